@@ -4,6 +4,7 @@ What is searched: a gallery, wherever its clips lie, and the model that it is as
 A source knows where the gallery is, in a folder or in a vector engine; a view is one state of it.
 """
 
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -26,7 +27,7 @@ from modeling_scalar.scores_scalar import METHODS
 from search.engine.errors import UnsupportedError
 
 from .media import kind_of
-from .models import FILTERS, About, Answer, Asked, FilterName, Found, Modality
+from .models import FILTERS, About, Answer, Asked, FilterName, Found, Listing, ListRequest, Modality
 
 _TEXTS = 1024  # whose embeddings are kept
 
@@ -91,6 +92,10 @@ class View(ABC):
         be asked."""
         raise UnsupportedError("A vector engine cannot be asked for the windows of one file; its gallery can.")
 
+    def listed(self, asked: ListRequest) -> Listing:
+        """Clips by name; an [`UnsupportedError`] where they cannot be listed."""
+        raise UnsupportedError("A vector engine does not list clips by name: search for something.")
+
     def num_windows(self, place: Place) -> int | None:
         """How many windows of a file there are, if that is known."""
         return None
@@ -110,7 +115,7 @@ class View(ABC):
                     rank=hit.rank,
                     key=key,
                     name=self.name_of(place),
-                    score=hit.score,
+                    score=None if math.isnan(hit.score) else hit.score,
                     weights=hit.weights,
                     presence=hit.presence,
                     problems=[plain(problem, "utf-8") for problem in hit.problems],
@@ -133,6 +138,8 @@ class Source(ABC):
         model (`str`), fingerprint (`str`): the model that queries are embedded with, which it must name.
     """
 
+    lists = True
+    """Whether clips can be listed by name."""
     filters: tuple[FilterName, ...] = FILTERS
     """What clips may be filtered by."""
     why_no_uploads: str
@@ -262,6 +269,10 @@ class Archive:
         except NothingToCompareError as error:
             raise UnknownClipError(str(error)) from error
 
+    def listed(self, asked: ListRequest) -> Listing:
+        """Clips by name."""
+        return self.source.view().listed(asked)
+
     def about(self, most_bytes: int, extensions: Sequence[str]) -> About:
         """What is served; `extensions` of files that may be added, none if no file may."""
         gallery, num_clips, share, is_estimate, problem = self.source.summary()
@@ -277,6 +288,7 @@ class Archive:
             temperature="inf" if temperature == float("inf") else temperature,
             segment=gallery.metadata.get(SEGMENT),
             filters=list(self.source.filters),
+            lists=self.source.lists,
             uploads=bool(extensions),
             most_bytes=most_bytes,
             extensions=sorted(extensions),

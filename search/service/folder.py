@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import os
 import re
 import time
@@ -15,16 +16,17 @@ import pyarrow.compute as pc
 import torch
 
 from commands.errors import describe, plain
-from gallery.columns import from_utf8, to_utf8
+from gallery.columns import from_utf8, lists_of, presence_of, texts_of, to_utf8
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.gallery import Gallery, folder_of_all
-from gallery.hits import Hit
+from gallery.hits import Hit, Hits
 from gallery.storage import MANIFEST
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import find_method
 
 from .archive import Source, Summary, UnknownClipError, View
+from .models import Listing, ListRequest
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +129,54 @@ class FolderView(View):
         is_same = pc.equal(self.gallery.clip_facts.paths, to_utf8(path))
         mask = self.gallery.searcher.among(wanted).mask
         return Allowed(mask & torch.from_numpy(np.array(is_same, dtype=bool)))
+
+    @cached_property
+    def _by_name(self) -> tuple[np.ndarray, np.ndarray]:
+        """The clips in the order of their files, and the number of the file of each."""
+        paths = self.gallery.clip_facts.paths
+        order = pc.sort_indices(
+            pa.table({"path": paths, "row": np.arange(len(paths))}),
+            sort_keys=[("path", "ascending"), ("row", "ascending")],
+        )
+        return order.to_numpy(), paths.combine_chunks().dictionary_encode().indices.to_numpy()
+
+    def listed(self, asked: ListRequest) -> Listing:
+        """Clips by name, windows of a file in their order."""
+        if not len(self.gallery):
+            return Listing(hits=[], num_clips=0, num_allowed=0, unknown={}, note="The gallery holds no clips.")
+        among = self.gallery.searcher.among(asked.allowed)
+        if asked.within is not None:
+            among = self.within(asked.allowed, asked.within)
+        order, files = self._by_name
+        rows = order[among.mask.numpy()[order]]
+        is_by_file = asked.per_file and self._has_windows
+        if is_by_file:
+            rows = rows[np.append(True, np.diff(files[rows]) != 0)[: len(rows)]]
+        told = self.gallery.clips.select(["clip_id", "presence", "problems"]).take(
+            rows[asked.skip : asked.skip + asked.k]
+        )
+        clips = zip(texts_of(told, "clip_id"), presence_of(told).tolist(), lists_of(told, "problems"), strict=True)
+        hits = [
+            Hit(
+                rank=rank,
+                clip_id=name,
+                score=math.nan,
+                weights=None,
+                presence=dict(zip(MODALITIES, presence, strict=True)),
+                place=self.gallery.place_of(name),
+                problems=tuple(problems),
+            )
+            for rank, (name, presence, problems) in enumerate(clips, start=asked.skip + 1)
+        ]
+        num_clips = len(self.gallery)
+        return Listing(
+            hits=self.found(Hits(hits, num_clips, 0), asked.per_file),
+            num_clips=num_clips,
+            num_allowed=among.num_clips,
+            num_files=len(rows) if is_by_file else None,
+            unknown=among.unknown,
+            note=None if len(rows) else f"The filters leave none of the {num_clips} clips.",
+        )
 
     def is_here(self, place: Place) -> bool:
         """Whether the file of a hit may be played; of a published gallery one that was published too."""

@@ -12,6 +12,7 @@ Kind = Literal["video", "audio", "image"]
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
 MOST_HITS = 1000
+MOST_SKIPPED = 10**9
 LONGEST_QUERY = 2000
 LONGEST_NAME = 1000
 LONGEST_KEY = 100
@@ -73,10 +74,33 @@ FilterName = Literal["paths", "min_duration", "max_duration", "after", "before",
 FILTERS: tuple[FilterName, ...] = get_args(FilterName)
 
 
-class Asked(_Strict):
+class Chosen(_Strict):
+    """Which clips are told."""
+
+    k: int = Field(10, ge=1, le=MOST_HITS, description="How many at most.")
+    filter: Wanted | None = Field(None, description="Which clips may be told; all where it is left out.")
+    per_file: bool = Field(
+        False, description="Of a gallery of windows: each file once, by its best window, in a list by its first."
+    )
+    within: str | None = Field(
+        None, max_length=LONGEST_KEY, description="Key of a clip: only clips of the same file are told, its windows."
+    )
+
+    @property
+    def allowed(self) -> Filter | None:
+        """Which clips may be told, as the gallery takes it; `None` for all."""
+        return None if self.filter is None else self.filter.filter()
+
+
+class ListRequest(Chosen):
+    """Clips by name."""
+
+    skip: int = Field(0, ge=0, le=MOST_SKIPPED, description="How many before them are left out.")
+
+
+class Asked(Chosen):
     """How a search is made, whatever is looked for."""
 
-    k: int = Field(10, ge=1, le=MOST_HITS, description="Hits wanted.")
     temperature: float | None = Field(
         None,
         ge=LEAST_TEMPERATURE,
@@ -86,16 +110,6 @@ class Asked(_Strict):
     modalities: Annotated[list[Modality], Field(min_length=1, max_length=3)] = Field(
         ["video", "audio", "subtitle"], description="What is looked at; clips that have none of it are no hits."
     )
-    filter: Wanted | None = Field(None, description="Which clips may be found; all where it is left out.")
-    per_file: bool = Field(False, description="Of a gallery of windows: each file once, by its best window.")
-    within: str | None = Field(
-        None, max_length=LONGEST_KEY, description="Key of a clip: only clips of the same file are found, its windows."
-    )
-
-    @property
-    def allowed(self) -> Filter | None:
-        """Which clips may be found, as the gallery takes it; `None` for all."""
-        return None if self.filter is None else self.filter.filter()
 
 
 class SearchRequest(Asked):
@@ -111,12 +125,12 @@ class LikeRequest(Asked):
 
 
 class Found(BaseModel):
-    """A clip that was found."""
+    """A clip that was found, or is listed."""
 
     rank: int
     key: str = Field(description="Names the clip to `/api/like` and `/api/clips`.")
     name: str = Field(description="Of the file, without the folders that all files share.")
-    score: float
+    score: float | None = Field(description="None of a clip that is listed.")
     weights: dict[Modality, float] | None = Field(description="What made it match; none for a score without weights.")
     presence: dict[Modality, bool] = Field(description="What the clip has.")
     problems: list[str] = Field(description="What could not be read when it was embedded, and counts as absent.")
@@ -129,13 +143,25 @@ class Found(BaseModel):
     )
 
 
-class Answer(BaseModel):
-    """The clips found, best first."""
+class Listing(BaseModel):
+    """Clips by name."""
 
     hits: list[Found]
-    temperature: float | Literal["inf"] = Field(description="With which modalities were weighed.")
     num_clips: int = Field(description="In the gallery.")
-    num_allowed: int = Field(description="Of these, the clips that could be hits: all, or what fulfils the filter.")
+    num_allowed: int = Field(description="Of these, the clips that could be told: all, or what fulfils the filter.")
+    num_files: int | None = Field(
+        None, description="Where each file is told once, and it is known: in the gallery, in a list those it has."
+    )
+    unknown: dict[Literal["duration", "date"], int] = Field(
+        description="How many clips the filter left out because what it asks for is not known of them."
+    )
+    note: str | None = Field(None, description="Why there are no clips, where there are none.")
+
+
+class Answer(Listing):
+    """The clips found, best first."""
+
+    temperature: float | Literal["inf"] = Field(description="With which modalities were weighed.")
     num_scored: int = Field(description="Clips that were scored in full; `certainty` tells what is known of others.")
     estimated: bool = Field(description="Whether the first two are estimates, as a vector engine makes of many clips.")
     exact: bool = Field(description="Whether no clip that could be a hit is better than those told.")
@@ -143,12 +169,7 @@ class Answer(BaseModel):
         description="Of a vector engine, its index may have missed clips, or there may be better ones that were not "
         "scored."
     )
-    unknown: dict[Literal["duration", "date"], int] = Field(
-        description="How many clips the filter left out because what it asks for is not known of them."
-    )
-    num_files: int | None = Field(None, description="In the gallery, where each file is told once, and it is known.")
     seconds: float = Field(description="Taken to answer, without the time that the request waited.")
-    note: str | None = Field(None, description="Why there are no hits, where there are none.")
 
 
 class About(BaseModel):
@@ -164,6 +185,7 @@ class About(BaseModel):
     temperature: float | Literal["inf"] = Field(description="The gallery's own.")
     segment: float | None = Field(description="Seconds of a window, of a gallery of windows.")
     filters: list[FilterName] = Field(description="What clips can be filtered by.")
+    lists: bool = Field(description="Whether clips can be listed by name.")
     uploads: bool = Field(description="Whether files can be added.")
     most_bytes: int = Field(description="That an uploaded file may have.")
     extensions: list[str] = Field(description="Of files that can be uploaded.")
@@ -198,6 +220,8 @@ __all__ = [
     "Found",
     "Kind",
     "LikeRequest",
+    "ListRequest",
+    "Listing",
     "Modality",
     "Problem",
     "SearchRequest",

@@ -17,7 +17,7 @@ from search.sources import EXTENSIONS
 from .archive import Archive
 from .guard import COOKIE, Token
 from .media import media_response
-from .models import LONGEST_NAME, About, Answer, LikeRequest, Problem, SearchRequest, Upload
+from .models import LONGEST_NAME, About, Answer, LikeRequest, Listing, ListRequest, Problem, SearchRequest, Upload
 from .uploads import Uploads
 
 Result = TypeVar("Result")
@@ -126,6 +126,12 @@ async def search(request: SearchRequest, here: Here) -> Answer:
     if not here.archive.is_known(text):  # so that searches that need no model never wait for it
         await call_in(here.threads.model, here.archive.embed, text)
     return await call_in(here.threads.searches, here.archive.search, text, request)
+
+
+@router.post("/clips")
+async def clips(request: ListRequest, here: Here) -> Listing:
+    """List clips by name."""
+    return await call_in(here.threads.searches, here.archive.listed, request)
 
 
 @router.post("/like", responses=_problems({404: "There is no such clip."}))

@@ -152,8 +152,9 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
 def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
     with served(tmp_path) as (address, app):
         page = open_page(address)
-        page.get_by_text("Type what you are looking for.").wait_for()
+        page.get_by_text("Type what you are looking for. By name: 5 of 5 clips.").wait_for()
         assert page.evaluate("document.activeElement.id") == "query"
+        assert shown(page) == sorted(PRESENCE) and not page.locator(".meters").first.is_visible()
         ask(page, "a dog")
         check(page, app.ask(query="a dog"))
         assert ODD in shown(page) and page.locator(".hit b").count() == 0  # names are text
@@ -256,8 +257,8 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path)
         check(page, app.ask(query="a dog", **asked | {"modalities": on}), on)
         for _ in range(2):
             page.go_back()
-        page.get_by_text("Type what you are looking for.").wait_for()
-        assert page.get_by_label("What are you looking for?").input_value() == "" and shown(page) == []
+        page.get_by_text("Type what you are looking for. By name: 5 of 5 clips.").wait_for()
+        assert page.get_by_label("What are you looking for?").input_value() == "" and shown(page) == sorted(PRESENCE)
 
 
 @pytest.mark.slow
@@ -265,6 +266,10 @@ def test_more_hits_are_appended_as_long_as_there_are_more(open_page, tmp_path):
     with served(tmp_path, {f"{number}.webm": b"x" for number in range(45)}) as (address, app):
         page = open_page(address)
         page.get_by_label("Hits").select_option("20")
+        settled(page)
+        page.get_by_role("button", name="More", exact=True).click()
+        page.get_by_text("By name: 40 of 45 clips.").wait_for()
+        assert shown(page) == sorted(f"{number}.webm" for number in range(45))[:40]
         ask(page, "a dog")
         hits = app.ask(query="a dog", k=45)
         for count in (20, 40, 45):

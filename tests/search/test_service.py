@@ -149,8 +149,8 @@ def test_the_schema_describes_every_answer(place):
     with TestClient(make_app(place, uploads=True), ADDRESS) as client:
         schema = client.get("/api/openapi.json").json()
     assert set(schema["paths"]) == {
-        "/api/session", "/api/gallery", "/api/search", "/api/like", "/api/clips/{key}/media", "/api/uploads",
-        "/api/uploads/{upload_id}",
+        "/api/session", "/api/gallery", "/api/clips", "/api/search", "/api/like", "/api/clips/{key}/media",
+        "/api/uploads", "/api/uploads/{upload_id}",
     }  # fmt: skip
     for path in schema["paths"].values():
         for call in path.values():
@@ -256,6 +256,39 @@ def test_each_file_is_told_once_where_that_is_asked_for(tmp_path):
         assert search(client, code=404, within="0" * 16)["error"]
         (only,) = search(client, per_file=True, filter={"paths": ["song*"]})["hits"]
         assert (only["rank"], only["name"]) == (1, "song.webm")
+
+
+def listed(client, **options):
+    response = client.post("/api/clips", json=options)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_clips_are_listed_by_name_and_page_by_page(tmp_path):
+    names = [clip_id_of(name, (start, start + 1)) for start in range(12) for name in ("talk.webm", "a song.webm")]
+    write_gallery(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        pages = [listed(client, k=10, skip=skip)["hits"] for skip in (0, 10, 20, 30)]
+        hits = [hit for page in pages for hit in page]
+        windows = [("a song.webm", start) for start in range(12)]
+        windows += [("short.webm", None), *(("talk.webm", start) for start in range(12))]
+        assert [(hit["name"], hit["start"]) for hit in hits] == windows
+        assert [hit["rank"] for hit in hits] == list(range(1, 26)) and {hit["score"] for hit in hits} == {None}
+        assert client.get(hits[0]["media"]).content == b"x"
+        files = listed(client, per_file=True)
+        assert [(hit["name"], hit["num_windows"]) for hit in files["hits"]] == [
+            ("a song.webm", 12), ("short.webm", 1), ("talk.webm", 12),
+        ]  # fmt: skip
+        assert (files["num_files"], files["num_clips"]) == (3, 25)
+        some = listed(client, filter={"paths": ["talk*"]}, per_file=True)
+        assert ([hit["name"] for hit in some["hits"]], some["num_allowed"], some["num_files"]) == (
+            ["talk.webm"],
+            12,
+            1,
+        )
+        assert len(listed(client, within=hits[-1]["key"], k=20)["hits"]) == 12
+        none = listed(client, filter={"paths": ["nowhere"]})
+        assert none["hits"] == [] and none["note"] == "The filters leave none of the 25 clips."
 
 
 # Files --------------------------------------------------------------------------------------------------------------
@@ -434,7 +467,7 @@ def test_an_empty_gallery_says_so(tmp_path):
         for per_file in (False, True):
             answer = search(client, per_file=per_file)
             assert answer["hits"] == [] and "no clips" in answer["note"]
-        assert client.get("/api/gallery").json()["num_clips"] == 0
+        assert client.get("/api/gallery").json()["num_clips"] == 0 and listed(client)["hits"] == []
 
 
 # Wrong questions ----------------------------------------------------------------------------------------------------

@@ -204,7 +204,8 @@ def test_what_an_engine_cannot_be_asked_is_told_in_a_sentence(both):
     assert told.startswith("A vector engine knows no patterns of paths.")
     key = ask(engine)["hits"][0]["key"]
     assert "patterns of paths" in ask(engine, code=422, call="like", key=key, filter={"paths": ["*"]})["error"]
-    assert not about["uploads"]
+    assert not about["uploads"] and not about["lists"] and known["lists"]
+    assert "search for something" in engine.post("/api/clips", json={}).json()["error"]
     for client, word in ((engine, "scalar push"), (folder, "--allow-uploads")):
         response = client.post("/api/uploads?name=a.mp4", content=b"video")
         assert response.status_code == 404 and word in response.json()["error"]
