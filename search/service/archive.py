@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from search.engine.errors import UnsupportedError
 
 from .media import kind_of
 from .models import FILTERS, About, Answer, Asked, FilterName, Found, Listing, ListRequest, Modality
+from .words import sidecar_of
 
 _TEXTS = 1024  # whose embeddings are kept
 
@@ -123,6 +125,7 @@ class View(ABC):
                     stop=place.stop,
                     kind=kind,
                     media=None if kind is None else f"api/clips/{key}/media",
+                    captions=f"api/clips/{key}/captions" if kind and hit.presence["subtitle"] else None,
                     num_windows=self.num_windows(place) if per_file else None,
                 )
             )
@@ -168,6 +171,11 @@ class Source(ABC):
     @abstractmethod
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
+
+    def words_of(self, key: str) -> Path | None:
+        """The file of what is said in the file of a clip, `None` if there is none; an [`UnknownClipError`] if no clip
+        has this key."""
+        return sidecar_of(self.path_of(key))
 
 
 def _name_of(model: str) -> str:

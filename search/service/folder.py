@@ -21,12 +21,14 @@ from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.gallery import Gallery, folder_of_all
 from gallery.hits import Hit, Hits
 from gallery.storage import MANIFEST
+from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import find_method
 
 from .archive import Source, Summary, UnknownClipError, View
 from .models import Listing, ListRequest
+from .words import sidecar_of
 
 logger = logging.getLogger(__name__)
 
@@ -258,6 +260,15 @@ class Folder(Source):
         if path is None:
             raise UnknownClipError("The file of this clip was not published with the gallery, or cannot be had now.")
         return path
+
+    def words_of(self, key: str) -> Path | None:
+        """The subtitle file of a clip, or what a machine heard in it; an [`UnknownClipError`] if no clip has this
+        key."""
+        view, clip_id = self.clip_of(key)
+        path = view.gallery.place_of(clip_id).path
+        file = view.gallery.files_at([path]).get(path)
+        heard = None if file is None else Transcripts(self.folder).with_words(file.sha256)
+        return sidecar_of(path) or heard
 
 
 __all__ = ["Folder", "FolderView", "given_name", "name_file"]

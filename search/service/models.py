@@ -138,9 +138,19 @@ class Found(BaseModel):
     stop: float | None = Field(description="Of a window; none for one that goes on to the end of the file.")
     kind: Kind | None = Field(description="How to play it; none where there is no file that can be played.")
     media: str | None = Field(description="Where to play it from.")
+    captions: str | None = Field(description="Where its subtitles may be had, if it has some, as WebVTT.")
     num_windows: int | None = Field(
         None, description="Of its file in the gallery, where each file is told once, and it is known."
     )
+
+
+class Said(BaseModel):
+    """Words of a clip."""
+
+    start: float = Field(description="Second of the file.")
+    stop: float
+    text: str
+    is_asked: bool = Field(description="Whether words of the query are among them.")
 
 
 class Listing(BaseModel):
@@ -224,6 +234,7 @@ __all__ = [
     "Listing",
     "Modality",
     "Problem",
+    "Said",
     "SearchRequest",
     "Upload",
     "Wanted",

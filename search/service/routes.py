@@ -17,8 +17,22 @@ from search.sources import EXTENSIONS
 from .archive import Archive
 from .guard import COOKIE, Token
 from .media import media_response
-from .models import LONGEST_NAME, About, Answer, LikeRequest, Listing, ListRequest, Problem, SearchRequest, Upload
+from .models import (
+    LONGEST_NAME,
+    LONGEST_QUERY,
+    MOST_SECONDS,
+    About,
+    Answer,
+    LikeRequest,
+    Listing,
+    ListRequest,
+    Problem,
+    Said,
+    SearchRequest,
+    Upload,
+)
 from .uploads import Uploads
+from .words import Cue, as_vtt, best_cues, read_cues, within
 
 Result = TypeVar("Result")
 
@@ -26,6 +40,7 @@ SEARCHES = min(4, os.cpu_count() or 1)
 """At once: each takes all cores that torch may use."""
 _READERS = 8
 _ASKING = 4  # at once: which file a clip is of
+_MOST_CUES = 2
 _BUFFER = 2**20
 
 
@@ -156,6 +171,41 @@ async def media(key: str, request: Request, here: Here) -> Response:
     """Play the file of a clip; of a window too it is the whole file."""
     path = await call_in(here.threads.paths, here.archive.source.path_of, key)
     return await call_in(here.threads.files, media_response, path, request.headers)
+
+
+_WORDS = _problems({404: "There is no such clip, or nothing is known of what is said in it."})
+
+
+@router.get(
+    "/clips/{key}/captions",
+    response_class=Response,
+    responses={200: {"content": {"text/vtt": {}}, "description": "The subtitles of the file."}, **_WORDS},
+)
+async def captions(key: str, here: Here) -> Response:
+    """Tell what is said in the file of a clip, as players take it."""
+    return Response(as_vtt(await _cues_of(key, here)), media_type="text/vtt", headers={"cache-control": "no-cache"})
+
+
+@router.get("/clips/{key}/words", responses=_WORDS)
+async def words(
+    key: str,
+    here: Here,
+    query: Annotated[str, Query(max_length=LONGEST_QUERY, description="Whose words are looked for.")] = "",
+    start: Annotated[float | None, Query(ge=0, le=MOST_SECONDS, description="Of the window, in seconds.")] = None,
+    stop: Annotated[float | None, Query(ge=0, le=MOST_SECONDS)] = None,
+) -> list[Said]:
+    """Tell which words of a clip fit a query best, or its first ones."""
+    cues = within(await _cues_of(key, here), start, stop)
+    best = await call_in(here.threads.files, best_cues, cues, query, _MOST_CUES)
+    return [Said(**cue._asdict(), is_asked=is_asked) for cue, is_asked in best]
+
+
+async def _cues_of(key: str, here: Service) -> list[Cue]:
+    file = await call_in(here.threads.paths, here.archive.source.words_of, key)
+    cues = [] if file is None else await call_in(here.threads.files, read_cues, file)
+    if not cues:
+        raise HTTPException(404, "Nothing is known of what is said in this clip.")
+    return cues
 
 
 @uploading.post(

@@ -328,6 +328,29 @@ def test_keys_lead_to_the_words_and_from_hit_to_hit(open_page, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_hit_shows_what_is_said_and_plays_from_there(open_page, tmp_path, talk):
+    with served(tmp_path, {"dog.webm": talk, "cat.webm": talk}) as (address, _):
+        srt = "1\n00:00:01,000 --> 00:00:02,000\nA dog, &lt;b&gt;.\n\n2\n00:00:04,000 --> 00:00:05,000\nNothing.\n"
+        (tmp_path / "clips" / "dog.srt").write_text(srt)
+        page = open_page(address)
+        ask(page, "two dogs")
+        card = page.locator(".hit", has_text="dog.webm")
+        card.get_by_text("A dog, <b>.").wait_for()
+        assert card.locator(".said-words li").all_inner_texts() == ["0:01 A dog, <b>."]
+        wait(page, "document.querySelector('track') && document.querySelector('video:has(track)').readyState >= 2")
+        card.get_by_role("button", name="Play from 0:01").click()
+        wait(page, "document.querySelector('video:has(track)').currentTime >= 1")
+        page.evaluate("document.querySelector('track').track.mode = 'showing'")
+        wait(page, "document.querySelector('track').readyState == 2")
+        texts = page.evaluate("[...document.querySelector('track').track.cues].map(cue => cue.text)")
+        assert texts == ["A dog, &lt;b&gt;.", "Nothing."]
+        ask(page, "thunder")
+        card.get_by_text("Nothing.").wait_for()  # where no word fits, the first ones
+        assert card.locator(".said-words li").count() == 2
+        assert page.locator(".hit", has_text="cat.webm").locator(".said-words li").count() == 0
+
+
+@pytest.mark.slow
 def test_files_are_dragged_in_and_found(open_page, tmp_path):
     with served(tmp_path, uploads=True) as (address, _):
         page = open_page(address)

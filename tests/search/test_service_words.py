@@ -1,0 +1,102 @@
+"""What is said in a clip, as the service tells it."""
+
+import os
+
+import pytest
+from starlette.testclient import TestClient
+
+from gallery.gallery import GalleryWriter, MediaFile
+from gallery.transcripts import Transcripts
+from gallery.windows import clip_id_of
+from search.recognizers import Cue as Heard
+from search.service.words import Cue, as_vtt, best_cues, read_cues, within
+from search.speech import write_transcript
+from tests.search.serving import make_app, write_gallery
+
+ADDRESS = "http://127.0.0.1:8000"
+SRT = """1
+00:00:00,500 --> 00:00:01,500
+So the dog ran
+over <i>the</i> field.
+
+2
+00:00:02,100 --> 00:00:03,000
+Nothing about the animals &amp; all.
+
+3
+01:00:04,100 --> 01:00:05,000
+Two dogs answer the other <3
+"""
+CUES = [
+    Cue(0.5, 1.5, "So the dog ran over the field."),
+    Cue(2.1, 3.0, "Nothing about the animals & all."),
+    Cue(3604.1, 3605.0, "Two dogs answer the other <3"),
+]
+
+
+def test_cues_are_read_with_their_seconds_and_written_as_players_take_them(tmp_path):
+    for name, content in (("a.srt", SRT), ("b.vtt", as_vtt(CUES))):
+        (tmp_path / name).write_text(content)
+        assert read_cues(tmp_path / name) == CUES
+    for content in (b"\xff\xfe", b"", b"no times", b"00:00:01,000 --> 00:00:02,000\n\n"):
+        (tmp_path / "c.srt").write_bytes(content)
+        assert read_cues(tmp_path / "c.srt") == []
+    assert read_cues(tmp_path / "none.srt") == read_cues(tmp_path) == []
+
+
+def test_the_words_that_fit_best_are_those_that_the_query_shares_with_few():
+    assert best_cues(CUES, "the dog in a field", 1) == [(CUES[0], True)]
+    assert best_cues(CUES, "dogs", 2) == [(CUES[0], True), (CUES[2], True)]  # in another form, too
+    assert best_cues(CUES, "thunder", 2) == [(CUES[0], False), (CUES[1], False)] and best_cues([], "a", 2) == []
+    assert (
+        within(CUES, 1.5, 2.2) == [CUES[1]] and within(CUES, None, None) == CUES and within(CUES, 3, None) == CUES[2:]
+    )
+
+
+@pytest.fixture
+def client(tmp_path):
+    names = [clip_id_of("talk.webm", (0, 2)), clip_id_of("talk.webm", (2, None)), "heard.webm", "silent.webm"]
+    write_gallery(tmp_path, dict.fromkeys(names, b"x"), segment=2)
+    (tmp_path / "clips" / "talk.srt").write_text(SRT)
+    (tmp_path / "clips" / "silent.srt").symlink_to("/etc/passwd")
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.put_files([MediaFile(str(tmp_path / "clips" / "heard.webm"), 1, 0, "0" * 64)])
+        writer.commit()
+    transcripts = Transcripts(tmp_path / "gallery")
+    transcripts.folder.mkdir()
+    write_transcript(transcripts.path_of("0" * 64), [Heard(1.0, 2.0, "a bell rings")], "a model", "en")
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        client.folder = tmp_path
+        yield client
+
+
+def hits(client):
+    found = client.post("/api/search", json={"query": "a dog"}).json()["hits"]
+    return {(hit["name"], hit["start"]): hit for hit in found}
+
+
+def test_a_clip_tells_its_words_and_its_captions(client):
+    found = hits(client)
+    key = found["talk.webm", 0]["key"]
+    for options, texts in (
+        ({"query": "dogs"}, [(CUES[0].text, True), (CUES[2].text, True)]),
+        ({"query": "dogs", "start": 0, "stop": 2}, [(CUES[0].text, True)]),
+        ({"query": "dogs", "start": 2, "stop": 3}, [(CUES[1].text, False)]),
+    ):
+        told = client.get(f"/api/clips/{key}/words", params=options).json()
+        assert [(cue["text"], cue["is_asked"]) for cue in told] == texts
+    captions = client.get(f"/api/clips/{key}/captions")
+    assert captions.headers["content-type"].startswith("text/vtt") and captions.text == as_vtt(CUES)
+    heard = client.get(f"/api/clips/{found['heard.webm', None]['key']}/words").json()
+    assert [(cue["start"], cue["text"]) for cue in heard] == [(1, "a bell rings")]
+
+
+def test_nothing_is_told_of_what_is_no_subtitle_file(client):
+    found = hits(client)
+    for key in (found["silent.webm", None]["key"], "0" * 16):  # a link that leads elsewhere, and no clip
+        for call in ("words", "captions"):
+            response = client.get(f"/api/clips/{key}/{call}")
+            assert response.status_code == 404 and list(response.json()) == ["error"]
+    key = found["talk.webm", 0]["key"]
+    os.remove(client.folder / "clips" / "talk.webm")  # beside which they would be
+    assert client.get(f"/api/clips/{key}/words").status_code == 404
