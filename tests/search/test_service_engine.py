@@ -119,7 +119,7 @@ def server(tmp_path, monkeypatch, at_once):
 
 
 # Of clips that an engine holds these are not known, or otherwise.
-OTHERWISE = ("key", "media", "problems")
+OTHERWISE = ("key", "media", "captions", "problems")
 
 
 def name_of(hit):

@@ -85,10 +85,10 @@ if number == 1:
     os.kill(os.getpid(), signal.SIGBUS)
 if number == 2:
     sys.exit(1)
-connection, _ = listener.accept()
-connection.sendall(b"here")
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+connection, _ = listener.accept()
+connection.sendall(b"here")
 while True:
     time.sleep(0.01)
 """
