@@ -19,7 +19,7 @@ from commands.options import command_of
 from .settings import AdapterPush, GalleryPush, MetricPush, ModelPush, Push, SpacePush
 
 if TYPE_CHECKING:
-    from .hub.publishing import Published
+    from .hub.publishing import Kind
 
 app = typer.Typer(
     cls=Commands,
@@ -28,11 +28,14 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-def _report(push: Push, done: "Published | str") -> None:
-    """Say what became of a push; of a dry run show the card."""
+def _push(settings: Push, kind: "Kind") -> None:
+    """Push, and say what became of it; of a dry run show the card."""
+    from .hub.publishing import push
+
+    done = push(settings, kind)
     if isinstance(done, str):
         show(*done.split("\n"))
-        say(f"Nothing was sent. What would be published is in {push.folder_of_dry_run}.")
+        say(f"Nothing was sent. What would be published is in {settings.folder_of_dry_run}.")
     elif done.pull_request is not None:
         show(f"Pull request opened: {done.pull_request}")
     elif done.changed:
@@ -44,41 +47,41 @@ def _report(push: Push, done: "Published | str") -> None:
 @command_of(app, ModelPush)
 def model(push: ModelPush) -> None:
     """Publish a whole model: weights, configuration, processor, code, recipe, results, card."""
-    from .model import push_model
+    from .model import KIND
 
-    _report(push, push_model(push))
+    _push(push, KIND)
 
 
 @command_of(app, AdapterPush)
 def adapter(push: AdapterPush) -> None:
     """Publish an adapter with its configuration, processor, code, recipe, results and card."""
-    from .adapter import push_adapter
+    from .adapter import KIND
 
-    _report(push, push_adapter(push))
+    _push(push, KIND)
 
 
 @command_of(app, GalleryPush)
 def gallery(push: GalleryPush) -> None:
     """Publish a gallery of embeddings as a data set."""
-    from .gallery import push_gallery
+    from .gallery import KIND
 
-    _report(push, push_gallery(push))
+    _push(push, KIND)
 
 
 @command_of(app, MetricPush)
 def metric(push: MetricPush) -> None:
     """Publish a metric as a Space, for evaluate.load."""
-    from .metric import push_metric
+    from .metric import KIND
 
-    _report(push, push_metric(push))
+    _push(push, KIND)
 
 
 @command_of(app, SpacePush)
 def space(push: SpacePush) -> None:
     """Publish the search of a published gallery as a Space."""
-    from .space import push_space
+    from .space import KIND
 
-    _report(push, push_space(push))
+    _push(push, KIND)
 
 
 @app.command()

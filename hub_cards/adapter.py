@@ -15,14 +15,13 @@ from .card import Details, render
 from .evidence.evaluations import identifier
 from .hub.errors import PublishError
 from .hub.models import check_place, find_model, weights_of
-from .hub.publishing import Kind, Published, push, read_record
+from .hub.publishing import Kind, read_record
 from .settings import AdapterPush
 from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
 
 logger = logging.getLogger(__name__)
 
 _SCALARS = ("logit_scale", "hyperbolic")
-KIND = Kind("adapter", "model", (*OWNED, "adapter_config.json", "adapter_model*.safetensors"))
 
 
 def check_adapter(source: Path) -> None:
@@ -148,7 +147,7 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     is_changed |= variables["encoder"] is not None  # the base may be an encoder as its publisher has it
     added = [part for part in counts if part in _SCALARS or part.endswith("_head")]
     return render(
-        KIND.name,
+        "adapter",
         card,
         details,
         adapter=adapter,
@@ -160,29 +159,11 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     )
 
 
-def push_adapter(settings: AdapterPush, api: HfApi | None = None) -> Published | str:
-    """
-    Publish an adapter.
-
-    Args:
-        settings ([`~hub_cards.settings.AdapterPush`]): what, where to, and how.
-        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
-
-    Returns:
-        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
-
-    Raises:
-        PublishError: nothing was published; the message says why.
-        FileNotFoundError, ValueError: something is missing, or is not what it should be; the base is not on the Hub,
-            or has other weights there.
-    """
-    api = api or HfApi()
-
-    def stage(folder: Path) -> None:
-        name, revision = find_base(api, settings.folder, settings.base, offline=settings.dry_run)
-        stage_adapter(settings.folder, folder, name, revision, settings.results, settings.boards or ())
-
-    return push(settings, KIND, stage, adapter_card, api, settings.folder)
+def _stage(settings: AdapterPush, folder: Path, api: HfApi) -> None:
+    base = find_base(api, settings.folder, settings.base, offline=settings.dry_run)
+    stage_adapter(settings.folder, folder, *base, settings.results, settings.boards or ())
 
 
-__all__ = ["KIND", "adapter_card", "check_adapter", "find_base", "push_adapter", "stage_adapter"]
+KIND = Kind("adapter", "model", (*OWNED, "adapter_config.json", "adapter_model*.safetensors"), _stage, adapter_card)
+
+__all__ = ["KIND", "adapter_card", "check_adapter", "find_base", "stage_adapter"]

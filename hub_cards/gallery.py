@@ -33,15 +33,9 @@ from .card import Details, render
 from .hub.errors import PublishError
 from .hub.models import check_place, find_model, identify_published
 from .hub.privacy import without_folders
-from .hub.publishing import Kind, Published, push, read_record
+from .hub.publishing import Kind, read_record
 from .markdown import code
 from .settings import GalleryPush
-
-KIND = Kind(
-    "gallery",
-    "dataset",
-    ("gallery.json", "sealed-*.json", "clips/*", "queries/*", "files/*", "media/*", "transcripts/*"),
-)
 
 UNKNOWN = "unknown"
 """Given as the model when nobody knows which one made the vectors."""
@@ -349,7 +343,7 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
     media = [path for path in (folder / MEDIA).rglob("*") if path.is_file()]
     problems, left_out = _failures(gallery)
     return render(
-        KIND.name,
+        "gallery",
         data,
         details,
         title=title,
@@ -447,29 +441,17 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dic
     return {"model": name} if offline else _published_model(api, source, name, metadata)
 
 
-def push_gallery(settings: GalleryPush, api: HfApi | None = None) -> Published | str:
-    """
-    Publish a gallery as a data set.
-
-    Args:
-        settings ([`~hub_cards.settings.GalleryPush`]): what, where to, and how.
-        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
-
-    Returns:
-        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
-
-    Raises:
-        PublishError: nothing was published; the message says why.
-        FileNotFoundError, ValueError: something is missing, or is not what it should be.
-    """
-    api = api or HfApi()
-    source = settings.folder
-    made_by = _model_of(api, source, settings.model, offline=settings.dry_run)
-
-    def stage(folder: Path) -> None:
-        stage_gallery(source, folder, media=settings.media, **made_by)
-
-    return push(settings, KIND, stage, gallery_card, api, source if source.is_dir() else None)
+def _stage(settings: GalleryPush, folder: Path, api: HfApi) -> None:
+    made_by = _model_of(api, settings.folder, settings.model, offline=settings.dry_run)
+    stage_gallery(settings.folder, folder, media=settings.media, **made_by)
 
 
-__all__ = ["KIND", "UNKNOWN", "gallery_card", "push_gallery", "stage_gallery"]
+KIND = Kind(
+    "gallery",
+    "dataset",
+    ("gallery.json", "sealed-*.json", "clips/*", "queries/*", "files/*", "media/*", "transcripts/*"),
+    _stage,
+    gallery_card,
+)
+
+__all__ = ["KIND", "UNKNOWN", "gallery_card", "stage_gallery"]

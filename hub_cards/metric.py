@@ -7,17 +7,14 @@ what depends on the place: the id to load it by, the versions that its page runs
 import doctest
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import HfApi, SpaceCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from .card import Details, front_matter, read_card, render
-from .hub.publishing import Kind, Published, push
+from .hub.publishing import Kind
 from .settings import MetricPush
-
-KIND = Kind("metric", "space", ("app.py", "example.json", "ranking.py", "requirements.txt"), "gradio")
 
 _PAGE = Path(__file__).with_name("metric_page.py")
 _APP = "app.py"
@@ -99,12 +96,10 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     head, sections = _BLOCK.sub(_script, documentation).strip().split("\n## ", 1)
 
     data = front_matter(text)
-    license = data.pop("license", None)
-    if details.license is None:
-        details = replace(details, license=license)
+    details = details.over(Details(data.pop("license", None)))
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
     return render(
-        KIND.name,
+        "metric",
         SpaceCardData(**data, sdk_version=GRADIO_VERSION, python_version=PYTHON_VERSION, app_file=_APP),
         details,
         repo_id=repo_id,
@@ -114,27 +109,11 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     )
 
 
-def push_metric(settings: MetricPush, api: HfApi | None = None) -> Published | str:
-    """
-    Publish a metric as a Space, from where `evaluate.load` takes it. The Space must be named as the metric is.
-
-    Args:
-        settings ([`~hub_cards.settings.MetricPush`]): what, where to, and how.
-        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
-
-    Returns:
-        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
-
-    Raises:
-        PublishError: nothing was published; the message says why.
-        FileNotFoundError, ValueError: something is missing, or is not what it should be.
-    """
-    api = api or HfApi()
-
-    def stage(folder: Path) -> None:
-        stage_metric(settings.folder, folder, settings.name)
-
-    return push(settings, KIND, stage, metric_card, api)
+def _stage(settings: MetricPush, folder: Path, api: HfApi) -> None:
+    stage_metric(settings.folder, folder, settings.name)
 
 
-__all__ = ["KIND", "metric_card", "push_metric", "stage_metric"]
+_OWNED = ("app.py", "example.json", "ranking.py", "requirements.txt")
+KIND = Kind("metric", "space", _OWNED, _stage, metric_card, "gradio")
+
+__all__ = ["KIND", "metric_card", "stage_metric"]

@@ -14,13 +14,11 @@ from modeling_scalar.model_identity import identify
 
 from .adapter import check_adapter, find_base
 from .card import Details, render
-from .hub.publishing import Kind, Published, push
+from .hub.publishing import Kind
 from .settings import ModelPush
 from .trained import OWNED, check_source, describe, optional_json, stage_beside_weights, stage_weights
 
 logger = logging.getLogger(__name__)
-
-KIND = Kind("model", "model", OWNED)
 
 
 def stage_model(
@@ -98,37 +96,19 @@ def model_card(folder: Path, repo_id: str, details: Details) -> str:
         data |= {"base_model": merge["base_model"], "base_model_relation": "finetune"}
     trained = training["trainable_parameters"] if training is not None and merge is None else None
     card = ModelCardData(library_name="transformers", **data)
-    return render(KIND.name, card, details, merge=merge, trained=trained, adapter=None, **variables)
+    return render("model", card, details, merge=merge, trained=trained, adapter=None, **variables)
 
 
-def push_model(settings: ModelPush, api: HfApi | None = None) -> Published | str:
-    """
-    Publish a whole model, or with `merge` an adapter added to its base.
-
-    Args:
-        settings ([`~hub_cards.settings.ModelPush`]): what, where to, and how.
-        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
-
-    Returns:
-        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
-
-    Raises:
-        PublishError: nothing was published; the message says why.
-        FileNotFoundError, ValueError: something is missing, or is not what it should be.
-    """
-    api = api or HfApi()
-
-    def stage(folder: Path) -> None:
-        base = None
-        if settings.merge:
-            try:
-                base = find_base(api, settings.folder, None, offline=settings.dry_run)
-            except (OSError, ValueError) as error:
-                logger.warning("The card names no base: %s", error)
-        stage_model(settings.folder, folder, settings.results, settings.merge, base, settings.boards or ())
-
-    # The folder is that of the adapter where it was merged, and that was not pushed.
-    return push(settings, KIND, stage, model_card, api, None if settings.merge else settings.folder)
+def _stage(settings: ModelPush, folder: Path, api: HfApi) -> None:
+    base = None
+    if settings.merge:
+        try:
+            base = find_base(api, settings.folder, None, offline=settings.dry_run)
+        except (OSError, ValueError) as error:
+            logger.warning("The card names no base: %s", error)
+    stage_model(settings.folder, folder, settings.results, settings.merge, base, settings.boards or ())
 
 
-__all__ = ["KIND", "model_card", "push_model", "stage_model"]
+KIND = Kind("model", "model", OWNED, _stage, model_card)
+
+__all__ = ["KIND", "model_card", "stage_model"]

@@ -1,6 +1,5 @@
 """The search of a published gallery as a Docker Space: a Dockerfile that runs `scalar serve`, and a card."""
 
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,18 @@ from gallery.storage import MANIFEST
 from .card import Details, render, render_text
 from .hub.errors import explained
 from .hub.models import check_place
-from .hub.publishing import Kind, Published, push
+from .hub.publishing import Kind
 from .settings import SpacePush
 
-KIND = Kind("space", "space", ("Dockerfile",), "docker")
 
-
-def space_card(repo_id: str, details: Details, model: str, gallery: str, gallery_revision: str | None) -> str:
+def space_card(
+    folder: Path, repo_id: str, details: Details, model: str, gallery: str, gallery_revision: str | None
+) -> str:
     """
     Write the card of the search.
 
     Args:
+        folder (`Path`): what is published, which tells nothing of this.
         repo_id (`str`): of the Space.
         details ([`~hub_cards.card.Details`]): what no file says. Without a licence, that of the program holds.
         model (`str`), gallery (`str`), gallery_revision (`str`, *optional*): what is searched.
@@ -44,10 +44,9 @@ def space_card(repo_id: str, details: Details, model: str, gallery: str, gallery
         datasets=[gallery],
         tags=["video-retrieval", "multimodal", "scalar"],
     )
-    if details.license is None:
-        details = replace(details, license="apache-2.0")
+    details = details.over(Details("apache-2.0"))
     place = {"model": model, "gallery": gallery, "gallery_revision": gallery_revision}
-    return render(KIND.name, data, details, repo_id=repo_id, **place)
+    return render("space", data, details, repo_id=repo_id, **place)
 
 
 def _look_up(api: HfApi, gallery: str, model: str | None) -> dict[str, Any]:
@@ -68,22 +67,8 @@ def _look_up(api: HfApi, gallery: str, model: str | None) -> dict[str, Any]:
     return {"model": model or made_by, "gallery_revision": commit}
 
 
-def push_space(settings: SpacePush, api: HfApi | None = None) -> Published | str:
-    """
-    Publish the search of a published gallery.
-
-    Args:
-        settings ([`~hub_cards.settings.SpacePush`]): what, where to, and how.
-        api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
-
-    Returns:
-        [`~hub_cards.hub.publishing.Published`], or of a dry run the card.
-
-    Raises:
-        PublishError: nothing was published; the message says why.
-        ValueError: the gallery does not say which model made it, or was made by another one.
-    """
-    api = api or HfApi()
+def _stage(settings: SpacePush, folder: Path, api: HfApi) -> dict[str, Any]:
+    """Write the Dockerfile; returns what the card says of the gallery and the model."""
     check_place("gallery", settings.gallery)
     if settings.model is not None:
         check_place("model", settings.model)
@@ -94,15 +79,11 @@ def push_space(settings: SpacePush, api: HfApi | None = None) -> Published | str
     else:
         raise ValueError("A dry run does not look up the gallery: name the model that made it with --model.")
     place = {"gallery": settings.gallery} | found
-
-    def stage(folder: Path) -> None:
-        options = {"version": version("scalar-retrieval"), "is_model_given": settings.model is not None}
-        (folder / "Dockerfile").write_text(render_text("Dockerfile.jinja", **place, **options), encoding="utf-8")
-
-    def make_card(folder: Path, repo_id: str, details: Details) -> str:
-        return space_card(repo_id, details, **place)
-
-    return push(settings, KIND, stage, make_card, api)
+    options = {"version": version("scalar-retrieval"), "is_model_given": settings.model is not None}
+    (folder / "Dockerfile").write_text(render_text("Dockerfile.jinja", **place, **options), encoding="utf-8")
+    return place
 
 
-__all__ = ["KIND", "push_space", "space_card"]
+KIND = Kind("space", "space", ("Dockerfile",), _stage, space_card, "docker")
+
+__all__ = ["KIND", "space_card"]

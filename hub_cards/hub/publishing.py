@@ -6,11 +6,13 @@ published as it was. The same command goes on from there: what the Hub has alrea
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -29,8 +31,6 @@ logger = logging.getLogger(__name__)
 RECORD = "hub.json"
 """The file in which a pushed folder remembers its place on the Hub: an adapter's base is found by it. Never pushed."""
 
-Stage = Callable[[Path], None]
-"""Fills an empty folder with all that is published but the card."""
 MakeCard = Callable[[Path, str, Details], str]
 """Returns README.md, given the staged folder, the full id of the repository, and the details of the card."""
 
@@ -45,12 +45,17 @@ class Kind:
         repo_type (`str`): "model", "dataset" or "space".
         owned (`tuple[str, ...]`): patterns of the files that a push of this kind writes. Those of an earlier push that
             are no longer there go with the next commit; all other files were added by a person and stay.
+        stage (`Callable`): given the settings, an empty folder and the Hub, fills the folder with all that is
+            published but the card. Returns keywords for `make_card`, if the files do not tell all that it needs.
+        make_card (`Callable`): see [`MakeCard`].
         sdk (`str`, *optional*): what runs a Space.
     """
 
     name: str
     repo_type: str
     owned: tuple[str, ...]
+    stage: Callable[[Any, Path, HfApi], Mapping[str, Any] | None]
+    make_card: Callable[..., str]
     sdk: str | None = None
 
 
@@ -197,22 +202,14 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
     return Published(repo_id, commit.oid, commit.commit_url, commit.pr_url, changed)
 
 
-def push(
-    settings: Push,
-    kind: Kind,
-    stage: Stage,
-    make_card: MakeCard,
-    api: HfApi | None = None,
-    source: Path | None = None,
-) -> Published | str:
+def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
     """
     Stage something, write its card, and make one commit of both; a dry run writes both into a folder.
 
     Args:
-        settings ([`~hub_cards.settings.Push`]), kind ([`Kind`]): as in [`publish`].
-        stage (`Callable`), make_card (`Callable`): see [`Stage`] and [`MakeCard`].
+        settings ([`~hub_cards.settings.Push`]): of this kind: what is published, where to, and how.
+        kind ([`Kind`]): what it is.
         api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
-        source (`Path`, *optional*): a folder that remembers where it was published, see [`read_record`].
 
     Returns:
         [`Published`], or of a dry run, which reaches no network, the card, without what a person wrote into one on the
@@ -220,11 +217,12 @@ def push(
 
     Raises:
         PublishError, ValueError: as in [`publish`]; also if the folder of a dry run is not empty.
+        FileNotFoundError: something to publish is missing.
     """
     api, output = api or HfApi(), settings.folder_of_dry_run
     with TemporaryDirectory(prefix="hub_cards-") as name:
         folder = Path(name)
-        stage(folder)
+        make_card = partial(kind.make_card, **(kind.stage(settings, folder, api) or {}))
         if output is not None:
             if output.exists() and (not output.is_dir() or any(output.iterdir())):
                 raise ValueError(f"{output} must be a new or an empty folder: give another one, or remove it.")
@@ -233,19 +231,18 @@ def push(
             shutil.copytree(folder, output, dirs_exist_ok=True)
             return card
         published = publish(api, kind, settings, folder, make_card)
-        fingerprint = fingerprint_of(folder) if kind.repo_type == "model" and source is not None else None
-    if source is not None and not settings.is_pull_request:
-        try:
-            write_record(source, api.endpoint, published, fingerprint)
-        except OSError as error:
-            logger.warning(
-                "%s was published, but that could not be noted in %s (%s): name it wherever it is asked for.",
-                published.repo_id, source, error.strerror,
-            )  # fmt: skip
+        if settings.noted is not None and not settings.is_pull_request:
+            try:
+                write_record(settings.noted, api.endpoint, published, _fingerprint_of(folder))
+            except OSError as error:
+                logger.warning(
+                    "%s was published, but that could not be noted in %s (%s): name it wherever it is asked for.",
+                    published.repo_id, settings.noted, error.strerror,
+                )  # fmt: skip
     return published
 
 
-def fingerprint_of(folder: Path) -> str:
+def _fingerprint_of(folder: Path) -> str:
     """The fingerprint that a staged model has for whoever downloads it; its base, if it has one, is on the Hub."""
     config = folder / ADAPTER_CONFIG
     return model_fingerprint(folder, read_json(config) if config.is_file() else None)
@@ -255,7 +252,7 @@ def fingerprint_of(folder: Path) -> str:
 
 
 def write_record(folder: Path, endpoint: str, published: Published, fingerprint: str | None = None) -> None:
-    """Note in a folder where it was published, and the fingerprint of the model's files there."""
+    """Note in a model's folder where it was published, and the fingerprint of its files there."""
     place = {"endpoint": endpoint, "repo_id": published.repo_id, "revision": published.commit}
     write_json(place | ({"fingerprint": fingerprint} if fingerprint else {}), folder / RECORD)
 
@@ -265,11 +262,11 @@ def read_record(folder: Path, endpoint: str) -> tuple[str, str, str | None] | No
     Look up where a folder was published.
 
     Args:
-        folder (`Path`): of a model, an adapter or a gallery.
+        folder (`Path`): of a model or an adapter.
         endpoint (`str`): of the Hub in question.
 
     Returns:
-        `tuple`: its id and commit there, and if it is a model the fingerprint; or `None`.
+        `tuple`: its id, its commit and the fingerprint there, or `None`.
 
     Raises:
         ValueError: the note is not as [`write_record`] writes it.
@@ -290,7 +287,6 @@ __all__ = [
     "Kind",
     "MakeCard",
     "Published",
-    "Stage",
     "publish",
     "push",
     "read_record",

@@ -1,6 +1,7 @@
 """Pushes as tests give them: what, where to, what the publisher says, and options."""
 
 from hub_cards import adapter, gallery, metric, model, space
+from hub_cards.hub.publishing import push
 from hub_cards.settings import AdapterPush, GalleryPush, MetricPush, ModelPush, SpacePush
 
 
@@ -21,20 +22,20 @@ def settings_of(kind, target, details, output=None, **options):
 
 
 def push_model(source, target, details, api=None, **options):
-    return model.push_model(settings_of(ModelPush, target, details, folder=source, **options), api)
+    return push(settings_of(ModelPush, target, details, folder=source, **options), model.KIND, api)
 
 
 def push_adapter(source, target, details, api=None, **options):
-    return adapter.push_adapter(settings_of(AdapterPush, target, details, folder=source, **options), api)
+    return push(settings_of(AdapterPush, target, details, folder=source, **options), adapter.KIND, api)
 
 
 def push_gallery(source, target, details, api=None, **options):
-    return gallery.push_gallery(settings_of(GalleryPush, target, details, folder=source, **options), api)
+    return push(settings_of(GalleryPush, target, details, folder=source, **options), gallery.KIND, api)
 
 
 def push_metric(source, target, details, api=None, **options):
-    return metric.push_metric(settings_of(MetricPush, target, details, folder=source, **options), api)
+    return push(settings_of(MetricPush, target, details, folder=source, **options), metric.KIND, api)
 
 
 def push_space(target, details, api=None, **options):
-    return space.push_space(settings_of(SpacePush, target, details, **options), api)
+    return push(settings_of(SpacePush, target, details, **options), space.KIND, api)

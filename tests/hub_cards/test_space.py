@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -47,7 +48,7 @@ def test_what_is_no_place_on_the_hub_is_refused(tmp_path, changes):
 
 @pytest.mark.parametrize("details", [Details(license="mit", languages=("en",), kept="## Mine\n\n* a\n"), Details()])
 def test_what_a_person_wrote_is_read_back(details):
-    kind, found = read_card(space_card("user/demo", details, **PLACE))
+    kind, found = read_card(space_card(Path(), "user/demo", details, **PLACE))
     assert kind == "space"
     assert (found.license, found.languages, found.kept) == (
         details.license or "apache-2.0",

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -54,11 +55,11 @@ def push(hub, folder, make_card=card, details=None, api=None, **how):
 def preview(folder, output):
     """What a dry run writes."""
 
-    def stage(staged):
+    def stage(settings, staged, api):
         shutil.copytree(folder, staged, dirs_exist_ok=True)
 
     settings = settings_of(MetricPush, Target(NAME), Details("mit"), output, folder=folder)
-    return publishing.push(settings, MODEL, stage, card)
+    return publishing.push(settings, replace(MODEL, stage=stage, make_card=card))
 
 
 def files_of(hub, revision="main", repo_id=NAME):
