@@ -21,12 +21,12 @@ from .markdown import code, table, text
 KEPT_BEGIN = "<!-- hub_cards: begin: what stands between these two lines is kept when the card is written again -->"
 KEPT_END = "<!-- hub_cards: end of what is kept -->"
 
-# Front matter that cards here take from files, so never from an earlier card. (A Space's card has
-# `datasets` too, but in a model's card a person added it.)
+# Front matter that is taken from files, so never from an earlier card. (A Space's card has `datasets` too, but in a
+# model's card a person added it.)
 _FROM_FILES = frozenset(
-    "license license_name license_link language model-index co2_eq_emissions base_model base_model_relation "
-    "library_name pipeline_tag tags configs dataset_info pretty_name size_categories task_categories title emoji "
-    "colorFrom colorTo sdk sdk_version python_version app_file pinned description short_description models".split()
+    "model-index co2_eq_emissions base_model base_model_relation library_name pipeline_tag tags configs dataset_info "
+    "pretty_name size_categories task_categories title emoji colorFrom colorTo sdk sdk_version python_version "
+    "app_file app_port pinned description short_description models".split()
 )
 _TEMPLATES = Path(__file__).parent / "templates"
 _MARK = re.compile(r"^[ \t]*<!-- hub_cards:.*$", re.MULTILINE)
@@ -43,31 +43,19 @@ class Details:
     What no file says. What the publisher gives now wins over what the card on the Hub already says.
 
     Args:
-        license (`str`, *optional*): an id of the Hub's list, "apache-2.0".
-        languages (`tuple[str, ...]`): ISO 639-1 codes, "en".
+        data (`dict`): front matter that no file tells: `license`, `language`, whatever a person added.
         kept (`str`): the Markdown between the marked lines of the earlier card.
-        license_name (`str`, *optional*), license_link (`str`, *optional*): of the licence "other".
-        others (`dict`): front matter that no card here writes, such as `extra_gated_prompt`: a person added it.
     """
 
-    license: str | None = None
-    languages: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
     kept: str = ""
-    license_name: str | None = None
-    license_link: str | None = None
-    others: Mapping[str, Any] = field(default_factory=dict)
 
     def over(self, earlier: "Details") -> "Details":
         """Return these details, with those of an earlier card for what is not given here."""
-        named = earlier if self.license is None else self  # a name and a link belong to one licence
-        return Details(
-            named.license,
-            self.languages or earlier.languages,
-            self.kept or earlier.kept,
-            named.license_name,
-            named.license_link,
-            {**earlier.others, **self.others},
-        )
+        # A name and a link belong to one licence.
+        stale = {"license_name", "license_link"} if "license" in self.data else set()
+        older = {name: value for name, value in earlier.data.items() if name in self.data or name not in stale}
+        return Details(older | self.data, self.kept or earlier.kept)
 
 
 def front_matter(card: str) -> dict[str, Any]:
@@ -95,15 +83,6 @@ def front_matter(card: str) -> dict[str, Any]:
     if not isinstance(data, dict | None):
         raise ValueError(f"The front matter of the card must be a mapping, got {type(data).__name__}.")
     return data or {}
-
-
-def _strings(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    found = data.get(name)
-    found = [] if found is None else found if isinstance(found, list) else [found]
-    if not all(isinstance(item, str) for item in found):
-        # YAML 1.1 reads an unquoted `no`, Norwegian, as false.
-        raise ValueError(f"`{name}` in the front matter of the card must be strings, got {found}. Quote them.")
-    return tuple(found)
 
 
 def read_marks(card: str) -> tuple[str | None, str]:
@@ -141,26 +120,12 @@ def read_card(card: str) -> tuple[str | None, Details]:
         `tuple`: the kind of the card, `None` if it was not written here, and its [`Details`].
 
     Raises:
-        ValueError: the marked lines are broken, so that something could be lost; the front matter is not a YAML
-            mapping, or its licence or languages are not strings.
+        ValueError: the marked lines are broken, so that something could be lost, or the front matter is no YAML
+            mapping.
     """
     kind, kept = read_marks(card)
-    data = front_matter(card)
-    licenses = _strings(data, "license")
-    if len(licenses) > 1:
-        raise ValueError(
-            f"Expected one `license` in the front matter of the card, got {list(licenses)}. Keep one of them."
-        )
-    names = {name: next(iter(_strings(data, name)), None) for name in ("license_name", "license_link")}
-    others = {name: value for name, value in data.items() if name not in _FROM_FILES}
-    return kind, Details(next(iter(licenses), None), _strings(data, "language"), kept, **names, others=others)
-
-
-def _metadata(data: CardData | Mapping[str, Any], details: Details) -> dict[str, Any]:
-    known = {name: getattr(details, name) for name in ("license", "license_name", "license_link")}
-    known["language"] = list(details.languages) or None
-    known = {name: value for name, value in known.items() if value is not None}
-    return {**details.others, **known, **(data.to_dict() if isinstance(data, CardData) else data)}
+    told = {name: value for name, value in front_matter(card).items() if name not in _FROM_FILES}
+    return kind, Details(told, kept)
 
 
 def render_text(template: str, **variables: Any) -> str:
@@ -188,8 +153,7 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
 
     Args:
         kind (`str`): the name of a template in `templates/`, without `.md.jinja`.
-        data ([`~huggingface_hub.CardData`] or `Mapping`): the front matter. Licence and languages of `details` are
-            added to it.
+        data ([`~huggingface_hub.CardData`] or `Mapping`): the front matter, beside that of `details`.
         details ([`Details`]): what no file says.
         **variables: for the template. One that it names but does not get is an error.
 
@@ -201,7 +165,8 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
     """
     variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
     body = render_text(f"{kind}.md.jinja", **variables)
-    front_matter = yaml_dump(_metadata(data, details), sort_keys=False).strip()
+    data = {**details.data, **(data.to_dict() if isinstance(data, CardData) else data)}
+    front_matter = yaml_dump(data, sort_keys=False).strip()
     card = f"---\n{front_matter}\n---\n\n<!-- hub_cards: {kind} -->\n\n{body}"
     found, read = read_card(card)
     if (found, read.kept) != (kind, details.kept):

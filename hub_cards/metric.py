@@ -9,7 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
-from huggingface_hub import HfApi, SpaceCardData
+from huggingface_hub import HfApi
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from .card import Details, front_matter, read_card, render
@@ -95,13 +95,11 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
         raise ValueError(f"The documentation of {name} must have sections, each below a line that begins with '## '.")
     head, sections = _BLOCK.sub(_script, documentation).strip().split("\n## ", 1)
 
-    data = front_matter(text)
-    details = details.over(Details(data.pop("license", None)))
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
     return render(
         "metric",
-        SpaceCardData(**data, sdk_version=GRADIO_VERSION, python_version=PYTHON_VERSION, app_file=_APP),
-        details,
+        {"sdk_version": GRADIO_VERSION, "python_version": PYTHON_VERSION, "app_file": _APP},
+        details.over(Details(front_matter(text))),
         repo_id=repo_id,
         head=head.strip(),
         sections=f"## {sections}",

@@ -84,8 +84,8 @@ class Push:
         """What the publisher says that no file does."""
         from .card import Details
 
-        languages = tuple(self.language or ())
-        return Details(self.license, languages, license_name=self.license_name, license_link=self.license_link)
+        names = ("license", "license_name", "license_link", "language")
+        return Details({name: getattr(self, name) for name in names if getattr(self, name)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ def space_card(
         datasets=[gallery],
         tags=["video-retrieval", "multimodal", "scalar"],
     )
-    details = details.over(Details("apache-2.0"))
+    details = details.over(Details({"license": "apache-2.0"}))
     place = {"model": model, "gallery": gallery, "gallery_revision": gallery_revision}
     return render("space", data, details, repo_id=repo_id, **place)
 

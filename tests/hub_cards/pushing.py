@@ -10,15 +10,9 @@ def Target(name, **options):  # noqa: N802
     return {"name": name} | options
 
 
-def said(details):
-    """What a publisher says, as settings have it."""
-    named = {name: getattr(details, name) for name in ("license", "license_name", "license_link")}
-    return named | {"language": list(details.languages)}
-
-
 def settings_of(kind, target, details, output=None, **options):
     """The settings of a push; with a folder for it, of a dry run."""
-    return kind(**target, **said(details), **options, dry_run=output is not None, output=output)
+    return kind(**target, **details.data, **options, dry_run=output is not None, output=output)
 
 
 def push_model(source, target, details, api=None, **options):

@@ -50,7 +50,7 @@ def test_of_a_run_only_what_others_need_is_staged(adapter_dir, staged, model_dir
 
 def test_a_card_is_read_back_with_the_figures_of_its_results(tmp_path):
     folder = make_adapter(tmp_path)
-    write_card(folder, adapter_card(folder, "user/adapter", Details("apache-2.0", ("en",))))
+    write_card(folder, adapter_card(folder, "user/adapter", Details({"license": "apache-2.0", "language": ["en"]})))
     read = ModelCard.load(folder / "README.md")
     assert read.data.model_name == "adapter"
 
@@ -64,7 +64,9 @@ def test_a_card_is_read_back_with_the_figures_of_its_results(tmp_path):
 
 def test_the_front_matter_of_an_adapter(tmp_path):
     folder = make_adapter(tmp_path)
-    data = write_card(folder, adapter_card(folder, "user/adapter", Details("apache-2.0", ("en",)))).data
+    data = write_card(
+        folder, adapter_card(folder, "user/adapter", Details({"license": "apache-2.0", "language": ["en"]}))
+    ).data
     assert (data.library_name, data.base_model, data.base_model_relation) == ("peft", "user/base", "adapter")
     assert (data.license, data.language, data.pipeline_tag) == ("apache-2.0", ["en"], "feature-extraction")
     assert {"video-retrieval", "scalar", "lora"} <= set(data.tags)
@@ -79,7 +81,7 @@ def test_the_front_matter_of_an_adapter(tmp_path):
 
 def test_the_text_of_an_adapter_says_what_its_files_say(tmp_path):
     folder = make_adapter(tmp_path)
-    body = write_card(folder, adapter_card(folder, "user/adapter", Details("apache-2.0"))).text
+    body = write_card(folder, adapter_card(folder, "user/adapter", Details({"license": "apache-2.0"}))).text
     for part in (
         "A LoRA adapter of 18 parameters for [user/base](https://huggingface.co/user/base)",
         f"at the commit `{COMMIT}`",

@@ -30,7 +30,7 @@ from tests.hub_cards.pushing import Target, push_adapter, push_model
 
 DIM, CLIPS, QUERIES = 8, 7, 5
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-DETAILS = Details(license="cc-by-4.0", languages=("en",))
+DETAILS = Details({"license": "cc-by-4.0", "language": ["en"]})
 disable_progress_bars()
 
 

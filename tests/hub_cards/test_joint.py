@@ -29,7 +29,7 @@ from tests.hub_cards.test_round_trip import INPUTS, SCORE, blocks, scores_here
 from tests.joint_encoders import write_joint_encoder
 from trainer.lora import apply_adapters, count_parameters
 
-DETAILS = Details("apache-2.0", ("en",))
+DETAILS = Details({"license": "apache-2.0", "language": ["en"]})
 LICENSED = "The base has a licence of its own."
 
 

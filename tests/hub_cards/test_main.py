@@ -56,8 +56,8 @@ def test_a_licence_of_ones_own_has_a_name_and_a_link(hub, push):
     push("--license", "other", "--license-name", "my-licence", "--license-link", "https://example.org/licence")
     push("--language", "en")
     found = read_card(hub.repo(NAME).files()["README.md"].decode())[1]
-    names = {"license_name": "my-licence", "license_link": "https://example.org/licence"}
-    assert found == Details("other", ("en",), **names)
+    named = {"license": "other", "license_name": "my-licence", "license_link": "https://example.org/licence"}
+    assert found == Details(named | {"language": ["en"]})
 
 
 @pytest.mark.parametrize(

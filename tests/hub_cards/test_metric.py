@@ -48,7 +48,7 @@ def test_a_staged_metric_holds_its_scripts_and_nothing_else(tmp_path, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_card_names_the_space_and_keeps_the_documentation(tmp_path, name):
-    details = Details(license="mit", kept="Mine.")
+    details = Details({"license": "mit"}, "Mine.")
     card = staged(name, tmp_path / name, details)
     check_card(tmp_path / name)
     assert read_card(card) == ("metric", details)
@@ -75,7 +75,7 @@ def test_the_card_names_the_space_and_keeps_the_documentation(tmp_path, name):
 
 
 def test_the_licence_of_the_documentation_counts_where_none_is_given(tmp_path):
-    assert read_card(staged("retrieval", tmp_path / "retrieval"))[1].license == "apache-2.0"
+    assert read_card(staged("retrieval", tmp_path / "retrieval"))[1].data == {"license": "apache-2.0"}
 
 
 def test_console_sessions_become_code_with_results_as_comments(tmp_path):

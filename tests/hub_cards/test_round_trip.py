@@ -87,7 +87,7 @@ def elsewhere(made, tmp_path_factory):
     environments = {}
     with HubServer() as hub, pytest.MonkeyPatch.context() as patch:
         use_hub(hub, home, patch)
-        api, details = hub.api(), Details("apache-2.0", ("en",))
+        api, details = hub.api(), Details({"license": "apache-2.0", "language": ["en"]})
         push_model(made / "backbone", Target("user/backbone"), details, api=api)
         # A user gives a folder and a name, nothing else.
         command = ["-m", "hub_cards", "adapter", made / "adapter", "user/adapter"]

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 import torch
 from huggingface_hub import HfApi
+from huggingface_hub.utils import yaml_dump
 from safetensors.torch import save_file
 
 from hub_cards.adapter import KIND as ADAPTER
@@ -38,17 +39,14 @@ def folder(tmp_path):
 
 
 def card(folder, repo_id: str, details: Details, kind="model", text="A model.") -> str:
-    licence = f"license: {details.license}\n" if details.license else ""
-    languages = "".join(f"- {language}\n" for language in details.languages)
-    others = "".join(f"{name}: {value}\n" for name, value in details.others.items())
-    front = f"---\n{licence}{others}" + (f"language:\n{languages}" if languages else "") + "tags:\n- test\n---\n"
+    front = f"---\n{yaml_dump(dict(details.data) | {'tags': ['test']}, sort_keys=False)}---\n"
     marks = f"<!-- hub_cards: {kind} -->\n\n# {repo_id}\n\n{text}\n\n{KEPT_BEGIN}\n{details.kept}\n{KEPT_END}\n"
     return front + marks
 
 
 def push(hub, folder, make_card=card, details=None, api=None, **how):
     kind, target = how.pop("kind", MODEL), Target(how.pop("repo_id", NAME), **how)
-    settings = settings_of(MetricPush, target, details or Details("mit"), folder=folder)
+    settings = settings_of(MetricPush, target, details or Details({"license": "mit"}), folder=folder)
     return publish(api or hub.api(), kind, settings, folder, make_card)
 
 
@@ -58,7 +56,7 @@ def preview(folder, output):
     def stage(settings, staged, api):
         shutil.copytree(folder, staged, dirs_exist_ok=True)
 
-    settings = settings_of(MetricPush, Target(NAME), Details("mit"), output, folder=folder)
+    settings = settings_of(MetricPush, Target(NAME), Details({"license": "mit"}), output, folder=folder)
     return publishing.push(settings, replace(MODEL, stage=stage, make_card=card))
 
 
@@ -100,7 +98,7 @@ def test_pushing_the_same_again_changes_nothing(hub, folder):
 
 
 def test_what_a_person_wrote_is_kept_and_what_is_gone_goes(hub, folder):
-    push(hub, folder, details=Details("mit", ("en", "de")))
+    push(hub, folder, details=Details({"license": "mit", "language": ["en", "de"]}))
     text = files_of(hub)["README.md"].decode()
     written = "A note, *kept*.\n\n| a | b |\n|---|---|\n"
     edit(hub, "README.md", text.replace(f"{KEPT_BEGIN}\n", f"{KEPT_BEGIN}\n{written}").encode())
@@ -113,7 +111,7 @@ def test_what_a_person_wrote_is_kept_and_what_is_gone_goes(hub, folder):
     now = files_of(hub)
     assert set(now) == {"README.md", "config.json", "model-00001-of-00002.safetensors", "notebook.ipynb"}
     kind, details = read_card(now["README.md"].decode())
-    assert (kind, details.license, details.languages) == ("model", "mit", ("en", "de"))
+    assert (kind, details.data) == ("model", {"license": "mit", "language": ["en", "de"]})
     assert written in details.kept and "Trained again." in now["README.md"].decode()
     assert now["config.json"] == b'{"a": 2}' and len(hub.repo(NAME).commits) == 5
 
@@ -147,10 +145,10 @@ def test_of_a_persons_files_none_goes_that_only_looks_like_ours(hub, folder):
 
 
 def test_a_card_that_was_saved_with_a_signature_keeps_its_licence(hub, folder):
-    push(hub, folder, details=Details("mit", ("en",)))
+    push(hub, folder, details=Details({"license": "mit", "language": ["en"]}))
     edit(hub, "README.md", b"\xef\xbb\xbf" + files_of(hub)["README.md"])
     push(hub, folder, details=Details())
-    assert read_card(files_of(hub)["README.md"].decode())[1] == Details("mit", ("en",))
+    assert read_card(files_of(hub)["README.md"].decode())[1] == Details({"license": "mit", "language": ["en"]})
 
 
 def test_the_card_has_the_name_that_the_hub_gives(hub, folder):
@@ -200,7 +198,7 @@ def test_a_pull_request_and_a_second_commit_to_it(hub, folder):
 def test_a_dry_run_reaches_nobody(hub, folder, tmp_path):
     with hub.offline():
         text = preview(folder, tmp_path / "out")
-    assert (tmp_path / "out" / "README.md").read_text() == text == card(folder, NAME, Details("mit"))
+    assert (tmp_path / "out" / "README.md").read_text() == text == card(folder, NAME, Details({"license": "mit"}))
     written = contents(tmp_path / "out")
     assert written == contents(folder) | {"README.md": text.encode()} and hub.requests == []
     with pytest.raises(ValueError, match="out must be a new or an empty folder"):
@@ -280,7 +278,7 @@ def test_a_change_meanwhile_is_not_overwritten(hub, folder):
     (folder / "config.json").write_text("{}")
 
     def slow(*given):
-        edit(hub, "README.md", card(folder, NAME, Details("mit", kept="written meanwhile")).encode())
+        edit(hub, "README.md", card(folder, NAME, Details({"license": "mit"}, "written meanwhile")).encode())
         return card(*given)
 
     with pytest.raises(PublishError, match="has been changed in the meantime. Push again"):
@@ -382,7 +380,7 @@ def test_a_public_repository_does_not_become_private_unasked(hub, folder):
 
 def test_a_card_with_broken_marks_is_not_lost(hub, folder):
     push(hub, folder)
-    edit(hub, "README.md", card(folder, NAME, Details("mit")).replace(KEPT_END, "").encode())
+    edit(hub, "README.md", card(folder, NAME, Details({"license": "mit"})).replace(KEPT_END, "").encode())
     with pytest.raises(ValueError, match="marked lines of the card are broken"):
         push(hub, folder)
     assert len(hub.repo(NAME).commits) == 3
@@ -390,7 +388,7 @@ def test_a_card_with_broken_marks_is_not_lost(hub, folder):
 
 def test_a_card_against_the_rules_is_not_published(hub, folder):
     with pytest.raises(ValueError, match="license"):
-        push(hub, folder, details=Details("my own licence"))
+        push(hub, folder, details=Details({"license": "my own licence"}))
     assert not hub.repos
 
 
