@@ -21,15 +21,7 @@ def _one_line(value: Any) -> str:
 
 
 def text(value: Any) -> Markdown:
-    """
-    Write a value as plain text on one line.
-
-    Args:
-        value: anything; [`Markdown`] is returned as it is.
-
-    Returns:
-        [`Markdown`]: the escaped text.
-    """
+    """Write a value as plain text on one line; [`Markdown`] is returned as it is."""
     if isinstance(value, Markdown):
         return value
     line = re.sub(r"[&<>]", lambda match: _HTML[match.group()], _one_line(value))
@@ -37,44 +29,25 @@ def text(value: Any) -> Markdown:
 
 
 def code(value: Any) -> Markdown:
-    """
-    Write a value as a code span, for names of files, fields and options.
-
-    Args:
-        value: anything.
-
-    Returns:
-        [`Markdown`]: the span, with as many backticks as the value needs.
-    """
+    """Write a value as a code span, with as many backticks as it needs: names of files, fields and options."""
     line = _one_line(value)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     padding = " " if not line or "`" in (line[0], line[-1]) else ""
     return Markdown(f"{fence}{padding}{line}{padding}{fence}")
 
 
-def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], align: str | None = None) -> Markdown:
+def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], num_left: int | None = None) -> Markdown:
     """
-    Write a table.
+    Write a table, without a line break at the end.
 
     Args:
         head (`Sequence`): the names of the columns.
         rows (`Iterable[Sequence]`): the cells; what is not [`Markdown`] is written as plain text, `None` as a dash.
-        align (`str`, *optional*): a letter for each column, `l` or `r`; by default all `l`.
-
-    Returns:
-        [`Markdown`]: the lines of the table, without a line break at the end.
-
-    Raises:
-        ValueError: a row, or `align`, has another length than `head`.
+        num_left (`int`, *optional*): so many columns are aligned to the left, the others to the right; by default all.
     """
-    align = align or "l" * len(head)
-    if len(align) != len(head) or set(align) - set("lr"):
-        raise ValueError(f"`align` must be {len(head)} letters of 'l' and 'r', got {align!r}.")
-    lines = [head, [Markdown("---:" if side == "r" else "---") for side in align]]
-    for row in rows:
-        if len(row) != len(head):
-            raise ValueError(f"A row of this table must have {len(head)} cells, got {len(row)}: {list(row)!r}.")
-        lines.append(["–" if cell is None else cell for cell in row])
+    num_left = len(head) if num_left is None else num_left
+    rules = [Markdown("---" if place < num_left else "---:") for place in range(len(head))]
+    lines = [head, rules, *(["–" if cell is None else cell for cell in row] for row in rows)]
     # Inside a table even the bar of a code span ends the cell, unless it is escaped.
     cells = [[re.sub(r"(?<!\\)((?:\\\\)*)\|", r"\1\\|", text(cell)) for cell in line] for line in lines]
     return Markdown("\n".join(f"| {' | '.join(line)} |" for line in cells))

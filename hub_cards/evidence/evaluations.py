@@ -4,7 +4,6 @@ Every metric on a card comes from there: those of the front matter as they are, 
 sentences about what speaks against the model.
 """
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +28,7 @@ DIRECTIONS = {"text_to_video": "Text-to-video retrieval", "video_to_text": "Vide
 
 @dataclass(frozen=True)
 class Result:
-    """
-    One evaluation.
-
-    Args:
-        name (`str`): the name of its folder.
-        content (`Mapping`): its `results.json`.
-    """
+    """One evaluation: the name of its folder, and its `results.json`."""
 
     name: str
     content: Mapping[str, Any]
@@ -48,9 +41,8 @@ class Result:
     @property
     def rates(self) -> Mapping[float, Mapping[str, Any]]:
         """What was measured in the first stage, by masking rate."""
-        return {
-            rate["rate"]: rate for rate in sorted(self.content["retrieval"]["rates"], key=lambda rate: rate["rate"])
-        }
+        rates = {entry["rate"]: entry for entry in self.content["retrieval"]["rates"]}
+        return dict(sorted(rates.items()))
 
     @property
     def policies(self) -> list[str]:
@@ -69,76 +61,36 @@ class Result:
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
-def _check_result(content: Mapping[str, Any], path: Path) -> None:
+def read_result(path: Path) -> Result:
+    """
+    Read one evaluation, a `results.json` of `scalar eval run`; it is named after its folder.
+
+    Raises:
+        FileNotFoundError: the file is not there.
+        ValueError: it is not a result, or lacks metrics of the model's own score.
+    """
+    content = read_json(path)
     check_result(content, path)
     lacking = [name for name in ("embedded", "date", "left_out", "problems") if name not in content]
     if lacking:
         raise ValueError(f"{path} is not a result of `scalar eval run`: it lacks {lacking}. Evaluate again.")
-    method = content["score"]["method"]
-    rates = {entry["rate"]: entry["methods"] for entry in content["retrieval"]["rates"]}
-    for rate, methods in rates.items():
-        if method not in methods:
-            raise ValueError(
-                f"{path} is not a result of `scalar eval run`: at the rate {rate:g} it lacks the model's own score "
-                f"{method!r}. Evaluate again."
-            )
-    if 0.0 not in rates:
-        raise ValueError(f"{path} has no metrics with nothing masked: evaluate at the rate 0 too.")
+    result = Result(path.parent.name, content)
+    if 0.0 not in result.rates or any(result.method not in entry["methods"] for entry in result.rates.values()):
+        raise ValueError(
+            f"{path} must hold the model's own score {result.method!r} at every rate, and with nothing masked, at the "
+            "rate 0. Evaluate again."
+        )
+    return result
 
 
-def read_result(path: str | os.PathLike) -> Result:
-    """
-    Read one evaluation.
-
-    Args:
-        path (`str`): a `results.json` of `scalar eval run`.
-
-    Returns:
-        [`Result`]: named after the folder of the file.
-
-    Raises:
-        FileNotFoundError: the file is not there.
-        ValueError: it is not a result, or lacks metrics of the model's own score with nothing masked.
-    """
-    path = Path(path)
-    content = read_json(path)
-    _check_result(content, path)
-    return Result(path.parent.name, content)
-
-
-def read_results(folder: str | os.PathLike) -> list[Result]:
-    """
-    Read the evaluations that are published with a model.
-
-    Args:
-        folder (`str`): of the model. Each folder in its `results/` holds one evaluation.
-
-    Returns:
-        `list[Result]`: by name; empty if nothing was evaluated.
-
-    Raises:
-        FileNotFoundError: a folder in `results/` has no `results.json`.
-        ValueError: a file is not a result.
-    """
-    return [read_result(path / "results.json") for path in sorted(Path(folder).glob("results/*")) if path.is_dir()]
+def read_results(folder: Path) -> list[Result]:
+    """Read the evaluations that are published with a model, each in a folder of its `results/`; errors as above."""
+    return [read_result(path / "results.json") for path in sorted(folder.glob("results/*")) if path.is_dir()]
 
 
 def check_weights(result: Result, digests: Mapping[str, str]) -> None:
-    """
-    Check that a result was measured with the weights that are published beside it.
-
-    Args:
-        result ([`Result`]): its `embedded` names the weights.
-        digests (`Mapping[str, str]`): SHA-256 by file name of the published safetensors files.
-
-    Raises:
-        ValueError: the result names other weights, or none.
-    """
+    """Raise a ValueError unless a result names the weights that are published, by the SHA-256 of each file."""
     measured = result.content["embedded"].get("weights")
-    if measured is None:
-        raise ValueError(
-            f"The result {result.name!r} does not say with which weights it was measured. Evaluate again."
-        )
     if measured != dict(digests):
         raise ValueError(
             f"The result {result.name!r} was measured with other weights: it names {measured}, published are "
@@ -158,14 +110,8 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
     """
     Return the metrics of the model's own score with nothing masked, for the front matter of a card.
 
-    The Hub groups them by task, benchmark, configuration and split, so the gallery is part of the configuration, and
-    what differs inside a group stands in the arguments of the metric.
-
-    Args:
-        results (`Sequence[Result]`): as [`read_results`] gives them.
-
-    Returns:
-        `list[EvalResult]`: values exactly as in `results.json`; what was not measured is left out.
+    Values are exactly as in `results.json`. The Hub groups them by task, benchmark, configuration and split, so the
+    gallery is part of the configuration, and what differs inside a group stands in the arguments of the metric.
     """
     found = []
     for result in results:
@@ -207,11 +153,10 @@ def leaderboard_entries(results: Sequence[Result], boards: Iterable[str]) -> dic
     """
     Return what the leaderboards of benchmarks on the Hub show of the results.
 
-    Only the publisher knows under which id a benchmark is registered there, and with which task.
-
     Args:
         results (`Sequence[Result]`): as [`read_results`] gives them.
-        boards (`Iterable[str]`): `BENCHMARK=user/dataset:task` each.
+        boards (`Iterable[str]`): `BENCHMARK=user/dataset:task` each. Only the publisher knows under which id a
+            benchmark is registered there, and with which task.
 
     Returns:
         `dict`: by benchmark, text-to-video R@1 of the model's own score with nothing masked, for each of its results.
@@ -251,14 +196,10 @@ def leaderboard_entries(results: Sequence[Result], boards: Iterable[str]) -> dic
 # Tables and findings ------------------------------------------------------------------------------------------------
 
 
-def _of_report(result: Result) -> Results:
-    content = result.content
-    return Results({content["benchmark"]: {content["label"]: {content["seed"]: content}}})
-
-
 def tables(result: Result) -> list[tuple[str, Markdown, str]]:
     """Return the title, the table and the note of each table of the report that is on a card."""
-    one = _of_report(result)
+    content = result.content
+    one = Results({content["benchmark"]: {content["label"]: {content["seed"]: content}}})
     found = [scores_table(one, direction) for direction in DIRECTIONS]
     found += [scores_missing_table(one)] if len(result.rates) > 1 else []
     found += [second_stage_table(one)]
@@ -269,8 +210,7 @@ def tables(result: Result) -> list[tuple[str, Markdown, str]]:
 def _laid_out(report: Table) -> Markdown:
     """A table of the report; its cells are text from files that others may have written."""
     head = [" ".join(filter(None, column)) for column in report.columns]
-    align = "l" * report.num_keys + "r" * (len(head) - report.num_keys)
-    return table(head, (row for block in report.readable_blocks() for row in block), align)
+    return table(head, (row for block in report.readable_blocks() for row in block), report.num_keys)
 
 
 def _at(rate: float) -> str:
@@ -291,12 +231,8 @@ def findings(result: Result) -> list[Markdown]:
     """
     Return what speaks against the model in its own metrics, a sentence each.
 
-    Args:
-        result ([`Result`]): one evaluation.
-
-    Returns:
-        `list[Markdown]`: empty if the own score is the best at every rate and in both directions, its gain positive,
-        its lead over the controls clear, and the second stage no worse than the first.
+    None if the own score is the best at every rate and in both directions, its gain positive, its lead over the
+    controls clear, and the second stage no worse than the first.
     """
     run, rates = result.content, result.rates
     sentences = []

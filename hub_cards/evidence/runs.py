@@ -2,7 +2,7 @@
 
 import csv
 import math
-import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,18 +48,18 @@ def _read(path: Path, kinds: Mapping[str, Any], what: str) -> dict[str, Any] | N
     return content
 
 
-def read_recipe(path: str | os.PathLike) -> dict[str, Any] | None:
+def read_recipe(path: Path) -> dict[str, Any] | None:
     """Read a `recipe.json`, `None` if it is not there; a ValueError names a field that is not as it must be."""
-    return _read(Path(path), _RECIPE, "recipe")
+    return _read(path, _RECIPE, "recipe")
 
 
-def read_training(path: str | os.PathLike) -> dict[str, Any] | None:
+def read_training(path: Path) -> dict[str, Any] | None:
     """Read a `training.json`, `None` if it is not there; a ValueError names a field that is not as it must be."""
-    training = _read(Path(path), _TRAINING, "record")
+    training = _read(path, _TRAINING, "record")
     if training is not None and not (
         all(isinstance(count, int) for count in training["trainable_parameters"].values())
         and {"device", "num_processes"} <= training["hardware"].keys()
-        and {"commit", "dirty"} <= (training["source"] or {"commit": None, "dirty": None}).keys()
+        and (training["source"] is None or {"commit", "dirty"} <= training["source"].keys())
     ):
         raise ValueError(
             f"{path} is not the record of a run: `trainable_parameters` must count, `hardware` hold `device` and "
@@ -74,13 +74,7 @@ def training_table(
     """
     Return the rows of the table of training: what was set, by the names that a recipe has, and what the run recorded.
 
-    Args:
-        recipe (`Mapping`, *optional*): `recipe.json`.
-        training (`Mapping`, *optional*): `training.json`.
-        adapter (`Mapping`, *optional*): `adapter_config.json`.
-
-    Returns:
-        `list`: pairs of a name and a value; only for fields that a file holds.
+    Only for what `recipe.json`, `training.json` and `adapter_config.json` hold, as far as there are such.
     """
     recipe, training, adapter = recipe or {}, training or {}, adapter or {}
     has_steps = (recipe.get("max_steps") or -1) > 0
@@ -99,7 +93,7 @@ def training_table(
     return rows
 
 
-def read_emissions(path: str | os.PathLike) -> dict[str, Any] | None:
+def read_emissions(path: Path) -> dict[str, Any] | None:
     """
     Read CodeCarbon's record of a run, an `emissions.csv`; rows, such as those of a resumed run, are added up.
 
@@ -110,7 +104,6 @@ def read_emissions(path: str | os.PathLike) -> dict[str, Any] | None:
     Raises:
         ValueError: the file has no row, lacks a column, or holds something other than numbers.
     """
-    path = Path(path)
     if not path.is_file():
         return None
     try:
@@ -135,25 +128,19 @@ def read_emissions(path: str | os.PathLike) -> dict[str, Any] | None:
 _BUFFERS = ("input_max", "input_min", "layer_scalar", "output_max", "output_min")
 
 
-def count_parameters(files: Iterable[str | os.PathLike]) -> dict[str, int]:
+def count_parameters(files: Iterable[Path]) -> dict[str, int]:
     """
-    Count the parameters that safetensors files hold, by the part of the model. Only their headers are read.
+    Count the parameters that the safetensors files of a model hold, by its parts; adapters count with their tower.
 
-    Args:
-        files (`Iterable[str]`): the files of a model, or that of an adapter.
-
-    Returns:
-        `dict`: number of elements by part, in the order of the names; adapters count with their tower.
+    Only the headers of the files are read.
     """
-    shapes: dict[str, list[int]] = {}
+    counts: Counter[str] = Counter()
     for path in files:
         with safe_open(path, framework="np") as file:
-            shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}
-    counts: dict[str, int] = {}
-    for name in sorted(shapes):
-        if name.rpartition(".")[2] not in _BUFFERS:
-            counts[part_of(name)] = counts.get(part_of(name), 0) + math.prod(shapes[name])
-    return counts
+            for name in file.keys():
+                if name.rpartition(".")[2] not in _BUFFERS:
+                    counts[part_of(name)] += math.prod(file.get_slice(name).get_shape())
+    return dict(sorted(counts.items()))
 
 
 __all__ = ["count_parameters", "read_emissions", "read_recipe", "read_training", "training_table"]

@@ -172,7 +172,7 @@ def test_results_of_these_weights_are_accepted_and_of_others_refused(make_result
 
 def test_results_that_name_no_weights_are_refused(make_result):
     result = make_result(lambda content: content["embedded"].pop("weights"))
-    with pytest.raises(ValueError, match="does not say with which weights.*Evaluate again"):
+    with pytest.raises(ValueError, match="it names None.*Evaluate again"):
         check_weights(result, {})
 
 
