@@ -35,9 +35,8 @@ def check_adapter(source: Path) -> None:
     path, adapter = source / "adapter_config.json", identify(source).adapter
     for name, pattern in (("base_model_name_or_path", "(?s).+"), ("peft_type", r"\w+"), ("revision", r"[\w./-]+")):
         value = adapter.get(name)
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            if name == "revision" and value is None:
-                continue
+        is_right = isinstance(value, str) and re.fullmatch(pattern, value)
+        if not is_right and (name, value) != ("revision", None):
             raise ValueError(f"{path} is not that of an adapter: `{name}` cannot be {value!r:.200}.")
 
 
@@ -107,7 +106,7 @@ def stage_adapter(
         source (`Path`): the folder of a run, with the adapter, its configuration and processor.
         folder (`Path`): empty.
         base (`str`), base_revision (`str`, *optional*): id and commit of the base on the Hub, see [`find_base`].
-        results (`list[Path]`, *optional*), boards (`Sequence[str]`): see [`~hub_cards.trained.stage_beside_weights`].
+        results, boards: see [`~hub_cards.trained.stage_beside_weights`].
 
     Raises:
         FileNotFoundError, ValueError: something is missing or wrong, or a result was measured with other weights.
@@ -121,23 +120,13 @@ def stage_adapter(
 
 def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     """
-    Write the card of an adapter.
-
-    Args:
-        folder (`Path`): what is published, staged: `adapter_config.json`, which names the base and its commit,
-            `adapter_model.safetensors`, `config.json`, and what [`~hub_cards.model.model_card`] reads beside them.
-        repo_id (`str`), details ([`Details`]): as in [`~hub_cards.model.model_card`].
-
-    Returns:
-        `str`: README.md.
-
-    Raises:
-        FileNotFoundError, ValueError: as [`~hub_cards.model.model_card`].
+    Write the card of an adapter from what is staged in `folder`: `adapter_config.json`, which names the base and its
+    commit, `adapter_model.safetensors`, and what [`~hub_cards.model.model_card`] reads. Errors are as there.
     """
     data, variables = describe(folder, repo_id, "adapter_model*.safetensors")
-    counts = variables["counts"]
-    adapter = read_json(folder / "adapter_config.json")
-    is_of_heads = all(part.endswith("_head") or part in _SCALARS for part in counts)
+    adapter, parts = read_json(folder / "adapter_config.json"), variables["counts"]
+    added = [part for part in parts if part in _SCALARS or part.endswith("_head")]
+    is_of_heads = len(added) == len(parts)
     data["tags"] += [] if is_of_heads else [identifier(adapter["peft_type"].lower())]
     base = adapter["base_model_name_or_path"]
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
@@ -145,18 +134,8 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     changes = ("aggregation", "condition_on")
     is_changed = variables["recipe"] is None or any(variables["recipe"].get(name) is not None for name in changes)
     is_changed |= variables["encoder"] is not None  # the base may be an encoder as its publisher has it
-    added = [part for part in counts if part in _SCALARS or part.endswith("_head")]
-    return render(
-        "adapter",
-        card,
-        details,
-        adapter=adapter,
-        merge=None,
-        is_changed=is_changed,
-        is_of_heads=is_of_heads,
-        added=added,
-        **variables,
-    )
+    variables |= {"adapter": adapter, "merge": None, "added": added}
+    return render("adapter", card, details, is_changed=is_changed, is_of_heads=is_of_heads, **variables)
 
 
 def _stage(settings: AdapterPush, folder: Path, api: HfApi) -> None:

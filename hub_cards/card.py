@@ -60,13 +60,7 @@ class Details:
 
 def front_matter(card: str) -> dict[str, Any]:
     """
-    Read the metadata at the beginning of a card.
-
-    Args:
-        card (`str`): a README.md.
-
-    Returns:
-        `dict`: empty if there is none.
+    Read the metadata at the beginning of a card, empty if there is none.
 
     Raises:
         ValueError: it is not YAML, or not a mapping.
@@ -87,13 +81,7 @@ def front_matter(card: str) -> dict[str, Any]:
 
 def read_marks(card: str) -> tuple[str | None, str]:
     """
-    Read the marked lines of a card.
-
-    Args:
-        card (`str`): a README.md, with its own line breaks.
-
-    Returns:
-        `tuple`: the kind of the card, `None` if it was not written here, and the text that is kept.
+    Read the marked lines of a card: its kind, `None` if it was not written here, and the text that is kept.
 
     Raises:
         ValueError: a marked line is missing, doubled, changed or in the wrong place, so that text could be lost.
@@ -111,13 +99,7 @@ def read_marks(card: str) -> tuple[str | None, str]:
 
 def read_card(card: str) -> tuple[str | None, Details]:
     """
-    Read what has to outlive a card.
-
-    Args:
-        card (`str`): an earlier README.md, with its own line breaks.
-
-    Returns:
-        `tuple`: the kind of the card, `None` if it was not written here, and its [`Details`].
+    Read what has to outlive a card: its kind, `None` if it was not written here, and its [`Details`].
 
     Raises:
         ValueError: the marked lines are broken, so that something could be lost, or the front matter is no YAML

@@ -29,14 +29,9 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
     Lay a metric out as a Space: its scripts, what they need, and its documentation, from which [`metric_card`] makes
     the card.
 
-    Args:
-        source (`Path`): the folder of a metric, named as the metric is.
-        folder (`Path`): an empty folder.
-        repo_id (`str`): of the Space. `evaluate.load` looks for the script that is named as the Space is.
-
     Raises:
         FileNotFoundError: a file of a metric is missing.
-        ValueError: the Space has another name than the metric.
+        ValueError: the Space has another name than the metric: `evaluate.load` looks for the script of its name.
     """
     source = source.resolve()
     name = source.name
@@ -66,15 +61,8 @@ def _script(match: re.Match) -> str:
 
 def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     """
-    Write the card of a metric from its documentation.
-
-    Args:
-        folder (`Path`): what [`stage_metric`] filled; the card will replace its README.md.
-        repo_id (`str`): of the Space.
-        details ([`~hub_cards.card.Details`]): what no file says. Without a licence, that of the documentation holds.
-
-    Returns:
-        `str`: the text of README.md.
+    Write the card of a metric from its documentation, the README.md of `folder`, which it will replace. Without a
+    licence in `details`, that of the documentation holds.
 
     Raises:
         ValueError: README.md is already a card, or does not show how the metric is loaded.

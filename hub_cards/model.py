@@ -35,7 +35,7 @@ def stage_model(
     Args:
         source (`Path`): a folder with a model and its processor; with `merge`, an adapter's.
         folder (`Path`): empty.
-        results (`list[Path]`, *optional*), boards (`Sequence[str]`): see [`~hub_cards.trained.stage_beside_weights`].
+        results, boards: see [`~hub_cards.trained.stage_beside_weights`].
         merge (`bool`): add the adapter's weights to those of its base.
         base (`tuple`, *optional*): id and commit of that base on the Hub, for the card, if known.
 
@@ -73,16 +73,8 @@ def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | Non
 
 def model_card(folder: Path, repo_id: str, details: Details) -> str:
     """
-    Write the card of a whole model.
-
-    Args:
-        folder (`Path`): what is published, staged: `config.json`, `model*.safetensors`, and if there are any
-            `recipe.json`, `training.json`, `emissions.json`, `merge.json` and evaluations in `results/`.
-        repo_id (`str`): where it goes.
-        details ([`Details`]): what no file says.
-
-    Returns:
-        `str`: README.md.
+    Write the card of a whole model from what is staged in `folder`: its weights, `config.json`, and if they are there
+    `recipe.json`, `training.json`, `emissions.json`, `merge.json` and evaluations in `results/`.
 
     Raises:
         FileNotFoundError: the folder has no `config.json` or no weights, or an evaluation has no `results.json`.

@@ -19,18 +19,7 @@ from .settings import SpacePush
 def space_card(
     folder: Path, repo_id: str, details: Details, model: str, gallery: str, gallery_revision: str | None
 ) -> str:
-    """
-    Write the card of the search.
-
-    Args:
-        folder (`Path`): what is published, which tells nothing of this.
-        repo_id (`str`): of the Space.
-        details ([`~hub_cards.card.Details`]): what no file says. Without a licence, that of the program holds.
-        model (`str`), gallery (`str`), gallery_revision (`str`, *optional*): what is searched.
-
-    Returns:
-        `str`: the text of README.md.
-    """
+    """Write the card of the search. Without a licence in `details`, that of the program holds."""
     data = SpaceCardData(
         title="SCALAR: search clips by text",
         emoji="🔎",
@@ -46,7 +35,7 @@ def space_card(
     )
     details = details.over(Details({"license": "apache-2.0"}))
     place = {"model": model, "gallery": gallery, "gallery_revision": gallery_revision}
-    return render("space", data, details, repo_id=repo_id, **place)
+    return render("space", data, details, **place)
 
 
 def _look_up(api: HfApi, gallery: str, model: str | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
@@ -53,7 +53,7 @@ OWNED = (
 )
 """The files that a push of a model writes, see [`~hub_cards.hub.publishing.Kind`]."""
 
-_REPORT_FILES = ("*.csv", "*.md", "*.png")
+_BESIDE_RESULTS = ("results.png", "report/*.csv", "report/*.md", "report/*.png")
 _TAGS = ("video-retrieval", "text-to-video-retrieval", "multimodal", "video", "audio", "subtitles")
 _MINIATURE = ("miniature", "miniature_classes")
 _VAST = ("blip_2_vision_model", "beats", "bert")
@@ -109,15 +109,15 @@ def _stage_code(source: Path, folder: Path) -> None:
 
 
 def _stage_training(source: Path, folder: Path) -> None:
-    """Copy the recipe and the records of the run, as far as they are there."""
-    recipe = read_recipe(source / "recipe.json")
-    if recipe is not None:
-        write_json(without_folders(recipe), folder / "recipe.json")
-    if read_training(source / "training.json") is not None:
-        shutil.copyfile(source / "training.json", folder / "training.json")
-    emissions = read_emissions(source / "emissions.csv")  # whose coordinates show where the person who ran it sits
-    if emissions is not None:
-        write_json(emissions, folder / "emissions.json")
+    """Write the recipe and the records of the run, as far as they are there."""
+    found = {
+        "recipe.json": without_folders(read_recipe(source / "recipe.json")),
+        "training.json": read_training(source / "training.json"),
+        "emissions.json": read_emissions(source / "emissions.csv"),  # without where the person sits who ran it
+    }
+    for name, content in found.items():
+        if content is not None:
+            write_json(content, folder / name)
 
 
 def _is_of_another(path: Path, source: Path) -> bool:
@@ -141,9 +141,8 @@ def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
 
 def _result_name(result: Mapping[str, Any]) -> str:
     mask_seed = result["retrieval"]["mask_seed"]
-    masks = [f"masks{mask_seed}"] if mask_seed else []
-    parts = [result["benchmark"], result["split"], result["gallery"]["sha256"][:8], *masks]
-    return re.sub(r"[^\w.-]+", "_", "-".join(parts))
+    parts = [result["benchmark"], result["split"], result["gallery"]["sha256"][:8]]
+    return re.sub(r"[^\w.-]+", "_", "-".join(parts + [f"masks{mask_seed}"] * bool(mask_seed)))
 
 
 def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
@@ -160,19 +159,9 @@ def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None
         (staged / "report").mkdir(parents=True)
         gallery = result.content["gallery"]  # its ids are published as they were hashed
         write_json(without_folders(result.content) | {"gallery": gallery}, staged / "results.json")
-        for figure in path.parent.glob("results.png"):
-            shutil.copyfile(figure, staged / figure.name)
-        for pattern in _REPORT_FILES:
-            for file in sorted((path.parent / "report").glob(pattern)):
-                shutil.copyfile(file, staged / "report" / file.name)
-
-
-def _stage_leaderboards(folder: Path, boards: Iterable[str]) -> None:
-    """Write the staged results of benchmarks that are registered on the Hub as its leaderboards read them."""
-    for benchmark, entries in leaderboard_entries(read_results(folder), boards).items():
-        path = folder / ".eval_results" / f"scalar-{identifier(benchmark)}.yaml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(yaml_dump(eval_result_entries_to_yaml(entries), sort_keys=False), encoding="utf-8")
+        for pattern in _BESIDE_RESULTS:
+            for file in path.parent.glob(pattern):
+                shutil.copyfile(file, staged / file.relative_to(path.parent))
 
 
 def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None, boards: Sequence[str] = ()) -> None:
@@ -193,7 +182,10 @@ def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None,
     _stage_code(source, folder)
     _stage_training(source, folder)
     _stage_results(source, folder, results)
-    _stage_leaderboards(folder, boards)
+    for benchmark, entries in leaderboard_entries(read_results(folder), boards).items():
+        path = folder / ".eval_results" / f"scalar-{identifier(benchmark)}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(yaml_dump(eval_result_entries_to_yaml(entries), sort_keys=False), encoding="utf-8")
 
 
 # Card ---------------------------------------------------------------------------------------------------------------
@@ -204,32 +196,18 @@ def optional_json(path: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def _hardware(training: Mapping[str, Any] | None) -> str | None:
-    if training is None:
-        return None
-    hardware = training["hardware"]
-    return f"{hardware['num_processes']} x {hardware['device']}"
-
-
 def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
     """What the card says of one evaluation."""
-    path = Path("results", result.name)
-    report = path / "report" / "tables.md"
+    files = {"file": "results.json", "figure": "results.png", "report": "report/tables.md"}
+    places = {name: f"results/{result.name}/{file}" for name, file in files.items()}
     return {
         "content": result.content,
         "presence": presence(result),
         "tables": tables(result),
         "findings": findings(result),
         "is_miniature": result.content["benchmark"] in _MINIATURE,
-        "file": (path / "results.json").as_posix(),
-        "figure": (path / "results.png").as_posix() if (folder / path / "results.png").is_file() else None,
-        "report": report.as_posix() if (folder / report).is_file() else None,
+        **{name: place if (folder / place).is_file() else None for name, place in places.items()},
     }
-
-
-def _temperature(value: Any) -> float:
-    """JSON knows no infinity; transformers writes an object in its place."""
-    return float(value["__float__"] if isinstance(value, dict) else value)
 
 
 def _needed(aggregation: str) -> list[str]:
@@ -274,29 +252,29 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     config = read_json(folder / "config.json")
     recipe, training = read_recipe(folder / "recipe.json"), read_training(folder / "training.json")
     emissions = optional_json(folder / "emissions.json")
+    hardware = training and "{num_processes} x {device}".format_map(training["hardware"])
     results = read_results(folder)
-    aggregation, temperature = config["aggregation"], _temperature(config["query_temperature"])
+    aggregation, temperature = config["aggregation"], config["query_temperature"]
+    if isinstance(temperature, dict):  # JSON knows no infinity; transformers writes an object in its place
+        temperature = temperature["__float__"]
     calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
     counts = count_parameters(weights)
     model_name = repo_id.split("/")[-1]
-    data = {
-        "pipeline_tag": "feature-extraction",
-        "tags": [*_TAGS, identifier(aggregation)],
-    }
+    data = {"pipeline_tag": "feature-extraction", "tags": [*_TAGS, identifier(aggregation)]}
     if results:
         data |= {"model_name": model_name, "eval_results": eval_results(results)}
     if emissions is not None:
         is_new = recipe is not None and recipe.get("new_model")
         emissions["training_type"] = "pre-training" if is_new else "fine-tuning"
-        data["co2_eq_emissions"] = emissions | ({"hardware_used": _hardware(training)} if training else {})
+        data["co2_eq_emissions"] = emissions | ({"hardware_used": hardware} if training else {})
     variables = _encoders(config, identify(folder).is_joint, counts) | {
         "repo_id": repo_id,
         "counts": counts,
         "model_name": model_name,
         "aggregation": aggregation,
         "aggregation_name": method_title(aggregation),
-        "query_temperature": temperature,
-        "has_equal_weights": math.isinf(temperature),
+        "query_temperature": float(temperature),
+        "has_equal_weights": math.isinf(float(temperature)),
         "calibration": calibration,
         "is_calibrated": ScoreOptions(**calibration).is_calibrated,
         "needed": _needed(aggregation),
@@ -305,7 +283,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "recipe": recipe,
         "training": training,
         "training_time": None if training is None else str(timedelta(seconds=round(training["seconds"]))),
-        "hardware": _hardware(training),
+        "hardware": hardware,
         "emissions": emissions,
         "settings": training_table(recipe, training, optional_json(folder / "adapter_config.json")),
         "trained_on_miniature": recipe is not None and recipe.get("benchmark") in _MINIATURE,
@@ -314,11 +292,4 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     return data, variables
 
 
-__all__ = [
-    "OWNED",
-    "check_source",
-    "describe",
-    "optional_json",
-    "stage_beside_weights",
-    "stage_weights",
-]
+__all__ = ["OWNED", "check_source", "describe", "optional_json", "stage_beside_weights", "stage_weights"]
