@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,7 @@ from gallery.media import clip_sha256
 from gallery.published import MEDIA
 from gallery.storage import MANIFEST, read_manifest
 from gallery.transcripts import Transcripts
-from gallery.windows import SEGMENT, place_of_clip
+from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import check_file, find_sidecar
 from modeling_scalar.model_identity import ModelIdentity, identify
@@ -53,31 +54,28 @@ _TOO_HIGH = ("/", "/home", "/Users")
 class _Names:
     """
     What clips and files are called where they are published: by their paths below the folder that all clips share.
-
-    Args:
-        gallery ([`~gallery.gallery.Gallery`]): clips that are no files of it keep their names.
+    Clips that are no files of the gallery keep their names.
 
     Raises:
         ValueError: the names would tell the folders of this machine, or are not UTF-8.
     """
 
     def __init__(self, gallery: Gallery):
-        known = gallery.files
-        places = {name: name if name in known else place_of_clip(name).path for name in gallery.clip_ids}
-        self._paths = {name: path for name, path in places.items() if path in known}
-        folders = {os.path.dirname(path) for path in self._paths.values()}
-        self._folder = os.path.commonpath(folders) if folders else None
+        clips = {path: clips for path, clips in gallery.clips_of_files().items() if path in gallery.files}
+        self._folder = os.path.commonpath(map(os.path.dirname, clips)) if clips else None
         if self._folder in _TOO_HIGH:
             raise ValueError(
                 f"The clips of {gallery.path} share no folder but {self._folder!r}, so their names would tell the "
                 "folders of this machine. Index what lies in one folder, and publish a gallery for each."
             )
-        self.files = {path: self.of_file(path) for path in sorted(set(self._paths.values()))}
+        self.files = {path: self.of_file(path) for path in sorted(clips)}
+        # Behind the file, a window has its seconds.
+        self._clips = {name: self.files[path] + name[len(path) :] for path in clips for name in clips[path]}
 
     def of_file(self, path: str) -> str:
         """The name of a file; of one elsewhere only the last part."""
         is_inside = self._folder is not None and Path(path).is_relative_to(self._folder)
-        name = (Path(path).relative_to(self._folder) if is_inside else Path(Path(path).name)).as_posix()
+        name = Path(path).relative_to(self._folder).as_posix() if is_inside else Path(path).name
         try:
             name.encode()
         except UnicodeEncodeError as error:
@@ -85,9 +83,8 @@ class _Names:
         return name
 
     def of_clip(self, clip_id: str) -> str:
-        """The name of a clip; behind the file, a window has its seconds."""
-        path = self._paths.get(clip_id)
-        return clip_id if path is None else self.files[path] + clip_id[len(path) :]
+        """The name of a clip."""
+        return self._clips.get(clip_id, clip_id)
 
     def shortened(self, text: str) -> str:
         """A text without the folders of this machine."""
@@ -206,14 +203,13 @@ def stage_gallery(
         model (`str`, *optional*): the id on the Hub of the model that made the vectors, `"unknown"` if nobody knows
             which one did. By default the card names the model as the source does, as one that is not on the Hub.
         media (`bool`): also publish the media files, the subtitle files beside them, and their transcripts.
-        made_by: what else is known of the model on the Hub: `model_revision`, its commit; `fingerprint`, that of its
-            files there; `model_kind`, a `"model"` or an `"adapter"` with code beside it, or an `"encoder"` as its
-            publisher has it, by default what the source says.
+        made_by: what else is known of that model: its commit `model_revision`, its `fingerprint`, its `model_kind`, a
+            "model" or an "adapter" with code beside it, or an "encoder" as its publisher has it; by default what the
+            source says.
 
     Raises:
         FileNotFoundError: the source, a data set of it, or a file to publish is not there.
-        ValueError: the source is damaged, vectors that are present are not of unit norm, a file changed since it was
-            embedded, or an argument is wrong.
+        ValueError: the source is damaged, a file changed since it was embedded, or an argument is wrong.
     """
     if model not in (None, UNKNOWN):
         check_place("model", model)
@@ -245,20 +241,17 @@ def stage_gallery(
 def _metadata(gallery: Gallery, names: _Names, model: str | None) -> dict[str, Any]:
     """What is published of where the vectors come from."""
     metadata = without_folders(gallery.metadata)
-    metadata["model_kind"] = _kind_told(gallery.metadata) if model == gallery.model else None
+    metadata["model_kind"] = None
+    if model == gallery.model:
+        is_adapter = "adapter_model.safetensors" in (metadata.get("weights") or {})
+        by_encoder = {True: "encoder", False: "model", None: None}[metadata.get("is_encoder")]
+        metadata["model_kind"] = "adapter" if is_adapter else by_encoder
     metadata["left_out"] = gallery.metadata.get("left_out", [] if gallery.files else None)  # ids do not change
     if model is None:  # nobody could load it by this name
         metadata["local_model"] = metadata.pop("model", None)
     else:
         metadata["model"] = None if model == UNKNOWN else model
     return metadata
-
-
-def _kind_told(metadata: dict[str, Any]) -> str | None:
-    """What kind of model made a gallery by what that tells, `None` where it does not."""
-    if "adapter_model.safetensors" in (metadata.get("weights") or {}):
-        return "adapter"
-    return {True: "encoder", False: "model", None: None}[metadata.get("is_encoder")]
 
 
 # Card -------------------------------------------------------------------------------------------------------------
@@ -304,17 +297,7 @@ def _failures(gallery: Gallery) -> tuple[list[str], list[tuple[str, str | None]]
 
 
 def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
-    """
-    Write the card of a gallery from what is published.
-
-    Args:
-        folder (`Path`): what [`stage_gallery`] filled.
-        repo_id (`str`): of the data set on the Hub.
-        details ([`~hub_cards.card.Details`]): what no file says.
-
-    Returns:
-        `str`: the text of README.md.
-    """
+    """Write the card of a gallery from what [`stage_gallery`] published in `folder`."""
     gallery = Gallery.open(folder)
     facts, metadata = gallery.facts(), gallery.metadata
     split = re.sub(r"\W+", "_", metadata.get("split") or "gallery")
@@ -376,22 +359,14 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
 # Push -------------------------------------------------------------------------------------------------------------
 
 
-def _kind_of(model: ModelIdentity) -> dict[str, str]:
-    """What kind of model this is, where that can be told; see [`stage_gallery`]."""
-    try:
-        # An adapter without a configuration has no code beside it either.
-        return {"model_kind": model.kind} if model.is_configured or model.kind == "encoder" else {"model_kind": None}
-    except (OSError, ValueError):  # gated, absent or damaged: the vectors are published without it
-        return {"model_kind": None}
+def _kind_of(model: ModelIdentity) -> dict[str, str | None]:
+    """What kind of model this is; see [`stage_gallery`]."""
+    # An adapter without a configuration has no code beside it either.
+    return {"model_kind": model.kind if model.is_configured or model.kind == "encoder" else None}
 
 
 def _published_model(api: HfApi, source: Path, model: str, metadata: dict[str, Any]) -> dict[str, Any]:
-    """
-    Look up a model that was named by its id.
-
-    Raises:
-        PublishError, ValueError: it is not there, or has other weights than the gallery names, if it names any.
-    """
+    """Look up a model that was named by its id; it must be there, with the weights that the gallery names, if any."""
     try:
         info, different = find_model(api, model, None, metadata.get("weights"))
     except PublishError as error:
@@ -405,10 +380,9 @@ def _published_model(api: HfApi, source: Path, model: str, metadata: dict[str, A
         )
     fingerprint = metadata.get("fingerprint") if metadata.get("model") == model else None
     found = {"model": model, "model_revision": info.sha, "fingerprint": fingerprint}
-    try:
-        return found | _kind_of(identify_published(api, model, info.sha))
-    except PublishError:
-        return found
+    with suppress(OSError, ValueError):  # gated, absent or damaged: the vectors are published without it
+        found |= _kind_of(identify_published(api, model, info.sha))
+    return found
 
 
 def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dict[str, Any]:
@@ -423,10 +397,7 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dic
     name = given or metadata.get("model")
     if name == UNKNOWN or not isinstance(name, str):
         return {"model": given}
-    if given is None and Path(name).is_dir():
-        record = read_record(Path(name), api.endpoint)
-        if record is None:
-            return {"model": None}
+    if given is None and Path(name).is_dir() and (record := read_record(Path(name), api.endpoint)) is not None:
         there = identify(name)
         made_by = "fingerprint" if "fingerprint" in metadata else "weights"
         if getattr(there, made_by) != metadata.get(made_by):
@@ -436,7 +407,7 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dic
             )
         repo_id, revision, fingerprint = record
         return {"model": repo_id, "model_revision": revision, "fingerprint": fingerprint} | _kind_of(there)
-    if given is None and (os.path.isabs(name) or name.count("/") > 1):
+    if given is None and (Path(name).is_dir() or os.path.isabs(name) or name.count("/") > 1):
         return {"model": None}
     return {"model": name} if offline else _published_model(api, source, name, metadata)
 

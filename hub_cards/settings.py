@@ -75,11 +75,6 @@ class Push:
         return self.create_pr or (self.revision or "").startswith("refs/")
 
     @property
-    def noted(self) -> Path | None:
-        """The folder that takes a note of where it is now: that of a model, by which others are loaded."""
-        return None
-
-    @property
     def details(self) -> "Details":
         """What the publisher says that no file does."""
         from .card import Details
@@ -98,11 +93,6 @@ class ModelPush(Push):
     results: _Results = None
     boards: _Boards = None
 
-    @property
-    def noted(self) -> Path | None:
-        """Not the folder of an adapter that was merged: that was not published itself."""
-        return None if self.merge else self.folder
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterPush(Push):
@@ -113,11 +103,6 @@ class AdapterPush(Push):
     base: Annotated[str | None, Option(help="The base on the Hub, if its folder was not pushed.")] = None
     results: _Results = None
     boards: _Boards = None
-
-    @property
-    def noted(self) -> Path | None:
-        """The folder of the run."""
-        return self.folder
 
 
 @dataclass(frozen=True, kw_only=True)

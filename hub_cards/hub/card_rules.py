@@ -4,7 +4,6 @@ Its rules are the Hub's own to know, and it is asked. It would publish a path of
 """
 
 import json
-import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -24,20 +23,16 @@ _LOCAL_PATH = re.compile(
 )
 
 
-def _card_of(path: str | os.PathLike) -> Path:
-    path = Path(path)
+def _card_of(path: Path) -> Path:
     file = path / "README.md" if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"There is no card at {file}: expected a README.md, or a folder that holds one.")
     return file
 
 
-def validate(path: str | os.PathLike) -> list[str]:
+def validate(path: Path) -> list[str]:
     """
-    Check a card as far as the Hub would not.
-
-    Args:
-        path (`str`): a README.md, or the folder that holds one.
+    Check a card, a README.md or the folder that holds one, as far as the Hub would not.
 
     Returns:
         `list[str]`: the problems, a sentence each; empty if there are none.
@@ -66,16 +61,10 @@ def validate(path: str | os.PathLike) -> list[str]:
     return problems + [f"There is a path of one machine: {path}." for path in found]
 
 
-def ask_hub(path: str | os.PathLike, repo_type: str | None = None) -> list[str]:
+def ask_hub(path: Path, repo_type: str | None = None) -> list[str]:
     """
-    Let the Hub check a card in which [`validate`] found nothing.
-
-    Args:
-        path (`str`): as there.
-        repo_type (`str`, *optional*): "model", "dataset" or "space"; by default what the front matter looks like.
-
-    Returns:
-        `list[str]`: what the Hub would refuse; empty if it takes the card.
+    Let the Hub check a card in which [`validate`] found nothing, as one of `repo_type`, by default of what it looks
+    like: "model", "dataset" or "space". Returns what the Hub would refuse.
 
     Raises:
         ValueError: `repo_type` is not one of the three.
@@ -106,7 +95,7 @@ def refuse(problems: list[str]) -> None:
         raise ValueError(f"The card cannot be published:\n{listed}")
 
 
-def check_card(folder: str | os.PathLike) -> None:
+def check_card(folder: Path) -> None:
     """Refuse a folder whose card shows what nobody should see: a ValueError holds every problem."""
     refuse(validate(folder))
 

@@ -39,8 +39,9 @@ def reason(error: BaseException, api: HfApi, repo_type: str, repo_id: str, revis
         return f"There is no revision {revision!r} in the {where}."
     if isinstance(error, GatedRepoError):
         return f"The {where} is gated, and the token has no access. Request access on its page."
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    said = " ".join((error.server_message or "").split()).rstrip(".") if isinstance(error, HfHubHTTPError) else ""
+    status, said = None, ""
+    if isinstance(error, HfHubHTTPError):
+        status, said = error.response.status_code, " ".join((error.server_message or "").split()).rstrip(".")
     if status == 401 and not isinstance(error, RepositoryNotFoundError):
         return f"{endpoint} does not accept the token. Log in again with `hf auth login`, or set HF_TOKEN."
     if status == 403:
@@ -50,9 +51,7 @@ def reason(error: BaseException, api: HfApi, repo_type: str, repo_id: str, revis
         )
     if isinstance(error, RepositoryNotFoundError):
         return f"The {where} does not exist, or the token may not see it."
-    if status == 409:
-        return f"Somebody else has created the {where} in the meantime. Look at it, then push again."
-    if status == 412:
+    if status in (409, 412):
         return f"The {where} has been changed in the meantime. Push again: its card is then read anew."
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so nothing can be published. Unset it, or use --dry-run."
@@ -70,15 +69,12 @@ def explained(
     api: HfApi, repo_type: str, repo_id: str, revision: str | None = None, is_certain: bool = True
 ) -> Iterator[None]:
     """
-    Turn errors of the Hub and the network into a sentence about what to do.
+    Raise a [`PublishError`] that says what to do in place of an error of the Hub or of the network.
 
     Args:
         api ([`~huggingface_hub.HfApi`]): names the endpoint.
         repo_type (`str`), repo_id (`str`), revision (`str`, *optional*): what is asked for.
         is_certain (`bool`): whether nothing has been published where the answer is lost.
-
-    Raises:
-        PublishError: in place of an error of the Hub or of the network.
     """
     try:
         yield

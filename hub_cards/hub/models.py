@@ -22,14 +22,8 @@ def find_model(
     api: HfApi, repo_id: str, revision: str | None, weights: Mapping[str, str] | None
 ) -> tuple[ModelInfo, list[str]]:
     """
-    Look a model up.
-
-    Args:
-        repo_id (`str`), revision (`str`, *optional*): of the model.
-        weights (`Mapping[str, str]`, *optional*): SHA-256 of files of weights that it should have.
-
-    Returns:
-        `tuple`: what the Hub says of it, and the names of the weights that it has otherwise, or lacks.
+    Look a model up: what the Hub says of it, and the names of the files of weights, given with their SHA-256, that it
+    has otherwise or lacks.
 
     Raises:
         PublishError: it is not there, or this token may not see it.

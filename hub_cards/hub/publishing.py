@@ -18,10 +18,11 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from gallery.files import read_json, write_json
-from modeling_scalar.fingerprints import ADAPTER_CONFIG, model_fingerprint
+from modeling_scalar.fingerprints import model_fingerprint
+from modeling_scalar.model_identity import identify
 
 from ..card import Details, read_card
-from ..settings import Push
+from ..settings import ModelPush, Push
 from .card_rules import ask_hub, check_card, refuse
 from .errors import PublishError, explained
 from .privacy import check_no_token
@@ -73,24 +74,25 @@ class Published:
 
 @dataclass(frozen=True)
 class _Found:
-    """A repository before the push. `repo_id` is its own name, not one that redirects to it; `has_branch`: whether the
-    revision exists already; `kind`: that of its card, if a push wrote it."""
+    """A repository before the push. `repo_id` is its own name, not one that redirects to it; `commit`: `None` if there
+    is no such repository yet; `has_branch`: whether the revision exists already; `kind`: that of its card, if a push
+    wrote it; `details`: those of that card."""
 
     repo_id: str
-    commit: str
-    files: tuple[str, ...]
-    has_branch: bool
-    kind: str | None
-    details: Details
+    commit: str | None = None
+    files: tuple[str, ...] = ()
+    has_branch: bool = False
+    kind: str | None = None
+    details: Details = Details()
 
 
-def _find(api: HfApi, kind: Kind, settings: Push, repo_id: str) -> _Found | None:
+def _find(api: HfApi, kind: Kind, settings: Push, repo_id: str) -> _Found:
     try:
         info = api.repo_info(repo_id, repo_type=kind.repo_type)
     except RepositoryNotFoundError:
         if settings.is_pull_request:
             raise
-        return None
+        return _Found(repo_id)
     if settings.private and not info.private:
         raise PublishError(
             f"{info.id} already exists and is public. Make it private in its settings, or leave out --private. "
@@ -110,11 +112,7 @@ def _find(api: HfApi, kind: Kind, settings: Push, repo_id: str) -> _Found | None
         path = api.hf_hub_download(repo_id, "README.md", repo_type=kind.repo_type, revision=info.sha)
         # Some editors write a byte order mark.
         earlier, details = read_card(Path(path).read_bytes().decode("utf-8-sig"))
-    return _Found(repo_id, info.sha, files, has_branch, earlier, details)
-
-
-def _with_article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return _Found(repo_id, info.sha, files, has_branch, earlier, details if earlier else Details())
 
 
 def _check_ours(kind: Kind, settings: Push, found: _Found) -> None:
@@ -124,13 +122,11 @@ def _check_ours(kind: Kind, settings: Push, found: _Found) -> None:
     is_empty = not others and ("README.md" not in found.files or (kind.repo_type == "space" and found.kind is None))
     if settings.replace or found.kind == kind.name or is_empty:
         return
-    if found.kind is None:
-        holds = f"{', '.join((others or ['a card'])[:3])}, which no push wrote"
-    else:
-        holds = _with_article(found.kind)
+    foreign = f"{', '.join((others or ['a card'])[:3])}, which no push wrote"
     raise PublishError(
-        f"{found.repo_id} already exists and holds {holds}; {_with_article(kind.name)} pushed there would mix with "
-        "it. Choose another name, or give --replace to remove what is there. Nothing was published."
+        f"{found.repo_id} already exists and holds {f'a push of kind {found.kind}' if found.kind else foreign}; this "
+        f"{kind.name} would mix with it. Choose another name, or give --replace to remove what is there. Nothing was "
+        "published."
     )
 
 
@@ -142,10 +138,10 @@ def _write_card(folder: Path, card: str) -> None:
 
 
 def _operations(
-    folder: Path, kind: Kind, settings: Push, found: _Found | None
+    folder: Path, kind: Kind, settings: Push, found: _Found
 ) -> list[CommitOperationAdd | CommitOperationDelete]:
     new = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    old = [] if found is None else [name for name in found.files if name not in new and name != ".gitattributes"]
+    old = [name for name in found.files if name not in new and name != ".gitattributes"]
     gone = [name for name in old if settings.replace or any(fnmatch(name, owned) for owned in kind.owned)]
     additions = [CommitOperationAdd(name, str(path)) for name, path in new.items()]
     return additions + [CommitOperationDelete(name) for name in gone]
@@ -160,14 +156,11 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
 
     Args:
         api ([`~huggingface_hub.HfApi`]): endpoint and token.
-        kind ([`Kind`]): what is published.
-        settings ([`~hub_cards.settings.Push`]): where it goes; the repository is created if need be.
+        kind ([`Kind`]), settings ([`~hub_cards.settings.Push`]): what it is, and where it goes; the repository is
+            created if need be.
         folder (`Path`): everything to publish but the card.
         make_card (`Callable`): see [`MakeCard`]; it is given what the publisher says, completed from the card that is
             there.
-
-    Returns:
-        [`Published`].
 
     Raises:
         PublishError: the Hub refuses or cannot be reached, or the repository holds something else.
@@ -178,17 +171,14 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
         account = api.whoami()["name"]
         repo_id = settings.name if "/" in settings.name else f"{account}/{settings.name}"
         found = _find(api, kind, settings, repo_id)
-        earlier = Details()
-        if found is not None:
-            _check_ours(kind, settings, found)
-            repo_id, earlier = found.repo_id, earlier if found.kind is None else found.details
-        _write_card(folder, make_card(folder, repo_id, settings.details.over(earlier)))
+        _check_ours(kind, settings, found)
+        _write_card(folder, make_card(folder, found.repo_id, settings.details.over(found.details)))
         refuse(ask_hub(folder, kind.repo_type))
-        repo = {"repo_id": repo_id, "repo_type": kind.repo_type}
-        if found is None:
+        repo = {"repo_id": found.repo_id, "repo_type": kind.repo_type}
+        if found.commit is None:
             api.create_repo(**repo, private=settings.private, space_sdk=kind.sdk)
-        if settings.revision not in (None, "main") and (found is None or not found.has_branch):
-            api.create_branch(**repo, branch=settings.revision, revision=None if found is None else found.commit)
+        if settings.revision not in (None, "main") and not found.has_branch:
+            api.create_branch(**repo, branch=settings.revision, revision=found.commit)
     with explained(*where, is_certain=False):
         commit = api.create_commit(
             **repo,
@@ -196,10 +186,9 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
             commit_message=f"Publish this {kind.name} with its card",
             revision=settings.revision,
             create_pr=settings.create_pr,
-            parent_commit=None if found is None else found.commit,
+            parent_commit=found.commit,
         )
-    changed = found is None or commit.oid != found.commit
-    return Published(repo_id, commit.oid, commit.commit_url, commit.pr_url, changed)
+    return Published(found.repo_id, commit.oid, commit.commit_url, commit.pr_url, commit.oid != found.commit)
 
 
 def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
@@ -212,8 +201,7 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
         api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        [`Published`], or of a dry run, which reaches no network, the card, without what a person wrote into one on the
-        Hub.
+        [`Published`], or of a dry run, which reaches no network, the card, without what a person wrote into one there.
 
     Raises:
         PublishError, ValueError: as in [`publish`]; also if the folder of a dry run is not empty.
@@ -231,21 +219,18 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
             shutil.copytree(folder, output, dirs_exist_ok=True)
             return card
         published = publish(api, kind, settings, folder, make_card)
-        if settings.noted is not None and not settings.is_pull_request:
+        # The folder of an adapter that was merged was not published itself.
+        is_merged = isinstance(settings, ModelPush) and settings.merge
+        if kind.repo_type == "model" and not is_merged and not settings.is_pull_request:
+            fingerprint = model_fingerprint(folder, identify(folder).adapter)  # its base, if it has one, is on the Hub
             try:
-                write_record(settings.noted, api.endpoint, published, _fingerprint_of(folder))
+                write_record(settings.folder, api.endpoint, published, fingerprint)
             except OSError as error:
                 logger.warning(
                     "%s was published, but that could not be noted in %s (%s): name it wherever it is asked for.",
-                    published.repo_id, settings.noted, error.strerror,
+                    published.repo_id, settings.folder, error.strerror,
                 )  # fmt: skip
     return published
-
-
-def _fingerprint_of(folder: Path) -> str:
-    """The fingerprint that a staged model has for whoever downloads it; its base, if it has one, is on the Hub."""
-    config = folder / ADAPTER_CONFIG
-    return model_fingerprint(folder, read_json(config) if config.is_file() else None)
 
 
 # Folders ------------------------------------------------------------------------------------------------------------
@@ -259,14 +244,7 @@ def write_record(folder: Path, endpoint: str, published: Published, fingerprint:
 
 def read_record(folder: Path, endpoint: str) -> tuple[str, str, str | None] | None:
     """
-    Look up where a folder was published.
-
-    Args:
-        folder (`Path`): of a model or an adapter.
-        endpoint (`str`): of the Hub in question.
-
-    Returns:
-        `tuple`: its id, its commit and the fingerprint there, or `None`.
+    Look up where the folder of a model was published: its id, its commit and its fingerprint there; or `None`.
 
     Raises:
         ValueError: the note is not as [`write_record`] writes it.
@@ -282,13 +260,4 @@ def read_record(folder: Path, endpoint: str) -> tuple[str, str, str | None] | No
     return place if there == endpoint else None
 
 
-__all__ = [
-    "RECORD",
-    "Kind",
-    "MakeCard",
-    "Published",
-    "publish",
-    "push",
-    "read_record",
-    "write_record",
-]
+__all__ = ["RECORD", "Kind", "MakeCard", "Published", "publish", "push", "read_record", "write_record"]

@@ -180,6 +180,14 @@ def test_the_published_gallery_says_what_the_store_says_and_who_made_it(tmp_path
     assert "- clip 1 é: no sound\n- other: odd\n" in card and "- gone\n" in card
 
 
+def test_a_gallery_that_is_published_again_forgets_the_kind_of_another_model(tmp_path):
+    saved_store(tmp_path / "store")
+    stage_gallery(tmp_path / "store", tmp_path / "first", "user/scalar", model_kind="adapter")
+    stage_gallery(tmp_path / "first", tmp_path / "second", "user/other")
+    kinds = [metadata_of(tmp_path / name).get("model_kind") for name in ("first", "second")]
+    assert kinds == ["adapter", None]
+
+
 def test_a_store_written_by_hand_says_what_is_not_known(tmp_path):
     embeddings = random_embeddings()
     write_by_hand(tmp_path / "store", embeddings)

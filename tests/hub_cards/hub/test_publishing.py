@@ -347,7 +347,7 @@ def test_a_name_that_is_taken_by_something_else(hub, folder):
     def adapter_card(*given):
         return card(*given, kind="adapter")
 
-    with pytest.raises(PublishError, match="holds a model; an adapter pushed there would mix with it.*--replace"):
+    with pytest.raises(PublishError, match="holds a push of kind model; this adapter would mix with it.*--replace"):
         push(hub, folder, adapter_card, kind=ADAPTER)
     assert files_of(hub) == before
     push(hub, folder, adapter_card, kind=ADAPTER, replace=True)
