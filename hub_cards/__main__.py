@@ -7,6 +7,7 @@ import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is
 
 import logging
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,44 +45,21 @@ def _push(settings: Push, kind: "Kind") -> None:
         show(f"Nothing has changed since the last push: {done.url}")
 
 
-@command_of(app, ModelPush)
-def model(push: ModelPush) -> None:
-    """Publish a whole model: weights, configuration, processor, code, recipe, results, card."""
-    from .model import KIND
+def _command(kind: str, settings: type[Push], about: str) -> None:
+    """Make the command that publishes a kind, which the module of its name describes."""
 
-    _push(push, KIND)
+    def run(given: Push) -> None:
+        _push(given, import_module(f".{kind}", __package__).KIND)
 
-
-@command_of(app, AdapterPush)
-def adapter(push: AdapterPush) -> None:
-    """Publish an adapter with its configuration, processor, code, recipe, results and card."""
-    from .adapter import KIND
-
-    _push(push, KIND)
+    run.__name__, run.__doc__ = kind, about
+    command_of(app, settings)(run)
 
 
-@command_of(app, GalleryPush)
-def gallery(push: GalleryPush) -> None:
-    """Publish a gallery of embeddings as a data set."""
-    from .gallery import KIND
-
-    _push(push, KIND)
-
-
-@command_of(app, MetricPush)
-def metric(push: MetricPush) -> None:
-    """Publish a metric as a Space, for evaluate.load."""
-    from .metric import KIND
-
-    _push(push, KIND)
-
-
-@command_of(app, SpacePush)
-def space(push: SpacePush) -> None:
-    """Publish the search of a published gallery as a Space."""
-    from .space import KIND
-
-    _push(push, KIND)
+_command("model", ModelPush, "Publish a whole model: weights, configuration, processor, code, recipe, results, card.")
+_command("adapter", AdapterPush, "Publish an adapter: weights, configuration, processor, code, recipe, results, card.")
+_command("gallery", GalleryPush, "Publish a gallery of embeddings as a data set.")
+_command("metric", MetricPush, "Publish a metric as a Space, for evaluate.load.")
+_command("space", SpacePush, "Publish the search of a published gallery as a Space.")
 
 
 @app.command()

@@ -44,14 +44,8 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
     """
     Find the base of an adapter on the Hub, and check that it is the one the adapter was trained on.
 
-    Args:
-        api ([`~huggingface_hub.HfApi`]): of the Hub.
-        source (`Path`): the adapter's folder.
-        given (`str`, *optional*): id of the base; by default what the adapter says, or where its folder was pushed.
-        offline (`bool`): do not look whether it is there.
-
-    Returns:
-        `tuple`: id and commit, `None` if it is not known.
+    It is the one that is `given`, or what the adapter says, or where that folder was pushed. Returns its id and its
+    commit, `None` if that is not known. `offline`, nobody looks whether it is there.
 
     Raises:
         PublishError: it is not on the Hub.

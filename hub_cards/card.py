@@ -128,19 +128,11 @@ def render_text(template: str, **variables: Any) -> str:
 
 def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **variables: Any) -> str:
     """
-    Write the README.md of a kind.
+    Write the README.md of a kind by the template of its name, with the front matter of `data` and of `details`.
 
-    A template can use `details`, and `text`, `code` and `table` of [`hub_cards.markdown`], also as filters.
-    `{% include "_kept.md.jinja" %}` is the section that people write in; every template needs it.
-
-    Args:
-        kind (`str`): the name of a template in `templates/`, without `.md.jinja`.
-        data ([`~huggingface_hub.CardData`] or `Mapping`): the front matter, beside that of `details`.
-        details ([`Details`]): what no file says.
-        **variables: for the template. One that it names but does not get is an error.
-
-    Returns:
-        `str`: front matter, the line that names the kind, and the text.
+    A template can use `details`, and `text`, `code` and `table` of [`hub_cards.markdown`], also as filters. A variable
+    that it names but does not get is an error. `{% include "_kept.md.jinja" %}` is the section that people write in;
+    every template needs it.
 
     Raises:
         ValueError: the kept text holds a marked line.

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 from huggingface_hub import DatasetCardData, HfApi
 
-from gallery.columns import lists_of, strings
+from gallery.columns import lists_of, to_utf8
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, is_gallery, verify_gallery
 from gallery.media import clip_sha256
 from gallery.published import MEDIA
@@ -134,14 +134,9 @@ def _open(source: Path, is_known: bool, media: bool) -> Gallery:
     return gallery
 
 
-def _with(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    return rows.set_column(
-        rows.column_names.index(name), rows.schema.field(name), values.cast(rows.schema.field(name).type)
-    )
-
-
-def _lists(rows: list[list[str]]) -> pa.Array:
-    return pa.array(rows, pa.list_(pa.string()))
+def _with(rows: pa.Table, name: str, values: list[Any]) -> pa.Table:
+    field = rows.schema.field(name)
+    return rows.set_column(rows.column_names.index(name), field, pa.array(values, field.type))
 
 
 def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[MediaFile]:
@@ -218,10 +213,10 @@ def stage_gallery(
         if not (source / MANIFEST).is_file():  # of `datasets` alone: columns of any precision, or of anything else
             gallery = gallery.copy(Path(copied) / "gallery")
         names, rows, queries = _Names(gallery), gallery.clips, gallery.queries
-        rows = _with(rows, "clip_id", strings(map(names.of_clip, gallery.clip_ids)))
+        rows = _with(rows, "clip_id", [to_utf8(names.of_clip(name)) for name in gallery.clip_ids])
         if "problems" in rows.column_names:
             told = lists_of(rows, "problems")
-            rows = _with(rows, "problems", _lists([list(map(names.shortened, of_clip)) for of_clip in told]))
+            rows = _with(rows, "problems", [list(map(names.shortened, of_clip)) for of_clip in told])
         with GalleryWriter(folder) as writer:
             known = _metadata(gallery, names, model) | made_by
             writer.metadata = {name: value for name, value in known.items() if value is not None}
@@ -230,7 +225,7 @@ def stage_gallery(
                 described = lists_of(queries, "clip_ids")
                 _check_queries(gallery, described)
                 shown = [list(map(names.of_clip, of_query)) for of_query in described]
-                writer.append("queries", _with(queries, "clip_ids", _lists(shown)))
+                writer.append("queries", _with(queries, "clip_ids", shown))
             writer.put_files(_published_files(gallery, names, media))
             writer.commit()
         (folder / ".lock").unlink()

@@ -45,12 +45,6 @@ class Result:
         return dict(sorted(rates.items()))
 
     @property
-    def policies(self) -> list[str]:
-        """What the cross-encoder read for what a clip lacks; empty where the model's own score has no second stage."""
-        entries = second_stage(self.content["two_stage"])
-        return list(dict.fromkeys(entry["policy"] for entry in entries if entry["method"] == self.method))
-
-    @property
     def gallery(self) -> str:
         """What distinguishes the task from others on the same benchmark: candidates, queries and masks."""
         retrieval = self.content["retrieval"]
@@ -250,7 +244,9 @@ def findings(result: Result) -> list[Markdown]:
                 f"to video, may be chance: its {percent(entry['confidence'])} interval over queries is "
                 f"[{entry['low']:+.1f}, {entry['high']:+.1f}]."
             )
-    for policy in result.policies:
+    # What the cross-encoder read for what a clip lacks.
+    own = [entry for entry in second_stage(run["two_stage"]) if entry["method"] == result.method]
+    for policy in dict.fromkeys(entry["policy"] for entry in own):
         stages = {rate: (first_stage(R1, rate)(run), two_stage(R1, rate, policy)(run)) for rate in rates}
         below = [
             f"from {first:.1f} to {second:.1f} {_at(rate)}"

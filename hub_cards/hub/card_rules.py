@@ -95,9 +95,4 @@ def refuse(problems: list[str]) -> None:
         raise ValueError(f"The card cannot be published:\n{listed}")
 
 
-def check_card(folder: Path) -> None:
-    """Refuse a folder whose card shows what nobody should see: a ValueError holds every problem."""
-    refuse(validate(folder))
-
-
-__all__ = ["REPO_TYPES", "ask_hub", "check_card", "refuse", "validate"]
+__all__ = ["REPO_TYPES", "ask_hub", "refuse", "validate"]

@@ -23,7 +23,7 @@ from modeling_scalar.model_identity import identify
 
 from ..card import Details, read_card
 from ..settings import ModelPush, Push
-from .card_rules import ask_hub, check_card, refuse
+from .card_rules import ask_hub, refuse, validate
 from .errors import PublishError, explained
 from .privacy import check_no_token
 
@@ -133,7 +133,7 @@ def _check_ours(kind: Kind, settings: Push, found: _Found) -> None:
 def _write_card(folder: Path, card: str) -> None:
     """Write and check `README.md`; a ValueError says what is wrong with it, or which file holds a token."""
     (folder / "README.md").write_bytes(card.encode("utf-8"))  # the same line breaks on every system
-    check_card(folder)
+    refuse(validate(folder))
     check_no_token(folder)
 
 

@@ -18,7 +18,7 @@ from gallery.published import media_of
 from gallery.transcripts import Transcripts
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, stage_gallery
-from hub_cards.hub.card_rules import check_card
+from hub_cards.hub.card_rules import refuse, validate
 from hub_cards.hub.privacy import without_folders
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -129,7 +129,7 @@ def test_a_published_store_is_a_gallery_that_datasets_reads_too(tmp_path, dtype,
     saved_store(tmp_path / "store", dtype=dtype, concats=concats)
     stage_gallery(tmp_path / "store", tmp_path / "staged")
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
-    check_card(tmp_path / "staged")
+    refuse(validate(tmp_path / "staged"))
     here, there = Gallery.open(tmp_path / "store"), Gallery.open(tmp_path / "staged")
     assert there.verify() and there.facts() == here.facts()
     assert there.clips.equals(here.clips) and there.queries.equals(here.queries)
@@ -358,7 +358,7 @@ def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     assert "broken.mp4: it is cut off" in card and "2 times something could not be read" in card
     (tmp_path / "staged" / "README.md").write_text(card)
-    check_card(tmp_path / "staged")
+    refuse(validate(tmp_path / "staged"))
     rows = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
     assert rows["clip_id"][:] == names and rows["presence"][:] == mask.tolist()
 
@@ -566,7 +566,7 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, temperature
     stage_gallery(tmp_path / "store", tmp_path / "staged", "user/model", model_kind="model")
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     (tmp_path / "staged" / "README.md").write_text(card)
-    check_card(tmp_path / "staged")
+    refuse(validate(tmp_path / "staged"))
     is_calibrated = bool(calibration) and calibration != {"modality_scale": [1, 1, 1]}
     assert ("made comparable" in card, "for each of video, audio, subtitle" in card) == (is_calibrated, per_modality)
     for name, values in calibration.items():

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from commands.scalar import run
 from hub_cards.card import Details, read_card
-from hub_cards.hub.card_rules import check_card
+from hub_cards.hub.card_rules import refuse, validate
 from hub_cards.space import space_card
 from modeling_scalar import load_model
 from search.index_folder import index_folder
@@ -33,7 +33,7 @@ def staged(tmp_path, **changes):
 def test_the_folder_holds_a_dockerfile_and_a_card(tmp_path):
     folder = staged(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"Dockerfile", "README.md"}
-    check_card(folder)
+    refuse(validate(folder))
     data = RepoCard.load(folder / "README.md").data
     assert (data.sdk, data.app_port) == ("docker", 7860) and len(data.short_description) <= 60
     assert (data.models, data.datasets) == (["user/model"], ["user/gallery"])

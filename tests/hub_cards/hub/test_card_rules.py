@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hub_cards.hub.card_rules import ask_hub, check_card, validate
+from hub_cards.hub.card_rules import ask_hub, refuse, validate
 from tests.conftest import ROOT
 
 CARD = "license: mit\n"
@@ -78,9 +78,9 @@ def test_what_is_not_there_or_unknown_is_an_error(problems, tmp_path):
 def test_a_card_is_refused_with_all_its_problems(problems, tmp_path):
     assert len(problems(CARD, "`/home/me` and hf_abcdefghijklmnopqrstuvwxyz")) == 2
     with pytest.raises(ValueError, match=r"(?s)cannot be published:\n- There is something.*\n- There is a path"):
-        check_card(tmp_path)
+        refuse(validate(tmp_path))
     problems(CARD)
-    check_card(tmp_path)
+    refuse(validate(tmp_path))
 
 
 @pytest.mark.parametrize(
