@@ -27,12 +27,12 @@ from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import check_file, find_sidecar
-from modeling_scalar.model_identity import ModelIdentity, identify
+from modeling_scalar.model_identity import IDENTIFYING, ModelIdentity, identify
 from modeling_scalar.scores_scalar import ScoreOptions
 
 from .card import Details, render
-from .hub.errors import PublishError
-from .hub.models import check_place, find_model, identify_published
+from .hub.errors import REQUEST_ERRORS, PublishError
+from .hub.models import check_place, find_model
 from .hub.privacy import without_folders
 from .hub.publishing import Kind, read_record
 from .markdown import code
@@ -375,8 +375,8 @@ def _published_model(api: HfApi, source: Path, model: str, metadata: dict[str, A
         )
     fingerprint = metadata.get("fingerprint") if metadata.get("model") == model else None
     found = {"model": model, "model_revision": info.sha, "fingerprint": fingerprint}
-    with suppress(OSError, ValueError):  # gated, absent or damaged: the vectors are published without it
-        found |= _kind_of(identify_published(api, model, info.sha))
+    with suppress(*REQUEST_ERRORS, OSError, ValueError):  # gated, absent or damaged: the vectors are published without
+        found |= _kind_of(identify(api.snapshot_download(model, revision=info.sha, allow_patterns=IDENTIFYING)))
     return found
 
 

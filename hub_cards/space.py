@@ -61,12 +61,10 @@ def _stage(settings: SpacePush, folder: Path, api: HfApi) -> dict[str, Any]:
     check_place("gallery", settings.gallery)
     if settings.model is not None:
         check_place("model", settings.model)
-    if not settings.dry_run:
-        found = _look_up(api, settings.gallery, settings.model)
-    elif settings.model is not None:
-        found = {"model": settings.model, "gallery_revision": "main"}
-    else:
+    if settings.dry_run and settings.model is None:
         raise ValueError("A dry run does not look up the gallery: name the model that made it with --model.")
+    offline = {"model": settings.model, "gallery_revision": "main"}
+    found = offline if settings.dry_run else _look_up(api, settings.gallery, settings.model)
     place = {"gallery": settings.gallery} | found
     options = {"version": version("scalar-retrieval"), "is_model_given": settings.model is not None}
     (folder / "Dockerfile").write_text(render_text("Dockerfile.jinja", **place, **options), encoding="utf-8")

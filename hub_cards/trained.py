@@ -169,8 +169,7 @@ def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None,
     Stage what belongs to weights: configuration, processor, code, records of the training and results.
 
     Args:
-        source (`Path`): the folder of the model or adapter.
-        folder (`Path`): the staged one.
+        source (`Path`), folder (`Path`): that of the model or adapter, and the staged one.
         results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
         boards (`Sequence[str]`): leaderboards of the Hub, see [`~hub_cards.evidence.evaluations.leaderboard_entries`].
 

@@ -1,11 +1,9 @@
-"""Models and data sets on the Hub: how they are named there, and which model one is."""
+"""Models and data sets on the Hub: how they are named there, and which weights a model has."""
 
 from collections.abc import Mapping
 
 from huggingface_hub import HfApi, ModelInfo
 from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-from modeling_scalar.model_identity import IDENTIFYING, ModelIdentity, identify
 
 from .errors import explained
 
@@ -39,15 +37,4 @@ def weights_of(info: ModelInfo) -> dict[str, str]:
     return {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
 
 
-def identify_published(api: HfApi, repo_id: str, revision: str) -> ModelIdentity:
-    """
-    Find out which model is on the Hub; only the files that tell it are downloaded.
-
-    Raises:
-        PublishError: they are not there, or cannot be read by this token.
-    """
-    with explained(api, "model", repo_id, revision):
-        return identify(api.snapshot_download(repo_id, revision=revision, allow_patterns=IDENTIFYING))
-
-
-__all__ = ["check_place", "find_model", "identify_published", "weights_of"]
+__all__ = ["check_place", "find_model", "weights_of"]

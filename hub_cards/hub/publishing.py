@@ -149,18 +149,11 @@ def _operations(
 
 def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: MakeCard) -> Published:
     """
-    Publish a staged folder as one commit.
+    Publish a staged folder, with a card for which what the publisher says is completed from the one that is there, as
+    one commit. The repository is created if need be.
 
     `upload_folder` of huggingface_hub would make several of a large folder, and the card of one would not fit the
     weights of another, so the commit is made here.
-
-    Args:
-        api ([`~huggingface_hub.HfApi`]): endpoint and token.
-        kind ([`Kind`]), settings ([`~hub_cards.settings.Push`]): what it is, and where it goes; the repository is
-            created if need be.
-        folder (`Path`): everything to publish but the card.
-        make_card (`Callable`): see [`MakeCard`]; it is given what the publisher says, completed from the card that is
-            there.
 
     Raises:
         PublishError: the Hub refuses or cannot be reached, or the repository holds something else.
