@@ -324,11 +324,10 @@ class ScalarProcessor(ProcessorMixin):
             self._note(clip, f"{clip.path or 'waveform'}: {problem}")
         elif num_samples is not None:
             clip.duration = num_samples / rate
-            if self.presence != "vast" and not any(part.any() for part in parts or [waveform]):
-                return
-            if waveform is None:
+            is_heard = self.presence == "vast" or any(part.any() for part in parts or [waveform])
+            if is_heard and waveform is None:
                 self._keep_sound(clip, parts)
-            else:
+            elif is_heard:
                 clip.waveform = waveform
 
     def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:

@@ -106,7 +106,9 @@ class FolderView(View):
         path = place.path
         if path.startswith(self._uploads) and (given := given_name(Path(path))):
             return plain(given, "utf-8")
-        return plain(path.removeprefix(self._root + os.sep), "utf-8") if self._root else super().name_of(place)
+        if self._root in (None, os.sep):
+            return super().name_of(place)
+        return plain(path.removeprefix(self._root + os.sep), "utf-8")
 
     @cached_property
     def _files(self) -> dict[str, int]:

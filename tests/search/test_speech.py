@@ -110,7 +110,7 @@ def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(vid
     assert len(of(report, "unchanged")) == 3 and len(recognizer.calls) == 1
     (videos / "said.mp4").rename(videos / "moved.mp4")
     report, words = run(videos, tiny_model, tiny_processor, None)  # what was heard stays known
-    assert len(of(report, "new")) == 1 and words["moved.mp4"]
+    assert len(of(report, "moved")) == 1 and words["moved.mp4"]
     assert Gallery.open(videos.parent / "gallery").check() is None
 
 
