@@ -169,7 +169,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, list[Shard]]]
     return manifest, {name: before.get(name, []) + shards.get(name, []) for name in {**before, **shards}}
 
 
-def _read_stream(source: pa.MemoryMappedFile) -> pa.Table:
+def _read_stream(source: pa.MemoryMappedFile | pa.Buffer) -> pa.Table:
     """Read rows in place; a ValueError if they are not what Arrow can rely on. Vectors are not looked at."""
     try:
         with pa.ipc.open_stream(source) as stream:
@@ -211,17 +211,16 @@ def map_shard(folder: Path, shard: Shard, verified: bool) -> Part:
     if size != shard.bytes:
         raise DamagedFileError(path, f"is damaged: it must have {shard.bytes} bytes, got {size}", folder.parent)
     try:
-        source = pa.memory_map(str(path))
+        mapped = pa.memory_map(str(path)).read_buffer()  # not the file, whose position all threads would share
     except FileNotFoundError as error:
         error.filename = str(path)  # which Arrow leaves out
         raise
 
     def read() -> pa.Table:
-        if verified and hashlib.sha256(source.read_buffer()).hexdigest() != shard.sha256:
+        if verified and hashlib.sha256(mapped).hexdigest() != shard.sha256:
             raise DamagedFileError(path, "has changed since it was written", folder.parent)
-        source.seek(0)
         try:
-            table = _read_stream(source)
+            table = _read_stream(mapped)
         except ValueError as error:
             raise DamagedFileError(path, f"is damaged: {error}", folder.parent) from error
         if len(table) != shard.rows:
