@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -115,13 +116,15 @@ def _reading_to_the_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
         nonlocal is_error
         if message["type"] == "http.response.start":
             is_error = message["status"] >= 400
+            if is_error:  # the server may have refused what came with the request, and be about to close
+                await asyncio.sleep(0)
         if message["type"] != "http.response.body" or message.get("more_body", False) or is_whole or not is_error:
             return await send(message)
         await send(message | {"more_body": True})
+        stop = time.monotonic() + _SILENT_SECONDS
         with suppress(TimeoutError):
-            async with asyncio.timeout(_SILENT_SECONDS):
-                while not is_whole:
-                    await asyncio.wait_for(receiving(), _REST_SECONDS)
+            while not is_whole and time.monotonic() < stop:
+                await asyncio.wait_for(receiving(), _REST_SECONDS)
         await send({"type": "http.response.body", "body": b""})
 
     return receiving, sending

@@ -111,6 +111,16 @@ def test_who_goes_on_sending_what_was_refused_is_left(tmp_path, monkeypatch):
                 time.sleep(0.01)
 
 
+def test_nonsense_that_follows_a_request_which_is_refused_is_no_fault(address, monkeypatch, caplog):
+    monkeypatch.setattr("search.service.guard.MOST_REQUESTS", 0)
+    head = b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    for _ in range(3):
+        with closing(socket.create_connection(address)) as connection:
+            connection.sendall(head)
+            assert connection.recv(1000).startswith(b"HTTP/1.1 400")
+    assert not caplog.records
+
+
 def test_what_is_no_request_is_refused(address):
     for nonsense in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"A" * 100_000):
         with closing(socket.create_connection(address)) as connection:
