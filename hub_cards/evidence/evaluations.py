@@ -225,8 +225,8 @@ def findings(result: Result) -> list[Markdown]:
     """
     Return what speaks against the model in its own metrics, a sentence each.
 
-    None if the own score is the best at every rate and in both directions, its gain positive, its lead over the
-    controls clear, and the second stage no worse than the first.
+    There is none if the own score is the best at every rate and in both directions, its gain positive, its lead over
+    the controls clear, and the second stage no worse than the first.
     """
     run, rates = result.content, result.rates
     sentences = []
