@@ -41,6 +41,8 @@ def keep_running(gallery: str) -> None:
         SystemExit: in the parent, with the exit code of a child that ended by itself.
         ValueError: in the parent, a child was killed again and again.
     """
+    if not hasattr(os, "fork"):  # on Windows, where files that are mapped cannot be changed
+        return
     child, told, ends, pause = 0, [], deque(maxlen=_MOST), 0.0
 
     def pass_on(number: int, _: FrameType | None) -> None:
