@@ -48,7 +48,7 @@ def _decodes(
         return [] if available < extractor.min_samples else extractor.choose_parts(available)
 
     read = reader.read_audio_parts(path, choose)
-    return read is not None and bool(read[0])
+    return read is not None and any(part.any() for part in read[0])  # digital silence is no sound
 
 
 def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, reader: SandboxedReader) -> _Finding:

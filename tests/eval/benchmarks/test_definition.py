@@ -51,8 +51,8 @@ def test_a_saved_processor_keeps_what_the_protocol_leaves_alone(tmp_path, tiny_p
     [
         ({"frames": 8}, r"Settings of a processor are .*'num_frames'.*got \['frames'\]"),
         ({"resize_mode": "stretch"}, "`resize_mode` must be one of"),
-        ({"num_segments": 0}, "`num_segments` must be at least 1"),
-        ({"num_frames": 0}, "`num_frames` must be at least 1"),
+        ({"num_segments": 0}, "`num_segments` must be a whole number, at least 1"),
+        ({"num_frames": 0}, "`num_frames` must be a whole number, at least 1"),
     ],
 )
 def test_a_setting_that_is_none_is_refused(tiny_processor, processing, message):
