@@ -5,6 +5,7 @@ from types import TracebackType
 _EXTRAS = {
     "accelerate": ("search", "train", "eval"),
     "av": ("video", "search", "train", "eval"),
+    "charset_normalizer": ("search", "train", "eval"),
     "datasets": ("eval", "train", "hub"),
     "evaluate": ("eval",),
     "fastapi": ("search",),
@@ -14,6 +15,8 @@ _EXTRAS = {
     "httpx": ("engine",),
     "httpx2": ("hub",),
     "jinja2": ("hub",),
+    "langcodes": ("search", "train", "eval"),
+    "language_data": ("search", "train", "eval"),
     "matplotlib": ("eval",),
     "mteb": ("mteb",),
     "peft": ("search", "train", "eval", "hub"),

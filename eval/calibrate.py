@@ -24,6 +24,7 @@ from gallery.columns import listed
 from gallery.decoding import SandboxedReader
 from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, is_gallery, score_options_of
+from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar import MediaReader, ScalarConfig
@@ -123,7 +124,8 @@ def _with_subtitles(config: CalibrateConfig) -> Embeddings:
             raise ValueError(f"{config.embeddings_path} does not say which model made it. Name it with --model.")
         check_made_by(config.embeddings_path, model_path)
         clips, metadata = (gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask), gallery.metadata
-        texts = _subtitles_of_files(gallery, SandboxedReader(config.limits))
+        reader = SandboxedReader(config.limits, gallery.metadata.get(LANGUAGES, ()))
+        texts = _subtitles_of_files(gallery, reader)
         model, processor = open_model(model_path, config)
     else:
         given, source = prepare(config.run_config())

@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Thread
@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from gallery.columns import MediaFile
 from gallery.decoding.pool import check_not_stopped
-from modeling_scalar.media_scalar import MediaError, check_file, find_sidecar
+from gallery.subtitles import find_sidecar
+from modeling_scalar.media_scalar import MediaError, check_file
 from modeling_scalar.processing_scalar import names_subtitle_file
 
 _PATIENCE = 240.0  # seconds that a drive may take for what is asked of it: as long as a decoder may wait
@@ -57,10 +58,10 @@ def _sha256_of(path: str | os.PathLike) -> str:
     return digest.hexdigest()
 
 
-def _beside(path: str, subtitle: str | None) -> Path | None:
+def _beside(path: str, subtitle: str | None, languages: Sequence[str]) -> Path | None:
     """The file that a clip's subtitles are read from, if it is another one."""
     if subtitle is None:
-        return find_sidecar(path)
+        return find_sidecar(path, languages)
     return Path(subtitle) if names_subtitle_file(subtitle) else None
 
 
@@ -71,13 +72,14 @@ def mark_of(subtitle: str | None) -> str:
     return f"+{hashlib.sha256(subtitle.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def clip_sha256(path: str, subtitle: str | None = None) -> str:
+def clip_sha256(path: str, subtitle: str | None = None, languages: Sequence[str] = ()) -> str:
     """
     Hash what a clip is read from: the file and its subtitles.
 
     Args:
         path (`str`): the file.
-        subtitle (`str`, *optional*): words, or the path of an `.srt` or `.vtt` file, in place of the file beside it.
+        subtitle (`str`, *optional*): words, or the path of a subtitle file, in place of the file beside it.
+        languages (`Sequence[str]`): of the files beside it those that come first.
 
     Raises:
         MediaError: not a regular file: a pipe, a device or a folder; or an empty one.
@@ -86,26 +88,27 @@ def clip_sha256(path: str, subtitle: str | None = None) -> str:
     check_file(path)
     if not os.stat(path).st_size:
         raise MediaError(f"{path}: not a readable video or audio file: it is empty.")
-    beside = _beside(path, subtitle)
+    beside = _beside(path, subtitle, languages)
     if beside is None:
         return _sha256_of(path) + mark_of(subtitle)
     words = _sha256_of(beside) if beside.is_file() else ""  # reading will say what it is instead
     return hashlib.sha256(f"{_sha256_of(path)} {words}".encode()).hexdigest()
 
 
-def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
+def clip_stat(path: str, subtitle: str | None = None, languages: Sequence[str] = ()) -> tuple[int, int]:
     """Size and time of change, in nanoseconds, of a file together with its subtitle file, see [`clip_sha256`]."""
-    stats = [os.stat(file) for file in (path, _beside(path, subtitle)) if file is not None]
+    stats = [os.stat(file) for file in (path, _beside(path, subtitle, languages)) if file is not None]
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
-def unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int | None:
+def unchanged_since(path: str, known: MediaFile, subtitle: str | None, languages: Sequence[str] = ()) -> int | None:
     """The time of change of a file whose content is the known one; `None` if it must be read."""
     if "".join(known.sha256.partition("+")[1:]) != mark_of(subtitle):
         return None
     try:
-        size, mtime_ns = clip_stat(path, subtitle)
-        is_same = size == known.size and (mtime_ns == known.mtime_ns or clip_sha256(path, subtitle) == known.sha256)
+        size, mtime_ns = clip_stat(path, subtitle, languages)
+        is_same = size == known.size and mtime_ns == known.mtime_ns
+        is_same = is_same or (size == known.size and clip_sha256(path, subtitle, languages) == known.sha256)
     except (OSError, ValueError):  # reading it will say what is wrong
         return None
     return mtime_ns if is_same else None
@@ -116,13 +119,13 @@ def has_given_words(known: MediaFile) -> bool:
     return "+" in known.sha256
 
 
-def is_as_known(path: str, known: MediaFile) -> bool:
+def is_as_known(path: str, known: MediaFile, languages: Sequence[str] = ()) -> bool:
     """
     Whether the files that a clip was read from are as they were. Words that a list gave are not looked at; a file of
     subtitles that it named is taken for a change, as the gallery does not know which it was.
     """
     if not has_given_words(known):
-        return unchanged_since(path, known, None) is not None
+        return unchanged_since(path, known, None, languages) is not None
     try:
         size, mtime_ns = clip_stat(path, "")
         return size == known.size and (mtime_ns == known.mtime_ns or known.sha256.startswith(_sha256_of(path)))

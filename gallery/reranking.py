@@ -105,6 +105,7 @@ def rerank(
     weight: float | None = None,
     transcripts: Transcripts | None = None,
     media_of: Callable[[Place], str | None] = attrgetter("path"),
+    languages: Sequence[str] = (),
 ) -> list[Hits]:
     """
     Reorder the first hits of texts by the match of the cross-encoder, on condition tokens computed from the files.
@@ -119,6 +120,7 @@ def rerank(
             counts.
         transcripts ([`~gallery.transcripts.Transcripts`], *optional*): of the gallery.
         media_of (`Callable`): tells where the file of a clip lies.
+        languages (`Sequence[str]`): of subtitles those that come first, see [`~gallery.subtitles`].
 
     Returns:
         `list[Hits]`: with `match` of the hits that were read; clips that could not be keep their place, and a note
@@ -149,7 +151,7 @@ def rerank(
         if not view:
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"
 
-    processor = sandboxed(query_model.processor)
+    processor = sandboxed(query_model.processor, languages=languages)
 
     def read(name: str) -> tuple[str, Clip | None]:
         shown = _shown(views[rows[name]], condition_on)
@@ -199,7 +201,7 @@ def _read(
     path = media_of(place)
     if path is None or not os.path.exists(path):
         return None, "its file is gone"
-    if not is_as_known(path, known):
+    if not is_as_known(path, known, processor.reader.languages):
         return None, "its file, or the file of its subtitles, has changed or is another than when it was embedded"
     if "subtitle" in needed and has_given_words(known):
         return None, "its words came from a list, and are not in its file"

@@ -24,6 +24,7 @@ from gallery.hits import Hit, Hits, Results
 from gallery.querying import QueryModel, check_texts, check_vectors, load_query_model, query_like
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
+from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -315,9 +316,8 @@ class FolderSearcher(Described):
         """The first hits put in order by the model's cross-encoder, which reads their files again."""
         paths = {hits.place_of(hit).path for hits in found for hit in hits[:depth]}
         words = None if self.path is None else Transcripts(self.path)
-        return rerank_hits(
-            found, model, self.gallery.files_at(paths), depth, modalities, weight, words, self.gallery.media_of
-        )
+        files, languages = self.gallery.files_at(paths), self.metadata.get(LANGUAGES, ())
+        return rerank_hits(found, model, files, depth, modalities, weight, words, self.gallery.media_of, languages)
 
     def query_like(
         self, clip_id: str, modalities: Sequence[str] | None, allowed: torch.Tensor | Filter | None, method: str

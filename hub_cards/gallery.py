@@ -23,10 +23,11 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile, is_gallery, verif
 from gallery.media import clip_sha256
 from gallery.published import MEDIA
 from gallery.storage import MANIFEST, read_manifest
+from gallery.subtitles import LANGUAGES, find_sidecar
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.media_scalar import check_file, find_sidecar
+from modeling_scalar.media_scalar import check_file
 from modeling_scalar.model_identity import IDENTIFYING, ModelIdentity, identify
 from modeling_scalar.scores_scalar import ScoreOptions
 
@@ -155,20 +156,23 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
     transcripts, target_transcripts = Transcripts(gallery.path), Transcripts(folder)
     for path, name in names.files.items():
         target, known = folder / MEDIA / name, gallery.files[path]
-        sidecar = find_sidecar(path)
+        languages = gallery.metadata.get(LANGUAGES, ())
+        sidecar = find_sidecar(path, languages)
         if sidecar is not None:
             check_file(sidecar)  # a device would be copied for ever
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             shutil.copyfile(path, target)
             if sidecar is not None:
-                shutil.copyfile(sidecar, target.with_name(sidecar.name))
+                # in no folder of its own, and named after the film
+                name = sidecar.name if sidecar.parent == Path(path).parent else target.stem + sidecar.suffix
+                shutil.copyfile(sidecar, target.with_name(name))
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"{path} is in the gallery but not on disk. `scalar index --prune` takes clips of deleted files out, "
                 "`scalar remove` those of files that you name."
             ) from error
-        if clip_sha256(str(target)) != known.sha256:
+        if clip_sha256(str(target), languages=languages) != known.sha256:
             raise ValueError(
                 f"{path}, or the subtitle file beside it, has changed since it was embedded, or a list gave its "
                 "subtitle. Index again, without a list."

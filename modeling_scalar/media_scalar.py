@@ -23,7 +23,7 @@ except ImportError:
     av = None
 
 SAMPLING_RATE = 16_000
-_TEXT_SUBTITLES = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text")
+TEXT_CODECS = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text")
 # Without this list FFmpeg renders any text as video (tty), reads single pictures as clips, and follows references to
 # other files and hosts (concat, hls, dash).
 _DEMUXERS = (
@@ -194,8 +194,8 @@ _TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
 _MARKUP = re.compile(r"</?(?:[a-z]+(?:[.\s][^<>]*)?|\d+:\d{2}[\d:.]*(?:\s[^<>]*)?)>|\{\\[^{}]*\}", re.IGNORECASE)
 
 
-def parse_subtitle(path: AnyPath, content: bytes, keep: Callable[[str, str], bool] | None = None) -> str:
-    """Bring the content of an `.srt` or `.vtt` file to one plain string; `keep` chooses cues by their two times."""
+def subtitle_cues(path: AnyPath, content: bytes) -> Iterator[tuple[str, str, list[str]]]:
+    """The cues of an `.srt` or `.vtt` file: from when to when, as written, and their lines without markup."""
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -204,22 +204,19 @@ def parse_subtitle(path: AnyPath, content: bytes, keep: Callable[[str, str], boo
     timings = [(place, timing) for place, line in enumerate(lines) if (timing := _TIMING.match(line))]
     if not timings and not is_vtt and any(map(str.strip, lines)):
         raise MediaError(f"{path}: the subtitle file has text but no cue with a timing (`-->`).")
-    said: list[str] = []
     for (place, timing), (stop, _) in pairwise([*timings, (len(lines), None)]):
-        if keep is not None and not keep(*timing.groups()):
-            continue
         cue = lines[place + 1 : stop]
         if stop < len(lines) and cue and cue[-1].strip().isdigit():
             cue.pop()  # the number of the next cue
         # up to an empty line: behind it stand a cue's name, NOTE, STYLE
-        said += takewhile(str.strip, cue) if is_vtt else cue
-    return join_lines(html.unescape(_MARKUP.sub("", line)) for line in said)
+        said = takewhile(str.strip, cue) if is_vtt else cue
+        yield timing[1], timing[2], [html.unescape(_MARKUP.sub("", line)) for line in said]
 
 
 def text_stream(container: Any) -> Any:
     """The first text track, if any: tracks of pictures (DVD, Blu-ray) are not text."""
     streams = (stream for stream in container.streams.subtitles if stream.codec_context is not None)
-    return next((stream for stream in streams if stream.codec_context.name in _TEXT_SUBTITLES), None)
+    return next((stream for stream in streams if stream.codec_context.name in TEXT_CODECS), None)
 
 
 def track_lines(path: AnyPath, stream: Any, packets: Iterable) -> Iterator[tuple[int, list[str]]]:
@@ -318,7 +315,8 @@ class MediaReader:
         """Read an `.srt` or `.vtt` file as one string, without markup and timings; equal lines in a row merge."""
         _refuse(window)
         check_file(path)
-        return parse_subtitle(path, Path(path).read_bytes())
+        cues = subtitle_cues(path, Path(path).read_bytes())
+        return join_lines(line for _, _, lines in cues for line in lines)
 
     def read_subtitle_track(self, path: AnyPath, window: Window | None = None) -> str | None:
         """Read the first text track inside a media file as `read_subtitle` does a file; `None` if it has none."""

@@ -109,9 +109,11 @@ def take_frames(
 
 
 def names_subtitle_file(subtitle: Any) -> bool:
-    """Whether a subtitle is the path of an `.srt` or `.vtt` file, not the words themselves."""
+    """Whether a subtitle is the path of a subtitle file, not the words themselves."""
     return isinstance(subtitle, os.PathLike) or (
-        isinstance(subtitle, str) and subtitle.lower().endswith((".srt", ".vtt")) and "\n" not in subtitle
+        isinstance(subtitle, str)
+        and subtitle.lower().endswith((".srt", ".vtt", ".ass", ".ssa"))
+        and "\n" not in subtitle
     )
 
 

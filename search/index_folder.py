@@ -15,6 +15,7 @@ from gallery.decoding import Limits, sandboxed
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
 from gallery.parallel import Crew, num_local_processes
 from gallery.provenance import describe, pending_download
+from gallery.subtitles import LANGUAGES, languages_of
 from gallery.tables import is_table
 from gallery.windows import SEGMENT, check_windows
 from gallery.writing import check_place
@@ -42,6 +43,13 @@ def _default_model(output: Path) -> str:
     if found.model is None:
         raise ValueError(f"{output} does not say which model made it. Name it with --model.")
     return found.model
+
+
+def _languages(config: IndexConfig) -> list[str]:
+    """Which subtitles come first: as is asked, or as the gallery has it."""
+    if config.language is not None:
+        return languages_of(config.language)
+    return Gallery.open(config.output).metadata.get(LANGUAGES, []) if is_gallery(config.output) else []
 
 
 def _announce(model: str) -> None:
@@ -73,6 +81,20 @@ def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: boo
     writer.metadata = writer.metadata | {SEGMENT: segment}
 
 
+def _choose_languages(writer: GalleryWriter, language: str | None, has_clips: bool) -> None:
+    """Keep in the metadata which subtitles come first; a gallery that holds clips has it once and for all."""
+    found, wanted = writer.metadata.get(LANGUAGES), None if language is None else languages_of(language)
+    if wanted is None or wanted == found:
+        return
+    if has_clips:
+        kind = "without --language" if found is None else f"with --language {','.join(found)}"
+        raise ValueError(
+            f"{writer.folder} holds clips whose subtitles were chosen {kind}. Leave --language away, or index into a "
+            "new gallery."
+        )
+    writer.metadata = writer.metadata | {LANGUAGES: wanted}
+
+
 def _find(config: IndexConfig, selection: Selection) -> tuple[list[str], dict[str, str]]:
     """The files that there are, and what lists say is spoken in them."""
     if config.prune and (missing := [str(path) for path in config.paths if not path.exists()]):
@@ -95,6 +117,7 @@ def _check(config: IndexConfig, limits: Limits) -> None:
     output = config.output
     check_format(output)
     check_windows(limits.duration, config.segment)
+    _languages(config)
     if not is_gallery(output):
         check_place(output)
     elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
@@ -122,7 +145,8 @@ def _watch(config: IndexConfig, selection: Selection, indexer: Indexer) -> None:
         "write to it until Ctrl-C ends this."
     )
     with suppress(KeyboardInterrupt):
-        watch(lambda: find_files(config.paths, selection), update, _INTERVAL)
+        languages = indexer.writer.metadata.get(LANGUAGES, ())
+        watch(lambda: find_files(config.paths, selection), update, _INTERVAL, languages)
 
 
 def index_folder(config: IndexConfig) -> Report | None:
@@ -160,7 +184,7 @@ def index_folder(config: IndexConfig) -> Report | None:
         model = config.model or _default_model(config.output)
         identity = identify(model)
         network, processor = modeling_scalar.load_model(identity.download(), dtype_of_name(config.model_dtype), place)
-        processor = sandboxed(processor, limits)
+        processor = sandboxed(processor, limits, _languages(config))
         recognizer = None if config.transcribe is None else _recognizer(config.transcribe, processor, network.device)
     options = {"recognizer": recognizer, "num_workers": num_workers, "on_error": config.on_error}
     if not crew.is_main:
@@ -174,6 +198,7 @@ def index_folder(config: IndexConfig) -> Report | None:
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, config.segment, len(there) > 0)
+        _choose_languages(writer, config.language, len(there) > 0)
         options |= {"batch_size": config.batch_size, "prune": config.prune, "progress": True, "crew": crew}
         indexer = Indexer(writer, network, processor, **options)
         if config.watch:

@@ -24,6 +24,7 @@ from gallery.embedding import Embedded, batches_ahead, check_reading, embed_batc
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.parallel import Crew
+from gallery.subtitles import LANGUAGES
 from gallery.windows import PARTLY, SEGMENT, UNFINISHED, check_windows, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
@@ -70,6 +71,7 @@ class _Source:
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_transcribed: bool = False
     heard: float | None = None
+    unused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.num_clips = self.num_windows - len(self.windows)  # those from before
@@ -92,7 +94,7 @@ class _Source:
         self.num_clips += found.reason is None
         self.num_lost += found.is_lost
         self.is_transcribed |= found.is_transcribed
-        self.heard = self.heard or found.heard
+        self.heard, self.unused = self.heard or found.heard, self.unused or found.unused
         for problem in filter(None, (*found.problems, found.unheard)):
             self.problems.setdefault(problem, []).append(read.span)
         if found.reason is not None:
@@ -118,7 +120,8 @@ class _Source:
         is_unchanged = self.was_known and self.num_clips == self.num_windows - len(self.windows)
         status = Status.UNCHANGED if is_unchanged else Status.CHANGED if self.was_known else Status.NEW
         problems = tuple(self._told(self.problems) + self._told(self.reasons))
-        return FileState(self.path, status, problems=problems, is_transcribed=self.is_transcribed, heard=self.heard)
+        told = {"is_transcribed": self.is_transcribed, "heard": self.heard, "unused": self.unused}
+        return FileState(self.path, status, problems=problems, **told)
 
     def _told(self, found: dict[str, list[str | None]]) -> list[str]:
         """What was found, each with the seconds of its windows, unless it is true of all."""
@@ -165,7 +168,8 @@ class Indexer:
     Brings a gallery up to date with files; every batch is committed when it is embedded.
 
     Where the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip of
-    its own (see [`~gallery.windows`]). A run that ends between two windows of a file goes on there.
+    its own (see [`~gallery.windows`]). A run that ends between two windows of a file goes on there. Where it has
+    `"languages"`, subtitles in these come first (see [`~gallery.subtitles`]).
 
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
@@ -214,7 +218,7 @@ class Indexer:
         self.batch_size, self.prune, self.progress, self.crew = batch_size, prune, progress, crew or Crew()
         self._is_strict = on_error == "raise"
         self._speech, self._segment = Speech(writer.folder, recognizer), writer.metadata.get(SEGMENT)
-        processor = sandboxed(processor)
+        processor = sandboxed(processor, languages=writer.metadata.get(LANGUAGES, ()))
         self._decoder, reader = processor.reader, Reader(processor, on_error, self._speech)
         check_windows(self._decoder.limits.duration, self._segment)
         self._embed = partial(embed_batches, model, processor, reader, num_workers)
@@ -231,7 +235,7 @@ class Indexer:
             files (`list[str]`): as returned by [`~search.sources.find_files`]. Clips of the gallery that are not among
                 them are kept.
             subtitles (`dict[str, str]`, *optional*): of files of which it is known otherwise, what is said: the words,
-                or the path of an `.srt` or `.vtt` file.
+                or the path of a subtitle file.
             gone (iterable of `str`, *optional*): files to look whether they are gone, beside those that were; by
                 default, and the first time, all of the gallery.
 
@@ -246,7 +250,7 @@ class Indexer:
         if self._segment is not None and (timeless := [path for path, words in subtitles.items() if mark_of(words)]):
             raise ValueError(
                 f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {self._segment:g} "
-                "s. Name an `.srt` or `.vtt` file in its place."
+                "s. Name a subtitle file in its place."
             )
         try:
             self._look_for_gone(files, subtitles, gone, report)
@@ -294,7 +298,7 @@ class Indexer:
 
     def _take_over(self, files: Sequence[str], subtitles: Mapping[str, str], gone: dict[str, None]) -> None:
         """Let new files of the content of those that are gone have their clips: they were moved."""
-        known, self._moved = self.known, set()
+        known, self._moved, languages = self.known, set(), self._decoder.languages
         lost = {known.files[path].sha256: path for path in gone if path in known.clips and known.files[path].sha256}
         sizes = {known.files[path].size for path in lost.values()}
 
@@ -302,9 +306,9 @@ class Indexer:
             for path in files if lost else ():
                 with suppress(OSError, ValueError):  # reading it will say what is wrong
                     words = subtitles.get(path)
-                    if path in known.files or clip_stat(path, words)[0] not in sizes:
+                    if path in known.files or clip_stat(path, words, languages)[0] not in sizes:
                         continue
-                    file, _ = look(path, words)
+                    file, _ = look(path, words, languages)
                     old = lost.pop(file.sha256, None)
                     if old is not None:
                         del gone[old]
@@ -323,7 +327,7 @@ class Indexer:
     ) -> dict[str, MediaFile | None]:
         """Return the files that must be read, with what is noted of those that lack windows alone; report the
         others."""
-        known, todo, touched = self.known, {}, []
+        known, todo, touched, languages = self.known, {}, [], self._decoder.languages
 
         def keep() -> None:
             self.writer.put_files(touched)
@@ -338,11 +342,11 @@ class Indexer:
             if file is None:
                 todo[path] = None
                 continue
-            if not file.sha256 and not self._is_strict and look(path, words)[0] == file:
+            if not file.sha256 and not self._is_strict and look(path, words, languages)[0] == file:
                 # A link that leads nowhere, a pipe: reading it would say the same.
                 report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
                 continue
-            mtime_ns, has_clips = unchanged_since(path, file, words), path in known.clips
+            mtime_ns, has_clips = unchanged_since(path, file, words, languages), path in known.clips
             is_unheard = path not in subtitles and self._speech.is_due(file.sha256) and known.is_unheard(path)
             if mtime_ns is None or is_unheard or self._is_worth_it(known.problems_of(path)):
                 todo[path] = None

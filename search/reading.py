@@ -38,11 +38,12 @@ def memory_of_decoders(num_workers: int, num_processes: int = 1) -> int:
     return max(Limits().memory, min(num_workers * LIGHT_MEMORY, machine // 4 // num_processes))
 
 
-def look(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
+def look(path: str, subtitle: str | None, languages: Sequence[str]) -> tuple[MediaFile, bool]:
     """What is noted of a file before it is read; without a hash, and with the reason, if it cannot be looked at. And
     whether it is out of reach, so that nobody knows what it holds now."""
     try:
-        return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle)), False
+        stat, sha256 = clip_stat(path, subtitle, languages), clip_sha256(path, subtitle, languages)
+        return MediaFile(path, *stat, sha256), False
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error).removeprefix(f"{path}: ")
         return _unseen(path, reason), isinstance(error, OSError)
@@ -83,7 +84,8 @@ class Job:
 class Found:
     """What reading a window tells; `reason` says why it is no clip, `file` is what the file was before; `unheard`
     why it has no transcript, which is no problem of the clip, as a later run tries again; `is_lost` says whether it
-    was out of reach; `heard` how much of the sound the model hears, if there is more."""
+    was out of reach; `heard` how much of the sound the model hears, if there is more; `unused` what further subtitles
+    there are of the file."""
 
     file: MediaFile
     duration: float | None = None
@@ -94,6 +96,7 @@ class Found:
     is_lost: bool = False
     is_transcribed: bool = False
     heard: float | None = None
+    unused: tuple[str, ...] = ()
 
 
 class _File:
@@ -126,7 +129,7 @@ class Reader:
         """Read a window: what is told of it, and the clip, if it is one."""
         path, file = job.path, self._file(job.path)
         with file.lock:
-            file.looked = file.looked or look(path, job.subtitle)
+            file.looked = file.looked or look(path, job.subtitle, self.processor.reader.languages)
         media, is_lost = file.looked
         found = Found(media, reason=media.reason, is_lost=is_lost)
         if found.reason is not None:
@@ -152,6 +155,7 @@ class Reader:
                 found.file = _unseen(path, found.reason)
             return found, None
         found.duration, found.problems = clip.duration, problems
+        found.unused = self._unused(job)
         found.seconds = seconds_of(self._seconds(file, job), job.window)
         if (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER:
             found.heard = self.processor.max_audio_seconds
@@ -164,6 +168,14 @@ class Reader:
             if len(self._files) > _REMEMBERED:
                 del self._files[next(iter(self._files))]
             return file
+
+    def _unused(self, job: Job) -> tuple[str, ...]:
+        """What subtitles of a file are not read, as others are, or as they are none of words."""
+        with suppress(OSError, ValueError):  # where there are some, reading them says what is wrong
+            found = self.processor.reader.subtitles_of(job.path)
+            is_read = job.subtitle is None and bool(found) and found[0].unread is None
+            return tuple(words.kind for words in found[is_read:])
+        return ()
 
     def _seconds(self, file: _File, job: Job) -> float | None:
         """How long a file lasts, if that can be told."""

@@ -126,6 +126,13 @@ class IndexConfig:
             "for automatic speech recognition: a folder, or a Hub id.",
         ),
     ] = None
+    language: Annotated[
+        str | None,
+        _reading(
+            metavar="CODES",
+            help="Which subtitles come first where a file has several: 'de,en'. A gallery has it from the beginning.",
+        ),
+    ] = None
     exclude: Annotated[
         Sequence[str],
         _reading(help="No such files and folders: 'drafts/**', '*.gif'; patterns as of `query --path`. Repeatable."),

@@ -1,7 +1,7 @@
 """What there is to index: folders, files, and lists that name files and may say what is spoken in them.
 
 A list is a table, see [`~gallery.tables`]. Its column `path`, or `video`, names
-a file of each row, from the folder in which the list lies; `subtitle` may hold the words, or name an `.srt` or `.vtt`
+a file of each row, from the folder in which the list lies; `subtitle` may hold the words, or name a subtitle
 file. Other columns are an error unless they are to be ignored: nothing that somebody wrote down is dropped in silence.
 """
 
@@ -11,14 +11,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from gallery.filters import fitting
+from gallery.subtitles import MEDIA_FILES
 from gallery.tables import distinct, is_table, rows_of_table
 from modeling_scalar.processing_scalar import names_subtitle_file
-
-EXTENSIONS = frozenset(
-    ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .vob .ts .mts .m2ts .mxf .flv .wmv .asf .ogv .3gp .3g2 .gif "
-    ".wav .mp3 .m4a .aac .flac .ogg .opus .wma .aif .aiff".split()
-)
-"""What is taken from a folder; a file named explicitly is taken whatever its extension."""
 
 _SYSTEM = ("@eaDir", "$RECYCLE.BIN", "System Volume Information")
 
@@ -77,7 +72,7 @@ def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None =
             subfolders[:] = [name for name in sorted(subfolders) if selection.takes(os.path.join(folder, name))]
             for name in sorted(names):
                 file = os.path.join(folder, name)
-                if os.path.splitext(name)[1].lower() in EXTENSIONS and selection.takes(file):
+                if os.path.splitext(name)[1].lower() in MEDIA_FILES and selection.takes(file):
                     found[real_path(file)] = None
     return [path for path in found if not selection.is_excluded(path)]
 
@@ -175,4 +170,4 @@ def find_clips(
     return [path for path in found if not selection.is_excluded(path)], subtitles
 
 
-__all__ = ["EXTENSIONS", "Selection", "find_clips", "find_files", "read_list"]
+__all__ = ["Selection", "find_clips", "find_files", "read_list"]

@@ -1,12 +1,13 @@
 """In which state files are: what indexing reports of each, and what users are told of all of them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
 
 from gallery.gallery import Gallery
+from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -43,6 +44,7 @@ class FileState:
         is_dropped (`bool`): it is unreadable, and the clips that there were of it are removed.
         is_transcribed (`bool`): its subtitles are a transcript made by machine.
         heard (`float`, *optional*): how many seconds of its sound the model hears, if there is more.
+        unused (`tuple[str]`): what each of its subtitles is that is not read.
     """
 
     path: str
@@ -53,6 +55,7 @@ class FileState:
     is_dropped: bool = False
     is_transcribed: bool = False
     heard: float | None = None
+    unused: tuple[str, ...] = ()
 
 
 class Report(dict[str, FileState]):
@@ -77,6 +80,8 @@ class Report(dict[str, FileState]):
         yield f"{self.counts()}; {len(gallery)} clips in the gallery"
         if num_transcribed := sum(state.is_transcribed for state in self.values()):
             yield f"of {num_transcribed} files of this run, the subtitles are transcripts made by machine"
+        if unused := Counter(kind for state in self.values() for kind in state.unused):
+            yield _told_of_unused(unused, gallery.metadata.get(LANGUAGES, ()))
         unreadable = self.of(Status.UNREADABLE)
         if num_old := sum(state.is_old for state in unreadable):
             have = "has" if num_old == 1 else "have"
@@ -104,6 +109,18 @@ class Report(dict[str, FileState]):
             first = MODALITIES[lacking.index(max(lacking))]
             command = f"scalar info {quote(str(gallery.path))} --missing {first}"
             yield f"in the gallery, {', '.join(told)}; `{command}` names them"
+
+
+def _told_of_unused(unused: Counter[str], languages: Sequence[str]) -> str:
+    """Count the subtitles that are not read, and say what others would be."""
+    counts = ", ".join(
+        f"{count} {kind}" for kind, count in sorted(unused.items(), key=lambda item: (-item[1], item[0]))
+    )
+    first = f"{','.join(languages)} first" if languages else "those without a language and in English first"
+    return (
+        f"of the subtitles of these files, one of each is read, {first}; left unused: {counts}. For others, index "
+        "into a new gallery with --language"
+    )
 
 
 def _told_of_cut(states: list[FileState], segment: float | None) -> str:

@@ -6,7 +6,7 @@ too many.
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from gallery.media import clip_stat
@@ -16,10 +16,10 @@ _GONE = (-1, -1)
 """What a look makes of a file that is listed and not there, as where a link leads nowhere."""
 
 
-def _stat(path: str) -> tuple[int, int] | None:
+def _stat(path: str, languages: Sequence[str]) -> tuple[int, int] | None:
     """Size and time of change of a file and its subtitles; `None` if it cannot be seen, of which reading says why."""
     try:
-        return clip_stat(path)
+        return clip_stat(path, languages=languages)
     except (OSError, ValueError):
         return _GONE if _is_gone(path) else None
 
@@ -35,6 +35,7 @@ def watch(
     find: Callable[[], Iterable[str]],
     update: Callable[[list[str], list[str]], None],
     interval: float,
+    languages: Sequence[str] = (),
 ) -> NoReturn:
     """
     Pass on files that are new or have changed, once they look the same twice, until something is raised.
@@ -48,6 +49,7 @@ def watch(
             those that are gone since the look before.
         interval (`float`): seconds from one look to the next, or longer where a look itself takes more than a tenth
             of that; a file that changes all the time is never passed on.
+        languages (`Sequence[str]`): of subtitles those that come first, see [`~gallery.subtitles`].
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
@@ -55,7 +57,7 @@ def watch(
     while True:
         begun = time.monotonic()
         try:
-            now = {path: _stat(path) for path in find()}
+            now = {path: _stat(path, languages) for path in find()}
         except OSError as error:
             failures += 1
             if failures == 2:  # one is nothing to worry about

@@ -1259,8 +1259,8 @@ extreme("language_of_controls.mkv", lambda: swapped(MKV(tags=(("language", "eng"
 # Subtitles beside a clip and inside it; what is wrong with them costs the clip nothing else.
 text = _add("subtitles: files beside a clip and tracks inside, right, wrong and hostile")
 for name, content, answer in (
-    ("utf16", CUE.decode().encode("utf-16"), (VA, "UTF-8")),
-    ("latin1", CUE.replace(b"hello", b"caf\xe9"), (VA, "UTF-8")),
+    ("utf16", CUE.decode().encode("utf-16"), (VAS,)),
+    ("latin1", CUE.replace(b"hello", b"caf\xe9"), (VAS,)),
     ("mark", b"\xef\xbb\xbf" + CUE, (VAS,)),
     ("carriage_returns", CUE.replace(b"\n", b"\r\n"), (VAS,)),
     ("digits", b"1\n2\n3\n4\n", (VA, "no cue")),

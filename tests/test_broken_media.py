@@ -16,9 +16,10 @@ import pytest
 
 from commands.errors import plain
 from gallery.gallery import Gallery, GalleryWriter
+from gallery.subtitles import MEDIA_FILES
 from modeling_scalar.configuration_scalar import MODALITIES
 from search.indexing import index_files
-from search.sources import EXTENSIONS, find_files
+from search.sources import find_files
 from tests.commands import Commands
 from tests.media_corpus import CORPUS
 from tests.search.test_indexing import of
@@ -337,7 +338,7 @@ def test_what_is_no_regular_file_is_indexed_as_unreadable(few, tmp_path):
 @pytest.mark.slow
 def test_indexing_the_whole_folder_keeps_the_good_and_names_the_others(few, tmp_path):
     names = tuple(name for name, case in CORPUS.items() if case.is_listed)
-    others = [few.folder / name for name in names if os.path.splitext(name)[1].lower() not in EXTENSIONS]
+    others = [few.folder / name for name in names if os.path.splitext(name)[1].lower() not in MEDIA_FILES]
     replace(few, names=names, timeout=600).check_index([few.folder, *others], tmp_path / "gallery")
 
 

@@ -3,15 +3,18 @@
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, Value, load_dataset
+from tqdm import tqdm
 
 from eval.benchmarks.columns import FEATURES, dataset_from_rows, find_media
 from eval.benchmarks.definition import Benchmark
+from gallery.decoding import SandboxedReader, num_processors
 from gallery.tables import KINDS, Row, distinct, is_table, rows_of_table
-from modeling_scalar.media_scalar import find_sidecar
+from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import names_subtitle_file
 
 FILE_COLUMNS = ("video_path", "path")
@@ -102,6 +105,16 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
     return list(clips.values())
 
 
+def _subtitle_of(path: Path) -> str | None:
+    """What search reads as the subtitle of a file: the path of the one beside it, or the words of a track inside."""
+    reader = SandboxedReader()
+    try:
+        first = next((words for words in reader.subtitles_of(path) if words.unread is None), None)
+        return None if first is None else reader.read_subtitle_of(path) if first.file is None else str(first.file)
+    except (MediaError, OSError):  # reading the clip says what is wrong
+        return None
+
+
 def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> None:
     """Find the files of clips whose table has no column of videos, of sounds or of subtitles."""
     ids = [clip["video_id"] for clip in clips]
@@ -117,9 +130,13 @@ def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> N
             clip["video_path"] = clip["video_path"] or f"videos/{video_id}.*"  # which is then found to be missing
         if names_subtitle_file(clip["subtitle"]):
             clip["subtitle"] = str(folder.absolute() / clip["subtitle"])
-        elif "subtitle" not in known and clip["video_path"] is not None:
-            beside = find_sidecar(folder.absolute() / clip["video_path"])
-            clip["subtitle"] = None if beside is None else str(beside)
+    if "subtitle" not in known:
+        silent = [clip for clip in clips if clip["video_path"] is not None]
+        with ThreadPoolExecutor(num_processors()) as pool:
+            files = [folder.absolute() / clip["video_path"] for clip in silent]
+            found = tqdm(pool.map(_subtitle_of, files), "Subtitles", len(files), unit="file", delay=2)
+            for clip, subtitle in zip(silent, found, strict=True):
+                clip["subtitle"] = subtitle
 
 
 def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict[str, str]:
@@ -174,8 +191,8 @@ def load_own(
     written; without a column of ids the path is the id.
 
     Without a column of videos or of sounds, files are found by id in the folders `videos` and `audios` beside the
-    table; a clip without an audio file has whatever track its video has. A subtitle is words or the path of an `.srt`
-    or `.vtt` file; without a column of subtitles it is the file beside the video, as search takes it.
+    table; a clip without an audio file has whatever track its video has. A subtitle is words or the path of a subtitle
+    file; without a column of subtitles it is what search reads: the file beside the video, or a track in it.
 
     Args:
         root (`str` or `os.PathLike`): a `.json`, `.jsonl`, `.csv` or `.parquet` file, or the name of a data set of the

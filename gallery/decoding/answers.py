@@ -1,5 +1,6 @@
 """What a decoder says in answer to a request, checked before it is used."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gallery.decoding.limits import Limits
+from gallery.subtitles import Track
 from modeling_scalar.media_scalar import Choose, Prepare, to_float
 
 
@@ -111,17 +113,27 @@ class Frames(Answer):
         return [self.kept[place] for place in self.order()] or None
 
 
+def _tracks(content: dict[str, Any]) -> list[Track]:
+    try:
+        return [
+            Track(natural({"index": index}, "index"), str(codec), str(language), bool(is_forced))
+            for index, codec, language, is_forced in content["tracks"]
+        ]
+    except (KeyError, TypeError, ValueError):
+        raise Nonsense from None
+
+
 @dataclass
 class Contents:
     """What the header of a file says, as far as it is known.
 
     Args:
         seconds (`float`, *optional*): how long the file lasts.
-        has_text (`bool`, *optional*): whether there is a text track in it.
+        tracks (`list[Track]`, *optional*): its tracks of subtitles.
     """
 
     seconds: float | None = None
-    has_text: bool | None = None
+    tracks: list[Track] | None = None
 
 
 class Sound(Answer):
@@ -147,7 +159,7 @@ class Sound(Answer):
             self.ranges = self.choose(self.available)
             return {"chosen": self.ranges}
         if kind == "contents":
-            seconds, self.contents.has_text = _seconds(content), content.get("has_text") is not False
+            seconds, self.contents.tracks = _seconds(content), _tracks(content)
             if seconds is not None and 0 <= seconds <= self.limits.duration:
                 self.contents.seconds = seconds
             return None
@@ -180,21 +192,34 @@ class Sound(Answer):
         return [to_float(piece) for piece in self.pieces], self.available
 
 
-class Text(Answer):
-    """The words of a subtitle file or track; `None` if there is no track."""
+class Cues(Answer):
+    """What is said, of a subtitle file or a track: from which second to which, and the lines."""
 
-    text: str | None = None
+    cues: list[tuple[float, float, list[str]]] = []
 
     def most_bytes(self) -> int:
         return int(self.limits.memory)
 
     def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
-        if kind != "text":
+        if kind != "cues":
             raise Nonsense
         try:
-            self.text = payload.tobytes().decode()
-        except UnicodeDecodeError as error:
-            raise Nonsense from error
+            self.cues = [
+                (float(start), float(stop), list(map(str, lines))) for start, stop, lines in json.loads(bytes(payload))
+            ]
+        except (ValueError, TypeError, RecursionError):
+            raise Nonsense from None
+
+
+class Tracks(Answer):
+    """The tracks of subtitles in a file."""
+
+    tracks: list[Track] = []
+
+    def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
+        if kind != "tracks":
+            raise Nonsense
+        self.tracks = _tracks(content)
 
 
 class Header(Answer):
@@ -209,4 +234,4 @@ class Header(Answer):
         self.promised, self.seconds = content["promised"], _seconds(content)
 
 
-__all__ = ["Answer", "Contents", "Frames", "Header", "Nonsense", "Sound", "Text", "natural"]
+__all__ = ["Answer", "Contents", "Cues", "Frames", "Header", "Nonsense", "Sound", "Tracks", "natural"]

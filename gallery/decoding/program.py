@@ -16,75 +16,22 @@ from typing import Any
 from gallery.decoding.channel import Channel
 from gallery.decoding.limits import LimitError, Limits
 from gallery.decoding.sound import send_sound
-from gallery.decoding.streams import Known, Request, is_said, opened, seconds_in_header, zero_of
+from gallery.decoding.streams import Known, Request, opened, seconds_in_header, zero_of
+from gallery.decoding.subtitles import send_subtitle_file, send_subtitle_track, tracks_of
 from gallery.decoding.video import send_frames
-from modeling_scalar.media_scalar import (
-    MediaError,
-    Window,
-    av,
-    check_file,
-    describe,
-    first_stream,
-    join_lines,
-    parse_subtitle,
-    select,
-    text_stream,
-    track_lines,
-)
+from modeling_scalar.media_scalar import MediaError, av, first_stream
 
 if os.name == "posix":
     import resource
 
 _MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
 _LONGEST_MESSAGE = 8000
-_MEMORY_PER_SUBTITLE_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
 
 
-def _seconds(time_of_cue: str) -> float:
-    *_, hours, minutes, seconds = "0", *time_of_cue.replace(",", ".").split(":")
-    return 3600 * float(hours) + 60 * float(minutes) + float(seconds)  # of thousands of digits too
-
-
-def _send_subtitle_file(path: str, channel: Channel, window: Window | None = None) -> None:
-    """Send an `.srt` or `.vtt` file, or the cues of a window, as one plain string."""
-    check_file(path)
-    most = int(Request.limits.memory) // _MEMORY_PER_SUBTITLE_BYTE
-    with open(path, "rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        size = os.path.getsize(path)
-        what = f"a subtitle file of {size} bytes, of which {_MEMORY_PER_SUBTITLE_BYTE} times as many are needed"
-        raise Request.limits.exceeded(path, "memory", what, size * _MEMORY_PER_SUBTITLE_BYTE)
-
-    def is_kept(start: str, stop: str) -> bool:
-        return window is None or is_said(_seconds(start), _seconds(stop), window)
-
-    channel.send("text", parse_subtitle(path, content, is_kept).encode())
-
-
-def _send_subtitle_track(path: str, channel: Channel, window: Window | None = None) -> None:
-    """Send the first text track inside a media file as `_send_subtitle_file` does; nothing if it has none."""
+def _send_tracks(path: str, channel: Channel) -> None:
+    """Say which tracks of subtitles a file has."""
     with opened(path) as container:
-        stream = text_stream(container)
-        if stream is None:
-            return
-        most, length, kept = int(Request.limits.memory) // _MEMORY_PER_SUBTITLE_BYTE, 0, []
-        zero, tick = zero_of(container), float(stream.time_base or 0)
-
-        def is_kept(packet: "av.Packet") -> bool:
-            start = 0.0 if packet.pts is None else packet.pts * tick - zero
-            if window is None or not packet.size:
-                return True
-            return is_said(start, start + (packet.duration or 0) * tick, window)
-
-        select(container, stream)
-        for size, lines in track_lines(path, stream, filter(is_kept, container.demux(stream))):
-            length += size
-            if length > most:
-                what = f"its text needs more than {most * _MEMORY_PER_SUBTITLE_BYTE} bytes"
-                raise Request.limits.exceeded(describe(path, stream), "memory", what)
-            kept += lines
-    channel.send("text", join_lines(kept).encode())
+        channel.send("tracks", tracks=tracks_of(container))
 
 
 def _send_header(path: str, channel: Channel, stream: str) -> None:
@@ -114,8 +61,9 @@ def _send_duration(path: str, channel: Channel) -> None:
 _ANSWERS: dict[str, Callable] = {
     "frames": send_frames,
     "sound": send_sound,
-    "subtitle_file": _send_subtitle_file,
-    "subtitle_track": _send_subtitle_track,
+    "subtitle_file": send_subtitle_file,
+    "subtitle_track": send_subtitle_track,
+    "tracks": _send_tracks,
     "header": _send_header,
     "duration": _send_duration,
 }

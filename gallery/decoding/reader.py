@@ -2,15 +2,17 @@
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gallery.decoding.answers import Contents, Frames, Header, Sound, Text
+from gallery.decoding.answers import Contents, Cues, Frames, Header, Sound, Tracks
 from gallery.decoding.limits import Limits
 from gallery.decoding.pool import ask
-from modeling_scalar.media_scalar import SAMPLING_RATE, Choose, MediaReader, Prepare, Window
+from gallery.subtitles import TEXT_FILES, Track, Words, in_order, languages_of, subtitles_beside, subtitles_inside
+from modeling_scalar.media_scalar import SAMPLING_RATE, Choose, MediaError, MediaReader, Prepare, Window, join_lines
 
 _REMEMBERED = 1024  # files of which the contents are remembered
 Processor = TypeVar("Processor")
@@ -23,12 +25,15 @@ class SandboxedReader(MediaReader):
     fresh decoder. What is read is what [`~modeling_scalar.media_scalar.MediaReader`] reads, to the bit; of long files
     only what is needed is decoded. [`~gallery.decoding.Stop`] gives up what threads are reading.
 
+    Of subtitles it knows more names, formats and encodings, see [`gallery.subtitles`].
+
     Args:
         limits ([`Limits`], *optional*): what reading a stream may take; more is a `LimitError`.
+        languages (`Sequence[str]`): of subtitles those that come first, in their order.
     """
 
-    def __init__(self, limits: Limits | None = None):
-        self.limits = limits or Limits()
+    def __init__(self, limits: Limits | None = None, languages: Sequence[str] = ()):
+        self.limits, self.languages = limits or Limits(), tuple(languages_of(languages))
         self._contents: dict[str, tuple[tuple[int, ...] | None, Contents]] = {}
 
     def read_frames(
@@ -97,14 +102,50 @@ class SandboxedReader(MediaReader):
             self._remember(path, answer.contents)
 
     def read_subtitle(self, path: str | os.PathLike, window: Window | None = None) -> str:
-        """Read a subtitle file as [`MediaReader.read_subtitle`] does."""
-        return ask("subtitle_file", path, Text(self.limits), window=window).text
+        """Read a subtitle file as [`MediaReader.read_subtitle`] does; also `.ass` and `.ssa`, in any encoding."""
+        return _text(self._cues(path, Words(Path(path)), window))
 
     def read_subtitle_track(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
-        """Read a text track as [`MediaReader.read_subtitle_track`] does."""
-        if self._known_of(path).has_text is False:
-            return None
-        return ask("subtitle_track", path, Text(self.limits), window=window).text
+        """Read a text track as [`MediaReader.read_subtitle_track`] does: of the languages that come first."""
+        return self._read_first(path, subtitles_inside(self._tracks_of(path)), window)
+
+    def read_subtitle_of(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
+        """Read the first of [`subtitles_of`]; `None` if there is none."""
+        return self._read_first(path, self.subtitles_of(path), window)
+
+    def subtitles_of(self, path: str | os.PathLike) -> list[Words]:
+        """What subtitles a media file has, beside it and inside, as `gallery.subtitles.in_order` sorts them."""
+        beside = subtitles_beside(path)
+        try:
+            inside = subtitles_inside(self._tracks_of(path))
+        except (MediaError, FileNotFoundError):
+            if not beside:
+                raise
+            inside = []
+        return in_order([*beside, *inside], self.languages)
+
+    def read_cues(self, path: str | os.PathLike) -> list[tuple[float, float, str]]:
+        """What is said in a subtitle file, or by the first subtitles of a media file: from which second to which, and
+        the words."""
+        is_text = os.fspath(path).lower().endswith(TEXT_FILES)
+        cues = self._cues(path, Words(Path(path)) if is_text else _first(self.subtitles_of(path)))
+        return sorted((start, stop, text) for start, stop, lines in cues if (text := join_lines(lines)))
+
+    def _read_first(self, path: str | os.PathLike, found: list[Words], window: Window | None) -> str | None:
+        first = _first(in_order(found, self.languages))
+        return None if first is None else _text(self._cues(path, first, window))
+
+    def _cues(self, path: str | os.PathLike, words: Words | None, window: Window | None = None) -> list:
+        if words is None:
+            return []
+        if words.file is None:
+            return ask("subtitle_track", path, Cues(self.limits), window=window, index=words.track).cues
+        language = words.language and words.language.partition("-")[0]
+        return ask("subtitle_file", words.file, Cues(self.limits), window=window, language=language).cues
+
+    def _tracks_of(self, path: str | os.PathLike) -> list[Track]:
+        known = self._known_of(path).tracks
+        return ask("tracks", path, Tracks(self.limits)).tracks if known is None else known
 
     def read_header(self, path: str | os.PathLike, kind: str) -> tuple[bool, float | None]:
         """Whether the header of a file promises a stream, `"video"` or `"audio"`, and its duration in seconds."""
@@ -135,6 +176,15 @@ class SandboxedReader(MediaReader):
         return contents if stamp is not None and stamp == _stamp(path) else Contents()
 
 
+def _first(found: list[Words]) -> Words | None:
+    """The first that can be read: those that cannot are the last."""
+    return found[0] if found and found[0].unread is None else None
+
+
+def _text(cues: list) -> str:
+    return join_lines(line for _, _, lines in cues for line in lines)
+
+
 def _stamp(path: str | os.PathLike) -> tuple[int, ...] | None:
     """What changes with a file; `None` if it is gone."""
     try:
@@ -144,17 +194,20 @@ def _stamp(path: str | os.PathLike) -> tuple[int, ...] | None:
     return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
 
 
-def sandboxed(processor: Processor, limits: Limits | None = None) -> Processor:
+def sandboxed(processor: Processor, limits: Limits | None = None, languages: Sequence[str] | None = None) -> Processor:
     """Return a processor that reads files through a [`SandboxedReader`].
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): stays as it is; one that reads so already is returned itself.
-        limits ([`Limits`], *optional*): what reading may take; by default those that it has, or those of the class.
+        limits, languages (*optional*): of the reader; by default those that it has.
     """
-    if limits is None and isinstance(processor.reader, SandboxedReader):
-        return processor
+    if isinstance(processor.reader, SandboxedReader):
+        if limits is None and languages is None:
+            return processor
+        limits = processor.reader.limits if limits is None else limits
+        languages = processor.reader.languages if languages is None else languages
     processor = copy.copy(processor)
-    processor.reader = SandboxedReader(limits)
+    processor.reader = SandboxedReader(limits, languages or ())
     return processor
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from gallery.decoding.channel import Channel
 from gallery.decoding.streams import Known, check_complete, check_duration, opened, seconds_in_header, zero_of
+from gallery.decoding.subtitles import tracks_of
 from modeling_scalar.media_scalar import (
     SAMPLING_RATE,
     Window,
@@ -17,7 +18,6 @@ from modeling_scalar.media_scalar import (
     describe,
     first_stream,
     mono,
-    text_stream,
 )
 
 _LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
@@ -147,8 +147,7 @@ def send_sound(
 
 def _send_contents(channel: Channel, container: "av.container.InputContainer") -> None:
     """Say what the header of a file tells for nothing, which to ask for would be to open the file again."""
-    has_text = text_stream(container) is not None
-    channel.send("contents", seconds=seconds_in_header(container), has_text=has_text)
+    channel.send("contents", seconds=seconds_in_header(container), tracks=tracks_of(container))
 
 
 def _unless_long(sound: Iterator[np.ndarray]) -> list[np.ndarray] | None:

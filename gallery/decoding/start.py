@@ -10,7 +10,7 @@ from pathlib import Path
 
 _FILES = [
     "modeling_scalar.media_scalar",
-    *(f"gallery.decoding.{name}" for name in ("limits", "channel", "streams", "video", "sound", "program")),
+    *map("gallery.decoding.{}".format, ("limits", "channel", "streams", "video", "subtitles", "sound", "program")),
 ]
 
 

@@ -11,6 +11,7 @@ from gallery.columns import presence_of, stacked, texts_of, to_utf8
 from gallery.exact.bounds import DETAIL
 from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
+from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -18,7 +19,14 @@ from .collection import About, Collection, Point
 
 _READ_AT_ONCE = 4096
 _REMOVED_AT_ONCE = 1000
-_TOLD = ("model", "fingerprint", "query_temperature", "score_options", SEGMENT)  # of the metadata of a gallery
+_TOLD = (
+    "model",
+    "fingerprint",
+    "query_temperature",
+    "score_options",
+    LANGUAGES,
+    SEGMENT,
+)  # of the metadata of a gallery
 
 
 @dataclass

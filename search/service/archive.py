@@ -10,7 +10,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import Certainty, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
+from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS
@@ -29,7 +29,7 @@ from search.engine.errors import UnsupportedError
 
 from .media import kind_of
 from .models import FILTERS, About, Answer, Asked, FilterName, Found, Listing, ListRequest, Modality
-from .words import sidecar_of
+from .words import Cue, cues_of
 
 _TEXTS = 1024  # whose embeddings are kept
 
@@ -172,10 +172,10 @@ class Source(ABC):
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
 
-    def words_of(self, key: str) -> Path | None:
-        """The file of what is said in the file of a clip, `None` if there is none; an [`UnknownClipError`] if no clip
-        has this key."""
-        return sidecar_of(self.path_of(key))
+    def words_of(self, key: str) -> list[Cue]:
+        """What is said in the file of a clip, as far as it is known; an [`UnknownClipError`] if no clip has this
+        key."""
+        return cues_of(self.path_of(key), self.view().gallery.metadata.get(LANGUAGES, ()))
 
 
 def _name_of(model: str) -> str:

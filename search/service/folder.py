@@ -21,6 +21,7 @@ from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.gallery import Gallery, folder_of_all
 from gallery.hits import Hit, Hits
 from gallery.storage import MANIFEST
+from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -28,7 +29,7 @@ from modeling_scalar.scores_scalar import find_method
 
 from .archive import Source, Summary, UnknownClipError, View
 from .models import Listing, ListRequest
-from .words import sidecar_of
+from .words import Cue, cues_of, read_cues
 
 logger = logging.getLogger(__name__)
 
@@ -263,14 +264,13 @@ class Folder(Source):
             raise UnknownClipError("The file of this clip was not published with the gallery, or cannot be had now.")
         return path
 
-    def words_of(self, key: str) -> Path | None:
-        """The subtitle file of a clip, or what a machine heard in it; an [`UnknownClipError`] if no clip has this
-        key."""
+    def words_of(self, key: str) -> list[Cue]:
+        """What is said in a clip, or what a machine heard in it; an [`UnknownClipError`] if no clip has this key."""
         view, clip_id = self.clip_of(key)
         path = view.gallery.place_of(clip_id).path
         file = view.gallery.files_at([path]).get(path)
         heard = None if file is None else Transcripts(self.folder).with_words(file.sha256)
-        return sidecar_of(path) or heard
+        return cues_of(path, view.gallery.metadata.get(LANGUAGES, ())) if heard is None else read_cues(heard)
 
 
 __all__ = ["Folder", "FolderView", "given_name", "name_file"]

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from search.sources import EXTENSIONS
+from gallery.subtitles import MEDIA_FILES
 
 from .archive import Archive
 from .guard import COOKIE, Token
@@ -32,7 +32,7 @@ from .models import (
     Upload,
 )
 from .uploads import Uploads
-from .words import Cue, as_vtt, best_cues, read_cues, within
+from .words import Cue, as_vtt, best_cues, within
 
 Result = TypeVar("Result")
 
@@ -128,7 +128,7 @@ async def begin_session(request: Request, here: Here) -> Response:
 @router.get("/gallery")
 async def about(here: Here) -> About:
     """What is served."""
-    most_bytes, extensions = (0, []) if here.uploads is None else (here.uploads.most_bytes, sorted(EXTENSIONS))
+    most_bytes, extensions = (0, []) if here.uploads is None else (here.uploads.most_bytes, sorted(MEDIA_FILES))
     return await call_in(here.threads.summaries, here.archive.about, most_bytes, extensions)
 
 
@@ -201,8 +201,7 @@ async def words(
 
 
 async def _cues_of(key: str, here: Service) -> list[Cue]:
-    file = await call_in(here.threads.paths, here.archive.source.words_of, key)
-    cues = [] if file is None else await call_in(here.threads.files, read_cues, file)
+    cues = await call_in(here.threads.files, here.archive.source.words_of, key)
     if not cues:
         raise HTTPException(404, "Nothing is known of what is said in this clip.")
     return cues

@@ -22,8 +22,8 @@ from transformers import PreTrainedModel, ProcessorMixin
 from commands.errors import describe, plain
 from gallery.files import LockedError, locked
 from gallery.gallery import GalleryWriter
+from gallery.subtitles import MEDIA_FILES
 from search.indexing import index_files
-from search.sources import EXTENSIONS
 from search.states import Status
 
 from .folder import Folder, given_name, name_file
@@ -195,8 +195,8 @@ class Uploads:
         Raises:
             RefusedError: its extension is none of media.
         """
-        if os.path.splitext(name)[1].lower() not in EXTENSIONS:
-            known = " ".join(sorted(EXTENSIONS))
+        if os.path.splitext(name)[1].lower() not in MEDIA_FILES:
+            known = " ".join(sorted(MEDIA_FILES))
             raise RefusedError(f"The name of a video or audio file ends with one of {known}; got {name!r:.100}.")
         return Receiver(self._folder.uploads, self._check_room)
 

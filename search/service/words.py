@@ -1,22 +1,19 @@
-"""What is said in a clip, as its subtitle file or its transcript has it: words with their seconds."""
+"""What is said in a clip, as its subtitles or its transcript have it: words with their seconds."""
 
 import html
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
-from itertools import pairwise, takewhile
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from modeling_scalar.media_scalar import MediaError, check_file, find_sidecar, parse_subtitle
+from gallery.decoding import SandboxedReader
+from gallery.subtitles import TEXT_FILES, find_sidecar
 
 from .media import kind_of
 
-_MOST_BYTES = 10_000_000  # of a subtitle file
-_ENDINGS = (".srt", ".vtt")
-_TIME = r"(?:(\d+):)?(\d{1,2}):(\d{2}[.,]\d{1,3})"
-_TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
+_REMEMBERED = 64  # files, of which a track is found by reading all of the file
 _LEAST = 3  # letters that two forms of a word begin with alike
 
 
@@ -28,34 +25,46 @@ class Cue(NamedTuple):
     text: str
 
 
-def _seconds(hours: str | None, minutes: str, seconds: str) -> float:
-    return 3600 * int(hours or 0) + 60 * int(minutes) + float(seconds.replace(",", "."))
-
-
-def sidecar_of(path: str) -> Path | None:
-    """The subtitle file beside a file that is there and played; `None` if there is none."""
-    if not (os.path.isabs(path) and os.path.isfile(path) and kind_of(path, True)):
-        return None
-    found = find_sidecar(path)
-    return found if found is not None and os.path.realpath(found).lower().endswith(_ENDINGS) else None
-
-
-def read_cues(file: Path) -> list[Cue]:
-    """The cues of an `.srt` or `.vtt` file in their order; none of one that cannot be read."""
+def _stamp(path: str | os.PathLike) -> tuple[int, int] | None:
     try:
-        check_file(file)
-        with file.open("rb") as stream:
-            lines = stream.read(_MOST_BYTES).decode("utf-8-sig").splitlines()
-        timings = [(place, timing) for place, line in enumerate(lines) if (timing := _TIMING.match(line))]
-        cues = []
-        for (place, timing), (stop, _) in pairwise([*timings, (len(lines), None)]):
-            said = [lines[place], *takewhile(str.strip, lines[place + 1 : stop])]
-            text, times = parse_subtitle(file, "\n".join(said).encode()), timing.groups()
-            if text:
-                cues.append(Cue(_seconds(*times[:3]), _seconds(*times[3:]), text))
-    except (OSError, UnicodeError, MediaError):
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _read(path: str, stamp: tuple[int, int], languages: tuple[str, ...]) -> list[Cue]:
+    try:
+        return [Cue(*cue) for cue in SandboxedReader(languages=languages).read_cues(path)]
+    except (OSError, ValueError):
         return []
-    return sorted(cues)
+
+
+def read_cues(path: str | os.PathLike, languages: Iterable[str] = ()) -> list[Cue]:
+    """
+    Read what is said.
+
+    Args:
+        path (`str`): a subtitle file; or a media file, of which its text tracks say it.
+        languages (iterable of `str`): of tracks those that come first.
+
+    Returns:
+        The cues in their order; none of a file that cannot be read.
+    """
+    stamp = _stamp(path)
+    return [] if stamp is None else _read(os.fspath(path), stamp, tuple(languages))
+
+
+def cues_of(path: str, languages: Iterable[str] = ()) -> list[Cue]:
+    """The cues of the subtitles of a media file that is there and played."""
+    if not (os.path.isabs(path) and os.path.isfile(path) and kind_of(path, True)):
+        return []
+    beside = find_sidecar(path, languages)
+    # a link may lead to what is nobody's business
+    if beside is not None and not os.path.realpath(beside).lower().endswith(TEXT_FILES):
+        return []
+    return read_cues(path if beside is None else beside, languages)
 
 
 def within(cues: Sequence[Cue], start: float | None, stop: float | None) -> list[Cue]:
@@ -103,4 +112,4 @@ def as_vtt(cues: Sequence[Cue]) -> str:
     return "\n".join(["WEBVTT\n", *told])
 
 
-__all__ = ["Cue", "as_vtt", "best_cues", "read_cues", "sidecar_of", "within"]
+__all__ = ["Cue", "as_vtt", "best_cues", "cues_of", "read_cues", "within"]

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from gallery.gallery import Gallery
+from gallery.subtitles import MEDIA_FILES
 from modeling_scalar.configuration_scalar import MODALITIES
-from search.sources import EXTENSIONS, find_files
+from search.sources import find_files
 from tests.media_corpus import CORPUS, NOISE, cut, media, noisy, remux
 
 NUM_FILES, NUM_KILLS = 2000, 20
@@ -79,7 +80,7 @@ class Archive:
         folder.mkdir()
         CORPUS["h264_aac.mp4"].make(folder / "h264_aac.mp4")  # of which others are links
         for name, case in CORPUS.items():
-            if not case.kind.startswith(KINDS) or Path(name).suffix.lower() not in EXTENSIONS:
+            if not case.kind.startswith(KINDS) or Path(name).suffix.lower() not in MEDIA_FILES:
                 continue
             case.make(folder / name)
             if case.is_listed and not os.path.islink(folder / name):

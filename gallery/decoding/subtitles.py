@@ -1,0 +1,138 @@
+"""What is said: the cues of subtitle files and of text tracks, with their seconds. For decoders.
+
+A file that is not UTF-8 is in what its bytes make likely among the encodings that subtitles come in; where several are
+as likely, in the one that is usual for its language.
+"""
+
+import io
+import json
+import os
+from collections.abc import Iterator
+
+from charset_normalizer import from_bytes
+
+from gallery.decoding.channel import Channel
+from gallery.decoding.streams import Request, is_said, opened, zero_of
+from modeling_scalar.media_scalar import (
+    MediaError,
+    Window,
+    av,
+    check_file,
+    damage,
+    describe,
+    select,
+    subtitle_cues,
+    track_lines,
+)
+
+_MEMORY_PER_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
+_SCRIPTS = (".ass", ".ssa")
+_USUAL = {  # ISO 639-1
+    "cp1250": "bs cs hr hu pl ro sk sl sq",
+    "cp1251": "be bg mk ru sr uk",
+    "cp1253": "el",
+    "cp1254": "az tr",
+    "cp1255": "he yi",
+    "cp1256": "ar fa ur",
+    "cp1257": "et lt lv",
+    "cp1258": "vi",
+}
+_ENCODINGS = ["cp1252", *_USUAL, "koi8_r", "cp874", "cp932", "cp949", "gb18030", "big5", "utf_16", "utf_32"]
+
+_Cue = tuple[float, float, list[str]]
+"""From which second to which, and the lines."""
+
+
+def _as_utf8(path: str, content: bytes, language: str | None) -> bytes:
+    """The content of a subtitle file in UTF-8."""
+    try:
+        content.decode("utf-8-sig")
+        return content
+    except UnicodeDecodeError:
+        found = list(from_bytes(content, cp_isolation=_ENCODINGS))
+    if not found:
+        raise MediaError(f"{path}: nobody can tell how the subtitle file is encoded. Convert it to UTF-8.")
+    likely = [match for match in found if match.chaos <= found[0].chaos]
+    usual = next((page for page, languages in _USUAL.items() if language in languages.split()), "cp1252")
+    return str(next((match for match in likely if match.encoding == usual), likely[0])).encode()
+
+
+def _seconds(time_of_cue: str) -> float:
+    *_, hours, minutes, seconds = "0", *time_of_cue.replace(",", ".").split(":")
+    return 3600 * float(hours) + 60 * float(minutes) + float(seconds)  # of thousands of digits too
+
+
+def _track_cues(
+    path: str, container: "av.container.InputContainer", stream: "av.stream.Stream", zero: float
+) -> Iterator[_Cue]:
+    """The cues of a text track, of at most as many bytes as a file may have; `zero` is the file's first second."""
+    most, length, tick = int(Request.limits.memory) // _MEMORY_PER_BYTE, 0, float(stream.time_base or 0)
+    select(container, stream)
+    for packet in container.demux(stream):
+        start = 0.0 if packet.pts is None else packet.pts * tick - zero
+        for size, lines in track_lines(path, stream, [packet]):
+            length += size
+            if length > most:
+                what = f"its text needs more than {most * _MEMORY_PER_BYTE} bytes"
+                raise Request.limits.exceeded(describe(path, stream), "memory", what)
+            yield start, start + (packet.duration or 0) * tick, lines
+
+
+def _script_cues(path: str, content: bytes) -> Iterator[_Cue]:
+    """The cues of a script of SubStation Alpha."""
+    if not content.strip():
+        return
+    if b"[Events]" not in content:
+        raise MediaError(f"{path}: the subtitle file has text but no `[Events]`.")
+    try:
+        with av.open(io.BytesIO(content), format="ass") as container:
+            yield from _track_cues(path, container, container.streams.subtitles[0], 0.0)
+    except av.FFmpegError as error:
+        raise damage(path, "the subtitle file does not decode", error) from error
+
+
+def _send(channel: Channel, cues: Iterator[_Cue], window: Window | None) -> None:
+    """Send the cues of a window."""
+    kept = [cue for cue in cues if window is None or is_said(cue[0], cue[1], window)]
+    channel.send("cues", json.dumps(kept).encode())
+
+
+def send_subtitle_file(path: str, channel: Channel, window: Window | None = None, language: str | None = None) -> None:
+    """Send the cues of an `.srt`, `.vtt`, `.ass` or `.ssa` file."""
+    check_file(path)
+    most = int(Request.limits.memory) // _MEMORY_PER_BYTE
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        size = os.path.getsize(path)
+        what = f"a subtitle file of {size} bytes, of which {_MEMORY_PER_BYTE} times as many are needed"
+        raise Request.limits.exceeded(path, "memory", what, size * _MEMORY_PER_BYTE)
+    content = _as_utf8(path, content, language)
+    if path.lower().endswith(_SCRIPTS):
+        cues = _script_cues(path, content)
+    else:
+        cues = ((_seconds(start), _seconds(stop), lines) for start, stop, lines in subtitle_cues(path, content))
+    _send(channel, cues, window)
+
+
+def send_subtitle_track(path: str, channel: Channel, index: int, window: Window | None = None) -> None:
+    """Send the cues of a text track inside a media file, by the index of its stream."""
+    with opened(path) as container:
+        _send(channel, _track_cues(path, container, container.streams[index], zero_of(container)), window)
+
+
+def tracks_of(container: "av.container.InputContainer") -> list[tuple[int, str, str, bool]]:
+    """Of each track of subtitles its index, its codec, its language as the file writes it, and whether it holds only
+    what is said in foreign languages."""
+    return [
+        (
+            stream.index,
+            "" if stream.codec_context is None else stream.codec_context.name,
+            stream.metadata.get("language", ""),
+            bool(stream.disposition & av.stream.Disposition.forced),
+        )
+        for stream in container.streams.subtitles
+    ]
+
+
+__all__ = ["send_subtitle_file", "send_subtitle_track", "tracks_of"]
