@@ -6,6 +6,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -47,6 +48,11 @@ Column = Annotated[
 Holdout = Annotated[
     float | None,
     typer.Option(help="Share of the clips of your own table that is its split test; train has the others."),
+]
+
+WordsOf = Annotated[
+    Path | None,
+    typer.Option(help="Gallery of the files of your own table: its transcripts and its languages of subtitles count."),
 ]
 
 

@@ -55,6 +55,7 @@ def audit(config: AuditConfig) -> None:
         on_missing="leave_out",
         columns=config.columns,
         holdout=config.holdout,
+        words_of=config.words_of,
     )
     report = audit_split(data, decode=config.decode, num_workers=config.num_workers, limits=config.limits)
     show(*format_audit(report).split("\n"))  # first, so that a file that cannot be written loses nothing

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from commands.options import Column, Device, Given, Holdout, Limit, ModelDtype
+from commands.options import Column, Device, Given, Holdout, Limit, ModelDtype, WordsOf
 
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Fractions of clips that lose a modality: those of the paper's Table 3."""
@@ -100,6 +100,7 @@ class AuditConfig:
     annotations: Annotations = None
     columns: Columns = None
     holdout: Holdout = None
+    words_of: WordsOf = None
     output: Annotated[AnyPath | None, Option(help="JSON file for everything that is found."), Given(Path | None)] = (
         None
     )
@@ -121,6 +122,7 @@ class EmbedConfig:
     annotations: Annotations = None
     columns: Columns = None
     holdout: Holdout = None
+    words_of: WordsOf = None
     on_missing: OnMissing = "raise"
     batch_size: Annotated[
         int, Option(min=1, help="Clips or captions per forward pass: the most clips that a kill can lose.")
@@ -166,6 +168,7 @@ class SourceConfig:
     annotations: Annotations = None
     columns: Columns = None
     holdout: Holdout = None
+    words_of: WordsOf = None
     on_missing: OnMissing = "raise"
     normalize: Annotated[bool, Option(help="Normalize embeddings that do not have unit norm.")] = False
     batch_size: Annotated[int, Option(min=1, help="Clips or captions per forward pass.")] = 32
@@ -308,7 +311,10 @@ class RunConfig(SourceConfig):
 
     def benchmark_settings(self) -> dict[str, Any]:
         """Return how the benchmark is read: keyword arguments of [`~eval.benchmarks.load_split`]."""
-        return {name: getattr(self, name) for name in ("captions", "annotations", "on_missing", "columns", "holdout")}
+        return {
+            name: getattr(self, name)
+            for name in ("captions", "annotations", "on_missing", "columns", "holdout", "words_of")
+        }
 
     def reading(self) -> dict[str, Any]:
         """Return how clips are read, keyword arguments of both stages."""

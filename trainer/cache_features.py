@@ -25,7 +25,7 @@ import typer
 from tqdm.auto import tqdm
 
 from commands.errors import say, user_errors
-from commands.options import Column, Holdout, Limit
+from commands.options import Column, Holdout, Limit, WordsOf
 from gallery.embedding import check_reading, in_background
 from gallery.files import naming, write_json
 from gallery.provenance import versions
@@ -299,6 +299,7 @@ def main(
     split: Annotated[str, typer.Option(help="Split that is trained on.")] = "train",
     column: Column = None,
     holdout: Holdout = None,
+    words_of: WordsOf = None,
     views: Annotated[int, typer.Option(help="Draws of frames, segments and crops per clip.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 50,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of the files.")] = "float16",
@@ -333,9 +334,10 @@ def main(
         network, processor = load_model(model, dtype=torch.float32)
         processor = sandboxed(processor, Limits.parse(limit or []))
         network.to(device_of_name(device))
+        own = {"columns": column and columns_of(column), "holdout": holdout, "words_of": words_of}
         description = cache_features(
             output,
-            load_benchmark(benchmark, root, split, columns=column and columns_of(column), holdout=holdout),
+            load_benchmark(benchmark, root, split, **own),
             network,
             processor,
             views=views,

@@ -55,6 +55,10 @@ class RunArguments:
         default=None,
         metadata={"help": "Of `own`: the share of its clips that is the split test; train has the others."},
     )
+    words_of: str | None = field(
+        default=None,
+        metadata={"help": "Of `own`: a gallery of its files, whose transcripts and languages of subtitles count."},
+    )
     aggregation: str | None = field(
         default=None,
         metadata={
@@ -136,7 +140,8 @@ class RunArguments:
 
     def rows(self, split: str) -> Dataset:
         """Load a split of the data set."""
-        return load_benchmark(self.benchmark, self.root, split, columns=self.columns, holdout=self.holdout)
+        own = {"columns": self.columns, "holdout": self.holdout, "words_of": self.words_of}
+        return load_benchmark(self.benchmark, self.root, split, **own)
 
     @property
     def model_changes(self) -> dict[str, Any]:

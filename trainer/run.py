@@ -120,8 +120,12 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
     # Not at the top: few runs end so.
     from eval.run import RunConfig, evaluate
 
-    how = {"split": run.report_split, "columns": run.columns, "holdout": run.holdout, "on_error": run.on_error}
-    how |= {"device": str(args.device), "plugins": run.plugin.split(",") if run.plugin else ()}
+    how = {"split": run.report_split, "columns": run.columns, "holdout": run.holdout, "words_of": run.words_of}
+    how |= {
+        "on_error": run.on_error,
+        "device": str(args.device),
+        "plugins": run.plugin.split(",") if run.plugin else (),
+    }
     folder = Path(args.output_dir)
     _, table = evaluate(RunConfig(folder / "results", str(folder), run.benchmark, run.root, **how))
     show(*table.split("\n"))

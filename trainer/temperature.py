@@ -11,7 +11,7 @@ import torch
 import typer
 
 from commands.errors import say, user_errors
-from commands.options import Column, Device, Holdout, ModelDtype
+from commands.options import Column, Device, Holdout, ModelDtype, WordsOf
 
 RATIO = 1.5
 """Tau over the standard deviation of the backbone's scores of unmatched pairs."""
@@ -41,6 +41,7 @@ def main(
     split: Annotated[str, typer.Option(help="Split whose clips are read.")] = "train",
     column: Column = None,
     holdout: Holdout = None,
+    words_of: WordsOf = None,
     clips: Annotated[int, typer.Option(min=2, help="So many of its rows, the first ones.")] = 1000,
     aggregation: Annotated[str | None, typer.Option(help="Another score than the model's own.")] = None,
     device: Device = None,
@@ -58,7 +59,8 @@ def main(
         changes = {} if aggregation is None else {"aggregation": aggregation}
         network, processor = load_model(model, dtype_of_name(model_dtype), device_of_name(device), **changes)
         say(f"{model}: {said_of(network)}.")
-        rows = load_benchmark(benchmark, root, split, columns=column and columns_of(column), holdout=holdout)
+        own = {"columns": column and columns_of(column), "holdout": holdout, "words_of": words_of}
+        rows = load_benchmark(benchmark, root, split, **own)
         embeddings = embed_dataset(network, processor, rows.select(range(min(clips, len(rows)))))
         network.to("cpu")  # where the embeddings are, with what the score has learned
         scores = retrieval_scores(

@@ -42,6 +42,7 @@ def load_split(
     on_missing: str = "raise",
     columns: Mapping[str, str] | None = None,
     holdout: float | None = None,
+    words_of: str | os.PathLike | None = None,
 ) -> Split:
     """Load one split of a benchmark, with what the protocol says about it.
 
@@ -54,7 +55,8 @@ def load_split(
         on_missing (`str`, defaults to "raise"): what happens to clips without their files: "raise" stops, "leave_out"
             keeps them out of the gallery, logs them and names them in `left_out`.
         columns (`Mapping`, *optional*): columns of `FEATURES` to those of the user's own table.
-        holdout (`float`, *optional*): of a table of the user's own, the share that is the split "test".
+        holdout (`float`, *optional*), words_of (`str` or `os.PathLike`, *optional*): of a table of the user's own, see
+            [`~eval.benchmarks.own.load_own`].
     Returns:
         [`Split`].
     Raises:
@@ -71,7 +73,8 @@ def load_split(
         raise ValueError(f'`captions` must be "first" or "all", got {captions!r}.')
     if on_missing not in ("raise", "leave_out"):
         raise ValueError(f'`on_missing` must be "raise" or "leave_out", got {on_missing!r}.')
-    settings = {"captions": captions, "annotations": annotations, "columns": columns, "holdout": holdout}
+    settings = {"captions": captions, "annotations": annotations}
+    settings |= {"columns": columns, "holdout": holdout, "words_of": words_of}
     settings = {setting: value for setting, value in settings.items() if value is not None}
     unknown = sorted(set(settings) - set(benchmark.settings))
     if unknown:

@@ -30,7 +30,7 @@ class Benchmark:
         task (`str`): "retrieval": a query is a caption of a clip. "classification": a query is the label of a class,
             and equal captions are one query.
         processing (`Mapping`): what the protocol sets in a processor, see [`configure_processor`].
-        settings (`tuple[str, ...]`): which of "captions", "annotations", "columns" and "holdout" `load`
+        settings (`tuple[str, ...]`): which of "captions", "annotations", "columns", "holdout" and "words_of" `load`
             takes.
         describe (`Callable`, *optional*): `describe(root)` says what makes a generated benchmark again.
     """

@@ -13,7 +13,11 @@ from tqdm import tqdm
 from eval.benchmarks.columns import FEATURES, dataset_from_rows, find_media
 from eval.benchmarks.definition import Benchmark
 from gallery.decoding import SandboxedReader, num_processors
+from gallery.gallery import Gallery
+from gallery.media import is_as_known
+from gallery.subtitles import LANGUAGES
 from gallery.tables import KINDS, Row, distinct, is_table, rows_of_table
+from gallery.transcripts import Transcripts
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import names_subtitle_file
 
@@ -105,18 +109,8 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
     return list(clips.values())
 
 
-def _subtitle_of(path: Path) -> str | None:
-    """What search reads as the subtitle of a file: the path of the one beside it, or the words of a track inside."""
-    reader = SandboxedReader()
-    try:
-        first = next((words for words in reader.subtitles_of(path) if words.unread is None), None)
-        return None if first is None else reader.read_subtitle_of(path) if first.file is None else str(first.file)
-    except (MediaError, OSError):  # reading the clip says what is wrong
-        return None
-
-
 def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> None:
-    """Find the files of clips whose table has no column of videos, of sounds or of subtitles."""
+    """Find the files of clips whose table has no column of videos or of sounds."""
     ids = [clip["video_id"] for clip in clips]
     videos = {} if "video_path" in known else find_media(folder / "videos", ids)
     audios = {} if "audio_path" in known else find_media(folder / "audios", ids)
@@ -130,13 +124,32 @@ def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> N
             clip["video_path"] = clip["video_path"] or f"videos/{video_id}.*"  # which is then found to be missing
         if names_subtitle_file(clip["subtitle"]):
             clip["subtitle"] = str(folder.absolute() / clip["subtitle"])
-    if "subtitle" not in known:
-        silent = [clip for clip in clips if clip["video_path"] is not None]
-        with ThreadPoolExecutor(num_processors()) as pool:
-            files = [folder.absolute() / clip["video_path"] for clip in silent]
-            found = tqdm(pool.map(_subtitle_of, files), "Subtitles", len(files), unit="file", delay=2)
-            for clip, subtitle in zip(silent, found, strict=True):
-                clip["subtitle"] = subtitle
+
+
+def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | None) -> None:
+    """Find what is said in clips whose table has no column of subtitles."""
+    seen = [clip for clip in clips if clip["video_path"] is not None]
+    files = [os.path.realpath(folder.absolute() / clip["video_path"]) for clip in seen]
+    known = {} if gallery is None else gallery.files_at(files)
+    languages = () if gallery is None else gallery.metadata.get(LANGUAGES, ())
+    reader = SandboxedReader(languages=languages)
+
+    def words_of(path: str) -> str | None:
+        """What search reads: a transcript, the path of a subtitle file, or the words of a track inside."""
+        if path in known and is_as_known(path, known[path], languages):
+            heard = Transcripts(gallery.path).with_words(known[path].sha256)
+            if heard is not None:
+                return str(heard)
+        try:
+            first = next((words for words in reader.subtitles_of(path) if words.unread is None), None)
+            return None if first is None else reader.read_subtitle_of(path) if first.file is None else str(first.file)
+        except (MediaError, OSError):  # reading the clip says what is wrong
+            return None
+
+    with ThreadPoolExecutor(num_processors()) as pool:
+        found = tqdm(pool.map(words_of, files), "Subtitles", len(files), unit="file", delay=2)
+        for clip, words in zip(seen, found, strict=True):
+            clip["subtitle"] = words
 
 
 def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict[str, str]:
@@ -181,6 +194,7 @@ def load_own(
     captions: str = "all",
     columns: Mapping[str, str] | None = None,
     holdout: float | None = None,
+    words_of: str | os.PathLike | None = None,
     on_missing: str = "raise",
 ) -> tuple[Dataset, list[str]]:
     """
@@ -201,6 +215,8 @@ def load_own(
         captions (`str`, defaults to "all"): a row per caption, or only the "first" of each clip.
         holdout (`float`, *optional*): in (0, 1), the share of clips that the split "test" has; "train" has the others.
             A hash of its id tells on which side a clip is.
+        words_of (`str` or `os.PathLike`, *optional*): a gallery of these files, whose transcripts, and languages of
+            subtitles, count as in a search.
         columns (`Mapping`, *optional*): columns of `FEATURES` to those of the table, where their names differ.
             Paths are relative to the folder of the file; for a data set of the Hub, to the working directory.
         on_missing (`str`, defaults to "raise"): or "leave_out": clips whose files are not all there.
@@ -226,6 +242,8 @@ def load_own(
     if holdout is not None:
         clips = _one_side(clips, split, holdout, str(root))
     _find_files(clips, {name for name in columns if columns[name] in names}, folder)
+    if columns["subtitle"] not in names:
+        _find_words(clips, folder, None if words_of is None else Gallery.open(words_of))
     rows = [
         clip | {"caption": caption}
         for clip in clips
@@ -234,6 +252,6 @@ def load_own(
     return dataset_from_rows(rows, folder, on_missing)
 
 
-OWN = Benchmark("own", load_own, settings=("captions", "columns", "holdout"))
+OWN = Benchmark("own", load_own, settings=("captions", "columns", "holdout", "words_of"))
 
 __all__ = ["OWN", "load_own"]
