@@ -12,10 +12,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import lists_of, presence_of, stacked, strings, taken, texts_of
+from gallery.columns import gram_of, listed, lists_of, presence_of, stacked, strings, taken, texts_of
 from gallery.described import Described, score_options_of
 from gallery.exact.blocks import Block, blocks_of, in_one_block
 from gallery.exact.ranking import Ranking, rank
@@ -24,6 +25,7 @@ from gallery.hits import Hit, Hits, Results
 from gallery.querying import QueryModel, check_texts, check_vectors, load_query_model, query_like
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
+from gallery.storage import DamagedFileError
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 _QUERY_BLOCK = 1024
 _LOADING = Lock()
 _WEIGHTS_AT_ONCE = 1024  # hits whose vectors are copied for them
+_GRAM_TOLERANCE = 1e-6  # to which sums in another order agree
 _FILTERS = 8  # of which it is remembered what fulfils them
 
 
@@ -398,6 +401,15 @@ class FolderSearcher(Described):
             first += block.num_there
         return limited
 
+    def _check_as_written(self, table: pa.Table, embeds: torch.Tensor) -> None:
+        """Raise a DamagedFileError unless the vectors of hits have the norms and cosines they had when written."""
+        held = stacked(table, ["gram"]).view(-1, len(MODALITIES), len(MODALITIES))
+        wrong = ~((gram_of(embeds.unbind(1)) - held).abs().amax(dim=(1, 2)) <= _GRAM_TOLERANCE)  # nor NaN
+        if wrong.any():
+            names = texts_of(table, "clip_id")
+            told = listed([names[row] for row in wrong.nonzero()[:, 0].tolist()])
+            raise DamagedFileError(self.path, f"holds vectors that are not as they were written, of {told}", self.path)
+
     def _hits(
         self, queries: torch.Tensor, ranking: Ranking, method: str, weighing: Mapping[str, Any], seen: tuple[bool, ...]
     ) -> list[list[Hit]]:
@@ -406,8 +418,10 @@ class FolderSearcher(Described):
         if not is_hit.any():
             return [[] for _ in queries]
         rows, places = ranking.rows[is_hit].unique(return_inverse=True)
-        names = ("clip_id", "presence", "problems", *MODALITIES)
+        names = ("clip_id", "presence", "problems", "gram", *MODALITIES)
         table = taken((part.table for part in self.gallery.parts), rows.numpy(), names)
+        embeds = stacked(table, MODALITIES)
+        self._check_as_written(table, embeds)
         mask, problems = presence_of(table), map(tuple, lists_of(table, "problems"))
         clips = [
             (name, present, self.gallery.place_of(name), told)
@@ -415,7 +429,7 @@ class FolderSearcher(Described):
         ]
         weights: Iterable[dict[str, float] | None] = repeat(None, len(places))
         if METHODS[method].weights == "query":
-            embeds, looked_at = stacked(table, MODALITIES), mask & torch.tensor(seen)
+            looked_at = mask & torch.tensor(seen)
             pairs = zip(
                 *(numbers.split(_WEIGHTS_AT_ONCE) for numbers in (is_hit.nonzero()[:, 0], places)), strict=True
             )

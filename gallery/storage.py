@@ -18,7 +18,9 @@ import hashlib
 import io
 import json
 import re
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -308,6 +310,41 @@ def verify(folder: Path) -> int:
     return sum(shard.bytes for entries in shards.values() for shard in entries)
 
 
+def damaged_shards(folder: Path, found: dict[tuple[Path, Shard, int], str | None], rest: float) -> list[str]:
+    """
+    Compare the files of a gallery with their hashes, one after the other, while it is in use.
+
+    Args:
+        folder (`Path`): the gallery.
+        found (`dict`): what is wrong with each file, as it was last changed, that was compared before, `None` with
+            one that is whole; those that are compared now are added, and those that are no more are taken out.
+        rest (`float`): so many times as long as comparing a file takes, nothing is read afterwards.
+
+    Returns:
+        What is wrong with files of the gallery as it is now.
+
+    Raises:
+        FileNotFoundError: there is no gallery.
+        ValueError: the manifest cannot be read.
+    """
+    shards = [(folder / name, shard) for name, entries in read_manifest(folder)[1].items() for shard in entries]
+    before = dict(found)
+    found.clear()
+    for table, shard in shards:
+        with suppress(FileNotFoundError):  # a writer replaced it, or who opens the gallery is told
+            key, begun = (table, shard, (table / shard.file).stat().st_mtime_ns), time.monotonic()
+            if key in before:
+                found[key] = before[key]
+                continue
+            try:
+                map_shard(table, shard, verified=True).table  # noqa: B018 - compared when it is read
+                found[key] = None
+            except DamagedFileError as error:
+                found[key] = str(error)
+            time.sleep(rest * (time.monotonic() - begun))
+    return [wrong for wrong in found.values() if wrong is not None]
+
+
 def has_lost_its_manifest(folder: Path) -> bool:
     """Whether a folder holds tables of a gallery, but no manifest that names their files."""
     # In this order: a writer places the manifest first.
@@ -342,6 +379,7 @@ __all__ = [
     "Shard",
     "Snapshot",
     "check_not_lost",
+    "damaged_shards",
     "derived_is_whole",
     "has_lost_its_manifest",
     "is_as_signed",

@@ -66,8 +66,9 @@ async def no_icon() -> Response:
 
 @asynccontextmanager
 async def _running(app: FastAPI) -> AsyncIterator[None]:
-    """Embed what comes, as long as the service runs."""
+    """Watch over the gallery, and embed what comes, as long as the service runs."""
     service: routes.Service = app.state.service
+    service.archive.source.start()
     if service.uploads is not None:
         service.uploads.start()
     try:
@@ -75,6 +76,7 @@ async def _running(app: FastAPI) -> AsyncIterator[None]:
     finally:
         if service.uploads is not None:
             service.uploads.stop()
+        service.archive.source.stop()
         service.threads.end()
 
 

@@ -152,6 +152,12 @@ class Source(ABC):
         self.name, self._model, self._fingerprint = name, model, fingerprint
         self.problem: str | None = None  # why what is there now is not what is served
 
+    def start(self) -> None:  # noqa: B027 - an engine watches over itself
+        """Begin to watch over what is there, if it needs that."""
+
+    def stop(self) -> None:  # noqa: B027
+        """End that."""
+
     @abstractmethod
     def check_method(self, method: str) -> None:
         """Raise a ValueError unless what is there can be searched by a score."""

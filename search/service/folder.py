@@ -6,9 +6,10 @@ import math
 import os
 import re
 import time
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock, Thread
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from gallery.columns import from_utf8, lists_of, presence_of, texts_of, to_utf8
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.gallery import Gallery, folder_of_all
 from gallery.hits import Hit, Hits
-from gallery.storage import MANIFEST
+from gallery.storage import MANIFEST, Shard, damaged_shards
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place
@@ -36,7 +37,12 @@ logger = logging.getLogger(__name__)
 _KEY_BYTES = 8
 _KEY = re.compile(rf"[0-9a-f]{{{2 * _KEY_BYTES}}}", re.ASCII)
 _CHANGED = "The gallery has changed on disk and cannot be opened, as the log says. It is served as it was."
+_DAMAGED = "Files of the gallery are not as they were written, as the log says. `scalar repair` keeps what is whole."
 _RETRY_SECONDS = 5.0  # after which a state that could not be opened is tried again
+
+
+_VERIFY_SECONDS = 30.0  # after which new files are compared with their hashes
+_REST = 9.0  # so many times as long as that takes nothing is read
 
 
 def _key_of(name: str) -> bytes:
@@ -209,8 +215,27 @@ class Folder(Source):
         super().__init__(plain(name or self.folder.name, "utf-8"), model, fingerprint)
         self.uploads = self.folder.with_name(self.folder.name + "-uploads")
         self._opening, self._retry = Lock(), 0.0
+        self._ended, self._damage = Event(), []
         self._stamp = self._look()
         self._view = self._open()
+
+    def start(self) -> None:
+        """Begin to compare the files of the gallery with their hashes, and those of later states."""
+        Thread(target=self._verify, daemon=True).start()
+
+    def stop(self) -> None:
+        """End that."""
+        self._ended.set()
+
+    def _verify(self) -> None:
+        found: dict[tuple[Path, Shard, int], str | None] = {}
+        while not self._ended.is_set():
+            with suppress(OSError, ValueError):  # which `view` tells
+                damage = damaged_shards(self.folder, found, _REST)
+                for wrong in set(damage) - set(self._damage):
+                    logger.error("%s", wrong)
+                self._damage = damage
+            self._ended.wait(_VERIFY_SECONDS)
 
     def check_method(self, method: str) -> None:
         """Raise a ValueError unless a score is known: each can be computed of what is in a folder."""
@@ -249,7 +274,12 @@ class Folder(Source):
         """What is told of the gallery."""
         gallery = self.view().gallery
         shares = gallery.modality_mask.double().mean(0).tolist() if len(gallery) else [0.0] * len(MODALITIES)
-        return Summary(gallery, len(gallery), dict(zip(MODALITIES, shares, strict=True)), problem=self.problem)
+        return Summary(
+            gallery,
+            len(gallery),
+            dict(zip(MODALITIES, shares, strict=True)),
+            problem=self.problem or (_DAMAGED if self._damage else None),
+        )
 
     def clip_of(self, key: str) -> tuple[FolderView, str]:
         """The last state, and the clip of a key in it."""

@@ -422,6 +422,26 @@ def test_a_single_flipped_bit_is_found_by_verifying(tmp_path):
         Gallery.open(tmp_path).verify()
 
 
+def test_a_hit_whose_vectors_have_changed_is_not_shown(tmp_path):
+    write(tmp_path, make_clips(40))
+    queries, (file,) = make_queries(4), (tmp_path / "clips").glob("*.arrow")
+    best = Gallery.open(tmp_path).search(queries, k=1)
+    whole, gallery = file.read_bytes(), Gallery.open(tmp_path)
+    row = gallery.clip_ids.index(best[0][0].clip_id)
+    modality = gallery.modality_mask[row].long().argmax()
+    vector = gallery.modality_embeds()[row, modality].numpy()
+    place = whole.index(vector.tobytes())
+    size = vector.itemsize
+    for byte, bit in ((size - 2, 0), (size - 1, 7), (vector.nbytes - 1, 3)):  # of a number, of a sign, of an exponent
+        raw = bytearray(whole)
+        raw[place + byte] ^= 1 << bit
+        file.write_bytes(raw)
+        with pytest.raises(ValueError, match=f"not as they were written.*'{best[0][0].clip_id}'.*scalar repair"):
+            Gallery.open(tmp_path).search(queries, k=40)
+    file.write_bytes(whole)
+    assert [hits[0].clip_id for hits in Gallery.open(tmp_path).search(queries, k=1)] == [h[0].clip_id for h in best]
+
+
 def test_in_verify_mode_a_file_is_compared_when_it_is_first_read(tmp_path):
     write(tmp_path, make_clips(40), make_clips(40, seed=1))
     first, second = sorted((tmp_path / "clips").glob("*.arrow"))

@@ -990,3 +990,29 @@ def test_a_second_service_that_takes_files_for_a_gallery_is_refused(taking, plac
 def test_errors_name_what_helps(client):
     told = json.dumps([search(client, code=422, k=0), search(client, code=422, modalities=["smell"])])
     assert "`k`" in told and "'audio'" in told
+
+
+def test_a_file_that_was_changed_is_told_and_what_it_holds_is_not_shown(tmp_path, monkeypatch, caplog):
+    write_gallery(tmp_path)
+    (file,) = (tmp_path / "gallery" / "clips").glob("*.arrow")
+    raw = bytearray(file.read_bytes())
+    gallery = Gallery.open(tmp_path / "gallery")
+    vector = gallery.modality_embeds()[0, gallery.modality_mask[0].long().argmax()].numpy().tobytes()
+    raw[raw.index(vector) + 7] ^= 1
+    monkeypatch.setattr("search.service.folder._VERIFY_SECONDS", 0.05)
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        assert client.get("/api/gallery").json()["problem"] is None
+        file.with_suffix(".new").write_bytes(raw)
+        file.with_suffix(".new").rename(file)
+        with GalleryWriter(tmp_path / "gallery") as writer:
+            writer.metadata = writer.metadata | {"query_temperature": 0.2}  # so that it is opened anew
+            writer.commit()
+        told = client.post("/api/search", json={"query": "a dog", "k": 50})
+        assert told.status_code == 500 and told.json() == {
+            "error": "A file of the gallery is damaged; the log of the service names it."
+        }
+        stop = time.monotonic() + 20
+        while not client.get("/api/gallery").json()["problem"]:
+            assert time.monotonic() < stop
+        assert "not as they were written" in client.get("/api/gallery").json()["problem"]
+    assert f"{file} has changed since it was written" in caplog.text
