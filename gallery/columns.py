@@ -39,8 +39,8 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.exact.codes import Codes, encode
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import CONCATENATIONS
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
 """Columns of what the concatenation heads of some checkpoints give."""

@@ -12,7 +12,7 @@ import torch
 from gallery.columns import CONCAT_COLUMNS, clip_table, query_table
 from gallery.files import read_json
 from gallery.storage import MANIFEST, Part, check_not_lost
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 

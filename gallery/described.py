@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import CALIBRATION, check_calibration
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
 

@@ -10,13 +10,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from gallery.decoding import Stop
-from modeling_scalar.processing_scalar import Clip
+
+if TYPE_CHECKING:
+    from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+
+    from modeling_scalar.processing_scalar import Clip
 
 Item, Result, Note = TypeVar("Item"), TypeVar("Result"), TypeVar("Note")
 
@@ -57,7 +60,7 @@ class Batch:
 
     notes: list[Any]
     embeddable: list[int]
-    features: BatchFeature | None
+    features: "BatchFeature | None"
 
 
 def in_batches(items: Iterable[Item], batch_size: int) -> Iterator[list[Item]]:
@@ -72,9 +75,9 @@ def batches_ahead(batch_size: int, num_workers: int) -> int:
 
 
 def read_batches(
-    processor: ProcessorMixin,
+    processor: "ProcessorMixin",
     items: Iterable[Item],
-    read: Callable[[Item], tuple[Note, Clip | None]],
+    read: "Callable[[Item], tuple[Note, Clip | None]]",
     batch_size: int,
     num_workers: int,
 ) -> Generator[Batch, None, None]:
@@ -91,9 +94,9 @@ def read_batches(
 
 
 def read_in_batches(
-    processor: ProcessorMixin,
+    processor: "ProcessorMixin",
     batches: Iterable[Sequence[Item]],
-    read: Callable[[Item], tuple[Note, Clip | None]],
+    read: "Callable[[Item], tuple[Note, Clip | None]]",
     num_workers: int,
     ahead: int,
 ) -> Generator[Batch, None, None]:
@@ -143,7 +146,7 @@ def _unit(embeds: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def embed_clips(
-    model: PreTrainedModel, features: BatchFeature
+    model: "PreTrainedModel", features: "BatchFeature"
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """
     Embed one batch of clips; each tower of pictures and sound runs once.
@@ -195,9 +198,9 @@ class Embedded:
 
 
 def embed_batches(
-    model: PreTrainedModel,
-    processor: ProcessorMixin,
-    read: Callable[[Item], tuple[Note, Clip | None]],
+    model: "PreTrainedModel",
+    processor: "ProcessorMixin",
+    read: "Callable[[Item], tuple[Note, Clip | None]]",
     num_workers: int,
     batches: Iterable[Sequence[Item]],
     ahead: int,
@@ -216,13 +219,13 @@ def embed_batches(
 
 
 @torch.no_grad()
-def embed_fused(model: PreTrainedModel, features: BatchFeature) -> torch.Tensor:
+def embed_fused(model: "PreTrainedModel", features: "BatchFeature") -> torch.Tensor:
     """Embed what `fuse` of a processor made of clips: `torch.FloatTensor` `(batch, dim)`, unit norm, on the CPU."""
     return _unit(model.get_fused_features(**features.to(model.device, model.dtype)))
 
 
 @torch.no_grad()
-def embed_captions(model: PreTrainedModel, processor: ProcessorMixin, captions: Sequence[str]) -> torch.Tensor:
+def embed_captions(model: "PreTrainedModel", processor: "ProcessorMixin", captions: Sequence[str]) -> torch.Tensor:
     """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU.
 
     `(batch, 3, dim)` by a model of which each modality meets a vector of its own.

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.columns import from_utf8
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 DURATION, DATE = "duration", "date"
 """What may be unknown of a clip."""

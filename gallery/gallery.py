@@ -53,7 +53,7 @@ from gallery.storage import verify as verify_files
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from gallery.writing import Writer
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
     from gallery.querying import QueryModel

@@ -6,15 +6,17 @@ at full size, and are never held.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from gallery.embedding import Batch
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.processing_scalar import Clip
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+
+if TYPE_CHECKING:
+    from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 POLICIES = ("absent", "zeros")
 """What the cross-encoder reads of a modality that is masked or missing: no tokens, or those of zero states."""
@@ -78,18 +80,20 @@ def _is_shown(views: torch.Tensor) -> torch.BoolTensor:
     return (views[..., None] >> torch.arange(len(MODALITIES))).bitwise_and(1).bool()
 
 
-def _tower_features(model: PreTrainedModel, batch: BatchFeature, modality_mask: torch.Tensor) -> dict:
+def _tower_features(model: "PreTrainedModel", batch: "BatchFeature", modality_mask: torch.Tensor) -> dict:
     inputs = {name: batch[name] for name in _INPUTS.values() if name in batch}
     return model.get_tower_features(**inputs, modality_mask=modality_mask) if inputs else {}
 
 
-def _clip_inputs(model: PreTrainedModel, batch: BatchFeature, modality_mask: torch.Tensor) -> dict:
+def _clip_inputs(model: "PreTrainedModel", batch: "BatchFeature", modality_mask: torch.Tensor) -> dict:
     """What condition tokens are made of: the outputs of the towers, computed once, and the subtitles."""
     return _tower_features(model, batch, modality_mask) | {name: batch[name] for name in _SUBTITLES if name in batch}
 
 
-def _blank_features(model: PreTrainedModel, processor: ProcessorMixin) -> dict[str, torch.Tensor]:
+def _blank_features(model: "PreTrainedModel", processor: "ProcessorMixin") -> dict[str, torch.Tensor]:
     """What the towers would give for one clip, as zeros: every clip has as many frames, segments and tokens."""
+    from modeling_scalar.processing_scalar import Clip  # transformers come with it
+
     clip = Clip(frames=np.zeros((1, 32, 32, 3), np.uint8), waveform=np.zeros(16_000, np.float32))
     batch = processor(clips=[clip]).to(model.device)
     features = _tower_features(model, batch, batch["modality_mask"])
@@ -97,7 +101,7 @@ def _blank_features(model: PreTrainedModel, processor: ProcessorMixin) -> dict[s
 
 
 def _condition_states(
-    model: PreTrainedModel, clips: dict, blank: dict, rows: torch.Tensor, view: int
+    model: "PreTrainedModel", clips: dict, blank: dict, rows: torch.Tensor, view: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Condition tokens of some clips of a batch, all in the same view, and their mask."""
     inputs = {}
@@ -111,8 +115,8 @@ def _condition_states(
 
 
 def _match_pairs(
-    model: PreTrainedModel,
-    text: BatchFeature,
+    model: "PreTrainedModel",
+    text: "BatchFeature",
     conditions: tuple[torch.Tensor, torch.Tensor],
     captions: torch.Tensor,
     clips: torch.Tensor,
@@ -134,7 +138,7 @@ def _match_pairs(
 
 
 def _match_batch(
-    model: PreTrainedModel, text: BatchFeature, clips: dict, blank: dict, requests: torch.Tensor, size: int
+    model: "PreTrainedModel", text: "BatchFeature", clips: dict, blank: dict, requests: torch.Tensor, size: int
 ) -> torch.FloatTensor:
     """Match logits of a batch of clips; the second column of `requests` is a row of the batch."""
     captions, rows, views = requests.unbind(dim=1)
@@ -147,7 +151,7 @@ def _match_batch(
     return logits
 
 
-def _needed(views: torch.Tensor, rows: torch.Tensor, batch: BatchFeature, names: list[str]) -> torch.BoolTensor:
+def _needed(views: torch.Tensor, rows: torch.Tensor, batch: "BatchFeature", names: list[str]) -> torch.BoolTensor:
     """What of each clip of a batch some view shows, (clips, 3); the towers need not read the rest."""
     needed = torch.zeros(len(names), len(MODALITIES), dtype=torch.bool)
     for index, shown in enumerate(_is_shown(views).unbind(dim=1)):
@@ -163,8 +167,8 @@ def _needed(views: torch.Tensor, rows: torch.Tensor, batch: BatchFeature, names:
 
 @torch.no_grad()
 def match_logits(
-    model: PreTrainedModel,
-    processor: ProcessorMixin,
+    model: "PreTrainedModel",
+    processor: "ProcessorMixin",
     names: Sequence[str],
     captions: list[str],
     requests: torch.Tensor,

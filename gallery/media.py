@@ -13,8 +13,7 @@ from typing import TypeVar
 from gallery.columns import MediaFile
 from gallery.decoding.pool import check_not_stopped
 from gallery.subtitles import find_sidecar
-from modeling_scalar.media_scalar import MediaError, check_file
-from modeling_scalar.processing_scalar import names_subtitle_file
+from modeling_scalar.media_scalar import MediaError, check_file, names_subtitle_file
 
 _PATIENCE = 240.0  # seconds that a drive may take for what is asked of it: as long as a decoder may wait
 _PIECE = 2**23  # bytes that are read at a time

@@ -22,8 +22,6 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 
-from modeling_scalar.devices import device_of_name
-
 Share, Result = TypeVar("Share"), TypeVar("Result")
 Compute = Callable[[Iterable[Share], int], Generator[Result, None, None]]
 """From batches to their results, in order; asks for so many more, the number, before it gives one."""
@@ -79,7 +77,9 @@ class Crew:
         order.
         """
         if self._state is None:
-            return device_of_name(None)
+            from modeling_scalar.devices import default_device  # transformers come with it
+
+            return default_device()
         return torch.device("cpu") if self._state.device.type == "cpu" else self._state.device
 
     def __enter__(self) -> "Crew":

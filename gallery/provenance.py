@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub import HfApi, constants, snapshot_download
-from transformers import PreTrainedModel
 
 from gallery.files import read_json
-from modeling_scalar.model_identity import NOT_NEEDED, identify
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _PACKAGES = ("transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
@@ -36,6 +37,8 @@ class Download:
 
 def pending_download(model: str | os.PathLike) -> Download | None:
     """Ask the Hub what it would transfer of a model; `None` for a folder, for nothing, and without an answer."""
+    from modeling_scalar.model_identity import NOT_NEEDED
+
     if constants.HF_HUB_OFFLINE or Path(model).exists():
         return None
     try:
@@ -99,7 +102,7 @@ def _json_number(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def describe(model: PreTrainedModel, model_path: str | os.PathLike, **settings: Any) -> dict[str, Any]:
+def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings: Any) -> dict[str, Any]:
     """
     Describe what embeddings are made from, for the `metadata` of a gallery.
 
@@ -112,6 +115,8 @@ def describe(model: PreTrainedModel, model_path: str | os.PathLike, **settings: 
     Returns:
         `dict`: of what JSON can hold. An infinite `query_temperature` is the string `"inf"`, which `float` reads.
     """
+    from modeling_scalar.model_identity import identify  # transformers come with it
+
     identity = identify(model_path)
     return {
         "model": str(model_path),

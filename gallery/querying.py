@@ -6,19 +6,20 @@ Shapes: Q queries, D dimensions.
 import os
 from collections.abc import Sequence
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import normalize
-from transformers import PreTrainedModel, ProcessorMixin
 
 import modeling_scalar
 from gallery.columns import off_unit
 from gallery.described import Described
 from gallery.embedding import embed_captions
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.devices import device_of_name, dtype_of_name
-from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import METHODS, WEIGHING, find_method
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, ProcessorMixin
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -70,7 +71,7 @@ class QueryModel:
         model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`).
     """
 
-    def __init__(self, model: PreTrainedModel, processor: ProcessorMixin):
+    def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin"):
         self.model, self.processor, self.lock = model, processor, Lock()
         # A gallery has its own temperature, scale and offset of modalities.
         options = {name: value for name, value in model.score_options().items() if name not in WEIGHING}
@@ -99,6 +100,10 @@ def load_query_model(
         FileNotFoundError: it is not there.
         ValueError: the gallery does not say which model made it and none is named, or another one made it.
     """
+    # Not at the top: transformers come with them, which nothing else that a gallery is asked needs.
+    from modeling_scalar.devices import device_of_name, dtype_of_name
+    from modeling_scalar.model_identity import identify
+
     revision = searcher.model_revision if model is None else None
     model = model or searcher.model
     if model is None:

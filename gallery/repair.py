@@ -36,7 +36,7 @@ from gallery.storage import (
 )
 from gallery.windows import PARTLY, place_of_clip, whole_files
 from gallery.writing import Writer
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 DAMAGED = "damaged"
 """The folder for what is damaged."""

@@ -12,10 +12,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
 from gallery.decoding import num_processors, sandboxed
 from gallery.embedding import Batch, read_batches
@@ -25,8 +24,12 @@ from gallery.media import has_given_words, is_as_known
 from gallery.querying import QueryModel
 from gallery.transcripts import Transcripts
 from gallery.windows import Place
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.processing_scalar import Clip
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from modeling_scalar.processing_scalar import Clip
 
 _BATCH_SIZE = 8
 _TOLD = 3  # clips that are named of those that keep their place
@@ -87,7 +90,7 @@ def places_of(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
 # Of a gallery -------------------------------------------------------------------------------------------------------
 
 
-def check_can_match(model: PreTrainedModel) -> None:
+def check_can_match(model: "PreTrainedModel") -> None:
     """Raise a ValueError unless a model has a cross-encoder."""
     if not getattr(model.config, "has_cross_attention", False):
         raise ValueError(
@@ -153,7 +156,7 @@ def rerank(
 
     processor = sandboxed(query_model.processor, languages=languages)
 
-    def read(name: str) -> tuple[str, Clip | None]:
+    def read(name: str) -> "tuple[str, Clip | None]":
         shown = _shown(views[rows[name]], condition_on)
         clip, reason = _read(processor, places[name], files, shown, transcripts, media_of)
         if reason is not None:
@@ -193,7 +196,7 @@ def _read(
     needed: Sequence[str],
     transcripts: Transcripts | None,
     media_of: Callable[[Place], str | None],
-) -> tuple[Clip | None, str | None]:
+) -> "tuple[Clip | None, str | None]":
     """A clip as it was when it was embedded, or why it cannot be had."""
     known = files.get(place.path)
     if known is None:

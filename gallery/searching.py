@@ -29,9 +29,9 @@ from gallery.storage import DamagedFileError
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
     from gallery.gallery import Gallery

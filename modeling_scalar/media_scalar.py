@@ -182,6 +182,15 @@ def find_sidecar(path: AnyPath) -> Path | None:
     return next(filter(os.path.exists, files), None)  # where a name that is too long for the file system is not one
 
 
+def names_subtitle_file(subtitle: Any) -> bool:
+    """Whether a subtitle is the path of a subtitle file, not the words themselves."""
+    return isinstance(subtitle, os.PathLike) or (
+        isinstance(subtitle, str)
+        and subtitle.lower().endswith((".srt", ".vtt", ".ass", ".ssa"))
+        and "\n" not in subtitle
+    )
+
+
 def join_lines(lines: Iterable[str]) -> str:
     """Join cue lines to one string; a line that repeats the one before it (rolling captions) counts once."""
     lines = filter(None, (" ".join(line.split()) for line in lines))
@@ -335,4 +344,4 @@ class MediaReader:
         return self.read_subtitle_track(path, window) if sidecar is None else self.read_subtitle(sidecar, window)
 
 
-__all__ = ["SAMPLING_RATE", "MediaError", "MediaReader", "Window", "check_file", "find_sidecar", "resample"]
+__all__ = ["SAMPLING_RATE", "MediaError", "MediaReader", "Window", "check_file", "names_subtitle_file", "resample"]

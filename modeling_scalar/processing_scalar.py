@@ -24,7 +24,7 @@ from transformers.utils import logging
 from .configuration_scalar import MODALITIES, in_package
 from .feature_extraction_scalar import ScalarAudioKwargs, check_sampling_rate, list_waveforms, to_waveform
 from .image_processing_scalar import ScalarImageProcessorKwargs, frame_indices, is_picture, to_batch, to_frames, whole
-from .media_scalar import MediaError, MediaReader, Window
+from .media_scalar import MediaError, MediaReader, Window, names_subtitle_file
 
 logger = logging.get_logger(__name__)
 
@@ -106,15 +106,6 @@ def take_frames(
         return to_frames(video)
     indices = frame_indices(len(video), num_frames, training, generator)
     return to_frames([video[index] for index in indices] if is_list else video[indices])
-
-
-def names_subtitle_file(subtitle: Any) -> bool:
-    """Whether a subtitle is the path of a subtitle file, not the words themselves."""
-    return isinstance(subtitle, os.PathLike) or (
-        isinstance(subtitle, str)
-        and subtitle.lower().endswith((".srt", ".vtt", ".ass", ".ssa"))
-        and "\n" not in subtitle
-    )
 
 
 def printable(text: str) -> str:
@@ -556,4 +547,4 @@ def scatter(present: torch.Tensor, rows: Sequence[torch.Tensor], fill: float = 0
 
 ScalarProcessor.register_for_auto_class("AutoProcessor")
 
-__all__ = ["FROM_VIDEO", "Clip", "ScalarProcessor", "names_subtitle_file", "printable", "scatter", "take_frames"]
+__all__ = ["FROM_VIDEO", "Clip", "ScalarProcessor", "printable", "scatter", "take_frames"]

@@ -82,6 +82,7 @@ def query(config: QueryConfig) -> None:
     from gallery.hits import remarks_of
 
     from .engine.address import is_address
+    from .running import ask_served
 
     wanted = Filter(
         config.path, config.min_duration, config.max_duration, config.after, config.before, config.has, config.lacks
@@ -91,7 +92,11 @@ def query(config: QueryConfig) -> None:
         if is_address(config.gallery):
             searcher.check_asked(config.rerank, wanted)
         if config.like is None:
-            searcher.load_model(config.model, config.device, config.model_dtype)
+            own = (config.model, config.device, config.model_dtype, config.rerank)
+            fingerprint = searcher.metadata.get("fingerprint") if own == (None,) * len(own) else None
+            searcher.query_model = ask_served(config.gallery, fingerprint, config.texts)
+            if searcher.query_model is None:
+                searcher.load_model(config.model, config.device, config.model_dtype)
             options |= {"rerank": config.rerank, "fusion_weight": config.fusion_weight}
             results = searcher.search(list(config.texts), config.k, config.temperature, **options)
         else:
@@ -157,10 +162,11 @@ def serve(config: ServeConfig) -> None:
     from modeling_scalar.model_identity import identify
 
     from .engine.address import is_address
+    from .running import TOKEN_VARIABLE, announced
     from .service.archive import Archive
     from .service.folder import Folder
     from .service.keeper import keep_running
-    from .service.server import TOKEN_VARIABLE, address_of, is_loopback, listen, make_server, read_token
+    from .service.server import address_of, is_loopback, listen, make_server, read_token
 
     # All that can be wrong is told before the model is loaded, which takes longest.
     secret = read_token(config.token_file)
@@ -206,6 +212,7 @@ def serve(config: ServeConfig) -> None:
             sys.stdout.flush()
 
         service = build_app(archive, uploads, token, (config.host, *config.hostname), config.public)
+        held.enter_context(announced(config.gallery, address_of(listener)))
         make_server(service, tell).run(sockets=[listener])
 
 
@@ -215,7 +222,7 @@ def info(config: InfoConfig) -> None:
     from gallery.gallery import Gallery
     from gallery.transcripts import Transcripts
     from gallery.windows import SEGMENT, UNFINISHED
-    from modeling_scalar.configuration_scalar import MODALITIES
+    from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
     opened = Gallery.open(config.gallery)
     if config.missing:

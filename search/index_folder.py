@@ -19,10 +19,10 @@ from gallery.subtitles import LANGUAGES, languages_of
 from gallery.tables import is_table
 from gallery.windows import SEGMENT, check_windows
 from gallery.writing import check_place
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
 from modeling_scalar.model_identity import identify
 from modeling_scalar.processing_scalar import ScalarProcessor
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 from .indexing import Indexer, help_index
 from .reading import default_workers, memory_of_decoders

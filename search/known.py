@@ -5,7 +5,7 @@ from functools import reduce
 from operator import or_
 
 from gallery.gallery import Gallery, MediaFile
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 _AUDIO, _SUBTITLE = MODALITIES.index("audio"), MODALITIES.index("subtitle")
 _SOUND, _WORDS = 1, 2

@@ -209,8 +209,8 @@ class QueryConfig:
     def __post_init__(self) -> None:
         from gallery.querying import check_texts
         from gallery.reranking import check_weight
-        from modeling_scalar.configuration_scalar import MODALITIES
         from modeling_scalar.devices import device_of_name
+        from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
         from modeling_scalar.scores_scalar import ScoreOptions
 
         device_of_name(self.device)
@@ -233,7 +233,7 @@ class QueryConfig:
     @property
     def modalities(self) -> list[str]:
         """The modalities that are looked at."""
-        from modeling_scalar.configuration_scalar import MODALITIES
+        from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
         return [name for name in MODALITIES if name not in self.mask]
 

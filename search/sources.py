@@ -13,7 +13,7 @@ from pathlib import Path
 from gallery.filters import fitting
 from gallery.subtitles import MEDIA_FILES
 from gallery.tables import distinct, is_table, rows_of_table
-from modeling_scalar.processing_scalar import names_subtitle_file
+from modeling_scalar.media_scalar import names_subtitle_file
 
 _SYSTEM = ("@eaDir", "$RECYCLE.BIN", "System Volume Information")
 

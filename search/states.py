@@ -9,7 +9,7 @@ from shlex import quote
 from gallery.gallery import Gallery
 from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 
 class Status(StrEnum):

@@ -18,8 +18,7 @@ from gallery.media import is_as_known
 from gallery.subtitles import LANGUAGES
 from gallery.tables import KINDS, Row, distinct, is_table, rows_of_table
 from gallery.transcripts import Transcripts
-from modeling_scalar.media_scalar import MediaError
-from modeling_scalar.processing_scalar import names_subtitle_file
+from modeling_scalar.media_scalar import MediaError, names_subtitle_file
 
 FILE_COLUMNS = ("video_path", "path")
 """What the column of videos is called where nobody says otherwise."""

@@ -13,8 +13,8 @@ from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, codes_of, matrix_of,
 from gallery.exact.codes import Codes, multiplies_eight_bits
 from gallery.exact.cone import hull_distance, inverse_of
 from gallery.storage import Part
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import MIN_NORM, Clips
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 _MIN_NORM = MIN_NORM[torch.float32]
 _CONVERTED_AT_ONCE = 512  # half-precision vectors that are read in float32 at a time, in cache

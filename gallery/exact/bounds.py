@@ -26,7 +26,7 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 DETAIL = 3
 """Into how many parts the edges of the triangle are cut."""

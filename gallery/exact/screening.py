@@ -36,7 +36,7 @@ from gallery.exact.cone import (
     score_error,
     spanned_bound,
 )
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 
 _TILE = 2**20  # pairs whose products are computed at once, in cache

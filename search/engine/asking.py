@@ -22,9 +22,9 @@ from gallery.hits import Certainty, Hit, Hits, Results
 from gallery.querying import QueryModel, check_vectors, load_query_model, query_like
 from gallery.searching import search, seen_of
 from gallery.windows import Place, place_of_clip
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, exact_scores
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 from .collection import MIN_CLIP_NORM, About, Collection, Point, condition_of, conditions_of_unknown
 from .errors import ChangedError, DamagedError, UnsupportedError

@@ -36,8 +36,8 @@ from qdrant_client.local.qdrant_local import QdrantLocal
 from gallery.columns import from_utf8, precision_of, to_utf8
 from gallery.exact.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.filters import DATE, DURATION, Filter
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import MIN_NORM
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 from .address import KEY_VARIABLE, Address
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError

@@ -13,7 +13,7 @@ from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
 from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 from .collection import About, Collection, Point
 

@@ -23,12 +23,12 @@ from gallery.hits import Certainty, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT, Place
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import METHODS
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.engine.errors import UnsupportedError
 
 from .media import kind_of
-from .models import FILTERS, About, Answer, Asked, FilterName, Found, Listing, ListRequest, Modality
+from .models import FILTERS, About, Answer, Asked, EmbedAnswer, FilterName, Found, Listing, ListRequest, Modality
 from .words import Cue, cues_of
 
 _TEXTS = 1024  # whose embeddings are kept
@@ -149,7 +149,7 @@ class Source(ABC):
     """Said to who sends a file although none is taken."""
 
     def __init__(self, name: str, model: str, fingerprint: str):
-        self.name, self._model, self._fingerprint = name, model, fingerprint
+        self.name, self._model, self.fingerprint = name, model, fingerprint
         self.problem: str | None = None  # why what is there now is not what is served
 
     def start(self) -> None:  # noqa: B027 - an engine watches over itself
@@ -226,6 +226,11 @@ class Archive:
             while len(self._texts) > _TEXTS:
                 self._texts.popitem(last=False)
         return embeds
+
+    def embedded(self, texts: Sequence[str]) -> EmbedAnswer:
+        """Queries as vectors, with what else of the model a search takes."""
+        vectors = [self.embed(text)[0].tolist() for text in texts]
+        return EmbedAnswer(vectors=vectors, method=self.method, learned=self._asking.learned)
 
     def _answer(self, view: View, asked: Asked, **query: Any) -> Answer:
         begun, gallery = time.monotonic(), view.gallery

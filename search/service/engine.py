@@ -15,7 +15,7 @@ from commands.errors import describe
 from gallery.filters import Filter
 from gallery.hits import Hit, Hits
 from gallery.windows import Place
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.engine.asking import EngineSearcher
 from search.engine.collection import About, condition_of
 from search.engine.errors import DamagedError, EngineError
@@ -114,7 +114,7 @@ class EngineSource(Source):
 
     def _open(self, about: About) -> EngineView:
         gallery = EngineSearcher(self._collection, self._address, about)
-        gallery.check_model(self._model, self._fingerprint)
+        gallery.check_model(self._model, self.fingerprint)
         return EngineView(gallery, self._noting)
 
     def _away(self, problem: str | None) -> AwayError:

@@ -25,7 +25,7 @@ from gallery.storage import MANIFEST, Shard, damaged_shards
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from modeling_scalar.scores_scalar import find_method
 
 from .archive import Source, Summary, UnknownClipError, View
@@ -251,7 +251,7 @@ class Folder(Source):
 
     def _open(self) -> FolderView:
         gallery = Gallery.open(self.folder)
-        gallery.check_model(self._model, self._fingerprint)
+        gallery.check_model(self._model, self.fingerprint)
         return FolderView(gallery, self.uploads)
 
     def view(self) -> FolderView:

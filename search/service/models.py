@@ -18,6 +18,7 @@ LONGEST_NAME = 1000
 LONGEST_KEY = 100
 MOST_SECONDS = 1e9
 MOST_PATHS, LONGEST_PATH = 8, 500
+MOST_TEXTS = 64
 _LONGEST_MOMENT = 50
 
 
@@ -110,6 +111,25 @@ class Asked(Chosen):
     modalities: Annotated[list[Modality], Field(min_length=1, max_length=3)] = Field(
         ["video", "audio", "subtitle"], description="What is looked at; clips that have none of it are no hits."
     )
+
+
+class EmbedRequest(_Strict):
+    """Queries whose vectors are wanted."""
+
+    texts: list[Annotated[str, Field(min_length=1, max_length=LONGEST_QUERY)]] = Field(
+        min_length=1, max_length=MOST_TEXTS, description="What to embed."
+    )
+    fingerprint: str | None = Field(None, max_length=64, description="Of the model that must do it.")
+
+
+class EmbedAnswer(BaseModel):
+    """Vectors of queries."""
+
+    vectors: list[list[float] | list[list[float]]] = Field(
+        description="Of each text, of unit norm; of some models one for each modality."
+    )
+    method: str = Field(description="The score of the model.")
+    learned: dict[str, float] = Field(description="What the model has learned of it.")
 
 
 class SearchRequest(Asked):

@@ -23,6 +23,8 @@ from .models import (
     MOST_SECONDS,
     About,
     Answer,
+    EmbedAnswer,
+    EmbedRequest,
     LikeRequest,
     Listing,
     ListRequest,
@@ -141,6 +143,14 @@ async def search(request: SearchRequest, here: Here) -> Answer:
     if not here.archive.is_known(text):  # so that searches that need no model never wait for it
         await call_in(here.threads.model, here.archive.embed, text)
     return await call_in(here.threads.searches, here.archive.search, text, request)
+
+
+@router.post("/embed", responses=_problems({409: "The model is another one."}))
+async def embed(request: EmbedRequest, here: Here) -> EmbedAnswer:
+    """Embed queries, for who has the gallery and lacks the model, as `scalar query` beside this service."""
+    if request.fingerprint not in (None, here.archive.source.fingerprint):
+        raise HTTPException(409, "The model of this service is another one.")
+    return await call_in(here.threads.model, here.archive.embedded, request.texts)
 
 
 @router.post("/clips")

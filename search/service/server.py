@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
+from search.running import TOKEN_VARIABLE
 
 _END_SECONDS = 2
 _MOST_HEAD_BYTES = 2**15

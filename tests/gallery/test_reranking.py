@@ -19,8 +19,7 @@ from gallery.reranking import places_of
 from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.media_scalar import MediaError
-from modeling_scalar.processing_scalar import names_subtitle_file
+from modeling_scalar.media_scalar import MediaError, names_subtitle_file
 from modeling_scalar.scores_scalar import retrieval_scores
 from search.indexing import index_files
 from search.sources import find_files
