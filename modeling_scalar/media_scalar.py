@@ -250,12 +250,16 @@ def _refuse(window: Window | None) -> None:
 class MediaReader:
     """Opens files for a processor, in this process: for files that one trusts.
 
-    A file that makes FFmpeg crash or take all memory does so to this process. Of other readers
-    ([`~gallery.decoding.SandboxedReader`]) what is read is the same, bit for bit; they also read a `window` of a file.
+    A file that makes FFmpeg crash or take all memory does so to this process. [`~gallery.decoding.SandboxedReader`]
+    reads the same, bit for bit, but also a `window` of a file, and what there is of a damaged stream.
 
     Raises of all methods: FileNotFoundError, there is no such file; MediaError, it is not a regular file of a known
     format, fewer packets came than the container promises, or decoding fails; ImportError, PyAV is not installed.
     """
+
+    def noting(self, note: Callable[[str], Any] | None) -> "MediaReader":
+        """A reader that tells `note` of damaged streams and reads the rest; to this one they are errors anyway."""
+        return self
 
     def _stream(self, path: AnyPath, kind: str, decodes: bool = True) -> Iterator[Any]:
         """All frames of the first stream of a kind in presentation order, or its packets; nothing if there is none."""

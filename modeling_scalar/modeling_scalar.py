@@ -147,8 +147,7 @@ class ScalarMatchHead(nn.Module):
 
 def _build_tower(config: PreTrainedConfig, pooling: str) -> PreTrainedModel:
     tower = TOWERS.get(config.model_type)
-    model = AutoModel.from_config(config) if tower is None else tower._from_config(config)
-    return adapt_tower(model, pooling)
+    return adapt_tower(AutoModel.from_config(config) if tower is None else tower._from_config(config), pooling)
 
 
 def adapt_tower(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
@@ -630,8 +629,7 @@ class ScalarModel(ScalarRetrievalModel):
                 conditions["past_key_values"] = self._read_clip(input_ids, number, **conditions)
             for name in ("encoder_hidden_states", "encoder_attention_mask"):
                 conditions[name] = conditions[name].expand(number, *conditions[name].shape[1:])
-        output = self._encode_text(input_ids, attention_mask, **conditions)
-        return self.match_head(_tokens(output)[:, 0])
+        return self.match_head(_tokens(self._encode_text(input_ids, attention_mask, **conditions))[:, 0])
 
     def _read_clip(self, input_ids: torch.Tensor, number: int, **conditions: torch.Tensor) -> EncoderDecoderCache:
         """Compute the keys and values of one clip's tokens once, for a number of texts: far more than any text has."""

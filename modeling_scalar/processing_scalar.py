@@ -231,8 +231,8 @@ class ScalarProcessor(ProcessorMixin):
                 (`find_sidecar`), else the first text track inside, where `video` is a path.
             num_frames (`int`, *optional*): by default the setting; `"all"` keeps all, from which a later call chooses.
             training (`bool`), generator (`torch.Generator`): see `frame_indices`.
-            on_error (`str`): what a stream that cannot be decoded does: `"raise"` a `MediaError`, or count as
-                `"missing"`, with a warning and a line in `Clip.problems`. A file that does not exist always raises.
+            on_error (`str`): what a damaged stream does: `"raise"` a `MediaError`, or count as `"missing"`, but for
+                what the reader can read of it, with a line in `Clip.problems`. A missing file always raises.
             processed (`bool`): keep of files only what the model takes, and never hold more than one whole frame. A
                 later call must be in the same mode; its batch and what is drawn are those of raw clips.
             window (`tuple[float, float | None]`, *optional*): read what files hold from one second to another, None
@@ -256,15 +256,15 @@ class ScalarProcessor(ProcessorMixin):
             are_files = all(item is None or is_path(item) for item in (video, audio))
             if not are_files or window[0] < 0 or (window[1] is not None and window[1] <= window[0]):
                 raise ValueError(f"A `window` goes from one second of a file to a later one, or None, got {window}.")
+        own = copy.copy(self)
+        own.reader = self.reader.noting(None if on_error == "raise" else partial(self._note, clip))
         options = {"window": window, "processed": processed, "training": training, "generator": generator}
         streams = {
-            "video": (video, partial(self._read_video, num_frames=num_frames, **options)),
-            "audio": (audio, partial(self._read_audio, **options)),
-            "subtitle": (subtitle, partial(self._read_subtitle, video=video, window=window)),
+            "video": (video, partial(own._read_video, num_frames=num_frames, **options)),
+            "audio": (audio, partial(own._read_audio, **options)),
+            "subtitle": (subtitle, partial(own._read_subtitle, video=video, window=window)),
         }
-        for item, read in (streams[name] for name in self.modalities):
-            if item is None:
-                continue
+        for item, read in (streams[name] for name in self.modalities if streams[name][0] is not None):
             rewind = _rewinding(generator)
             try:
                 read(clip, item)
@@ -305,23 +305,22 @@ class ScalarProcessor(ProcessorMixin):
             rewind()
             return self._choose_sound(available, **draws) if available >= self.min_samples else []
 
-        parts, waveform, num_samples = [], None, None
-        if is_path(audio) and processed:
+        if is_cut := is_path(audio) and processed:
             parts, num_samples = self.reader.read_audio_parts(audio, choose, window, rate) or ([], None)
         else:
             waveform = self.reader.read_audio(audio, window, rate) if is_path(audio) else to_waveform(audio, rate)
-            num_samples = None if waveform is None else len(waveform)
+            parts, num_samples = [waveform], None if waveform is None else len(waveform)
         if num_samples is not None and num_samples < self.min_samples:
             shortest = f"{1000 * self.min_samples / rate:g} ms window ({self.min_samples})"
             problem = f"audio of {num_samples} samples, shorter than one {shortest}: counts as absent."
             self._note(clip, f"{clip.path or 'waveform'}: {problem}")
         elif num_samples is not None:
             clip.duration = num_samples / rate
-            is_heard = self.presence == "vast" or any(part.any() for part in parts or [waveform])
-            if is_heard and waveform is None:
+            is_heard = self.presence == "vast" or any(part.any() for part in parts)
+            if is_heard and is_cut:
                 self._keep_sound(clip, parts)
             elif is_heard:
-                clip.waveform = waveform
+                clip.waveform = parts[0]
 
     def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
         return self.feature_extractor.choose_parts(available, training, generator)

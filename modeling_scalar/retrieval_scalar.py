@@ -275,8 +275,7 @@ class Rows:
         """Put the values of these rows in their places, zeros elsewhere."""
         if self.index is None:
             return self._masked(values, 0)
-        size = len(self.present)
-        if len(self.index) == size:
+        if len(self.index) == (size := len(self.present)):
             return values
         return values.new_zeros(size, *values.shape[1:]).index_put((self.index.to(values.device),), values)
 

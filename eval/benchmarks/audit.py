@@ -54,6 +54,7 @@ def _decodes(
 def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, reader: SandboxedReader) -> _Finding:
     present = {"subtitle"} if (clip["subtitle"] or "").strip() else set()
     durations, missing, unreadable, extractor = [], [], [], ScalarFeatureExtractor()
+    reader = reader.noting(lambda problem: unreadable.append(f"{clip['video_id']}: {problem}"))
     for kind, column in _COLUMNS.items():
         path = clip[column]
         if path is None:

@@ -4,11 +4,12 @@
 `program`, `video` and `sound`; these import no torch.
 """
 
-from gallery.decoding.limits import LimitError, Limits
+from gallery.decoding.limits import IN_PART, LimitError, Limits
 from gallery.decoding.pool import LIGHT_MEMORY, Stop, Stopped, check_not_stopped, num_processors
 from gallery.decoding.reader import SandboxedReader, sandboxed
 
 __all__ = [
+    "IN_PART",
     "LIGHT_MEMORY",
     "LimitError",
     "Limits",

@@ -17,10 +17,15 @@ class Nonsense(Exception):
 
 
 class Answer:
-    """Takes what a decoder says about one request."""
+    """
+    Takes what a decoder says about one request.
+
+    Attributes:
+        problem (`str`, *optional*): what is wrong with a stream of which only a part could be read.
+    """
 
     def __init__(self, limits: Limits):
-        self.limits, self.name = limits, ""
+        self.limits, self.name, self.problem = limits, "", None
 
     def restart(self) -> None:
         """Forget everything: the request is made again."""

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, fields
 
 from modeling_scalar.media_scalar import MediaError
 
+IN_PART = "could be read"
+"""In what is told of a damaged stream of which something counts."""
+
 
 class LimitError(MediaError):
     """A file needs more than the [`Limits`] allow: with others it may well be read."""
@@ -79,4 +82,4 @@ class Limits:
         )
 
 
-__all__ = ["LimitError", "Limits"]
+__all__ = ["IN_PART", "LimitError", "Limits"]

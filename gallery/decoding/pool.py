@@ -325,14 +325,15 @@ def check_not_stopped() -> None:
         raise Stopped("Reading was given up.")
 
 
-def ask(what: str, path: str | os.PathLike, answer: Answer, **options: Any) -> Answer:
-    """Let a decoder answer a request (`program._ANSWERS`), with a light share of memory, else with all of it."""
+def ask(what: str, path: str | os.PathLike, answer: Answer, *, is_lenient: bool = False, **options: Any) -> Answer:
+    """Let a decoder answer a request (`program._ANSWERS`), with a light share of memory, else with all of it. If it is
+    lenient, what can be read of a damaged stream counts, and `answer.problem` says what is wrong."""
     check_installed()
     check_file(path)
     name, full, limits = os.fspath(path), os.path.abspath(path), answer.limits
     total = int(limits.memory)
     answer.name = name
-    request = {"what": what, "path": full, "limits": asdict(limits), "options": options}
+    request = {"what": what, "path": full, "limits": asdict(limits), "options": options, "is_lenient": is_lenient}
     for memory, is_heavy in ((min(LIGHT_MEMORY, total), False), (total, True)):
         try:
             with _pool.decoder(memory, total) as decoder, _thread.stop.ending(decoder):
@@ -356,6 +357,7 @@ def ask(what: str, path: str | os.PathLike, answer: Answer, **options: Any) -> A
                 raise MediaError(f"{name}: {how}. The file is damaged, or too large for {total} bytes.") from None
         else:
             if message["kind"] == "done":
+                answer.problem = _renamed(message, name, full) if is_lenient and "message" in message else None
                 return answer
             if message["kind"] == "error":
                 raise _error(message, name, full)

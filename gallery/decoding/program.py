@@ -24,7 +24,6 @@ from modeling_scalar.media_scalar import MediaError, av, first_stream
 if os.name == "posix":
     import resource
 
-_MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
 _LONGEST_MESSAGE = 8000
 
 
@@ -72,7 +71,7 @@ _ANSWERS: dict[str, Callable] = {
 def _answer(request: dict[str, Any], channel: Channel) -> None:
     """Answer one request; whatever goes wrong is told, and the last message is `done`, `error` or `memory`."""
     path = request["path"]
-    Request.begin(Limits(**request["limits"]), request["is_heavy"])
+    Request.begin(Limits(**request["limits"]), request["is_heavy"], request["memory"], request["is_lenient"])
     if request["options"].get("window") is None:
         Known.path, Known.found = None, {}  # it takes memory
     try:
@@ -82,8 +81,7 @@ def _answer(request: dict[str, Any], channel: Channel) -> None:
     except LimitError as error:
         channel.send("error", error="limit", message=str(error)[:_LONGEST_MESSAGE])
     except MediaError as error:
-        # decoders pass on any error as "invalid data", also that the pictures do not fit into the memory
-        if Request.pixels * _MOST_BYTES_PER_PIXEL > request["memory"]:
+        if Request.lacks_memory():
             channel.send("memory", message=str(error)[:_LONGEST_MESSAGE])
         else:
             channel.send("error", error="media", message=str(error)[:_LONGEST_MESSAGE])
@@ -101,7 +99,8 @@ def _answer(request: dict[str, Any], channel: Channel) -> None:
         )
         channel.send("error", error="media", message=message[:_LONGEST_MESSAGE])
     else:
-        channel.send("done")
+        told = {} if Request.problem is None else {"message": Request.problem[:_LONGEST_MESSAGE]}
+        channel.send("done", **told)
 
 
 def _restrict(limits: dict[str, float], memory: int, data_at_start: int | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gallery.decoding.answers import Contents, Cues, Frames, Header, Sound, Tracks
+from gallery.decoding.answers import Answer, Contents, Cues, Frames, Header, Sound, Tracks
 from gallery.decoding.limits import Limits
 from gallery.decoding.pool import ask
 from gallery.subtitles import TEXT_FILES, Track, Words, in_order, languages_of, subtitles_beside, subtitles_inside
@@ -32,9 +32,32 @@ class SandboxedReader(MediaReader):
         languages (`Sequence[str]`): of subtitles those that come first, in their order.
     """
 
+    _note: Callable[[str], Any] | None = None
+
     def __init__(self, limits: Limits | None = None, languages: Sequence[str] = ()):
         self.limits, self.languages = limits or Limits(), tuple(languages_of(languages))
         self._contents: dict[str, tuple[tuple[int, ...] | None, Contents]] = {}
+
+    def noting(self, note: Callable[[str], Any]) -> "SandboxedReader":
+        """
+        Return a reader to which what can be read of a damaged stream is the stream.
+
+        Of pictures that are the frames between which nothing is damaged back to their keyframe, of sound the packets
+        that decode, one after the other; which these are depends on the file alone. If there are none, it is an error
+        as ever.
+
+        Args:
+            note (`Callable`): called with a sentence about each damaged stream: what is wrong, and how much was read.
+        """
+        reader = copy.copy(self)
+        reader._note = note
+        return reader
+
+    def _ask(self, what: str, path: str | os.PathLike, answer: Answer, **options: Any) -> Any:
+        ask(what, path, answer, is_lenient=self._note is not None, **options)
+        if answer.problem is not None:
+            self._note(answer.problem)
+        return answer
 
     def read_frames(
         self,
@@ -64,7 +87,7 @@ class SandboxedReader(MediaReader):
         if seek not in ("index", "scan"):
             raise ValueError(f"`seek` must be 'index' or 'scan', got {seek!r}.")
         options = {"whole": choose is None, "seek": seek, "num_threads": num_threads, "window": window}
-        return ask("frames", path, Frames(self.limits, prepare, choose), **options).result()
+        return self._ask("frames", path, Frames(self.limits, prepare, choose), **options).result()
 
     def read_audio(
         self, path: str | os.PathLike, window: Window | None = None, rate: int = SAMPLING_RATE
@@ -73,7 +96,7 @@ class SandboxedReader(MediaReader):
 
         Of a track longer than a minute a window is found as `read_audio_parts` finds parts.
         """
-        return ask("sound", path, Sound(self.limits), whole=True, window=window, rate=rate).samples()
+        return self._ask("sound", path, Sound(self.limits), whole=True, window=window, rate=rate).samples()
 
     def read_audio_parts(
         self,
@@ -97,7 +120,7 @@ class SandboxedReader(MediaReader):
         """
         answer = Sound(self.limits, choose)
         try:
-            return ask("sound", path, answer, whole=False, window=window, rate=rate).parts()
+            return self._ask("sound", path, answer, whole=False, window=window, rate=rate).parts()
         finally:
             self._remember(path, answer.contents)
 

@@ -8,10 +8,21 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from gallery.decoding.channel import Channel
-from gallery.decoding.streams import Known, check_complete, check_duration, opened, seconds_in_header, zero_of
+from gallery.decoding.limits import IN_PART
+from gallery.decoding.streams import (
+    Known,
+    Request,
+    check_complete,
+    check_duration,
+    opened,
+    seconds_in_header,
+    told_of_cut,
+    zero_of,
+)
 from gallery.decoding.subtitles import tracks_of
 from modeling_scalar.media_scalar import (
     SAMPLING_RATE,
+    MediaError,
     Window,
     av,
     damage,
@@ -25,19 +36,28 @@ _MESSAGE = 2**16  # samples that are sent together
 _LONG_FOR_WINDOW = 60 * SAMPLING_RATE  # the same where a window of the track is asked for
 
 
-def _all_sound(path: str, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
-    """The whole first audio track in 16 bits, piece by piece; nothing if there is none."""
+def _all_sound(path: str, rate: int = SAMPLING_RATE, start: int = 0) -> Iterator[np.ndarray]:
+    """The whole first audio track in 16 bits, piece by piece; nothing if there is none. If the request is lenient,
+    packets that do not decode are left out, which is noted of those from the sample `start` on."""
     with opened(path) as container:
-        yield from _sound_in(path, container, rate)
+        yield from _sound_in(path, container, rate, start)
 
 
-def _sound_in(path: str, container: "av.container.InputContainer", rate: int) -> Iterator[np.ndarray]:
+def _sound_in(path: str, container: "av.container.InputContainer", rate: int, start: int = 0) -> Iterator[np.ndarray]:
     """The same of a file that is open, from its beginning."""
     stream = first_stream(path, container, "audio")
     if stream is None:
         return
-    num_packets, end, num_samples, seconds = 0, 0.0, 0, 0.0
+    where, first = describe(path, stream), None
+    num_packets, end, num_samples, seconds, num_damaged = 0, 0.0, 0, 0.0, 0
     time_base = float(stream.time_base or 0)
+
+    def note(error: Exception) -> None:
+        nonlocal first, num_damaged
+        wrong = damage(where, f"decoding stopped after {num_packets} packets", error)
+        if not Request.is_lenient or isinstance(wrong, MemoryError):
+            raise wrong from error
+        first, num_damaged = first or wrong, num_damaged + (num_samples >= start)
 
     def frames() -> Iterator:
         nonlocal num_packets, end, seconds
@@ -47,7 +67,10 @@ def _sound_in(path: str, container: "av.container.InputContainer", rate: int) ->
                 seconds += (packet.duration or 0) * time_base
                 if packet.pts is not None:
                     end = max(end, (packet.pts + (packet.duration or 0)) * time_base)
-            yield from packet.decode()
+            try:
+                yield from packet.decode()
+            except av.FFmpegError as error:
+                note(error)
 
     try:
         for piece in mono(frames(), rate):
@@ -55,8 +78,16 @@ def _sound_in(path: str, container: "av.container.InputContainer", rate: int) ->
             check_duration(path, stream, num_samples / rate)
             yield piece
     except av.FFmpegError as error:
-        raise damage(describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
-    check_complete(path, container, stream, num_packets, end, seconds)
+        note(error)
+    if first is not None and not num_samples:
+        raise first
+    try:
+        check_complete(path, container, stream, num_packets, end, seconds)
+    except MediaError as error:
+        Request.note(error, told_of_cut(where, error, container, num_samples / rate))
+    if num_damaged:
+        what = f"{num_packets - num_damaged} of {num_packets} packets {IN_PART}, the others are damaged."
+        Request.note(first, f"{where}: {what}")
 
 
 def _send_pieces(channel: Channel, pieces: Iterable[np.ndarray]) -> None:
@@ -89,7 +120,7 @@ def _send_window(path: str, channel: Channel, window: Window, rate: int) -> None
 
     def inside() -> Iterator[np.ndarray]:
         position = 0
-        for piece in _all_sound(path, rate):
+        for piece in _all_sound(path, rate, start):
             yield piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
             position += len(piece)
             if stop is not None and position >= stop:
@@ -108,6 +139,8 @@ def _send_range(path: str, channel: Channel, start: int, stop: int | None) -> bo
             stream = first_stream(path, container, "audio")
             track = _Track(path, container, stream, known.get("track"), least=_LONG_FOR_WINDOW)
             known["track"] = track.found
+            if not Request.is_lenient or stop is None or stop > track.num_samples:  # windows before it are whole
+                track.note_cut()
             stop = track.num_samples if stop is None else min(stop, track.num_samples)
             part = track.part(start, stop) if start < stop else None
     except MemoryError:
@@ -180,7 +213,7 @@ class _Track:
         if found is None:
             found = self._look(path, container, stream, _LONG_SOUND if least is None else least)
         self.found = found
-        self.start, self.rate, self.pts, self.sizes, self.num_samples = found
+        self.start, self.rate, self.pts, self.sizes, self.num_samples, self.cut = found
 
     def _look(self, path: str, container, stream, least: int) -> tuple:
         """Where the track begins, its rate, its packets, and how many samples at 16 kHz it has: more than `least`."""
@@ -205,7 +238,13 @@ class _Track:
             end = packet.pts + (packet.duration or 0)
             seconds += (packet.duration or 0) * self.tick
             check_duration(path, stream, seconds)
-        check_complete(path, container, stream, len(self.pts), (end or 0) * self.tick, seconds)
+        cut = None
+        try:
+            check_complete(path, container, stream, len(self.pts), (end or 0) * self.tick, seconds)
+        except MediaError as error:
+            if not Request.is_lenient:
+                raise
+            cut = MediaError(str(error))  # without what its traceback holds
         if not is_steady or self.start is None:
             raise _Unsteady
         # what the decoder leaves out at the end is in the last frames only
@@ -215,7 +254,13 @@ class _Track:
         num_samples = math.ceil(last * SAMPLING_RATE / self.rate)
         if num_samples <= least:  # only the rest of the file is long
             raise _Unsteady
-        return self.start, self.rate, self.pts, self.sizes, num_samples
+        return self.start, self.rate, self.pts, self.sizes, num_samples, cut
+
+    def note_cut(self) -> None:
+        """Note that there is less of the track than was promised, if so."""
+        if self.cut is not None:
+            where, read = describe(self.path, self.stream), self.num_samples / SAMPLING_RATE
+            Request.note(self.cut, told_of_cut(where, self.cut, self.container, read))
 
     def _frames(self, container, stream, seconds: float) -> Iterator[tuple[int, "av.AudioFrame"]]:
         """Frames from `seconds` after the first sample on, or before it, with the positions of their first samples."""
@@ -289,6 +334,7 @@ def _send_parts(path: str, channel: Channel) -> bool:
             if stream is None:
                 return True
             track = _Track(path, container, stream)
+            track.note_cut()
             for start, stop in channel.ask("ranges", available=track.num_samples)["chosen"]:
                 channel.send("part", track.part(start, stop))
             return True

@@ -1,18 +1,20 @@
 """What every answer of a decoder needs: the request's limits, whole files, and what is seen in a window."""
 
+import math
 import os
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
-from gallery.decoding.limits import Limits
-from modeling_scalar.media_scalar import Window, av, check_packets, describe, open_media, truncated
+from gallery.decoding.limits import IN_PART, LimitError, Limits
+from modeling_scalar.media_scalar import MediaError, Window, av, check_packets, describe, open_media, truncated
 
 # Formats whose duration is a guess from the first bytes, or not told.
 _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
 # A picture of this size is not even tried with the light share of memory.
 _HEAVY_PICTURE = 4096 * 2304
+_MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
 
 
 class Request:
@@ -23,11 +25,33 @@ class Request:
     """Whether it may take the whole memory, not only the light share."""
     pixels = 0
     """Of its pictures, as far as they are known."""
+    memory: float = math.inf
+    """How many bytes it may take now."""
+    is_lenient = False
+    """Whether what can be read of a damaged stream counts."""
+    problem: str | None = None
+    """What is wrong with a stream of which something counts."""
 
     @classmethod
-    def begin(cls, limits: Limits, is_heavy: bool) -> None:
+    def begin(cls, limits: Limits, is_heavy: bool, memory: float = math.inf, is_lenient: bool = False) -> None:
         """Forget the request before."""
         cls.limits, cls.is_heavy, cls.pixels = limits, is_heavy, 0
+        cls.memory, cls.is_lenient, cls.problem = memory, is_lenient, None
+
+    @classmethod
+    def lacks_memory(cls) -> bool:
+        """Whether damage may be want of memory: decoders call it "invalid data" too that pictures do not fit."""
+        return cls.pixels * _MOST_BYTES_PER_PIXEL > cls.memory
+
+    @classmethod
+    def note(cls, error: Exception, problem: str | None = None) -> None:
+        """Note damage where what can be read counts, in other words than the error's if they are given; the first
+        damage is what is told. Elsewhere raise the error."""
+        if not cls.is_lenient or not isinstance(error, MediaError) or isinstance(error, LimitError):
+            raise error
+        if cls.lacks_memory():
+            raise error
+        cls.problem = cls.problem or problem or str(error)
 
     @classmethod
     def weigh(cls, name: str, width: int, height: int) -> None:
@@ -52,9 +76,36 @@ def check_picture(where: str, width: int, height: int) -> None:
         raise Request.limits.exceeded(where, "pixels", what, width * height)
 
 
-def opened(path: str) -> AbstractContextManager["av.container.InputContainer"]:
+@contextmanager
+def opened(path: str) -> Iterator["av.container.InputContainer"]:
     """Open a file; looking for its streams already decodes pictures, which the limit holds for too."""
-    return open_media(path, max_pixels=str(int(Request.limits.pixels)))
+    with ExitStack() as stack:
+        try:
+            container = stack.enter_context(open_media(path, max_pixels=str(int(Request.limits.pixels))))
+        except MediaError as error:
+            if _lacks_index(path):
+                why = "its index, which is written last, is missing: the recording or the copy broke off"
+                raise MediaError(f"{path}: not a readable video or audio file: {why}.") from error
+            raise
+        yield container
+
+
+def _lacks_index(path: str) -> bool:
+    """Whether this is an mp4 or mov file with samples and without the box that says where they are."""
+    names, size, position = set(), os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while position + 8 <= size and len(names) < 64:
+            file.seek(position)
+            header = file.read(16)
+            length, name = int.from_bytes(header[:4]), header[4:8]
+            if not position and name not in (b"ftyp", b"wide", b"mdat", b"skip", b"free"):
+                return False
+            names.add(name)
+            length = int.from_bytes(header[8:]) if length == 1 else length or size
+            if length < 8:
+                break
+            position += length
+    return b"mdat" in names and b"moov" not in names and position >= size
 
 
 def seconds_in_header(container: "av.container.InputContainer") -> float | None:
@@ -137,6 +188,25 @@ def check_complete(path: str, container: Any, stream: Any, num_packets: int, end
                 raise truncated(path, stream, f"{duration:.2f} s", f"{end:.2f} s")
 
 
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def told_of_cut(where: str, error: Exception, container: Any, read: float) -> str:
+    """What is told of a stream of which so many seconds came, and why there are no more."""
+    reason = str(error).removeprefix(f"{where}: ")
+    promised = None if container.format.name == "avi" else seconds_in_header(container)  # avi: of what is there
+    if promised is None or not 0 <= read < promised:
+        return f"{where}: only a part {IN_PART}: {reason}"
+    if promised < 60:  # rounded down: what is left out is never nothing
+        share = f"{math.floor(10 * read) / 10:.1f} of {promised:.1f} s"
+    else:
+        share = f"{_clock(read)} of {_clock(promised)}"
+    return f"{where}: {share} {IN_PART}: {reason}"
+
+
 # Windows -------------------------------------------------------------------------------------------------------------
 
 
@@ -191,5 +261,6 @@ __all__ = [
     "is_said",
     "opened",
     "seconds_in_header",
+    "told_of_cut",
     "zero_of",
 ]

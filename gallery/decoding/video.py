@@ -1,10 +1,16 @@
-"""Frames of a video stream, as a decoder sends them: named by their timestamps, decoded from the keyframe before."""
+"""Frames of a video stream, as a decoder sends them: named by their timestamps, decoded from the keyframe before.
 
-from collections.abc import Iterable, Iterator, Sequence
+A stream that does not decode is an error, or, if the request is lenient, read once more by one thread for the frames
+that do: which these are depends on the file alone, not on the threads, nor on how it was sought at first.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from gallery.decoding.channel import Channel
+from gallery.decoding.limits import IN_PART, LimitError
 from gallery.decoding.streams import (
     Known,
     Request,
@@ -13,6 +19,7 @@ from gallery.decoding.streams import (
     check_picture,
     in_window,
     opened,
+    told_of_cut,
     zero_of,
 )
 from modeling_scalar.media_scalar import MediaError, Upright, Window, av, damage, describe, first_stream
@@ -28,8 +35,8 @@ class _PacketTable:
     pts: list[int]
     dts: list[int | None]
     is_key: list[bool]
+    sizes: list[int]
     shown: list[int]  # decode positions in presentation order
-    end: float  # of the last one, in seconds
 
     def __post_init__(self):
         self.position = {pts: position for position, pts in enumerate(self.pts)}
@@ -42,10 +49,29 @@ class _PacketTable:
             if self.is_key[position] and self.pts[position] <= self.pts[target]
         )
 
+    def group(self, key: int) -> list[int]:
+        """The decode positions that `key` is the keyframe of, among them leading pictures of the keyframe after it."""
+        after = next((position for position in range(key + 1, len(self.pts)) if self.is_key[position]), len(self.pts))
+        stop = after + 1
+        while stop < len(self.pts) and self.pts[stop] < self.pts[after]:
+            stop += 1
+        group = range(key, min(stop, len(self.pts)))
+        return [position for position in group if self.key_position(position) == key]
 
-def _packet_table(path, container, stream) -> tuple[int, _PacketTable | None]:
-    """Count the packets and list them; the list is `None` where timestamps cannot name the frames."""
-    pts, dts, is_key, is_discard, end, seconds = [], [], [], [], 0.0, 0.0
+
+@dataclass
+class _Packets:
+    """The packets of a video stream; `table` is `None` where their timestamps cannot name the frames."""
+
+    count: int
+    table: _PacketTable | None
+    end: float  # of the last one, in seconds
+    cut: Exception | None  # why there are no more
+
+
+def _packets_of(path, container, stream) -> _Packets:
+    """List the packets of a stream without decoding them."""
+    pts, dts, is_key, sizes, is_discard, end, seconds, cut = [], [], [], [], [], 0.0, 0.0, None
     time_base = float(stream.time_base or 0)
     try:
         for packet in container.demux(stream):
@@ -54,27 +80,34 @@ def _packet_table(path, container, stream) -> tuple[int, _PacketTable | None]:
             pts.append(packet.pts)
             dts.append(packet.dts)
             is_key.append(packet.is_keyframe)
+            sizes.append(packet.size)
             is_discard.append(packet.is_discard)
             duration = (packet.duration or 0) * time_base
             seconds += duration
             check_duration(path, stream, seconds)
             if packet.pts is not None:
                 end = max(end, packet.pts * time_base + duration)
+        check_complete(path, container, stream, len(pts), end, seconds)
+    except LimitError:
+        raise
     except av.FFmpegError as error:
-        raise damage(describe(path, stream), f"reading stopped after {len(pts)} packets", error) from error
-    check_complete(path, container, stream, len(pts), end, seconds)
+        cut = damage(describe(path, stream), f"reading stopped after {len(pts)} packets", error)
+    except MediaError as error:
+        cut = MediaError(str(error))  # without what its traceback holds
+    end = end or zero_of(container) + seconds
     context = stream.codec_context
     # AVI has no presentation times, FFmpeg guesses; VP8 sends packets that are never shown, without saying so
     unreliable = (container.format.name == "avi" and context.has_b_frames) or context.name == "vp8"
     if unreliable or None in pts or len(set(pts)) < len(pts) or True not in is_key:
-        return len(pts), None
+        return _Packets(len(pts), None, end, cut)
     first_key = is_key.index(True)
     shown = [
         position
         for position in range(first_key, len(pts))
         if not is_discard[position] and pts[position] >= pts[first_key]
     ]
-    return len(pts), _PacketTable(pts, dts, is_key, sorted(shown, key=pts.__getitem__), end)
+    shown.sort(key=pts.__getitem__)
+    return _Packets(len(pts), _PacketTable(pts, dts, is_key, sizes, shown), end, cut)
 
 
 class _Frames:
@@ -114,6 +147,7 @@ def _decode_by_index(name, container, stream, table: _PacketTable, targets: Sequ
     """Decode the packets at decode positions `targets` (in presentation order), seeking over what is not needed.
 
     Returns whether all of them were sent: not where the stream's timestamps or keyframe flags turn out not to hold.
+    Damage is told by decoding in order, or, if the request is lenient, is an error here.
     """
     context, packets, next_position = stream.codec_context, None, -1
     try:
@@ -127,43 +161,104 @@ def _decode_by_index(name, container, stream, table: _PacketTable, targets: Sequ
                 packet = next(packets, None)
                 if packet is None:
                     return False
-                next_position = table.position.get(packet.pts, len(table.pts)) + 1
+                position = table.position.get(packet.pts)
+                next_position = len(table.pts) if position is None else position + 1
+                # where packets are missing, some demuxers count others after a seek
+                if position is not None and packet.size != table.sizes[position]:
+                    return False
+                if packet.is_corrupt and Request.is_lenient:
+                    raise MediaError(f"{name}: a packet is damaged.")
                 if context.name == "h264":  # no picture refers to a non-reference picture: skip it unless asked for
                     context.skip_frame = "DEFAULT" if packet.pts in frames.places else "NONREF"
                 for frame in packet.decode():
                     check_picture(name, frame.width, frame.height)
+                    # what is made of a damaged frame is as damaged, though nobody says so
+                    if frame.is_corrupt and Request.is_lenient and frame.pts in table.position:
+                        raise _damaged(name, frame)
                     if frame.pts in frames.missing:
                         if frame.is_corrupt:
                             return False
                         frames.add(frame.pts, frame)
     except MemoryError:
         raise
-    except av.FFmpegError:
+    except av.FFmpegError as error:
+        _check_threads(error)
+        if Request.is_lenient:
+            raise damage(name, "a packet does not decode", error) from error
         return False  # the sequential pass meets the same damage and reports it
     return True
 
 
-def _decoded(path, num_threads: int) -> Iterator:
-    """All frames of the video stream, in presentation order."""
+def _damaged(name: str, frame: "av.VideoFrame") -> MediaError:
+    return MediaError(f"{name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
+
+
+def _decoded(path, num_threads: int, is_partial: bool = False, is_listed: bool = False) -> Iterator:
+    """All frames of the video stream, in presentation order; only those that are undamaged, if it is partial. Where
+    timestamps name the frames, packets that a demuxer calls damaged are; else it may mean where recordings meet."""
     with opened(path) as container:
         stream = first_stream(path, container, "video")
         _set_threads(stream, num_threads)
         name, count = describe(path, stream), 0
+        if is_partial:
+            yield from _undamaged(name, container.demux(stream))
+            return
         try:
-            for frame in container.decode(stream):
-                check_picture(name, frame.width, frame.height)
-                yield frame
-                count += 1
+            for packet in container.demux(stream):
+                for frame in packet.decode():
+                    check_picture(name, frame.width, frame.height)
+                    if Request.is_lenient and (frame.is_corrupt or (is_listed and packet.is_corrupt)):
+                        raise _damaged(name, frame)
+                    yield frame
+                    count += 1
         except MemoryError:
             raise
         except av.FFmpegError as error:
-            if isinstance(error, BlockingIOError):  # no memory for a thread
-                raise MemoryError from error
+            _check_threads(error)
             context = stream.codec_context  # some decoders keep the size that max_pixels made them refuse, some do not
             check_picture(name, context.width, context.height)
             if isinstance(error, av.ArgumentError) and not context.width:
                 raise Request.limits.exceeded(name, "pixels", "pictures of more pixels, or of none") from error
             raise damage(name, f"decoding stopped after {count} frames", error) from error
+
+
+def _undamaged(name: str, packets: Iterable) -> Iterator:
+    """The frames of packets, but for those from damage to the next keyframe: they may be made of what was damaged. The
+    few that a decoder holds back when it meets damage are left out with them."""
+    is_damaged, keys = False, set()
+    try:
+        for packet in packets:
+            if packet.is_corrupt:
+                is_damaged = True
+                keys.clear()
+            elif packet.is_keyframe:
+                keys.add(packet.pts)
+            try:
+                frames = packet.decode()
+            except MemoryError:
+                raise
+            except av.FFmpegError as error:
+                _check_threads(error)
+                is_damaged = True
+                keys.clear()
+                continue
+            for frame in frames:
+                check_picture(name, frame.width, frame.height)
+                # one that was sent after the damage
+                is_key = frame.key_frame and frame.pts in keys
+                is_damaged = frame.is_corrupt or (is_damaged and not is_key)
+                if not is_damaged:
+                    yield frame
+    except MemoryError:
+        raise
+    except av.FFmpegError:  # the packets end here
+        return
+
+
+def _check_threads(error: Exception) -> None:
+    """Raise a MemoryError if there was no memory for a thread."""
+    if isinstance(error, BlockingIOError):
+        raise MemoryError from error
 
 
 def _set_threads(stream, num_threads: int) -> None:
@@ -175,6 +270,159 @@ def _set_threads(stream, num_threads: int) -> None:
     context.options = {"max_pixels": str(int(Request.limits.pixels))}
 
 
+@dataclass
+class _Video:
+    """A video stream, and the ways to send what is asked of it."""
+
+    path: str
+    name: str
+    channel: Channel
+    whole: bool
+    window: Window | None
+    packets: _Packets
+    zero: float  # when it begins, in seconds
+    tick: float
+    end: float | None  # when it ends, from its beginning
+    known: dict[str, Any]
+
+    def choose(self, available: Sequence[int]) -> list[int]:
+        """Those of the available frames that the other side chooses."""
+        if self.whole:
+            return list(available)
+        return [available[place] for place in self.channel.ask("choose", available=len(available))["chosen"]]
+
+    def listed(self) -> list[int] | None:
+        """The decode positions of the frames in the window; `None` if the timestamps do not name the frames."""
+        table = self.packets.table
+        if table is None or not table.shown:
+            return None
+        if self.window is None:
+            return table.shown
+        times = [table.pts[position] * self.tick - self.zero for position in table.shown]
+        return [table.shown[place] for place in in_window(times, self.packets.end - self.zero, self.window)]
+
+    def _frames(self, chosen: Sequence[int]) -> _Frames:
+        return _Frames(self.channel, self.name, [self.packets.table.pts[position] for position in chosen])
+
+    def by_index(self, container, stream, chosen: Sequence[int]) -> bool:
+        """Send the frames at decode positions, seeking over what is not needed; returns whether that works."""
+        frames, targets = self._frames(chosen), list(dict.fromkeys(chosen))
+        return _decode_by_index(self.name, container, stream, self.packets.table, targets, frames)
+
+    def _seeking(self, chosen: Sequence[int]) -> bool:
+        """Do this with one thread, for a file that was not opened yet."""
+        with opened(self.path) as container:
+            stream = first_stream(self.path, container, "video")
+            _set_threads(stream, 1)
+            return self.by_index(container, stream, chosen)
+
+    def by_one_thread(self, chosen: Sequence[int] | None) -> bool:
+        """Send the frames at decode positions with one thread; returns whether nothing is damaged on the way. Several
+        threads meet damage behind what is asked for, and pass over some."""
+        if chosen is None or self.whole:
+            return False
+        try:
+            return self._seeking(chosen) or self.in_order(chosen, 1)
+        except LimitError:
+            raise
+        except MediaError:
+            return False
+
+    def in_order(self, chosen: Sequence[int], num_threads: int) -> bool:
+        """Send the frames at decode positions by decoding from the start; returns whether timestamps name them."""
+        frames = self._frames(chosen)
+        _collect(((frame.pts, frame) for frame in _decoded(self.path, num_threads, is_listed=True)), frames)
+        return not frames.missing
+
+    def by_number(self, num_threads: int, is_partial: bool = False) -> int:
+        """Send frames that decoding everything numbers; returns how many there are, in and outside of the window."""
+        decoding = (self.path, num_threads, is_partial)
+        if ("times", is_partial) not in self.known:
+            self.known["times", is_partial] = [frame.time for frame in _decoded(*decoding)]
+        times = self.known["times", is_partial]
+        if not times:
+            raise MediaError(f"{self.name}: {self.packets.count} packets, of which none decodes to a frame.")
+        places = list(range(len(times)))
+        if self.window is not None:
+            if None in times or sorted(times) != times:  # evenly then
+                times = [self.zero + (self.end or 0) * place / len(times) for place in places]
+            end = self.end or times[-1] - self.zero
+            places = in_window([seconds - self.zero for seconds in times], end, self.window)
+        if places:
+            frames = _Frames(self.channel, self.name, self.choose(places))
+            _collect(enumerate(_decoded(*decoding)), frames)
+        return len(times)
+
+    def of_damaged(self, listed: list[int] | None, problem: str) -> None:
+        """Send frames of a stream of which not all decode; where none does, raise an error that says this problem."""
+        try:
+            told = None if listed is None else self._by_groups(listed)
+            if told is None:
+                count = self.by_number(1, is_partial=True)
+                told = f"{count} of {max(count, self.packets.count)} frames {IN_PART}, the others are damaged."
+        except LimitError:
+            raise
+        except MediaError as error:
+            for _ in _decoded(self.path, 1):  # which tells it best
+                pass
+            raise MediaError(problem) from error
+        Request.note(MediaError(problem), f"{self.name}: {told}")
+
+    def _by_groups(self, listed: list[int]) -> str | None:
+        """Send frames of groups, from keyframe to keyframe; returns what is to be told, `None` if no seek lands there.
+        What decodes of a group is found out when one of its frames is chosen: of the others it is chosen again."""
+        table, found = self.packets.table, self.known.setdefault("groups", {})
+        tried, damaged = set(), set()  # for this window: its choice must not depend on which others were read before
+        while left := [position for position in listed if position not in damaged]:
+            chosen = self.choose(left)
+            fresh = {table.key_position(position) for position in chosen} - tried
+            if not fresh:
+                break
+            for key in sorted(fresh - found.keys()):
+                good: set[int] = set()
+                if not self._decode_group(key, lambda frame, good=good: good.add(frame.pts)):
+                    return None
+                found[key] = {position for position in table.group(key) if table.pts[position] not in good}
+            tried |= fresh
+            damaged = damaged.union(*(found[key] for key in fresh))
+        if not left:
+            raise MediaError(f"{self.name}: none of its frames decodes.")
+        frames = self._frames(chosen)
+        for key in sorted({table.key_position(position) for position in chosen}):
+            self._decode_group(key, lambda frame: frame.pts in frames.missing and frames.add(frame.pts, frame))
+        if frames.missing:
+            return None
+        if self.window is not None or not damaged:
+            return f"not all frames {IN_PART}, some are damaged."
+        count = sum(len(table.group(key)) for key in tried)
+        return f"{count - len(damaged)} of {count} frames that were decoded {IN_PART}, the others are damaged."
+
+    def _decode_group(self, key: int, use: Callable[[Any], Any]) -> bool:
+        """Call `use` with the frames that decode from a keyframe, but for damaged ones; returns whether a seek lands
+        there."""
+        table = self.packets.table
+        with opened(self.path) as container:
+            stream = first_stream(self.path, container, "video")
+            _set_threads(stream, 1)
+            packets = _seek(container, stream, table, key)
+            if packets is None:
+                return False
+            for frame in _undamaged(self.name, _until(packets, stream, table, table.group(key)[-1])):
+                use(frame)
+        return True
+
+
+def _until(packets: Iterable, stream, table: _PacketTable, last: int) -> Iterator:
+    """Packets up to a decode position, and one that makes the decoder give out what it holds back."""
+    for packet in packets:
+        yield packet
+        if table.position.get(packet.pts, -1) >= last:
+            break
+    flush = av.Packet()
+    flush.stream = stream
+    yield flush
+
+
 def send_frames(
     path: str,
     channel: Channel,
@@ -184,58 +432,57 @@ def send_frames(
     window: Window | None = None,
 ) -> None:
     """Send the frames that the other side chooses, of those in the window: all if `whole`."""
+    damaged = _send_unless_damaged(path, channel, whole, seek, num_threads, window)
+    if damaged is not None:  # what was opened before, and its threads, are gone
+        video, chosen, problem = damaged
+        if not video.by_one_thread(chosen):
+            video.of_damaged(None if chosen is None else video.listed(), problem)
 
-    def choose(available: int) -> list[int]:
-        return list(range(available)) if whole else channel.ask("choose", available=available)["chosen"]
 
+def _send_unless_damaged(
+    path: str, channel: Channel, whole: bool, seek: str, num_threads: int, window: Window | None
+) -> tuple[_Video, list[int] | None, str] | None:
+    """Do what `send_frames` does; where damage is met and the request is lenient, return the stream, the decode
+    positions that were chosen, if there is a table, and what is wrong."""
     with opened(path) as container:
         stream = first_stream(path, container, "video")
         if stream is None:
-            return
+            return None
         name = describe(path, stream)
         Request.weigh(name, stream.codec_context.width, stream.codec_context.height)
         _set_threads(stream, num_threads)
         zero, tick = zero_of(container), float(stream.time_base or 0)
+        end = None if container.duration is None else container.duration / av.time_base
         known = {} if window is None else Known.of(path)
         if "packets" not in known:
-            known["packets"] = _packet_table(path, container, stream)
-        num_packets, table = known["packets"]
-        if num_packets == 0:
-            return
-        duration = None if container.duration is None else container.duration / av.time_base
-        if table is not None and table.shown:
-            shown = table.shown
-            if window is not None:
-                times = [table.pts[position] * tick - zero for position in shown]
-                shown = [shown[place] for place in in_window(times, table.end - zero, window)]
-                if not shown:
-                    return
-            chosen = [shown[place] for place in choose(len(shown))]
-            keys = [table.pts[position] for position in chosen]
-            if seek == "index" and not whole:
-                frames = _Frames(channel, name, keys)
-                if _decode_by_index(name, container, stream, table, list(dict.fromkeys(chosen)), frames):
-                    return
-    if table is not None and table.shown:
-        frames = _Frames(channel, name, keys)
-        _collect(((frame.pts, frame) for frame in _decoded(path, num_threads)), frames)
-        if not frames.missing:
-            return
-    # the timestamps do not name the decoded frames: number these
-    if "times" not in known:
-        known["times"] = [frame.time for frame in _decoded(path, num_threads)]
-    times = known["times"]
-    if not times:
-        raise MediaError(f"{name}: {num_packets} packets, of which none decodes to a frame.")
-    places = list(range(len(times)))
-    if window is not None:
-        if None in times or sorted(times) != times:  # evenly then
-            times = [zero + (duration or 0) * place / len(times) for place in places]
-        places = in_window([seconds - zero for seconds in times], duration or times[-1] - zero, window)
-        if not places:
-            return
-    frames = _Frames(channel, name, [places[place] for place in choose(len(places))])
-    _collect(enumerate(_decoded(path, num_threads)), frames)
+            known["packets"] = _packets_of(path, container, stream)
+        packets = known["packets"]
+        if packets.cut is not None:
+            read, stop = packets.end - zero, None if window is None else window[1]
+            if not Request.is_lenient or stop is None or stop > read:  # windows before it are whole
+                Request.note(packets.cut, told_of_cut(name, packets.cut, container, read))
+            end = read
+        if packets.count == 0:
+            return None
+        video = _Video(path, name, channel, whole, window, packets, zero, tick, end, known)
+        listed = video.listed()
+        if listed == []:
+            return None
+        chosen = None if listed is None else video.choose(listed)
+        try:
+            # how a damaged stream is sought makes a difference: then by its index, where that is possible
+            if chosen is not None and not whole and (seek == "index" or Request.is_lenient):
+                if video.by_index(container, stream, chosen):
+                    return None
+            if chosen is None or not video.in_order(chosen, num_threads):
+                video.by_number(num_threads)
+        except LimitError:
+            raise
+        except MediaError as error:
+            if not Request.is_lenient or Request.lacks_memory():
+                raise
+            return video, chosen, str(error)
+    return None
 
 
 def _collect(decoded: Iterator, frames: _Frames) -> None:

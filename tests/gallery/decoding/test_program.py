@@ -224,7 +224,7 @@ def test_the_index_decodes_less(clips):
     for seek in ("index", "scan"):
         with streams.opened(clips / "b_frames.mp4") as container:
             stream = media_scalar.first_stream(clips, container, "video")
-            _, table = video._packet_table(clips, container, stream)
+            table = video._packets_of(clips, container, stream).table
         target = table.shown[-1]
         count[seek] = target - (table.key_position(target) if seek == "index" else 0)
     assert 0 <= count["index"] < 5 < count["scan"]
