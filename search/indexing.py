@@ -95,10 +95,11 @@ class _Source:
         self.num_lost += found.is_lost
         self.is_transcribed |= found.is_transcribed
         self.heard, self.unused = self.heard or found.heard, self.unused or found.unused
-        for problem in filter(None, (*found.problems, found.unheard)):
-            self.problems.setdefault(problem, []).append(read.span)
-        if found.reason is not None:
-            self.reasons.setdefault(found.reason, []).append(read.span)
+        wrong = self.problems if found.reason is None else self.reasons
+        for problem in found.problems or filter(None, [found.reason]):
+            wrong.setdefault(problem, []).append(read.span)
+        if found.unheard is not None:
+            self.problems.setdefault(found.unheard, []).append(read.span)
 
     def noted(self) -> MediaFile:
         """What the gallery is to know of it now."""
@@ -119,9 +120,11 @@ class _Source:
             return FileState(self.path, Status.UNREADABLE, self.noted().reason, is_dropped=bool(self.stale))
         is_unchanged = self.was_known and self.num_clips == self.num_windows - len(self.windows)
         status = Status.UNCHANGED if is_unchanged else Status.CHANGED if self.was_known else Status.NEW
-        problems = tuple(self._told(self.problems) + self._told(self.reasons))
+        # what a window is cut off by is what those after it lack
+        texts = dict.fromkeys([*self.problems, *self.reasons])
+        found = {text: self.problems.get(text, []) + self.reasons.get(text, []) for text in texts}
         told = {"is_transcribed": self.is_transcribed, "heard": self.heard, "unused": self.unused}
-        return FileState(self.path, status, problems=problems, **told)
+        return FileState(self.path, status, problems=tuple(self._told(found)), **told)
 
     def _told(self, found: dict[str, list[str | None]]) -> list[str]:
         """What was found, each with the seconds of its windows, unless it is true of all."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
 
+from gallery.decoding import IN_PART
 from gallery.gallery import Gallery, MediaFile
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
@@ -37,9 +38,10 @@ class Known:
         return [problem for name in self.clips.get(path, ()) for problem in self.problems.get(name, ())]
 
     def is_unheard(self, path: str) -> bool:
-        """Whether a file has sound and no subtitles, and everything in it could be read."""
+        """Whether a file has sound and no subtitles, and nothing is wrong with it but that of its streams parts could
+        be read."""
         presence = reduce(or_, (self._presence[name] for name in self.clips.get(path, ())), 0)
-        return presence == _SOUND and not self.problems_of(path)
+        return presence == _SOUND and all(IN_PART in problem for problem in self.problems_of(path))
 
     def put_clip(self, path: str, name: str, mask: Sequence[bool], problems: Sequence[str]) -> None:
         """A clip of a file is there, or there again."""

@@ -147,6 +147,7 @@ class Reader:
             clip = self.processor.read_clip(path, on_error=self.on_error, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
             if clip.is_empty:
+                found.problems = problems
                 raise ValueError(joined(problems) or NOTHING)
         except (OSError, ValueError) as error:
             found.reason = str(error).removeprefix(f"{path}: ")

@@ -106,7 +106,7 @@ class Speech(Transcripts):
 
     def _hear(self, path: str, reader: MediaReader) -> Iterator[tuple[list[Cue], str | None]]:
         """What is heard in each stretch of speech; nothing at all if there is no sound."""
-        start = 0.0
+        reader, start = reader.noting(lambda problem: None), 0.0  # reading the clip tells what is wrong
         while (waveform := reader.read_audio(path, (start, start + _READ))) is not None:
             yield [], None  # there is sound
             stretches = speech_stretches(speech_probabilities(waveform), MOST_SECONDS)

@@ -43,17 +43,28 @@ def test_whole_partial_and_broken_files_each_behave_as_they_should(videos, tiny_
         "whole.mp4": [True, True, False],
         "without sound.mp4": [True, False, True],
         "without picture.mp4": [False, True, False],
+        "truncated.mp4": [True, True, False],
     }
     failed = {path.rsplit("/")[-1] for path, file in gallery.files.items() if file.reason is not None}
-    assert failed == {"truncated.mp4", "empty.mp4", "text.mp4"}
+    assert failed == {"empty.mp4", "text.mp4"}
     for name in failed:
         assert f"unreadable: {videos / name}" in result.output
     answer = run("query", tmp_path / "gallery", "a dog barks", "--json")
     hits = json.loads(answer.stdout)[0]["hits"]
-    assert len(hits) == 3 and hits[0]["score"] >= hits[1]["score"] >= hits[2]["score"]
+    assert len(hits) == 4 and hits[0]["score"] >= hits[1]["score"] >= hits[2]["score"]
     for hit in hits:
         assert sum(hit["weights"].values()) == pytest.approx(1, abs=1e-5)
         assert all(weight == 0 for name, weight in hit["weights"].items() if not hit["presence"][name])
+
+
+def test_of_half_a_recording_what_there_is_counts_is_told_and_is_not_read_again(videos, tiny_model_dir, tmp_path):
+    arguments = ["index", videos, "--model", tiny_model_dir, "--output", tmp_path / "gallery"]
+    (told,) = [line for line in run(*arguments).output.splitlines() if "truncated.mp4" in line]
+    assert told.startswith(f"partly read: {videos / 'truncated.mp4'}: video stream 0 (h264): ")
+    assert told.count(" of 6.0 s could be read: ") == 2 and "audio stream 1 (aac)" in told
+    gallery = Gallery.open(tmp_path / "gallery")
+    assert [len(problems) for problems in gallery.problems().values()] == [2]
+    assert "0 new, 0 changed, 4 unchanged" in run(*arguments).output
 
 
 @pytest.mark.parametrize("name", ["truncated.mp4", "empty.mp4", "text.mp4"])

@@ -154,6 +154,21 @@ def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):
     assert names("other") == ["gap.mkv#t=0,2", "gap.mkv#t=5.45", "short.wav"]  # in which nothing is damaged
 
 
+def test_windows_after_the_end_of_half_a_recording_are_told_once_and_not_read_again(place, monkeypatch):
+    (place / "clips" / "talk.srt").unlink()
+    data = (place / "clips" / "talk.mkv").read_bytes()
+    (place / "clips" / "talk.mkv").write_bytes(data[: len(data) // 2])
+    (told,) = [line for line in index("--segment", "1").stdout.split("\n") if "talk.mkv" in line]
+    assert names() == ["short.wav", *(f"talk.mkv#t={second},{second + 1}" for second in range(len(names()) - 1))]
+    assert len(names()) in (4, 5)  # about three seconds of six
+    assert told.startswith("partly read: ") and told.count("could be read: the container promises") == 2
+    assert "-5 s" in told or "more windows" in told
+    problems = Gallery.open("gallery").problems()
+    assert {name.rpartition("/")[2] for name in problems} == {names()[-1]}  # those before it are whole
+    monkeypatch.setattr(SandboxedReader, "read_frames", lambda *_, **__: pytest.fail("read again"))
+    assert "0 new, 0 changed, 2 unchanged" in index().stdout
+
+
 def test_the_windows_of_a_file_that_was_moved_are_moved_too(place):
     index("--segment", "2")
     for suffix in ("mkv", "srt"):
