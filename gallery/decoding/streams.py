@@ -8,7 +8,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
 from gallery.decoding.limits import IN_PART, LimitError, Limits
-from modeling_scalar.media_scalar import MediaError, Window, av, check_packets, describe, open_media, truncated
+from modeling_scalar.media_scalar import (
+    MediaError,
+    Window,
+    av,
+    check_file,
+    check_packets,
+    describe,
+    open_media,
+    truncated,
+)
 
 # Formats whose duration is a guess from the first bytes, or not told.
 _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
@@ -79,6 +88,7 @@ def check_picture(where: str, width: int, height: int) -> None:
 @contextmanager
 def opened(path: str) -> Iterator["av.container.InputContainer"]:
     """Open a file; looking for its streams already decodes pictures, which the limit holds for too."""
+    check_file(path)  # what is no file is not looked into, either
     with ExitStack() as stack:
         try:
             container = stack.enter_context(open_media(path, max_pixels=str(int(Request.limits.pixels))))
