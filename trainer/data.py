@@ -111,7 +111,7 @@ class Examples(torch.utils.data.Dataset):
 
 class ClipDataset(Examples):
     """
-    Training examples read from files: `{"caption", "clip", "generator", "index"}`.
+    Training examples read from files: `{"caption", "clip", "generator", "index", "video_id"}`.
 
     Frames, audio segments and crops of an example depend on the seed, the epoch and its index alone, so an interrupted
     run continues exactly, with any number of workers.
@@ -120,12 +120,12 @@ class ClipDataset(Examples):
         rows (`datasets.Dataset`): the columns of a benchmark.
         processor ([`ScalarProcessor`]): reads the files.
         seed (`int`): of all draws.
-        on_error (`str`): `"raise"`, or `"missing"` to count a stream that cannot be decoded as absent, with a warning.
+        on_error (`str`): `"raise"`, or `"missing"` to count what cannot be decoded as absent, with a warning.
         keep_in_memory (`bool`): decode every clip once, before training, and keep all its frames. For small data sets;
             the examples are the same as without.
 
     Raises:
-        ValueError: a clip cannot be read, or has nothing left.
+        ValueError: a clip cannot be read, and `on_error` is "raise".
     """
 
     def __init__(
@@ -158,24 +158,53 @@ class ClipDataset(Examples):
             clip = read_row(self.processor, row, self.on_error, **options)
         if clip.problems:  # the processor has told them
             logger.warning("The clip %r is read without them.", row["video_id"])
-        return {"caption": row["caption"], "clip": clip, "generator": generator, "index": index}
+        same = {"generator": generator, "index": index, "video_id": row["video_id"]}
+        return {"caption": row["caption"], "clip": clip} | same
 
 
 @dataclass
 class ScalarDataCollator:
-    """Turn a list of examples into the arguments of [`ScalarModel`], and `clip_index`, their rows in the data set."""
+    """
+    Turn a list of examples into the arguments of [`ScalarModel`], and `clip_index`, their rows in the data set.
+
+    Args:
+        processor ([`ScalarProcessor`]): of the examples.
+        leaves_out (`bool`): leave out clips of which nothing could be read, with a warning, and name their rows in
+            `left_out`. Which these are depends on their files, the seed and the epoch alone, as all of an example
+            does: so do the batches, on one process or on many, in a run that goes on or not.
+    """
 
     processor: ScalarProcessor
+    leaves_out: bool = False
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Collate examples of [`ClipDataset`] in training mode, each with its own generator."""
+        """
+        Collate examples of [`ClipDataset`] in training mode, each with its own generator.
+
+        Raises:
+            ValueError: a clip has nothing, or, if those are left out, every one.
+        """
+        left_out = []
+        if self.leaves_out:
+            empty = [example for example in examples if example["clip"].is_empty]
+            for example in empty:
+                logger.warning("The clip %r is left out of training: nothing of it can be read.", example["video_id"])
+            left_out = [example["index"] for example in empty]
+            examples = [example for example in examples if not example["clip"].is_empty]
+            if not examples:
+                names = ", ".join(repr(example["video_id"]) for example in empty)
+                raise ValueError(
+                    f"Nothing can be read of any clip of a batch: {names}. Take them out of the annotation, or choose "
+                    "a larger `per_device_train_batch_size`."
+                )
         batch = self.processor(
             text=[example["caption"] for example in examples],
             clips=[example["clip"] for example in examples],
             training=True,
             generator=[example["generator"] for example in examples],
         )
-        return dict(batch) | {"clip_index": torch.tensor([example["index"] for example in examples])}
+        batch = dict(batch) | {"clip_index": torch.tensor([example["index"] for example in examples])}
+        return batch | ({"left_out": torch.tensor(left_out, dtype=torch.long)} if self.leaves_out else {})
 
 
 __all__ = ["ClipDataset", "Examples", "GlobalBatchSampler", "ScalarDataCollator", "derived_generator"]

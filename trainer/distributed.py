@@ -1,6 +1,7 @@
 """The only file that knows of ranks: how the rows of a batch lie over processes, and gathering them with gradients."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -108,6 +109,15 @@ def mean_over_processes(number: float, device: torch.device) -> float:
     total = torch.tensor(float(number), device=device)
     dist.all_reduce(total)
     return total.item() / world_size()
+
+
+def union_over_processes(places: Iterable[int], size: int, device: torch.device) -> list[int]:
+    """Return the places below `size` that any process names, ascending, the same on all."""
+    named = torch.zeros(size, dtype=torch.uint8, device=device)
+    named[list(places)] = 1
+    if world_size() > 1:
+        dist.all_reduce(named, op=dist.ReduceOp.MAX)
+    return named.nonzero().flatten().tolist()
 
 
 def on_any_process(flag: bool, device: torch.device) -> bool:

@@ -104,7 +104,7 @@ class RunArguments:
         metadata={"help": "Split that what was trained is evaluated on at the end, into `results` of `output_dir`."},
     )
     on_error: str = field(
-        default="raise", metadata={"help": "'raise', or 'missing': an undecodable stream counts as absent."}
+        default="raise", metadata={"help": "'raise', or 'missing': what cannot be read counts as absent."}
     )
     limits: str | None = field(
         default=None,

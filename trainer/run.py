@@ -86,7 +86,7 @@ def _build_dataset(
     if run.features is None:
         processor = sandboxed(processor, Limits.parse(run.limits.split(",") if run.limits else []))
         dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
-        return dataset, ScalarDataCollator(processor), processor
+        return dataset, ScalarDataCollator(processor, leaves_out=run.on_error == "missing"), processor
     # Not at the top: all of searching comes with a gallery.
     from gallery.gallery import is_gallery
 
@@ -176,6 +176,11 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         raise OSError(message) from error
     if interrupt.interrupted:
         return False
+    left_out = trainer.left_out()
+    if left_out and trainer.is_world_process_zero():
+        names = ", ".join(map(repr, rows[left_out[:10]]["video_id"])) + (", ..." if len(left_out) > 10 else "")
+        what = "%d of %d training clips were left out, as nothing of them could be read: %s"
+        logger.warning(what, len(left_out), len(rows), names)
     with describe_failed_save(args.output_dir, ""):
         trainer.save_model()
         if trainer.is_world_process_zero():

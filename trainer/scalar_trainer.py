@@ -19,7 +19,7 @@ from modeling_scalar.scores_scalar import CALIBRATION, METHODS
 
 from .callbacks import GradientAudit
 from .data import Examples, derived_generator
-from .distributed import RowLayout, average_gradients, rank, world_size
+from .distributed import RowLayout, average_gradients, rank, union_over_processes, world_size
 from .draws import MatchingPairs, choose_pairs, full_view_probability, reduced_views
 from .grad_cache import BatchInParts
 from .identity import describe_identity
@@ -157,6 +157,12 @@ class ScalarTrainer(ResumableTrainer):
     def _count_anew(self) -> None:
         self._last_step, self._micro_step = -1, 0
         self._clips_since_log, self._time_of_log = 0, 0.0
+        self._left_out: set[int] = set()
+
+    def left_out(self) -> list[int]:
+        """The rows of the data set that were left out since training began, as nothing of them could be read, by all
+        processes, each of which must ask."""
+        return union_over_processes(self._left_out, len(self.train_dataset), self.args.device)
 
     def describe_identity(self) -> dict[str, Any]:
         """Describe what makes this run."""
@@ -204,15 +210,17 @@ class ScalarTrainer(ResumableTrainer):
         self._micro_step = self._micro_step + 1 if step == self._last_step else 0
         self._last_step = step
         inputs = dict(inputs)
-        clip_index = inputs.pop("clip_index", None)
-        rows = self._row_layout(len(inputs["modality_mask"]))
+        clip_index, left_out = inputs.pop("clip_index", None), inputs.pop("left_out", None)
+        if left_out is not None:
+            self._left_out.update(left_out.tolist())
+        rows = self._row_layout(len(inputs["modality_mask"]), may_differ=left_out is not None)
         # They depend on seed, step, micro-step and place in the whole batch alone: a resumed run draws as an unbroken
         # one, two processes as one.
         generator = derived_generator(self.args.seed, step, self._micro_step)
         return _Step(inputs, clip_index, rows, torch.rand(rows.total, 4, generator=generator)[rows.local])
 
-    def _row_layout(self, num_rows: int) -> RowLayout:
-        if self.args.dataloader_drop_last:
+    def _row_layout(self, num_rows: int, may_differ: bool) -> RowLayout:
+        if self.args.dataloader_drop_last and not may_differ:
             return RowLayout((num_rows,) * world_size(), rank())
         return RowLayout.of(num_rows, self.args.device)
 

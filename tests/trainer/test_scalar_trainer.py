@@ -416,9 +416,10 @@ mask[1, 2] = mask[6, 0] = False
 mask[5] = torch.tensor([False, False, True])  # nothing for the cross-encoder to read
 results = []
 for options in json.loads(sys.argv[2]):
-    size = options.pop("rows")
+    size, left_out = options.pop("rows"), options.pop("left_out", None)
     trainer = make_trainer(sys.argv[3], mask=mask, size=9, double=True, full_view_probability=0.1,
-                           full_view_decay_steps=0, dataloader_drop_last=False, adapter="all_towers", **options)
+                           full_view_decay_steps=0, dataloader_drop_last=left_out is not None, adapter="all_towers",
+                           **options)
     world, rank = trainer.args.world_size, trainer.args.process_index
     torch.manual_seed(1)
     for parameter in trainer.model.parameters():
@@ -427,7 +428,11 @@ for options in json.loads(sys.argv[2]):
     trainer.model_wrapped = model = trainer.accelerator.prepare(trainer.model)
     trainer.current_gradient_accumulation_steps = 1
     rows = torch.arange(size).tensor_split(world)[rank].tolist()
-    loss = trainer.training_step(model, trainer.data_collator([trainer.train_dataset[i] for i in rows]))
+    batch = trainer.data_collator([trainer.train_dataset[i] for i in rows if i != left_out])
+    if left_out is not None:
+        batch["left_out"] = torch.tensor([i for i in rows if i == left_out], dtype=torch.long)
+    loss = trainer.training_step(model, batch)
+    assert trainer.left_out() == ([] if left_out is None else [left_out])
     mean = lambda value: trainer.accelerator.reduce(value.detach(), reduction="mean") if world > 1 else value.detach()
     results.append({
         "world": world,
@@ -470,6 +475,7 @@ BASELINE = {"rows": 9, "objective": "contrastive", "learnable_temperature": True
 STEPS = {
     "even": ({"rows": 8}, WHOLE),
     "ragged": ({"rows": 9}, WHOLE),  # five and four
+    "left out": ({"rows": 9, "left_out": 7}, WHOLE),  # of the second process, where all have equally many else
     "ragged in parts": ({"rows": 9, "mini_batch_size": 2}, WHOLE),
     "pathways": ({"rows": 9, "objective": "pathways"}, {"pathways", "dam"}),
     "pmrl": ({"rows": 9, "objective": "pmrl", "aggregation": "pmrl"}, {"pmrl", "dam"}),

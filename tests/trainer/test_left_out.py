@@ -1,0 +1,63 @@
+"""With `on_error: missing`, training leaves out clips of which nothing can be read, and says so."""
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from modeling_scalar.processing_scalar import Clip
+from tests.trainer.test_scalar_trainer import make_trainer
+from trainer.data import ClipDataset, ScalarDataCollator
+from trainer.distributed import union_over_processes
+
+EMPTY = 3
+
+
+@pytest.fixture
+def dataset(tiny_processor):
+    """Eight clips, of one of which nothing could be read."""
+    columns = ("video_id", "caption", "video_path", "audio_path", "subtitle")
+    rows = [dict.fromkeys(columns) | {"caption": "a dog", "video_id": f"clip {number}"} for number in range(8)]
+    dataset = ClipDataset(datasets.Dataset.from_list(rows), tiny_processor, seed=1, on_error="missing")
+    generator = np.random.default_rng(0)
+    dataset._clips = [
+        Clip(frames=generator.integers(0, 255, (9, 32, 32, 3), dtype=np.uint8), subtitle="hello") for _ in rows
+    ]
+    dataset._clips[EMPTY] = Clip(problems=["clip.mp4: not a readable video or audio file."])
+    return dataset
+
+
+def test_a_clip_of_which_nothing_can_be_read_is_left_out_of_its_batch_and_named(dataset, tiny_processor, caplog):
+    examples = [dataset[index] for index in (1, EMPTY, 5)]
+    batch = ScalarDataCollator(tiny_processor, leaves_out=True)(examples)
+    assert batch["clip_index"].tolist() == [1, 5] and batch["left_out"].tolist() == [EMPTY]
+    assert len(batch["input_ids"]) == len(batch["modality_mask"]) == 2
+    assert "The clip 'clip 3' is left out of training" in caplog.text
+    alone = ScalarDataCollator(tiny_processor)([dataset[index] for index in (1, 5)])
+    assert all(torch.equal(value, batch[name]) for name, value in alone.items())
+
+
+def test_otherwise_it_is_an_error_as_is_a_batch_of_nothing_else(dataset, tiny_processor):
+    with pytest.raises(ValueError, match="these have none"):
+        ScalarDataCollator(tiny_processor)([dataset[1], dataset[EMPTY]])
+    with pytest.raises(ValueError, match="Nothing can be read of any clip of a batch: 'clip 3'"):
+        ScalarDataCollator(tiny_processor, leaves_out=True)([dataset[EMPTY]])
+
+
+def test_a_run_goes_on_without_it_and_a_resumed_one_as_the_unbroken(dataset, tiny_processor, tmp_path):
+    def run(folder, resume=None):
+        trainer = make_trainer(folder, max_steps=6, save_strategy="steps", save_steps=3)
+        trainer.train_dataset = dataset
+        trainer.data_collator = ScalarDataCollator(tiny_processor, leaves_out=True)
+        trainer.train(resume_from_checkpoint=resume)
+        assert trainer.left_out() == [EMPTY]
+        return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+    weights = run(tmp_path / "straight")
+    again = run(tmp_path / "resumed", str(tmp_path / "straight" / "checkpoint-3"))
+    assert all(torch.equal(value, again[name]) for name, value in weights.items())
+
+
+def test_what_one_process_left_out_is_counted_once():
+    assert union_over_processes([5, 1, 5], 8, torch.device("cpu")) == [1, 5]
+    assert union_over_processes([], 8, torch.device("cpu")) == []
