@@ -3,6 +3,7 @@
 from types import TracebackType
 
 _EXTRAS = {
+    "PIL": ("search",),
     "accelerate": ("search", "train", "eval"),
     "av": ("video", "search", "train", "eval"),
     "charset_normalizer": ("search", "train", "eval"),

@@ -48,6 +48,7 @@ from gallery.filters import ClipFacts
 from gallery.hits import Hit, Hits, Results
 from gallery.provenance import gallery_sha256
 from gallery.published import folder_of, is_from_hub, media_of
+from gallery.stills import Stills
 from gallery.storage import MANIFEST, Part, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
 from gallery.transcripts import Transcripts
@@ -220,6 +221,13 @@ class Gallery(Described):
             for path, size, mtime, sha256, reason in zip(*columns, strict=True)
         }
 
+    def hashes(self, among: Collection[str] | None = None) -> set[str]:
+        """The hashes of the media files it knows; only those `among` some, if they are given."""
+        if self.file_rows is None:
+            return set()
+        known = self.file_rows.column("sha256")
+        return set((known if among is None else known.filter(pc.is_in(known, strings(list(among))))).to_pylist())
+
     def clips_of_files(self) -> dict[str, list[str]]:
         """The clips of each file: itself, or its windows."""
         clips: dict[str, list[str]] = {}
@@ -383,7 +391,7 @@ class Gallery(Described):
         has_codes: bool = True,
     ) -> "Gallery":
         """
-        Write all of it to a new folder, piece by piece, with its transcripts.
+        Write all of it to a new folder, piece by piece, with its transcripts and still pictures.
 
         Args:
             folder (`str`): new or empty.
@@ -418,6 +426,7 @@ class Gallery(Described):
             writer.commit()
             if self.path is not None:
                 Transcripts(self.path).copy(writer.folder)
+                Stills(self.path).copy(writer.folder)
             return writer.gallery()
 
     # Asking --------------------------------------------------------------------------------------------------------
@@ -495,13 +504,14 @@ class GalleryWriter(Writer):
         check_format(Path(folder))
         self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # of each shard, the row of each key
         super().__init__(folder)
-        known = self.gallery()
+        self.stills, known = Stills(self.folder), self.gallery()
         self.dtype = known.dtype or dtype
         self.has_codes = has_codes if known.dtype is None else known.has_codes
 
     def _forget(self) -> None:
         super()._forget()
         self._pending: set[str] = set()  # clips put since the last commit
+        self._dropped: set[str] = set()  # hashes of files that were forgotten, or noted otherwise, since then
         there = {(name, shard.file) for name, shards in self.snapshot.shards.items() for shard in shards}
         self._indexed = {shard: index for shard, index in self._indexed.items() if shard in there}
 
@@ -581,6 +591,8 @@ class GalleryWriter(Writer):
             found = self._find(name, key)
             if found is not None:
                 self.remove(name, found[0], [found[1]])
+                if name == "files":
+                    self._dropped.add(self._old(name)[found[0]].table.column("sha256")[found[1]].as_py())
 
     def remove_clips(self, clip_ids: Iterable[str]) -> None:
         """Take committed clips out, and what is known of their files; a KeyError for one that is not there."""
@@ -609,6 +621,19 @@ class GalleryWriter(Writer):
     def forget_files(self, paths: Iterable[str]) -> None:
         """Drop what is known of files in which nothing could be read."""
         self._drop("files", paths)
+
+    def commit(self) -> bool:
+        """Make what was changed the new state, see [`~gallery.writing.Writer.commit`]; still pictures of what is no
+        longer known are removed."""
+        dropped, is_changed = self._dropped, super().commit()
+        if dropped:
+            self.stills.remove(dropped.difference(self.gallery().hashes(dropped)))
+        return is_changed
+
+    def compact(self) -> None:
+        """Commit, and write all again without what was removed, see [`~gallery.writing.Writer.compact`]."""
+        super().compact()
+        self.stills.keep(self.gallery().hashes())
 
     def gallery(self) -> Gallery:
         """The last committed state."""

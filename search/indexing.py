@@ -454,6 +454,10 @@ class Indexer:
                 problems=[read.found.problems for read in clips],
                 seconds=[read.found.seconds for read in clips],
             )
+        for read in clips:
+            if read.found.still is not None:
+                start = None if read.window is None else read.window[0]
+                self.writer.stills.put(read.found.file.sha256, start, read.found.still)
         for read in reads:
             read.source.take(read)
         sources, put = dict.fromkeys(read.source for read in reads), {read.clip_id for read in clips}

@@ -3,6 +3,7 @@
 Whatever is wrong with a file is noted of it, and stops no other.
 """
 
+import io
 import os
 import stat
 from collections.abc import Sequence
@@ -10,7 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
-from gallery.decoding import LIGHT_MEMORY, Limits, num_processors
+import numpy as np
+from PIL import Image
+
+from gallery.decoding import LIGHT_MEMORY, Limits, num_processors, showing
 from gallery.gallery import MediaFile
 from gallery.media import clip_sha256, clip_stat, pieces_of
 from gallery.windows import SLIVER, seconds_of
@@ -23,6 +27,8 @@ NOTHING = "it has no picture, no sound and no subtitles"
 """Why a file or a window is no clip in which everything could be read."""
 
 _REMEMBERED = 1024  # files of which windows are read at a time, by all threads
+_STILL = (320, 320)  # the most that a still picture is wide and high
+_STILL_QUALITY = 70  # of JPEG: 5 to 15 kB
 
 
 def default_workers(num_processes: int = 1) -> int:
@@ -85,7 +91,7 @@ class Found:
     """What reading a window tells; `reason` says why it is no clip, `file` is what the file was before; `unheard`
     why it has no transcript, which is no problem of the clip, as a later run tries again; `is_lost` says whether it
     was out of reach; `heard` how much of the sound the model hears, if there is more; `unused` what further subtitles
-    there are of the file."""
+    there are of the file; `still` is a picture of it, as the bytes of a JPEG file, if it has any."""
 
     file: MediaFile
     duration: float | None = None
@@ -97,6 +103,15 @@ class Found:
     is_transcribed: bool = False
     heard: float | None = None
     unused: tuple[str, ...] = ()
+    still: bytes | None = None
+
+
+def _still_of(frame: np.ndarray) -> bytes:
+    """A small JPEG file of a frame, uint8 `(height, width, 3)`."""
+    picture, file = Image.fromarray(frame), io.BytesIO()
+    picture.thumbnail(_STILL)
+    picture.save(file, "jpeg", quality=_STILL_QUALITY)
+    return file.getvalue()
 
 
 class _File:
@@ -143,8 +158,13 @@ class Reader:
                 return found, None
         options = {"window": job.window, "subtitle": words}
         options = {name: value for name, value in options.items() if value is not None}
+
+        def keep(frame: np.ndarray) -> None:
+            found.still = _still_of(frame)
+
         try:
-            clip = self.processor.read_clip(path, on_error=self.on_error, processed=True, **options)
+            processor = showing(self.processor, keep)
+            clip = processor.read_clip(path, on_error=self.on_error, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
             if clip.is_empty:
                 found.problems = problems

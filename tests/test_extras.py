@@ -16,7 +16,7 @@ from tests.hub_cards.clean_environment import CleanEnvironment
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OF_OTHER_NAME = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
+OF_OTHER_NAME = {"pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 # What developers install, and what the base has anyway, is not for the map.
 NOT_OF_A_JOB = {"all", "dev"}
 JOBS = {

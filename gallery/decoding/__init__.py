@@ -6,7 +6,7 @@
 
 from gallery.decoding.limits import IN_PART, LimitError, Limits
 from gallery.decoding.pool import LIGHT_MEMORY, Stop, Stopped, check_not_stopped, num_processors
-from gallery.decoding.reader import SandboxedReader, sandboxed
+from gallery.decoding.reader import SandboxedReader, sandboxed, showing
 
 __all__ = [
     "IN_PART",
@@ -19,4 +19,5 @@ __all__ = [
     "check_not_stopped",
     "num_processors",
     "sandboxed",
+    "showing",
 ]

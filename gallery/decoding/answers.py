@@ -60,9 +60,15 @@ def _seconds(content: dict[str, Any]) -> float | None:
 class Frames(Answer):
     """The chosen frames of a video stream, or what is made of them."""
 
-    def __init__(self, limits: Limits, prepare: Prepare | None = None, choose: Choose | None = None):
+    def __init__(
+        self,
+        limits: Limits,
+        prepare: Prepare | None = None,
+        choose: Choose | None = None,
+        show: Callable[[np.ndarray], None] | None = None,
+    ):
         super().__init__(limits)
-        self.prepare, self.choose = prepare, choose
+        self.prepare, self.choose, self.show = prepare, choose, show
         self.restart()
 
     def restart(self) -> None:
@@ -94,8 +100,16 @@ class Frames(Answer):
             raise Nonsense
         if self.use is None:
             self.size, self.use = size, self.prepare(*size) if self.prepare else self.keep
-        self.kept[place] = self.use(payload.reshape(*size, 3))
+        picture = payload.reshape(*size, 3)
+        self.kept[place] = self.use(picture)
+        if self.show is not None and place == self.middle():
+            self.show(picture)
         return None
+
+    def middle(self) -> int:
+        """Where the frame in the middle of the chosen ones is among those that are kept."""
+        order = self.order()
+        return order[len(order) // 2]
 
     def keep(self, frame: np.ndarray) -> np.ndarray:
         """Count the bytes of a frame that is kept whole."""

@@ -36,6 +36,7 @@ class SandboxedReader(MediaReader):
 
     def __init__(self, limits: Limits | None = None, languages: Sequence[str] = ()):
         self.limits, self.languages = limits or Limits(), tuple(languages_of(languages))
+        self.show: Callable[[np.ndarray], None] | None = None  # see [`showing`]
         self._contents: dict[str, tuple[tuple[int, ...] | None, Contents]] = {}
 
     def noting(self, note: Callable[[str], Any]) -> "SandboxedReader":
@@ -87,7 +88,7 @@ class SandboxedReader(MediaReader):
         if seek not in ("index", "scan"):
             raise ValueError(f"`seek` must be 'index' or 'scan', got {seek!r}.")
         options = {"whole": choose is None, "seek": seek, "num_threads": num_threads, "window": window}
-        return self._ask("frames", path, Frames(self.limits, prepare, choose), **options).result()
+        return self._ask("frames", path, Frames(self.limits, prepare, choose, self.show), **options).result()
 
     def read_audio(
         self, path: str | os.PathLike, window: Window | None = None, rate: int = SAMPLING_RATE
@@ -234,4 +235,18 @@ def sandboxed(processor: Processor, limits: Limits | None = None, languages: Seq
     return processor
 
 
-__all__ = ["SandboxedReader", "sandboxed"]
+def showing(processor: Processor, show: Callable[[np.ndarray], None]) -> Processor:
+    """Return a processor that shows, of each video that it reads, one frame as it is decoded.
+
+    Args:
+        processor ([`~modeling_scalar.ScalarProcessor`]): reads through a [`SandboxedReader`]; stays as it is.
+        show (`Callable`): called with the frame in the middle of those that are chosen, uint8 `(height, width, 3)`,
+            RGB and upright; once more if reading begins again.
+    """
+    processor = copy.copy(processor)
+    processor.reader = copy.copy(processor.reader)
+    processor.reader.show = show
+    return processor
+
+
+__all__ = ["SandboxedReader", "sandboxed", "showing"]

@@ -15,6 +15,7 @@ from gallery import writing
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, is_as_known
 from gallery.published import media_of
+from gallery.stills import Stills
 from gallery.transcripts import Transcripts
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, stage_gallery
@@ -473,6 +474,14 @@ def test_a_transcript_goes_along_with_the_media_without_the_folder_of_what_heard
     assert "NOTE made by machine: whisper\n" in heard.read_text()
     stage_gallery(tmp_path / "gallery", tmp_path / "without")
     assert Transcripts(tmp_path / "without").count() == (0, 0)  # words are of the media, too
+
+
+def test_still_pictures_are_not_published_even_with_the_media(tmp_path):
+    names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
+    Stills(tmp_path / "gallery").put(clip_sha256(str(tmp_path / "videos" / names[0])), None, b"picture")
+    for media in (True, False):
+        stage_gallery(tmp_path / "gallery", tmp_path / f"staged {media}", media=media)
+        assert not list((tmp_path / f"staged {media}").rglob("*.jpg"))
 
 
 def test_media_that_changed_are_not_published(tmp_path):

@@ -70,6 +70,8 @@ def assert_same(folder, other):
     assert torch.equal(ours.modality_embeds(), theirs.modality_embeds())
     assert torch.equal(ours.modality_mask, theirs.modality_mask)
     assert ours.files == theirs.files and ours.problems() == theirs.problems()
+    stills, others = ({path.name: path.read_bytes() for path in Path(of).glob("stills/*")} for of in (folder, other))
+    assert stills == others and len(stills) > 20  # many clips are copies
     for name in ("duration", "seconds"):
         assert ours.clips.column(name).to_pylist() == theirs.clips.column(name).to_pylist()
 

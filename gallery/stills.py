@@ -1,0 +1,62 @@
+"""Still pictures of the clips of a gallery: JPEG files of a few kB in its folder `stills`, made while it is indexed.
+
+The name of each is the hash of what the clip is read from, as that of a transcript is (see [`~gallery.transcripts`]),
+and of a window the second that it begins at. Exact copies share theirs, and files that are moved keep it.
+"""
+
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from gallery.files import naming
+
+FOLDER = "stills"
+_WINDOW = "@"  # which no hash holds
+
+
+class Stills:
+    """
+    The still pictures of a gallery.
+
+    Args:
+        gallery (`Path`): its folder.
+    """
+
+    def __init__(self, gallery: Path):
+        self.folder = Path(gallery) / FOLDER
+
+    def path_of(self, sha256: str, start: float | None = None) -> Path:
+        """Where the picture of a file is, or of its window that begins at a second, if there is one."""
+        return self.folder / f"{sha256}{'' if start is None else f'{_WINDOW}{start:.3f}'}.jpg"
+
+    def put(self, sha256: str, start: float | None, picture: bytes) -> None:
+        """Keep the picture of a file or a window, before its clip is committed: who is killed makes both once more."""
+        self.folder.mkdir(exist_ok=True)
+        path = self.path_of(sha256, start)
+        with naming(path):
+            path.write_bytes(picture)
+
+    def _all(self) -> Iterator[tuple[str, Path]]:
+        """Each picture, by the hash in its name."""
+        for path in self.folder.glob("*.jpg") if self.folder.is_dir() else ():
+            yield path.stem.partition(_WINDOW)[0], path
+
+    def remove(self, of: Collection[str]) -> None:
+        """Remove the pictures of files with these hashes."""
+        for sha256, path in self._all() if of else ():
+            if sha256 in of:
+                path.unlink(missing_ok=True)
+
+    def keep(self, of: Collection[str]) -> None:
+        """Remove the pictures of files with any other hash than these."""
+        self.remove({sha256 for sha256, _ in self._all()}.difference(of))
+
+    def copy(self, gallery: Path) -> None:
+        """Copy all to another gallery."""
+        target = Stills(gallery)
+        for _, path in self._all():
+            target.folder.mkdir(exist_ok=True)
+            shutil.copyfile(path, target.folder / path.name)
+
+
+__all__ = ["FOLDER", "Stills"]

@@ -1,0 +1,100 @@
+"""Still pictures are made while clips are indexed, lie beside the gallery, and go with their clips."""
+
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gallery.decoding import SandboxedReader, sandboxed, showing
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.stills import Stills
+from search.indexing import index_files
+from search.sources import find_files
+from search.vanished import remove
+from tests.media_corpus import media, tone, wav
+from tests.search.serving import write_gallery
+
+
+@pytest.fixture
+def clips(tmp_path):
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    (folder / "talk.mkv").write_bytes(media("matroska", "mjpeg", "pcm_s16le", frames=30, seconds=3, size=(640, 48)))
+    (folder / "copy.mkv").write_bytes((folder / "talk.mkv").read_bytes())
+    (folder / "sound.wav").write_bytes(wav(tone(16_000)))
+    return folder
+
+
+def index(clips, model, processor, segment=None, **options):
+    with GalleryWriter(clips.parent / "gallery", "float32") as writer:
+        writer.metadata = {"model": "model"} | ({} if segment is None else {"segment": segment})
+        index_files(find_files([clips]), writer, model, processor, num_workers=1, **options)
+    return Gallery.open(clips.parent / "gallery")
+
+
+def names(gallery):
+    return sorted(path.name for path in gallery.glob("stills/*"))
+
+
+def test_each_clip_with_a_picture_has_the_frame_in_the_middle_as_a_still(clips, tiny_model, tiny_processor):
+    gallery = index(clips, tiny_model, tiny_processor)
+    file = gallery.files[str(clips / "talk.mkv")]
+    still = Stills(gallery.path).path_of(file.sha256)
+    assert names(gallery.path) == [still.name]  # the copy shares it, and a sound has none
+    frames = SandboxedReader().read_frames(clips / "talk.mkv")
+    seen = []
+    showing(sandboxed(tiny_processor), seen.append).read_clip(clips / "talk.mkv", processed=True)
+    chosen = [place for place, frame in enumerate(frames) if any(np.array_equal(frame, shown) for shown in seen)]
+    assert chosen == [22]  # of two frames, at a quarter and three quarters, the second
+    with Image.open(still) as picture:
+        assert picture.format == "JPEG" and picture.size == (320, 24) and still.stat().st_size < 15_000
+        shown = np.asarray(Image.fromarray(frames[22]).resize((320, 24)), float)
+        assert np.abs(np.asarray(picture, float) - shown).mean() < 12 < 40
+        other = np.asarray(Image.fromarray(frames[7]).resize((320, 24)), float)
+        assert np.abs(np.asarray(picture, float) - other).mean() > np.abs(np.asarray(picture, float) - shown).mean()
+    assert gallery.verify() and GalleryWriter(gallery.path).close() is None
+
+
+def test_windows_have_a_still_each_which_outlives_a_move_and_goes_with_the_file(clips, tiny_model, tiny_processor):
+    gallery = index(clips, tiny_model, tiny_processor, segment=1)
+    sha256 = gallery.files[str(clips / "talk.mkv")].sha256
+    stills = [f"{sha256}@{start}.000.jpg" for start in range(3)]
+    assert names(gallery.path) == stills
+    before = {name: (gallery.path / "stills" / name).stat().st_mtime_ns for name in stills}
+    os.rename(clips / "talk.mkv", clips / "moved.mkv")
+    index(clips, tiny_model, tiny_processor, segment=1, prune=True)
+    assert {name: (gallery.path / "stills" / name).stat().st_mtime_ns for name in names(gallery.path)} == before
+    with GalleryWriter(gallery.path) as writer:
+        remove(writer, [clips / "moved.mkv"])
+        assert names(gallery.path) == stills  # those of the copy
+        remove(writer, [clips / "copy.mkv"])
+    assert names(gallery.path) == []
+
+
+def test_a_file_that_changes_or_is_pruned_takes_its_still_along(clips, tiny_model, tiny_processor):
+    gallery = index(clips, tiny_model, tiny_processor)
+    (clips / "copy.mkv").unlink()
+    (clips / "talk.mkv").write_bytes(media("matroska", "mjpeg", "", frames=4, seconds=1, size=(32, 32)))
+    gallery = index(clips, tiny_model, tiny_processor, prune=True)
+    sha256 = gallery.files[str(clips / "talk.mkv")].sha256
+    assert names(gallery.path) == [f"{sha256}.jpg"]
+    with Image.open(gallery.path / "stills" / f"{sha256}.jpg") as picture:
+        assert picture.size == (32, 32)  # never larger than the frame
+    (clips / "talk.mkv").unlink()
+    index(clips, tiny_model, tiny_processor, prune=True)
+    assert names(gallery.path) == []
+
+
+def test_a_copy_takes_stills_along_and_what_no_clip_has_goes_when_a_gallery_is_compacted(tmp_path):
+    write_gallery(tmp_path, {"a.webm": b"a", "b.webm": b"b"})
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        paths = [str(tmp_path / "clips" / name) for name in ("a.webm", "b.webm")]
+        writer.put_files([MediaFile(path, 1, 0, str(place) * 64) for place, path in enumerate(paths)])
+        for sha256 in ("0" * 64, "1" * 64, "2" * 64):
+            writer.stills.put(sha256, None, b"picture")
+        writer.commit()
+        Gallery.open(tmp_path / "gallery").copy(tmp_path / "other")
+        assert names(tmp_path / "other") == [f"{n * 64}.jpg" for n in "012"]
+        writer.compact()
+    assert names(tmp_path / "gallery") == [f"{n * 64}.jpg" for n in "01"]
