@@ -9,7 +9,8 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -102,13 +103,17 @@ class View(ABC):
         """How many windows of a file there are, if that is known."""
         return None
 
+    def with_stills(self, places: Collection[Place]) -> set[Place]:
+        """Of which of these there are still pictures."""
+        return set()
+
     def name_of(self, place: Place) -> str:
         """What a clip is called: its file, and the folder that this is in; where others lie is nobody's business."""
         return plain(os.sep.join(place.path.split(os.sep)[-2:]).lstrip(os.sep), "utf-8")
 
     def found(self, hits: Hits, per_file: bool = False) -> list[Found]:
         """Hits as they are told."""
-        told = []
+        told, with_stills = [], self.with_stills([hits.place_of(hit) for hit in hits])
         for hit in hits:
             place, key = hits.place_of(hit), self.key_of(hit)
             kind = kind_of(place.path, hit.presence["video"]) if self.is_here(place) else None
@@ -126,6 +131,7 @@ class View(ABC):
                     kind=kind,
                     media=None if kind is None else f"api/clips/{key}/media",
                     captions=f"api/clips/{key}/captions" if kind and hit.presence["subtitle"] else None,
+                    still=f"api/clips/{key}/still" if place in with_stills else None,
                     num_windows=self.num_windows(place) if per_file else None,
                 )
             )
@@ -182,6 +188,10 @@ class Source(ABC):
         """What is said in the file of a clip, as far as it is known; an [`UnknownClipError`] if no clip has this
         key."""
         return cues_of(self.path_of(key), self.view().gallery.metadata.get(LANGUAGES, ()))
+
+    def still_of(self, key: str) -> Path | None:
+        """The still picture of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""
+        return None
 
 
 def _name_of(model: str) -> str:

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from gallery.columns import from_utf8, lists_of, presence_of, texts_of, to_utf8
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.gallery import Gallery, folder_of_all
 from gallery.hits import Hit, Hits
+from gallery.stills import Stills
 from gallery.storage import MANIFEST, Shard, damaged_shards
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
@@ -132,6 +134,16 @@ class FolderView(View):
         if not self._has_windows:
             return None
         return self._files.get(to_utf8(place.path), 1)
+
+    def stills_of(self, places: Collection[Place]) -> dict[Place, Path]:
+        """The still pictures of those of these places that have one."""
+        files, stills = self.gallery.files_at({place.path for place in places}), Stills(self.gallery.path)
+        of = {place: stills.path_of(files[place.path].sha256, place.start) for place in places if place.path in files}
+        return {place: path for place, path in of.items() if path.is_file()}
+
+    def with_stills(self, places: Collection[Place]) -> set[Place]:
+        """Of which of these there are still pictures."""
+        return set(self.stills_of(places))
 
     def within(self, wanted: Filter | None, key: str) -> Allowed:
         """Of what fulfils a filter the clips of the same file as one clip; an [`UnknownClipError`] if no clip has this
@@ -301,6 +313,12 @@ class Folder(Source):
         file = view.gallery.files_at([path]).get(path)
         heard = None if file is None else Transcripts(self.folder).with_words(file.sha256)
         return cues_of(path, view.gallery.metadata.get(LANGUAGES, ())) if heard is None else read_cues(heard)
+
+    def still_of(self, key: str) -> Path | None:
+        """The still picture of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""
+        view, clip_id = self.clip_of(key)
+        place = view.gallery.place_of(clip_id)
+        return view.stills_of([place]).get(place)
 
 
 __all__ = ["Folder", "FolderView", "given_name", "name_file"]

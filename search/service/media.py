@@ -17,16 +17,27 @@ _TYPES: dict[str, str] = {
     ".avi": "video/x-msvideo",
     ".mpg": "video/mpeg",
     ".mpeg": "video/mpeg",
+    ".vob": "video/mpeg",
     ".ts": "video/mp2t",
+    ".mts": "video/mp2t",
+    ".m2ts": "video/mp2t",
+    ".mxf": "video/mxf",
     ".flv": "video/x-flv",
     ".wmv": "video/x-ms-wmv",
+    ".asf": "video/x-ms-asf",
     ".ogv": "video/ogg",
     ".3gp": "video/3gpp",
+    ".3g2": "video/3gpp2",
     ".wav": "audio/wav",
     ".mp3": "audio/mpeg",
     ".m4a": "audio/mp4",
+    ".aac": "audio/aac",
     ".flac": "audio/flac",
     ".ogg": "audio/ogg",
+    ".opus": "audio/ogg",
+    ".wma": "audio/x-ms-wma",
+    ".aif": "audio/aiff",
+    ".aiff": "audio/aiff",
     ".png": "image/png",
     ".jpg": "image/jpeg",
     ".jpeg": "image/jpeg",
@@ -55,9 +66,10 @@ def is_known(headers: Headers, version: str) -> bool:
     return version in known or known == ["*"]
 
 
-def media_response(path: str, headers: Headers) -> Response:
+def media_response(path: str, headers: Headers, cached: str = "no-cache") -> Response:
     """
-    Answer with a file of the gallery, or the part of it that a request with these headers asks for.
+    Answer with a file of the gallery, or the part of it that a request with these headers asks for; `cached` says for
+    how long the browser may show it without asking again.
 
     Raises:
         NoMediaError: it is gone, no regular file, or of no type that is served.
@@ -71,7 +83,7 @@ def media_response(path: str, headers: Headers) -> Response:
     status = os.stat(real)
     if not stat.S_ISREG(status.st_mode):
         raise NoMediaError("The file of this clip is no regular file any more.")
-    told = {"cache-control": "private, no-cache"}
+    told = {"cache-control": f"private, {cached}"}
     response = FileResponse(real, headers=told, media_type=media_type, stat_result=status)
     version = response.headers["etag"]
     return Response(status_code=304, headers=told | {"etag": version}) if is_known(headers, version) else response

@@ -159,6 +159,7 @@ class Found(BaseModel):
     kind: Kind | None = Field(description="How to play it; none where there is no file that can be played.")
     media: str | None = Field(description="Where to play it from.")
     captions: str | None = Field(description="Where its subtitles may be had, if it has some, as WebVTT.")
+    still: str | None = Field(description="Where a small picture of it may be had, if there is one, as JPEG.")
     num_windows: int | None = Field(
         None, description="Of its file in the gallery, where each file is told once, and it is known."
     )

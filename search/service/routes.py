@@ -43,6 +43,7 @@ SEARCHES = min(4, os.cpu_count() or 1)
 _READERS = 8
 _ASKING = 4  # at once: which file a clip is of
 _MOST_CUES = 2
+_STILL_CACHED = "max-age=600"  # seconds, so that going back and forth asks for no picture twice
 _BUFFER = 2**20
 
 
@@ -181,6 +182,23 @@ async def media(key: str, request: Request, here: Here) -> Response:
     """Play the file of a clip; of a window too it is the whole file."""
     path = await call_in(here.threads.paths, here.archive.source.path_of, key)
     return await call_in(here.threads.files, media_response, path, request.headers)
+
+
+@router.get(
+    "/clips/{key}/still",
+    response_class=Response,
+    responses={
+        200: {"content": {"image/jpeg": {}}, "description": "A frame of the clip, at most 320 pixels wide and high."},
+        304: {"description": "It is the version that `If-None-Match` names."},
+        **_problems({404: "There is no such clip, or no picture of it."}),
+    },
+)
+async def still(key: str, request: Request, here: Here) -> Response:
+    """Show a small picture of a clip."""
+    path = await call_in(here.threads.paths, here.archive.source.still_of, key)
+    if path is None:
+        raise HTTPException(404, "There is no picture of this clip.")
+    return await call_in(here.threads.files, media_response, str(path), request.headers, _STILL_CACHED)
 
 
 _WORDS = _problems({404: "There is no such clip, or nothing is known of what is said in it."})

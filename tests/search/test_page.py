@@ -1,6 +1,7 @@
 """The page of the search service, in a browser."""
 
 import base64
+import io
 import re
 import time
 from contextlib import closing, contextmanager
@@ -8,9 +9,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from PIL import Image
 from starlette.testclient import TestClient
 
-from gallery.gallery import Gallery
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from search.engine.address import parse_address
 from search.engine.asking import EngineSearcher
 from search.engine.collection import Collection
@@ -307,15 +309,18 @@ def test_hits_are_what_most_of_the_screen_shows(open_page, tmp_path):
 @pytest.mark.slow
 def test_keys_lead_to_the_words_and_from_hit_to_hit(open_page, tmp_path):
     with served(tmp_path) as (address, _):
-        page = open_page(address)
+        page = open_page(address, viewport={"width": 1100, "height": 800})
         ask(page, "a dog")
         at = "[...document.querySelectorAll('.hit')].indexOf(document.activeElement)"
-        for key, place in (("ArrowDown", 0), ("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1)):
+        keys = (("ArrowDown", 0), ("ArrowRight", 1), ("ArrowDown", 4), ("ArrowUp", 0), ("ArrowRight", 1))
+        boxes = [hit.bounding_box() for hit in page.locator(".hit").all()]
+        assert [box["y"] == boxes[0]["y"] for box in boxes] == [True] * 4 + [False]  # a grid
+        for key, place in keys:
             page.keyboard.press(key)
             assert page.evaluate(at) == place
         page.keyboard.press("Tab")  # what is in a hit belongs to it
         page.locator(".hit").nth(1).get_by_role("button", name="More like this").focus()
-        page.keyboard.press("ArrowUp")
+        page.keyboard.press("ArrowLeft")
         assert page.evaluate(at) == 0
         page.keyboard.press("/")
         assert page.evaluate("document.activeElement.id") == "query"
@@ -348,6 +353,55 @@ def test_a_hit_shows_what_is_said_and_plays_from_there(open_page, tmp_path, talk
         card.get_by_text("Nothing.").wait_for()  # where no word fits, the first ones
         assert card.locator(".said-words li").count() == 2
         assert page.locator(".hit", has_text="cat.webm").locator(".said-words li").count() == 0
+
+
+def put_stills(place, *names, hashes=None):
+    """Still pictures of files, of which those with the same hash are copies."""
+    picture = io.BytesIO()
+    Image.new("RGB", (32, 18), "red").save(picture, "jpeg")
+    with GalleryWriter(place / "gallery") as writer:
+        for number, name in enumerate(names):
+            sha256 = (hashes or {}).get(name, f"{number:064d}")
+            writer.put_files([MediaFile(str(place / "clips" / name), 1, 0, sha256)])
+            writer.stills.put(sha256, None, picture.getvalue())
+        writer.commit()
+
+
+@pytest.mark.slow
+def test_a_hit_shows_its_still_until_it_is_played(open_page, tmp_path, talk):
+    with served(tmp_path, {"dog.webm": talk, "odd.webm": b"x", "bell.wav": wav(tone(16_000))}) as (address, _):
+        put_stills(tmp_path, "dog.webm", "odd.webm")
+        page = open_page(address)
+        asked = []
+        page.on("request", lambda request: asked.append(request.url) if "/media" in request.url else None)
+        ask(page, "a dog")
+        dog, odd = (page.locator(".hit", has_text=name) for name in ("dog.webm", "odd.webm"))
+        wait(page, "[...document.querySelectorAll('.still img')].every(picture => picture.naturalWidth == 32)")
+        assert page.locator(".still img").count() == 2 and page.locator("audio").count() == 1
+        assert dog.get_by_alt_text("A frame of dog.webm").get_attribute("loading") == "lazy"
+        assert page.locator("video").count() == 0
+        before = len(set(asked))
+        dog.get_by_role("button", name="Play dog.webm").click()
+        wait(page, "document.querySelector('video').currentTime > 0")
+        assert page.evaluate("document.activeElement === document.querySelector('video')")
+        assert before <= 1 < len(set(asked))  # of what is not played, only the sound's beginning is asked for
+
+        odd.get_by_role("button", name="Play odd.webm").click()
+        odd.get_by_text("This browser cannot play the file.").wait_for()
+        assert odd.locator("video").count() == 0 and odd.locator("img").evaluate("img => img.naturalWidth") == 32
+        link = odd.get_by_role("link", name="Save it")
+        assert link.get_attribute("download") == "odd.webm" and link.get_attribute("href").endswith("/media")
+
+
+@pytest.mark.slow
+def test_a_still_stands_where_a_browser_knows_the_sound_of_a_file_alone(open_page, tmp_path):
+    half = media("mp4", "mpeg4", "aac", frames=10, seconds=1, size=(32, 32), sampling_rate=48_000)
+    with served(tmp_path, {"half.mp4": half}) as (address, _):
+        put_stills(tmp_path, "half.mp4")
+        page = open_page(address)
+        page.get_by_role("button", name="Play half.mp4").click()
+        page.get_by_text("This browser plays the sound of the file, and cannot show its picture. Save it").wait_for()
+        assert page.locator("video").get_attribute("poster").endswith("/still")
 
 
 @pytest.mark.slow
@@ -436,7 +490,7 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
         wait(page, "document.querySelectorAll('.windows .hit').length == 0")
         page.get_by_label("Each file once").uncheck()
         settled(page)
-        assert len(shown(page)) == 10 and page.locator("#status").inner_text() == "10 of 13 clips."
+        assert len(shown(page)) == 13 and page.locator("#status").inner_text() == "13 of 13 clips."
 
 
 @pytest.mark.slow

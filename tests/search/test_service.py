@@ -150,8 +150,7 @@ def test_the_schema_describes_every_answer(place):
         schema = client.get("/api/openapi.json").json()
     assert set(schema["paths"]) == {
         "/api/session", "/api/gallery", "/api/clips", "/api/embed", "/api/search", "/api/like",
-        "/api/clips/{key}/media",
-        "/api/clips/{key}/captions", "/api/clips/{key}/words",
+        "/api/clips/{key}/media", "/api/clips/{key}/captions", "/api/clips/{key}/words", "/api/clips/{key}/still",
         "/api/uploads", "/api/uploads/{upload_id}",
     }  # fmt: skip
     for path in schema["paths"].values():

@@ -1,10 +1,12 @@
 """Still pictures are made while clips are indexed, lie beside the gallery, and go with their clips."""
 
+import io
 import os
 
 import numpy as np
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
 from gallery.decoding import SandboxedReader, sandboxed, showing
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
@@ -13,7 +15,9 @@ from search.indexing import index_files
 from search.sources import find_files
 from search.vanished import remove
 from tests.media_corpus import media, tone, wav
-from tests.search.serving import write_gallery
+from tests.search.serving import SECRET, make_app, write_gallery
+
+ADDRESS = "http://127.0.0.1:8000"
 
 
 @pytest.fixture
@@ -98,3 +102,49 @@ def test_a_copy_takes_stills_along_and_what_no_clip_has_goes_when_a_gallery_is_c
         assert names(tmp_path / "other") == [f"{n * 64}.jpg" for n in "012"]
         writer.compact()
     assert names(tmp_path / "gallery") == [f"{n * 64}.jpg" for n in "01"]
+
+
+@pytest.fixture
+def service(tmp_path):
+    ids = write_gallery(tmp_path, {"dog.webm": b"dog", "talk.webm#t=0,2": b"x", "talk.webm#t=2": b"x"}, segment=2)
+    file = io.BytesIO()
+    Image.new("RGB", (32, 18), "red").save(file, "jpeg")
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        talk = ids[1].partition("#")[0]
+        writer.put_files([MediaFile(ids[0], 1, 0, "0" * 64), MediaFile(talk, 1, 0, "1" * 64)])
+        writer.commit()
+        writer.stills.put("0" * 64, None, file.getvalue())
+        writer.stills.put("1" * 64, 2.0, file.getvalue())
+    return tmp_path, file.getvalue()
+
+
+def hits(client):
+    found = client.post("/api/search", json={"query": "a dog"}).json()["hits"]
+    return {(hit["name"], hit["start"]): hit for hit in found}
+
+
+def test_a_hit_names_its_still_where_there_is_one(service):
+    place, picture = service
+    with TestClient(make_app(place), ADDRESS) as client:
+        found = hits(client)
+        assert found["talk.webm", 0]["still"] is None
+        assert client.get(f"/api/clips/{found['talk.webm', 0]['key']}/still").status_code == 404
+        for which in (("dog.webm", None), ("talk.webm", 2)):
+            answer = client.get(f"/{found[which]['still']}")
+            assert answer.content == picture and answer.headers["content-type"] == "image/jpeg"
+            assert answer.headers["cache-control"] == "private, max-age=600"
+            version = {"if-none-match": answer.headers["etag"]}
+            assert client.get(f"/{found[which]['still']}", headers=version).status_code == 304
+        assert client.get("/api/clips/0000000000000000/still").status_code == 404
+        listed = client.post("/api/clips", json={}).json()["hits"]
+        assert [bool(hit["still"]) for hit in listed] == [True, False, True]
+
+
+def test_a_still_needs_the_token_as_media_do(service):
+    place, _ = service
+    with TestClient(make_app(place, secret=SECRET), ADDRESS) as client:
+        known = {"authorization": f"Bearer {SECRET}"}
+        found = client.post("/api/search", json={"query": "a dog"}, headers=known).json()["hits"]
+        still = next(hit["still"] for hit in found if hit["still"])
+        assert client.get(f"/{still}").status_code == 401
+        assert client.get(f"/{still}", headers=known).status_code == 200
