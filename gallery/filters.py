@@ -242,6 +242,21 @@ class ClipFacts:
         rows = pc.index_in(self.paths, value_set=self._paths_of_files)
         return torch.from_numpy(pc.fill_null(pc.take(times, rows), _NO_DATE).to_numpy().copy())
 
+    @cached_property
+    def contents(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each clip a number, `(N,)`, the same for those of files of the same content, of windows at the same
+        seconds; and the rows of those that share theirs. A clip of which the content is not known shares none."""
+        if self._files is None:
+            return np.arange(len(self._names)), np.empty(0, np.int64)
+        known = self._files.column("sha256").combine_chunks().cast(self._names.type)
+        hashes = pc.fill_null(pc.take(known, pc.index_in(self.paths, value_set=self._paths_of_files)), "")
+        keys = hashes
+        if self._windows is not None:
+            keys = pc.binary_join_element_wise(hashes, pc.coalesce(pc.struct_field(self._windows, "start"), ""), "@")
+        keys = pc.if_else(pc.equal(hashes, ""), self._names, keys)
+        numbers = keys.combine_chunks().dictionary_encode().indices.to_numpy()
+        return numbers, np.flatnonzero(np.bincount(numbers)[numbers] > 1)
+
     def fit(self, glob: str, ignore_case: bool | None = None) -> torch.Tensor:
         """`torch.BoolTensor` of shape `(N,)`: of which clips the path fits a pattern, see [`Filter`]; by default
         upper and lower case are different where file systems tell them apart."""

@@ -15,6 +15,7 @@ from gallery.windows import Place
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
 _SHOWN = 50  # hits that a notebook or a prompt shows of more
+_COPIES = 5  # that are named of more
 _UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed"}
 _COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # seen on white and on black
 _NUMBERS = dict.fromkeys(("", "score", "match"), ' class="n"')  # columns, by their heads
@@ -57,7 +58,8 @@ class Hit:
     """One result. `weights` are the query's modality weights, `None` for a score without weights; `match` is the match
     logit of the second stage, `None` where it did not read the clip; `key` names the clip in a vector engine, where
     clips of several galleries may share a name; `place` is its file, and its seconds if it is a window, by default
-    what `clip_id` names; `problems` are what could not be read of it and counts as absent, where that is known."""
+    what `clip_id` names; `problems` are what could not be read of it and counts as absent, where that is known;
+    `copies` are the clips of the same content that it stands for, where these are found once."""
 
     rank: int
     clip_id: str
@@ -68,6 +70,7 @@ class Hit:
     key: str | None = None
     place: Place | None = None
     problems: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 def _can_print(text: str, encoding: str) -> bool:
@@ -156,6 +159,12 @@ class Hits(list):
             best.setdefault(self.place_of(hit).path, hit)
         return self.having(list(best.values())[:k])
 
+    def standing_for(self, copies: Mapping[str, Sequence[str]]) -> "Hits":
+        """The same hits, each with its copies, by its `clip_id`."""
+        same = copy(self)
+        same[:] = [replace(hit, copies=tuple(copies.get(hit.clip_id, ()))) for hit in self]
+        return same
+
     def going_on(self, rest: "Hits") -> "Hits":
         """These hits, and below them those of the same query among other clips."""
         hits = self.having([*self, *rest])
@@ -187,6 +196,15 @@ class Hits(list):
             name = mark + name[len(mark) - _NAME_WIDTH :]
         return name + seconds
 
+    def copies_told(self, hit: Hit) -> str:
+        """Which copies a hit stands for; only with some."""
+        names, more = hit.copies[:_COPIES], len(hit.copies) - _COPIES
+        if self.place_of(hit).start is not None:  # at the same seconds
+            names = [name.rpartition("#t=")[0] for name in names]
+        names = [os.path.relpath(name, self.root) if self.root and os.path.isabs(name) else name for name in names]
+        copies = "1 copy" if len(hit.copies) == 1 else f"{len(hit.copies)} copies"
+        return f"and {copies}: {', '.join(names)}{f' and {more} more' if more > 0 else ''}"
+
     def lines(self, encoding: str = "utf-8", most: int | None = None) -> list[str]:
         """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
         lines = [] if self.title is None else [self.title]
@@ -194,6 +212,8 @@ class Hits(list):
             match = "" if hit.match is None else f"  match {hit.match:+.2f}"
             lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
             lines.append(f"     {_weights_line(hit, encoding)}")
+            if hit.copies:
+                lines.append(f"     {self.copies_told(hit)}")
         more = len(self) - len(self[:most])
         return [*lines, *([f"and {more} more"] if more else [])]
 
@@ -290,10 +310,11 @@ def _table(hits: Hits) -> str:
     for hit in hits[:_SHOWN]:
         match = "–" if hit.match is None else f"{hit.match:+.2f}"
         name = cell(hits.name_of(hit)[-500:])
+        copies = f'<div class="soft">{cell(hits.copies_told(hit))}</div>' if hit.copies else ""
         rows.append(
             f'<tr><td class="n soft">{hit.rank}</td><td class="n">{hit.score:.3f}</td>'
             + (f'<td class="n">{match}</td>' if has_match else "")
-            + f'<td class="name" title="{cell(hit.clip_id[-500:])}"><bdi dir="ltr">{name}</bdi></td>'
+            + f'<td class="name" title="{cell(hit.clip_id[-500:])}"><bdi dir="ltr">{name}</bdi>{copies}</td>'
             + "".join(_weight_cell(hit, name) for name in hit.presence)
             + "</tr>"
         )

@@ -93,6 +93,12 @@ class Searcher(Protocol):
     def outside(self, among: Any, hits: Hits) -> Any:
         """Of the clips that may be found those of other files than these hits are of."""
 
+    def once(self, allowed: Any) -> Any:
+        """Of the clips that may be found one of each content: exact copies once."""
+
+    def with_copies(self, hits: Hits, allowed: Any) -> Hits:
+        """These hits, each with the copies that it stands for among the clips that may be found."""
+
     def reranked(
         self, found: list[Hits], model: QueryModel, depth: int, modalities: Sequence[str], weight: float | None
     ) -> list[Hits]:
@@ -151,6 +157,7 @@ def search(
     modalities: Sequence[str] | None = None,
     allowed: torch.Tensor | Filter | None = None,
     per_file: bool = False,
+    unique: bool = False,
     rerank: int | None = None,
     fusion_weight: float | None = None,
     **score_parameters: float,
@@ -176,6 +183,8 @@ def search(
         allowed (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): which clips may
             be hits, in gallery order, or what they must fulfil.
         per_file (`bool`): of a gallery of windows, each file once, by its best window.
+        unique (`bool`): files of the same content once, as the first of them that may be found; of windows those of
+            the same seconds. `Hit.copies` are the others.
         rerank (`int`, *optional*): of texts, so many first hits are put in order by the model's cross-encoder,
             which reads their files again: the second stage of [`~gallery.reranking`].
         fusion_weight (`float`, *optional*): in the second stage, order by the score and so many times the match,
@@ -221,6 +230,8 @@ def search(
         embeds, method = model.embed(texts), method or model.method
         score_parameters = (model.learned if method == model.method else {}) | score_parameters
 
+    everything, allowed = allowed, searcher.once(allowed) if unique else allowed
+
     def find(embeds: torch.Tensor, size: int, allowed: Any) -> list[Hits]:
         options = {"modalities": modalities, "allowed": allowed, **score_parameters}
         return searcher.search_vectors(embeds, size, query_temperature, method, **options)
@@ -237,7 +248,8 @@ def search(
         names = MODALITIES if modalities is None else modalities
         found = searcher.reranked(found, model, rerank, names, fusion_weight)
         found = [hits.having(hits[:k]) for hits in found] if not per_file else found
-    results = Results(hits.best_of_files(k) for hits in found) if per_file else Results(found)
+    found = [hits.best_of_files(k) for hits in found] if per_file else found
+    results = Results(searcher.with_copies(hits, everything) for hits in found) if unique else Results(found)
     return results[0] if like is not None or isinstance(queries, str) else results
 
 
@@ -380,6 +392,35 @@ class FolderSearcher(Described):
     def among(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed:
         """What may be a hit, also where all may be."""
         return self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
+
+    @cached_property
+    def _contents(self) -> tuple[np.ndarray, np.ndarray]:
+        return (np.empty(0), np.empty(0)) if self.gallery.clips is None else self.gallery.clip_facts.contents
+
+    def once(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed | None:
+        """Of the clips that may be hits the first one of each content."""
+        contents, shared = self._contents
+        if not len(shared):
+            return self.allowed(allowed)
+        among = self.among(allowed)
+        rows = shared[among.mask.numpy()[shared]]
+        _, first = np.unique(contents[rows], return_index=True)
+        mask = among.mask.clone()
+        mask[rows] = False
+        mask[rows[first]] = True
+        return Allowed(mask, among.unknown)
+
+    def with_copies(self, hits: Hits, allowed: torch.Tensor | Filter | Allowed | None) -> Hits:
+        """These hits, each with the copies that it stands for among the clips that may be hits."""
+        contents, shared = self._contents
+        if not len(shared) or not hits:
+            return hits
+        rows = shared[self.among(allowed).mask.numpy()[shared]]
+        names = texts_of(self.gallery.clips.take(rows), "clip_id")
+        of: dict[int, list[str]] = {}
+        for content, name in zip(contents[rows].tolist(), names, strict=True):
+            of.setdefault(content, []).append(name)
+        return hits.standing_for({names[0]: names[1:] for names in of.values()})
 
     def outside(self, among: Allowed, hits: Hits) -> Allowed:
         """Of the clips that may be hits those of other files than these are of."""

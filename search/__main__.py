@@ -88,9 +88,10 @@ def query(config: QueryConfig) -> None:
         config.path, config.min_duration, config.max_duration, config.after, config.before, config.has, config.lacks
     )
     options = {"modalities": config.modalities, "allowed": wanted, "per_file": config.per_file}
+    options["unique"] = config.unique
     with _opened(config.gallery) as searcher:
         if is_address(config.gallery):
-            searcher.check_asked(config.rerank, wanted)
+            searcher.check_asked(config.rerank, wanted, config.unique)
         if config.like is None:
             own = (config.model, config.device, config.model_dtype, config.rerank)
             fingerprint = searcher.metadata.get("fingerprint") if own == (None,) * len(own) else None
@@ -122,7 +123,8 @@ def _as_json(hits: "Hits", config: QueryConfig) -> dict:
     from dataclasses import asdict
 
     left_out = {"key", "place", "problems", *(() if config.rerank else ("match",))}
-    rows = [hits.place_of(hit)._asdict() | asdict(hit) for hit in hits]
+    left_out |= set() if config.unique else {"copies"}
+    rows = [hits.place_of(hit)._asdict() | asdict(hit) | {"copies": list(hit.copies)} for hit in hits]
     numbers = ("certainty", "num_clips", "num_allowed", "num_scored")
     return {
         "hits": [{name: row[name] for name in row if name not in left_out} for row in rows],

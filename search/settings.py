@@ -200,6 +200,9 @@ class QueryConfig:
     per_file: Annotated[
         bool, _filter("--per-file", help="Of a gallery of windows, show each file once, by its best one.")
     ] = False
+    unique: Annotated[
+        bool, _filter("--unique", help="Show files of the same content once, and say how many copies there are.")
+    ] = False
     model: Moved = None
     device: Device = None
     model_dtype: ModelDtype = None

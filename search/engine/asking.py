@@ -218,12 +218,14 @@ class EngineSearcher(Described):
             DamagedError: what is in the engine is damaged.
             ChangedError: somebody put vectors of another model into its place meanwhile.
         """
-        self.check_asked(options.get("rerank"))
+        self.check_asked(options.get("rerank"), unique=options.get("unique", False))
         return search(self, *arguments, most=most, **options)
 
     @staticmethod
-    def check_asked(rerank: int | None = None, allowed: Filter | None = None) -> None:
-        """Raise an [`UnsupportedError`] for the second stage, and for what an engine cannot filter by."""
+    def check_asked(rerank: int | None = None, allowed: Filter | None = None, unique: bool = False) -> None:
+        """Raise an [`UnsupportedError`] for the second stage, for copies, and for what an engine cannot filter by."""
+        if unique:
+            raise UnsupportedError("An engine does not know which files are copies: search the gallery in its folder.")
         if rerank is not None:
             raise UnsupportedError("The second stage reads files: search the gallery in its folder.")
         condition_of(allowed, MODALITIES)
@@ -252,6 +254,12 @@ class EngineSearcher(Described):
     def reranked(self, *_: Any) -> NoReturn:
         """An [`UnsupportedError`]."""
         self.check_asked(rerank=1)
+
+    def once(self, *_: Any) -> NoReturn:
+        """An [`UnsupportedError`]."""
+        self.check_asked(unique=True)
+
+    with_copies = once
 
     def why_no_hits(self, method: str, among: Any = None, is_like: bool = False) -> str:
         """Why a search finds nothing."""

@@ -132,6 +132,7 @@ class View(ABC):
                     media=None if kind is None else f"api/clips/{key}/media",
                     captions=f"api/clips/{key}/captions" if kind and hit.presence["subtitle"] else None,
                     still=f"api/clips/{key}/still" if place in with_stills else None,
+                    copies=[self.name_of(self.gallery.place_of(copy)) for copy in hit.copies],
                     num_windows=self.num_windows(place) if per_file else None,
                 )
             )
@@ -149,6 +150,8 @@ class Source(ABC):
 
     lists = True
     """Whether clips can be listed by name."""
+    knows_copies = True
+    """Whether it is known which clips are exact copies."""
     filters: tuple[FilterName, ...] = FILTERS
     """What clips may be filtered by."""
     why_no_uploads: str
@@ -253,6 +256,7 @@ class Archive:
             modalities=tuple(dict.fromkeys(asked.modalities)),
             allowed=allowed,
             per_file=asked.per_file,
+            unique=asked.unique,
             **(query | self._asking.learned),
         )
         return Answer(
@@ -318,6 +322,7 @@ class Archive:
             segment=gallery.metadata.get(SEGMENT),
             filters=list(self.source.filters),
             lists=self.source.lists,
+            copies=self.source.knows_copies,
             uploads=bool(extensions),
             most_bytes=most_bytes,
             extensions=sorted(extensions),

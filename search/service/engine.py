@@ -94,7 +94,7 @@ class EngineSource(Source):
         ValueError: the collection is none of this format, or was made by another model.
     """
 
-    lists = False
+    lists = knows_copies = False
     filters = tuple(name for name in FILTERS if name != "paths")
     why_no_uploads = (
         "Files cannot be added to a vector engine from here. Index them into a folder, and push it: `scalar push`."

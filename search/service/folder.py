@@ -170,6 +170,9 @@ class FolderView(View):
         among = self.gallery.searcher.among(asked.allowed)
         if asked.within is not None:
             among = self.within(asked.allowed, asked.within)
+        everything, searcher = among, self.gallery.searcher
+        if asked.unique:
+            among = searcher.once(among)
         order, files = self._by_name
         rows = order[among.mask.numpy()[order]]
         is_by_file = asked.per_file and self._has_windows
@@ -192,8 +195,9 @@ class FolderView(View):
             for rank, (name, presence, problems) in enumerate(clips, start=asked.skip + 1)
         ]
         num_clips = len(self.gallery)
+        hits = Hits(hits, num_clips, 0)
         return Listing(
-            hits=self.found(Hits(hits, num_clips, 0), asked.per_file),
+            hits=self.found(searcher.with_copies(hits, everything) if asked.unique else hits, asked.per_file),
             num_clips=num_clips,
             num_allowed=among.num_clips,
             num_files=len(rows) if is_by_file else None,

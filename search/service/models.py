@@ -83,6 +83,7 @@ class Chosen(_Strict):
     per_file: bool = Field(
         False, description="Of a gallery of windows: each file once, by its best window, in a list by its first."
     )
+    unique: bool = Field(False, description="Files of the same content once: exact copies are told as `copies`.")
     within: str | None = Field(
         None, max_length=LONGEST_KEY, description="Key of a clip: only clips of the same file are told, its windows."
     )
@@ -160,6 +161,7 @@ class Found(BaseModel):
     media: str | None = Field(description="Where to play it from.")
     captions: str | None = Field(description="Where its subtitles may be had, if it has some, as WebVTT.")
     still: str | None = Field(description="Where a small picture of it may be had, if there is one, as JPEG.")
+    copies: list[str] = Field(description="Names of clips of the same content, where such are told once.")
     num_windows: int | None = Field(
         None, description="Of its file in the gallery, where each file is told once, and it is known."
     )
@@ -217,6 +219,7 @@ class About(BaseModel):
     segment: float | None = Field(description="Seconds of a window, of a gallery of windows.")
     filters: list[FilterName] = Field(description="What clips can be filtered by.")
     lists: bool = Field(description="Whether clips can be listed by name.")
+    copies: bool = Field(description="Whether it is known which clips are exact copies.")
     uploads: bool = Field(description="Whether files can be added.")
     most_bytes: int = Field(description="That an uploaded file may have.")
     extensions: list[str] = Field(description="Of files that can be uploaded.")

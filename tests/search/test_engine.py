@@ -682,6 +682,7 @@ def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
     assert "The second stage reads files" in run("query", address, "audio", "--rerank", 5, code=1).stderr
     assert "no patterns of paths" in run("query", address, "audio", "--path", "*.mkv", code=1).stderr
+    assert "does not know which files are copies" in run("query", address, "audio", "--unique", code=1).stderr
 
 
 @pytest.mark.slow

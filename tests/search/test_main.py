@@ -445,6 +445,18 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
     assert "`after` must be a date as 2026-01-31" in wrong.stderr
 
 
+def test_copies_are_shown_once_if_that_is_wanted(place):
+    (place / "clips" / "copy.mp4").write_text("audio")
+    index()
+    hits = {}
+    for option in ("--unique", "--per-file"):
+        (told,) = json.loads(run("query", "gallery", "audio", "--json", option).stdout)
+        hits[option] = {hit["clip_id"]: hit.get("copies") for hit in told["hits"]}
+    cat, copy, dog = (str(place / "clips" / name) for name in ("cat.mp4", "copy.mp4", "[red]/dog [bold]1.mp4"))
+    assert hits == {"--unique": {cat: [copy], dog: []}, "--per-file": dict.fromkeys((cat, copy, dog))}
+    assert "     and 1 copy: copy.mp4\n" in run("query", "gallery", "audio", "--unique").stdout
+
+
 def test_clips_like_one_are_found_without_the_model(place):
     index()
     (place / "model" / "model.safetensors").unlink()

@@ -405,6 +405,25 @@ def test_a_still_stands_where_a_browser_knows_the_sound_of_a_file_alone(open_pag
 
 
 @pytest.mark.slow
+def test_copies_are_one_hit_unless_that_is_switched_off(open_page, tmp_path):
+    with served(tmp_path) as (address, _):
+        same = dict.fromkeys(("dog.webm", "cat.webm", "silent.webm"), "f" * 64)
+        put_stills(tmp_path, *same, hashes=same)
+        page = open_page(address)
+        settled(page)
+        assert sorted(shown(page)) == sorted(PRESENCE.keys() - {"cat.webm", "silent.webm"})
+        ask(page, "a dog")
+        dog = page.locator(".hit", has_text="dog.webm")
+        assert dog.get_by_text("and 2 copies: cat.webm, silent.webm").is_visible() and len(shown(page)) == 3
+        page.get_by_label("Exact copies once").uncheck()
+        settled(page)
+        assert sorted(shown(page)) == sorted(PRESENCE) and page.get_by_text("copies:").count() == 0
+        page.reload()
+        settled(page)
+        assert len(shown(page)) == 5
+
+
+@pytest.mark.slow
 def test_files_are_dragged_in_and_found(open_page, tmp_path):
     with served(tmp_path, uploads=True) as (address, _):
         page = open_page(address)

@@ -157,7 +157,9 @@ def test_the_schema_describes_every_answer(place):
         for call in path.values():
             assert call["responses"]["429"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
     types = {name: kind.get("properties", {}) for name, kind in schema["components"]["schemas"].items()}
-    assert {"query", "k", "temperature", "modalities", "filter", "per_file", "within"} == set(types["SearchRequest"])
+    assert {"query", "k", "temperature", "modalities", "filter", "per_file", "unique", "within"} == set(
+        types["SearchRequest"]
+    )
     assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks"} == set(types["Wanted"])
     assert {"date", "date-time"} <= {kind.get("format") for kind in types["Wanted"]["after"]["anyOf"]}
 

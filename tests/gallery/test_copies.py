@@ -1,0 +1,98 @@
+"""Files of the same content are one hit where that is wanted, and as many hits are found as without."""
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from gallery.filters import Filter
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
+
+DIM = 8
+
+
+def vectors(count, seed=0):
+    return normalize(torch.randn(count, 3, DIM, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+def write(folder, hashes, names=None, **metadata):
+    """A gallery of files with these hashes; those of the same hash have the same vectors."""
+    names = names or [f"/clips/{number}.mp4" for number in range(len(hashes))]
+    contents = list(dict.fromkeys(zip(hashes, (name.partition("#")[2] for name in names), strict=True)))
+    rows = [contents.index(of) for of in zip(hashes, (name.partition("#")[2] for name in names), strict=True)]
+    with GalleryWriter(folder, "float32") as writer:
+        writer.metadata = metadata
+        writer.put_clips(names, vectors(len(contents))[rows], torch.ones(len(names), 3, dtype=torch.bool))
+        files = {name.partition("#")[0]: sha256 for name, sha256 in zip(names, hashes, strict=True)}
+        writer.put_files([MediaFile(path, 1, 0, sha256) for path, sha256 in files.items() if sha256 is not None])
+        writer.commit()
+    return Gallery.open(folder)
+
+
+def told(hits):
+    return [(hit.rank, hit.clip_id, hit.copies) for hit in hits]
+
+
+def without_copies(gallery, hits, hashes):
+    """What must come: the hits of a search for everything, each content once, with its copies in gallery order."""
+    found, of = {}, dict(zip(gallery.clip_ids, hashes, strict=True))
+    for hit in hits:
+        key = (of[hit.clip_id] or hit.clip_id, hit.clip_id.partition("#")[2])
+        found.setdefault(key, []).append(hit.clip_id)
+    groups = [sorted(group, key=gallery.clip_ids.index) for group in found.values()]
+    return [(rank, first, tuple(others)) for rank, (first, *others) in enumerate(groups, 1)]
+
+
+def test_copies_are_one_hit_and_as_many_hits_come_as_are_asked_for(tmp_path):
+    hashes = ["a", "b", "a", "c", "b", "a", "", "", "d"] + [f"e{number}" for number in range(9)]
+    gallery, queries = write(tmp_path / "gallery", hashes), vectors(3, 1)[:, 0]
+    for k in (1, 4, 10, 100):
+        for hits, everything in zip(
+            gallery.search(queries, k, unique=True), gallery.search(queries, len(gallery)), strict=True
+        ):
+            assert told(hits) == without_copies(gallery, everything, hashes)[:k]
+            assert hits.num_allowed == 15 and hits.num_clips == 18  # unread files, of no hash, are no copies
+    (hits,) = gallery.search(queries[:1], 18)
+    assert len(hits) == 18 and not any(hit.copies for hit in hits)
+
+
+def test_only_copies_that_may_be_found_count(tmp_path):
+    hashes = ["a", "b", "a", "a"]
+    gallery, query = write(tmp_path / "gallery", hashes), vectors(1, 1)[:, 0]
+    (hits,) = gallery.search(query, 9, unique=True, allowed=Filter(["[123].mp4"]))
+    assert {hit.clip_id: hit.copies for hit in hits} == {
+        "/clips/1.mp4": (),
+        "/clips/2.mp4": ("/clips/3.mp4",),
+    }
+    hits = gallery.search(like="/clips/0.mp4", unique=True)
+    assert told(hits)[0] == (1, "/clips/2.mp4", ("/clips/3.mp4",))  # not itself, but that there are copies is told
+
+
+def test_windows_are_copies_at_the_same_seconds_and_files_by_their_best_window(tmp_path):
+    names = [f"/clips/{file}.mp4#t={span}" for file in "xyz" for span in ("0,2", "2,4", "4")]
+    hashes = [file for file in "aab" for _ in range(3)]
+    gallery, query = write(tmp_path / "gallery", hashes, names, segment=2), vectors(1, 1)[:, 0]
+    (everything,) = gallery.search(query, 9)
+    (hits,) = gallery.search(query, 9, unique=True)
+    assert told(hits) == without_copies(gallery, everything, hashes) and len(hits) == 6
+    (hits,) = gallery.search(query, 2, unique=True, per_file=True)
+    assert [hit.place.path for hit in hits] in (["/clips/x.mp4", "/clips/z.mp4"], ["/clips/z.mp4", "/clips/x.mp4"])
+    (copied,) = (hit for hit in hits if hit.copies)
+    assert copied.copies == (copied.clip_id.replace("x.mp4", "y.mp4"),)
+    assert any(line.strip() == "and 1 copy: y.mp4" for line in hits.lines())
+
+
+@pytest.mark.parametrize("hashes", [[None] * 4, ["", "", "", ""]], ids=["no files", "unread files"])
+def test_clips_of_which_the_content_is_not_known_are_no_copies(tmp_path, hashes):
+    gallery, query = write(tmp_path / "gallery", hashes), vectors(1, 1)[:, 0]
+    assert gallery.search(query, 9, unique=True) == gallery.search(query, 9)
+    with GalleryWriter(tmp_path / "empty") as writer:
+        writer.metadata = {"model": "model"}
+        writer.commit()
+    assert Gallery.open(tmp_path / "empty").search(query, unique=True) == [[]]
+
+
+def test_hits_name_their_first_copies(tmp_path):
+    gallery = write(tmp_path / "gallery", ["a"] * 8)
+    (hits,) = gallery.search(vectors(1, 1)[:, 0], unique=True)
+    assert hits.lines()[-1].strip() == "and 7 copies: 1.mp4, 2.mp4, 3.mp4, 4.mp4, 5.mp4 and 2 more"
+    assert "and 7 copies: 1.mp4" in hits._repr_html_()
