@@ -41,6 +41,10 @@ def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
         raise ValueError(f"In the metadata of {where}: {error}") from error
 
 
+class NoClipError(ValueError):
+    """No clip of a gallery is called so."""
+
+
 class Described:
     """
     Embedded clips with their metadata.
@@ -104,4 +108,4 @@ class Described:
             )
 
 
-__all__ = ["Described", "calibration_of", "check_metadata", "score_options_of"]
+__all__ = ["Described", "NoClipError", "calibration_of", "check_metadata", "score_options_of"]

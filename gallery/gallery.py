@@ -42,7 +42,7 @@ from gallery.columns import (
     to_utf8,
 )
 from gallery.data_sets import are_data_sets, read_data_sets
-from gallery.described import Described, calibration_of, score_options_of
+from gallery.described import Described, NoClipError, calibration_of, score_options_of
 from gallery.exact.codes import are_codes_of
 from gallery.filters import ClipFacts
 from gallery.hits import Hit, Hits, Results
@@ -303,7 +303,7 @@ class Gallery(Described):
                 raise_if(names.filter(pc.match_substring(names, f"/{to_utf8(said)}#t=")), "is cut into windows in")
             for candidate in candidates:
                 raise_if(names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))), "is cut into windows in")
-        raise ValueError(
+        raise NoClipError(
             f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
         )
 

@@ -5,21 +5,29 @@ Shapes: Q queries, D dimensions.
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch.nn.functional import normalize
 
 import modeling_scalar
 from gallery.columns import off_unit
+from gallery.decoding import sandboxed
 from gallery.described import Described
-from gallery.embedding import embed_captions
+from gallery.embedding import embed_captions, embed_clips
+from gallery.subtitles import LANGUAGES
 from modeling_scalar.scores_scalar import METHODS, WEIGHING, find_method
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, ProcessorMixin
+
+_PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+"""Files that are one frame; others are media files."""
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -63,16 +71,44 @@ class NothingToCompareError(ValueError):
     """A clip has nothing that others could be like."""
 
 
+@dataclass(frozen=True)
+class Likeness:
+    """
+    What clips may be like, though it is none of the gallery: see [`QueryModel.embed_file`].
+
+    Args:
+        name (`str`): what it is called.
+        embeds (`torch.FloatTensor` of shape `(3, D)`), mask (`torch.BoolTensor` of shape `(3,)`): its vectors, and
+            which of them there are.
+    """
+
+    name: str
+    embeds: torch.Tensor
+    mask: torch.Tensor
+
+
+def _read_picture(path: str) -> np.ndarray:
+    """A picture, upright, uint8 `(height, width, 3)`."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as picture:
+            return np.array(ImageOps.exif_transpose(picture).convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path}: not a picture that can be read ({error}).") from error
+
+
 class QueryModel:
     """
     A model that embeds queries; threads may use it at once, and take turns.
 
     Args:
         model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`).
+        languages (`Sequence[str]`): of the subtitles of files those that come first, as in the gallery.
     """
 
-    def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin"):
-        self.model, self.processor, self.lock = model, processor, Lock()
+    def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin", languages: Sequence[str] = ()):
+        self.model, self.processor, self.languages, self.lock = model, processor, languages, Lock()
         # A gallery has its own temperature, scale and offset of modalities.
         options = {name: value for name, value in model.score_options().items() if name not in WEIGHING}
         self.method = options.pop("method")
@@ -82,6 +118,26 @@ class QueryModel:
         """Embed queries: `(Q, D)`, or `(Q, 3, D)` by a model of which each modality meets a vector of its own."""
         with self.lock:
             return embed_captions(self.model, self.processor, texts)
+
+    def embed_file(self, path: str | os.PathLike) -> Likeness:
+        """
+        Embed a file as clips of a gallery are, with the subtitles beside it; a picture is a clip of one frame.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: nothing in it can be read, or nothing that the model takes.
+        """
+        path, processor = os.fspath(path), sandboxed(self.processor, languages=self.languages)
+        if Path(path).suffix.lower() in _PICTURES:
+            clip = processor.read_clip(_read_picture(path))
+        else:
+            clip = processor.read_clip(path, on_error="missing", processed=True)
+        if clip.is_empty:
+            told = "; ".join(clip.problems) or f"{path}: it has no picture, no sound and no subtitles"
+            raise ValueError(f"There is nothing that clips could be like. {told}")
+        with self.lock:
+            embeds, mask, _ = embed_clips(self.model, processor(clips=[clip]))
+        return Likeness(path, embeds[0], mask[0])
 
 
 def load_query_model(
@@ -120,7 +176,7 @@ def load_query_model(
         ) from error
     searcher.check_model(str(model), identity.fingerprint)
     loaded = modeling_scalar.load_model(folder, dtype_of_name(dtype), device_of_name(device))  # runs no code of it
-    searcher.query_model = QueryModel(*loaded)
+    searcher.query_model = QueryModel(*loaded, searcher.metadata.get(LANGUAGES, ()))
     return searcher.query_model
 
 
@@ -155,4 +211,12 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
     return torch.where(mask[:, None], vectors, centroid)[None]
 
 
-__all__ = ["NothingToCompareError", "QueryModel", "check_texts", "check_vectors", "load_query_model", "query_like"]
+__all__ = [
+    "Likeness",
+    "NothingToCompareError",
+    "QueryModel",
+    "check_texts",
+    "check_vectors",
+    "load_query_model",
+    "query_like",
+]

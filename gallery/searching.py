@@ -22,7 +22,7 @@ from gallery.exact.blocks import Block, blocks_of, in_one_block
 from gallery.exact.ranking import Ranking, rank
 from gallery.filters import Allowed, Filter
 from gallery.hits import Hit, Hits, Results
-from gallery.querying import QueryModel, check_texts, check_vectors, load_query_model, query_like
+from gallery.querying import Likeness, QueryModel, check_texts, check_vectors, load_query_model, query_like
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
 from gallery.storage import DamagedFileError
@@ -153,7 +153,7 @@ def search(
     query_temperature: float | None = None,
     method: str | None = None,
     *,
-    like: str | None = None,
+    like: str | Likeness | None = None,
     modalities: Sequence[str] | None = None,
     allowed: torch.Tensor | Filter | None = None,
     per_file: bool = False,
@@ -176,7 +176,8 @@ def search(
         query_temperature (`float`, *optional*): the gallery's own when None.
         method (`str`, *optional*): as in `retrieval_scores`; by default the model's own, of vectors `"scalar"`. A
             clip for which it is not defined is no hit.
-        like (`str`, *optional*): in place of queries, a clip: those most like it, without itself. See
+        like (`str` or [`~gallery.querying.Likeness`], *optional*): in place of queries, a clip: those most like it,
+            without itself; or a file of another place, which [`~gallery.querying.QueryModel.embed_file`] embeds. See
             [`~gallery.querying.query_like`]; scales and offsets, which fit modalities to words, do not count then.
         modalities (`list[str]`, *optional*): what of a clip is looked at, by default all; clips that have nothing
             of it are no hits.
@@ -212,8 +213,13 @@ def search(
     texts: list[str | None] = [None]
     if rerank is not None and (like is not None or isinstance(queries, torch.Tensor)):
         raise ValueError("The second stage reads texts: `rerank` goes with queries that are texts.")
+    is_outside = isinstance(like, Likeness)
     if like is not None:
-        embeds, allowed = searcher.query_like(like, modalities, allowed, method := method or _own_method(searcher))
+        method = method or _own_method(searcher)
+        if is_outside:
+            embeds = query_like(like.embeds, like.mask & torch.tensor(seen_of(modalities)), method)
+        else:
+            embeds, allowed = searcher.query_like(like, modalities, allowed, method)
         score_parameters = _learned(searcher, method) | dict.fromkeys(CALIBRATION) | score_parameters
     elif isinstance(queries, torch.Tensor):
         embeds, method, texts = queries, method or "scalar", [None] * (len(queries) if queries.ndim else 0)
@@ -241,8 +247,8 @@ def search(
     if per_file:
         found = _with_files(searcher, found, k, lambda place, *limits: find(embeds[place, None], *limits)[0], allowed)
     for hits, text in zip(found, texts, strict=True):
-        hits.query, hits.like = text, like
-        if like is not None and not hits:
+        hits.query, hits.like = text, like.name if is_outside else like
+        if like is not None and not is_outside and not hits:
             hits.reason = searcher.why_no_hits(method, allowed, is_like=True)
     if rerank is not None:
         names = MODALITIES if modalities is None else modalities

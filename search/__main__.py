@@ -31,6 +31,7 @@ from .settings import (
 if TYPE_CHECKING:
     from gallery.gallery import GalleryWriter
     from gallery.hits import Hits
+    from gallery.querying import Likeness
     from gallery.searching import Searcher
 
 app = typer.Typer(
@@ -101,7 +102,7 @@ def query(config: QueryConfig) -> None:
             options |= {"rerank": config.rerank, "fusion_weight": config.fusion_weight}
             results = searcher.search(list(config.texts), config.k, config.temperature, **options)
         else:
-            like = searcher.clip_named(config.like)
+            like = _like(searcher, config)
             results = [searcher.search(None, config.k, config.temperature, like=like, **options)]
     for remark in remarks_of(results):
         say(remark)
@@ -116,6 +117,22 @@ def query(config: QueryConfig) -> None:
         return
     for hits in results:
         show(*hits.lines(sys.stdout.encoding or "ascii"))
+
+
+def _like(searcher: "Searcher", config: QueryConfig) -> "str | Likeness":
+    """The clip of the gallery that `--like` names, or what the model makes of another file."""
+    from gallery.described import NoClipError
+
+    from .engine.address import is_address
+
+    try:
+        return searcher.clip_named(config.like)
+    except NoClipError:
+        if not Path(config.like).is_file():
+            raise
+    if is_address(config.gallery):
+        searcher.check_asked(is_outside=True)
+    return searcher.load_model(config.model, config.device, config.model_dtype).embed_file(config.like)
 
 
 def _as_json(hits: "Hits", config: QueryConfig) -> dict:

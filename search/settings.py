@@ -167,7 +167,11 @@ class QueryConfig:
     gallery: Place
     texts: Annotated[Sequence[str], Argument(help="One or more queries.")] = ()
     like: Annotated[
-        str | None, _query(help="In place of queries: a clip of the gallery, to find those most like it.")
+        str | None,
+        _query(
+            help="In place of queries: a clip of the gallery, to find those most like it; or a picture or media file "
+            "from elsewhere, which is embedded now."
+        ),
     ] = None
     mask: Annotated[
         Sequence[str], _query(help="A modality that is not looked at: video, audio or subtitle. Repeatable.")

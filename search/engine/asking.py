@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from gallery.columns import from_utf8
-from gallery.described import Described
+from gallery.described import Described, NoClipError
 from gallery.filters import Filter
 from gallery.hits import Certainty, Hit, Hits, Results
-from gallery.querying import QueryModel, check_vectors, load_query_model, query_like
+from gallery.querying import Likeness, QueryModel, check_vectors, load_query_model, query_like
 from gallery.searching import search, seen_of
 from gallery.windows import Place, place_of_clip
 from modeling_scalar.paired import paired_weights
@@ -181,7 +181,7 @@ class EngineSearcher(Described):
         if windows:
             told = ", ".join(map(repr, windows))
             raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
-        raise ValueError(
+        raise NoClipError(
             f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
         )
 
@@ -218,12 +218,18 @@ class EngineSearcher(Described):
             DamagedError: what is in the engine is damaged.
             ChangedError: somebody put vectors of another model into its place meanwhile.
         """
-        self.check_asked(options.get("rerank"), unique=options.get("unique", False))
+        is_outside = isinstance(options.get("like"), Likeness)
+        self.check_asked(options.get("rerank"), unique=options.get("unique", False), is_outside=is_outside)
         return search(self, *arguments, most=most, **options)
 
     @staticmethod
-    def check_asked(rerank: int | None = None, allowed: Filter | None = None, unique: bool = False) -> None:
-        """Raise an [`UnsupportedError`] for the second stage, for copies, and for what an engine cannot filter by."""
+    def check_asked(
+        rerank: int | None = None, allowed: Filter | None = None, unique: bool = False, is_outside: bool = False
+    ) -> None:
+        """Raise an [`UnsupportedError`] for what an engine cannot be asked: the second stage, copies, what is like a
+        clip outside of it, and some filters."""
+        if is_outside:
+            raise UnsupportedError("An engine finds what is like its own clips: search the gallery in its folder.")
         if unique:
             raise UnsupportedError("An engine does not know which files are copies: search the gallery in its folder.")
         if rerank is not None:

@@ -4,18 +4,21 @@ import math
 
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import normalize
 
-from gallery.embedding import embed_captions
+from gallery.decoding import sandboxed
+from gallery.embedding import embed_captions, embed_clips
 from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import Hits, Results
-from gallery.querying import NothingToCompareError, query_like
+from gallery.querying import NothingToCompareError, QueryModel, query_like
 from modeling_scalar import load_model
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import METHODS, query_weights, retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
+from tests.media_corpus import media
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,35 @@ def test_texts_are_embedded_by_the_model_of_the_gallery_which_is_loaded_once(ask
     assert one.query == texts[1] == results[1].query
     assert gallery.search(tuple(texts), 4) == expected
     assert [folder for folder, *_ in count] == [tiny_model_dir]
+
+
+def test_a_file_of_another_place_is_embedded_as_clips_are_and_a_picture_is_a_clip_of_one_frame(asked, tmp_path):
+    gallery, _ = asked
+    model, film, photo = gallery.load_model(), tmp_path / "film.mkv", tmp_path / "photo.JPG"
+    film.write_bytes(media("matroska", "mjpeg", "pcm_s16le", frames=6, seconds=2, size=(48, 32)))
+    film.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na dog barks\n")
+    pixels = torch.randint(0, 255, (16, 48, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn, as phones write it
+    Image.fromarray(pixels.numpy()).save(photo, "png", exif=exif)
+    for path, seen in ((film, [True] * 3), (photo, [True, False, False])):
+        upright = torch.rot90(pixels, -1).numpy() if path == photo else path
+        clip = sandboxed(model.processor).read_clip(upright)
+        embeds, mask, _ = embed_clips(model.model, model.processor(clips=[clip]))
+        like = model.embed_file(path)
+        assert like.mask.tolist() == mask[0].tolist() == seen
+        torch.testing.assert_close(like.embeds, embeds[0], rtol=0, atol=1e-6)  # other batches may add otherwise
+        hits = gallery.search(like=like, k=30)
+        (expected,) = gallery.search(query_like(like.embeds, like.mask, "scalar"), 30)
+        assert hits == expected and len(hits) == 20 and hits.like == str(path)
+    film.with_suffix(".de.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na low tone\n")
+    heard = [QueryModel(model.model, model.processor, languages).embed_file(film) for languages in ((), ("de",))]
+    changed = [not torch.equal(*vectors) for vectors in zip(*(like.embeds for like in heard), strict=True)]
+    assert changed == [False, False, True]  # subtitles in the languages of the gallery
+    with pytest.raises(FileNotFoundError, match="nothing.mp4"):
+        model.embed_file(tmp_path / "nothing.mp4")
+    with pytest.raises(NothingToCompareError, match="none of the modalities"):
+        gallery.search(like=like, modalities=["audio"])
 
 
 def test_a_model_that_scores_otherwise_is_asked_so(asked, loaded, monkeypatch):

@@ -683,6 +683,8 @@ def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
     assert "The second stage reads files" in run("query", address, "audio", "--rerank", 5, code=1).stderr
     assert "no patterns of paths" in run("query", address, "audio", "--path", "*.mkv", code=1).stderr
     assert "does not know which files are copies" in run("query", address, "audio", "--unique", code=1).stderr
+    told = run("query", address, "--like", "model/config.json", code=1).stderr  # any file that is no clip
+    assert "An engine finds what is like its own clips" in told
 
 
 @pytest.mark.slow

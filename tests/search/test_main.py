@@ -445,6 +445,26 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
     assert "`after` must be a date as 2026-01-31" in wrong.stderr
 
 
+def test_clips_like_a_file_of_another_place_are_found(place):
+    index()
+    (place / "else").mkdir()
+    (place / "else" / "sound.mp4").write_text("audio")
+    (told,) = json.loads(run("query", "gallery", "--like", "else/sound.mp4", "--json").stdout)
+    names = [hit["clip_id"].rsplit("/", 1)[-1] for hit in told["hits"]]
+    assert told["like"] == "else/sound.mp4" and names == ["cat.mp4", "dog [bold]1.mp4"]  # all of them: it is no clip
+    assert run("query", "gallery", "--like", "else/sound.mp4").stdout.startswith("like: else/sound.mp4\n")
+    told = run("query", "gallery", "--like", "else/sound.mp4", "--mask", "audio", code=1).stderr
+    assert "has none of the modalities that are looked at" in told
+    (place / "else" / "nothing.mp4").write_text("words")
+    told = run("query", "gallery", "--like", "else/nothing.mp4", code=1).stderr
+    assert "There is nothing that clips could be like. else/nothing.mp4: it has no picture" in told
+    (place / "else" / "bad.jpg").write_text("no picture")
+    assert (
+        "else/bad.jpg: not a picture that can be read"
+        in run("query", "gallery", "--like", "else/bad.jpg", code=1).stderr
+    )
+
+
 def test_copies_are_shown_once_if_that_is_wanted(place):
     (place / "clips" / "copy.mp4").write_text("audio")
     index()
