@@ -475,7 +475,8 @@ def _send_unless_damaged(
                 if video.by_index(container, stream, chosen):
                     return None
             if chosen is None or not video.in_order(chosen, num_threads):
-                video.by_number(num_threads)
+                # several threads pass over damage that one meets
+                video.by_number(1 if Request.is_lenient else num_threads)
         except LimitError:
             raise
         except MediaError as error:

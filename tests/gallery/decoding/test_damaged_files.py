@@ -154,3 +154,12 @@ def test_a_clip_has_what_can_be_read_of_its_file_or_raises(tiny_processor, tmp_p
         processor.read_clip(path, processed=True)
     plain = tiny_processor.read_clip(path, on_error="missing")  # which reads a stream whole or not at all
     assert not plain.has_video and not plain.has_audio and len(plain.problems) == 2
+
+
+@pytest.mark.parametrize("name", ["h264.avi", "h264.mp4"])
+def test_damage_anywhere_is_met_by_several_threads_as_by_one(tmp_path, name):
+    data, path = WHOLE[name](), tmp_path / "clip"
+    for share in (0.4, 0.5, 0.6, 0.69, 0.72, 0.8, 0.86, 0.9):
+        path.write_bytes(noisy(data, share, 600 if share == 0.69 else 3000))
+        (one, told), (others, lines) = (read(path, num_threads=number) for number in (1, 4))
+        assert np.array_equal(one, others) and told == lines, share
