@@ -326,7 +326,6 @@ READ = {
     "unknown tracker": (_train("--report_to", "carrier_pigeon"), 1, ["carrier_pigeon"]),
     "batch larger than the data": (_train("--per_device_train_batch_size", "64"), 1, ["12 training examples", "64"]),
     "other global batch": (_train("--global_batch_size", "8"), 1, ["`global_batch_size` is 8", "4 clips"]),
-    "no targets": (_train("--semantic_weight", "1"), 1, ["`semantic_targets`"]),
     "targets that are not there": (
         _train("--semantic_weight", "1", "--semantic_targets", "nowhere.safetensors"),
         1,
