@@ -154,9 +154,9 @@ def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[Media
 def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
     """Copy files, each with the subtitle file beside it and its transcript, and check that they are as embedded."""
     transcripts, target_transcripts = Transcripts(gallery.path), Transcripts(folder)
+    languages = gallery.metadata.get(LANGUAGES, ())
     for path, name in names.files.items():
         target, known = folder / MEDIA / name, gallery.files[path]
-        languages = gallery.metadata.get(LANGUAGES, ())
         sidecar = find_sidecar(path, languages)
         if sidecar is not None:
             check_file(sidecar)  # a device would be copied for ever
@@ -164,9 +164,8 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
         try:
             shutil.copyfile(path, target)
             if sidecar is not None:
-                # in no folder of its own, and named after the film
-                name = sidecar.name if sidecar.parent == Path(path).parent else target.stem + sidecar.suffix
-                shutil.copyfile(sidecar, target.with_name(name))
+                is_beside = sidecar.parent == Path(path).parent  # else it may be called anything
+                shutil.copyfile(sidecar, target.with_name(sidecar.name if is_beside else target.stem + sidecar.suffix))
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"{path} is in the gallery but not on disk. `scalar index --prune` takes clips of deleted files out, "

@@ -127,7 +127,7 @@ def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> N
 
 def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | None) -> None:
     """Find what is said in clips whose table has no column of subtitles."""
-    seen = [clip for clip in clips if clip["video_path"] is not None]
+    seen = [clip for clip in clips if clip["video_path"] is not None and "\0" not in clip["video_path"]]
     files = [os.path.realpath(folder.absolute() / clip["video_path"]) for clip in seen]
     known = {} if gallery is None else gallery.files_at(files)
     languages = () if gallery is None else gallery.metadata.get(LANGUAGES, ())

@@ -363,7 +363,7 @@ class _Video:
         except LimitError:
             raise
         except MediaError as error:
-            for _ in _decoded(self.path, 1):  # which tells it best
+            for _ in _decoded(self.path, 1) if self.packets.cut is None else ():  # which tells it best
                 pass
             raise MediaError(problem) from error
         Request.note(MediaError(problem), f"{self.name}: {told}")
@@ -482,7 +482,7 @@ def _send_unless_damaged(
         except MediaError as error:
             if not Request.is_lenient or Request.lacks_memory():
                 raise
-            return video, chosen, str(error)
+            return video, chosen, str(packets.cut or error)
     return None
 
 

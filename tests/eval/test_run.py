@@ -415,7 +415,7 @@ def test_result_files_hold_the_configuration_as_text(tmp_path):
     assert json.loads(json.dumps(arguments)) == arguments
     assert list(arguments)[-1] == "settings" and len(arguments) == 25
     settings = {"captions": "all", "annotations": None, "on_missing": "raise", "columns": {"caption": "x"}}
-    settings["holdout"] = None
+    settings |= {"holdout": None, "words_of": None}
     expected = {"output": str(tmp_path), "root": "clips.csv", "rates": [0, 0.5], "methods": None, "settings": settings}
     assert {name: arguments[name] for name in expected} == expected
 

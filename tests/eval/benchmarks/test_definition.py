@@ -77,7 +77,11 @@ def test_the_tasks():
         ("kinetics", {}, "`name` must be one of .*'msrvtt'.*, got 'kinetics'"),
         ("miniature", {"captions": "all"}, r"miniature has the settings \[\], not \['captions'\]"),
         ("vggsound", {"captions": "first"}, r"vggsound has the settings \['annotations'\], not \['captions'\]"),
-        ("own", {"annotations": "a.json"}, r"own has the settings \['captions', 'columns', 'holdout'\], not"),
+        (
+            "own",
+            {"annotations": "a.json"},
+            r"own has the settings \['captions', 'columns', 'holdout', 'words_of'\], not",
+        ),
         ("msrvtt", {"columns": {}}, r"not \['columns'\]"),
         ("msrvtt", {"captions": "last"}, '`captions` must be "first" or "all", got \'last\''),
         ("msrvtt", {"on_missing": "drop"}, '`on_missing` must be "raise" or "leave_out", got \'drop\''),
