@@ -96,7 +96,7 @@ def read_list(path: str | os.PathLike, ignored: Collection[str] = ()) -> dict[st
         ignored: names of columns that are not used.
 
     Returns:
-        `dict`: the files, in their order, and what is said in each: words, the path of an `.srt` or `.vtt` file, or
+        `dict`: the files, in their order, and what is said in each: words, the path of a subtitle file, or
         `None` where the list says nothing.
 
     Raises:

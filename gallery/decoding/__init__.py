@@ -1,7 +1,7 @@
 """Reading of media files that nobody has looked at: by processes of their own, within limits.
 
 `reader` is what processors get, `pool` the decoders, `answers` what they may say. `start` is what a decoder runs, with
-`program`, `video` and `sound`; these import no torch.
+`program`, `video`, `sound` and `subtitles`; these import no torch.
 """
 
 from gallery.decoding.limits import IN_PART, LimitError, Limits
