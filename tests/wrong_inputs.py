@@ -1245,7 +1245,7 @@ _BENCHMARKS = [
     (
         "a Parquet file of text",
         f"{_OWN} own.parquet",
-        "own.parquet is not PARQUET: Parquet magic bytes not found in footer.",
+        "own.parquet is no Parquet file, or damaged: Parquet magic bytes not found in footer.",
         {"own.parquet": "video_id,caption\n"},
     ),
     (
@@ -1458,7 +1458,7 @@ _BENCHMARKS = [
     (
         "a clip that is cut",
         _MODEL,
-        "not a readable video or audio file (Invalid data found when",
+        "its index, which is written last, is missing: the recording or the copy broke off",
         {"data/test/000001.mp4": Cut(0.5)},
     ),
 ]
