@@ -6,9 +6,10 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,19 @@ logger = logging.getLogger(__name__)
 VERSION = 2  # of the drawing and rendering: a change of either is a different benchmark
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hear Ctrl-C afterwards: of what is raised while a process forks, Python prints a traceback and forgets it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> None:
     with tqdm(total=len(clips), desc="Rendering clips", unit="clip") as progress:
         if num_proc == 1:
@@ -35,7 +49,9 @@ def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> 
         deaf = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
         with ProcessPoolExecutor(num_proc, **deaf) as pool:
             try:
-                for _ in pool.map(render, clips, [folder] * len(clips), chunksize=16):
+                with _interrupts_held():
+                    rendered = pool.map(render, clips, [folder] * len(clips), chunksize=16)
+                for _ in rendered:
                     progress.update()
             except BrokenProcessPool as error:
                 raise OSError(
