@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 from tqdm import tqdm
@@ -28,14 +29,17 @@ VERSION = 2  # of the drawing and rendering: a change of either is a different b
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Hear Ctrl-C afterwards: of what is raised while a process forks, Python prints a traceback and forgets it."""
-    if not hasattr(signal, "pthread_sigmask"):
+    if current_thread() is not main_thread():  # others never hear it
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> None:
