@@ -37,9 +37,9 @@ class Download:
 
 def pending_download(model: str | os.PathLike) -> Download | None:
     """Ask the Hub what it would transfer of a model; `None` for a folder, for nothing, and without an answer."""
-    from modeling_scalar.model_identity import NOT_NEEDED
+    from modeling_scalar.model_identity import NOT_NEEDED, hub_answers
 
-    if constants.HF_HUB_OFFLINE or Path(model).exists():
+    if Path(model).exists() or not hub_answers():
         return None
     try:
         files = snapshot_download(str(model), ignore_patterns=NOT_NEEDED, dry_run=True)

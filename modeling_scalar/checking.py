@@ -48,9 +48,10 @@ def place_of(name_or_path: str | os.PathLike) -> str:
     return str(name_or_path)
 
 
-def file_of(name: str, file: str, revision: str | None = None) -> Path | None:
-    """Return a file of a folder, or of a repository of the Hub (downloaded if need be); `None` if it has none."""
-    found = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
+def file_of(name: str, file: str, revision: str | None = None, is_local: bool = False) -> Path | None:
+    """Return a file of a folder or a repository of the Hub (downloaded unless `is_local`); `None` if it has none."""
+    options = {"local_files_only": is_local, "_raise_exceptions_for_missing_entries": False}
+    found = cached_file(name, file, revision=revision, **options)
     return None if found is None else Path(found)
 
 

@@ -30,7 +30,7 @@ _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "pa
 
 
 def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) -> ModelIdentity:
-    encoder = identify(model, revision)
+    encoder = identify(model, revision).at_hand()
     if encoder.encoder is None:
         raise ValueError(
             f"{encoder.name} is no joint encoder: expected a model of {' or '.join(ENCODERS)}, or a folder of "

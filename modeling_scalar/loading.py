@@ -281,8 +281,9 @@ def load_model(
             (those of concatenation heads asked for by `has_concat_heads=True` too), or a field is unknown.
     """
     identity = identify(name_or_path)
-    name = identity.name
-    with _told_of(name, "The model in"):
+    with _told_of(identity.name, "The model in"):
+        identity = identity.at_hand()
+        name = identity.name
         if device is not None and dtype is None:
             dtype = default_dtype(identity, device)
         options = {} if dtype is None else {"dtype": dtype}
@@ -292,7 +293,7 @@ def load_model(
             check_finite(model, name)
             processor = processor_from_joint_encoder(identity, modalities=model.config.modalities)
             return model.to(device or "cpu"), processor
-        base = identity.base or identity
+        base = (identity.base or identity).at_hand()
         shapes = shapes_of(weight_files(base.name, "model", base.revision))
         configured = base if identity.file(CONFIG_NAME) is None else identity
         config = load_config(configured, config_overrides, len(shapes))

@@ -2,11 +2,12 @@
 
 import os
 import re
-from functools import cached_property
+import time
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import constants, get_session, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers.utils import CONFIG_NAME
 
@@ -27,6 +28,27 @@ ENCODERS = (*FAMILIES, PE_AV)
 
 SENTENCE_TRANSFORMERS = "sentence_transformers"
 _OURS = [ScalarConfig.model_type, ScalarJointConfig.model_type]
+_PATIENCE = 2.0  # seconds
+
+
+@cache
+def _answers(endpoint: str, minute: int) -> bool:
+    try:
+        get_session().head(endpoint, timeout=_PATIENCE)
+    except Exception:  # of whichever client the session is built on
+        return False
+    return True
+
+
+def hub_answers() -> bool:
+    """Whether the Hub answers within two seconds, asked once a minute. Its own library waits for it without end."""
+    return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT, int(time.monotonic() // 60))
+
+
+def _downloaded_models() -> list[str]:
+    """The models of the Hub that lie on this machine."""
+    folders = Path(constants.HF_HUB_CACHE).glob("models--*/snapshots")
+    return sorted(folder.parent.name.removeprefix("models--").replace("--", "/", 1) for folder in folders)
 
 
 class ModelIdentity:
@@ -51,7 +73,8 @@ class ModelIdentity:
     def file(self, name: str) -> Path | None:
         """Return one of its files, downloaded if need be; `None` if it has none of that name."""
         if name not in self._files:
-            self._files[name] = file_of(str(self._folder or self.name), name, self.revision)
+            is_asked = not self.is_folder and hub_answers()
+            self._files[name] = file_of(str(self._folder or self.name), name, self.revision, not is_asked)
         return self._files[name]
 
     def read(self, name: str) -> dict[str, Any]:
@@ -160,15 +183,22 @@ class ModelIdentity:
             self._folder = Path(self.name) if self.is_folder else self._downloaded()
         return self._folder
 
+    def at_hand(self) -> "ModelIdentity":
+        """This one or, where the Hub does not answer, what was downloaded of it before."""
+        return self if self.is_folder or hub_answers() else identify(self.download())
+
     def _downloaded(self) -> Path:
         missing = f"There is no model folder {self.name!r}, and the Hub does not give it: "
+        options = {"ignore_patterns": NOT_NEEDED, "local_files_only": not hub_answers()}
         try:
-            return Path(snapshot_download(self.name, revision=self.revision, ignore_patterns=NOT_NEEDED))
+            return Path(snapshot_download(self.name, revision=self.revision, **options))
         except LocalEntryNotFoundError as error:
+            here = ", ".join(_downloaded_models())
             raise FileNotFoundError(
-                f"{missing}it cannot be reached, and nothing of that name was downloaded before. Try again with a "
-                f"network (without `HF_HUB_OFFLINE=1`), or copy the folder that `hf download {self.name} --local-dir "
-                "FOLDER` makes elsewhere, and name it as the model."
+                f"{missing}it cannot be reached, and nothing of that name was downloaded before"
+                f"{f' ({here} was)' if here else ''}. Try again with a network (without `HF_HUB_OFFLINE=1`), or copy "
+                f"the folder that `hf download {self.name} --local-dir FOLDER` makes elsewhere, and name it as the "
+                "model."
             ) from error
         except OSError as error:
             raise FileNotFoundError(f"{missing}{error}") from error
@@ -216,4 +246,13 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     return model if isinstance(model, ModelIdentity) else ModelIdentity(place_of(model), revision)
 
 
-__all__ = ["ENCODERS", "IDENTIFYING", "NOT_NEEDED", "PE_AV", "SENTENCE_TRANSFORMERS", "ModelIdentity", "identify"]
+__all__ = [
+    "ENCODERS",
+    "IDENTIFYING",
+    "NOT_NEEDED",
+    "PE_AV",
+    "SENTENCE_TRANSFORMERS",
+    "ModelIdentity",
+    "hub_answers",
+    "identify",
+]

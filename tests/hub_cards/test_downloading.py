@@ -1,12 +1,14 @@
 """What `scalar index` says before it downloads a model, and what without a network."""
 
 import json
+import socket
 
 import pytest
 from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
 from gallery.provenance import pending_download
+from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
 from search import __main__ as search
 from tests.joint_encoders import write_joint_encoder
@@ -73,3 +75,24 @@ def test_a_repository_is_known_by_its_id_and_commit_and_has_the_fingerprint_of_t
     assert there.commit == hub.api().model_info("user/encoder").sha
     assert there.encoder == here.encoder == "embedding_gemma2"
     assert there.fingerprint == here.fingerprint and there.weights == here.weights
+
+
+@pytest.fixture
+def silent(hub, monkeypatch):
+    """A Hub that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setattr("modeling_scalar.model_identity._PATIENCE", 0.2)
+        yield
+
+
+def test_a_hub_that_never_answers_is_one_that_cannot_be_reached(place, request):
+    identify("user/encoder").download()
+    request.getfixturevalue("silent")
+    index("--model", "user/encoder")  # what lies here needs no answer
+    assert load_model("user/encoder")[0].num_parameters() == load_model(place / "encoder")[0].num_parameters()
+    told = index("--model", "user/other", code=1).stderr
+    assert "'user/other'" in told and "cannot be reached" in told and "(user/encoder was)" in told
+    with pytest.raises(ValueError, match="user/other.* cannot be reached.*user/encoder was"):
+        load_model("user/other")
+    assert pending_download("user/other") is None
