@@ -6,7 +6,6 @@ What is not known of a clip cannot fulfil a condition: such clips are left out, 
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -25,7 +24,6 @@ DURATION, DATE = "duration", "date"
 
 _PLAIN = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
 """Stands for bytes that are no text, which Python's names hold as lone surrogates."""
-_FOLDS_CASE = sys.platform in ("darwin", "win32")  # as their file systems do
 _NO_DATE = -(2**63)
 _LONGEST = 4096  # characters of a path
 _TOKENS = re.compile(r"(?s)(\*\*/)|(\*\*+)|([*?])|\[(!?)(\]?[^\]]+|\])\]|(.)")
@@ -67,11 +65,26 @@ def _pattern_of(glob: str) -> str:
     return pattern
 
 
+def _folds_case(path: str) -> bool:
+    """Whether a file is found by its name in other upper and lower case, too: the file system decides."""
+    folder, name = os.path.split(path)
+    try:
+        return name != name.swapcase() and os.path.samefile(path, os.path.join(folder, name.swapcase()))
+    except (OSError, ValueError):  # it is not here
+        return False
+
+
 def fitting(globs: Iterable[str]) -> Callable[[str], bool]:
     """What tells whether a path fits one of some patterns, see [`Filter`]; a ValueError if one cannot be read."""
-    flags = re.DOTALL | re.IGNORECASE if _FOLDS_CASE else re.DOTALL
-    patterns = [re.compile(_pattern_of(glob), flags) for glob in globs]
-    return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
+    patterns = [_pattern_of(glob) for glob in globs]
+    exact, any_case = ([re.compile(pattern, flags) for pattern in patterns] for flags in (re.S, re.S | re.I))
+
+    def fits(path: str) -> bool:
+        if any(pattern.fullmatch(path) for pattern in exact):
+            return True
+        return any(pattern.fullmatch(path) for pattern in any_case) and _folds_case(path)
+
+    return fits
 
 
 def _moment(name: str, value: str | date | datetime | None) -> datetime | None:
@@ -257,13 +270,22 @@ class ClipFacts:
         numbers = keys.combine_chunks().dictionary_encode().indices.to_numpy()
         return numbers, np.flatnonzero(np.bincount(numbers)[numbers] > 1)
 
-    def fit(self, glob: str, ignore_case: bool | None = None) -> torch.Tensor:
-        """`torch.BoolTensor` of shape `(N,)`: of which clips the path fits a pattern, see [`Filter`]; by default
-        upper and lower case are different where file systems tell them apart."""
-        pattern, folds = _pattern_of(glob).translate(_PLAIN), _FOLDS_CASE if ignore_case is None else ignore_case
+    def fit(self, glob: str) -> torch.Tensor:
+        """`torch.BoolTensor` of shape `(N,)`: of which clips the path fits a pattern, see [`Filter`]. Upper and lower
+        case are the same if they are in the file system of the first clip where it matters."""
+        fits, near = self._matches(glob), self._matches(glob, ignore_case=True)
+        if torch.equal(fits, near):
+            return fits
+        return near if _folds_case(self._path((near & ~fits).int().argmax())) else fits
+
+    def _path(self, row: int) -> str:
+        return from_utf8(self.paths[int(row)].as_py())
+
+    def _matches(self, glob: str, ignore_case: bool = False) -> torch.Tensor:
+        pattern = _pattern_of(glob).translate(_PLAIN)
         try:
             # by RE2, whose time grows with the length of a name alone, whatever the pattern
-            fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$", ignore_case=folds)
+            fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$", ignore_case=ignore_case)
         except UnicodeEncodeError:  # what the pattern asks for is in no path
             return torch.zeros(len(self.paths), dtype=torch.bool)
         except pa.ArrowInvalid as error:
@@ -284,9 +306,8 @@ class ClipFacts:
     def why_none_fits(self, globs: Iterable[str]) -> str:
         """Why no path fits one of some patterns: what would fit if upper and lower case were the same, or else how
         paths look."""
-        near = torch.stack([self.fit(glob, ignore_case=True) for glob in globs]).any(0)
-        row = int(near.int().argmax())
-        such = from_utf8(self.paths[row].as_py())
+        near = torch.stack([self._matches(glob, ignore_case=True) for glob in globs]).any(0)
+        such = self._path(near.int().argmax())
         if near.any():
             return f"no path fits, but {int(near.sum())} would in other upper and lower case, such as {such}"
         return f"no path fits, and there are such as {such}"

@@ -3,6 +3,7 @@ import itertools
 import os
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -102,12 +103,17 @@ def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
     assert count > 500
 
 
-def test_upper_and_lower_case_are_the_same_where_file_systems_say_so(gallery, monkeypatch):
-    for folds, places in ((False, []), (True, [0, 1])):
-        monkeypatch.setattr("gallery.filters._FOLDS_CASE", folds)
-        mask = gallery.clip_facts.allowed(Filter(paths="HoliDay")).mask
-        assert mask.nonzero().flatten().tolist() == places
-        assert fitting(["HoliDay"])("/a/holiday/beach.mp4") is folds
+def test_upper_and_lower_case_are_the_same_where_the_file_system_says_so(tmp_path):
+    names = [str(tmp_path / name) for name in ("Holiday/Beach.mp4", "Holiday/beach2.mp4", "work.mp4")]
+    (tmp_path / "Holiday").mkdir()
+    for name in names:
+        Path(name).touch()
+    facts = make_gallery(tmp_path / "gallery", names).clip_facts
+    excluded = fitting(["HOLIDAY"])
+    assert not facts.fit("HOLIDAY").any() and not excluded(names[0])
+    os.link(names[0], tmp_path / "Holiday" / "bEACH.MP4")  # found by that name too, as where case is folded
+    assert facts.fit("HOLIDAY").tolist() == [True, True, False] and excluded(names[0])
+    assert facts.fit("WORK.mp4").tolist() == [False] * 3 and not fitting(["WORK.mp4"])(names[2])
 
 
 def test_a_home_folder_is_understood_in_quotes(tmp_path, monkeypatch):
