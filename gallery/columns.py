@@ -2,15 +2,15 @@
 from. Each of the three (see [`~gallery.storage`]) is one that `datasets.load_from_disk` reads:
 
 `clips/`
-    `clip_id` (string); `video`, `audio`, `subtitle` (lists of D floats): unit vectors, zero where the clip lacks the
-    modality; `presence` (list of 3 bools): which of the three it has, in this order; `gram` (list of 9 floats): their
-    Gram matrix, see [`gram_of`]; `video_codes`, `audio_codes`, `subtitle_codes` (lists of D bytes),
-    `code_scale` and `code_error`: the vectors in eight bits, see [`~gallery.exact.codes`]; `concat_video_audio`,
-    `concat_video_subtitle` and `concat_video_audio_subtitle` of checkpoints with concatenation heads; `duration` of
-    the sound in seconds, if known; `seconds`: how long the clip lasts, if known; `problems` (list of
-    strings): what could not be read and counts as absent.
+    `clip_id` (string); one column for each of M modalities, called as it is (`video`, `audio`, `subtitle`, or any
+    other name; lists of D floats): unit vectors, zero where the clip lacks the modality; `presence` (list of M bools):
+    which it has, in the order of the columns; `gram` (list of M x M floats): their Gram matrix, see [`gram_of`];
+    `video_codes` and so on (lists of D bytes), `code_scale` and `code_error`: the vectors in eight bits, see
+    [`~gallery.exact.codes`]; `concat_video_audio`, `concat_video_subtitle` and `concat_video_audio_subtitle` of
+    checkpoints with concatenation heads; `duration` of the sound in seconds, if known; `seconds`: how long the clip
+    lasts, if known; `problems` (list of strings): what could not be read and counts as absent.
 `queries/`
-    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one for each modality (3 D
+    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one for each modality (M D
     floats); `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have them.
 `files/`
     `path`, `size`, `mtime_ns`, `sha256` of each media file as it was when it was read, and `reason` (string) if
@@ -39,13 +39,13 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.exact.codes import Codes, encode
-from modeling_scalar.scores_scalar import CONCATENATIONS
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES
 
 CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
 """Columns of what the concatenation heads of some checkpoints give."""
-CODE_COLUMNS = tuple(f"{name}_codes" for name in MODALITIES)
-"""Columns of the vectors in eight bits, beside `code_scale` and `code_error`; see [`~gallery.exact.codes`]."""
+_CODES = "_codes"  # columns of the vectors in eight bits end so
+CODE_FACTS = ("code_scale", "code_error")
+"""Columns beside the vectors in eight bits, of [`~gallery.exact.codes.Codes`]."""
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 """Precisions in which vectors are kept."""
 NORM_TOLERANCE = 0.01
@@ -57,6 +57,19 @@ COPIED_ROWS = 16_384
 """How many rows are checked or copied at a time."""
 
 _NAMED = 10
+_OTHER_LISTS = ("gram", *CONCAT_COLUMNS)  # of floats; all others are vectors of modalities
+
+
+def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
+    """The modalities of a table of clips, in the order of its columns: what holds lists of floats."""
+    kinds = pa.FixedSizeListType | pa.ListType | pa.LargeListType
+    lists = [field for field in table.schema if isinstance(field.type, kinds) and field.name not in _OTHER_LISTS]
+    return tuple(field.name for field in lists if pa.types.is_floating(field.type.value_type))
+
+
+def codes_columns(modalities: Iterable[str]) -> list[str]:
+    """Columns of the vectors of modalities in eight bits, and of what is known of these."""
+    return [*(f"{name}{_CODES}" for name in modalities), *CODE_FACTS]
 
 
 @dataclass(frozen=True)
@@ -118,17 +131,29 @@ def gram_of(modality_embeds: Sequence[torch.Tensor]) -> torch.Tensor:
     Compute the Gram matrix of each clip, what scores read of clips alone, from vectors as they are stored.
 
     Args:
-        modality_embeds: three `torch.Tensor` of shape `(clips, dim)`, zero where absent.
+        modality_embeds: M `torch.Tensor` of shape `(clips, dim)`, zero where absent.
 
     Returns:
-        `torch.FloatTensor` of shape `(clips, 3, 3)`: inner products of the modalities, summed in float64; zero where
+        `torch.FloatTensor` of shape `(clips, M, M)`: inner products of the modalities, summed in float64; zero where
         absent.
     """
     blocks = []
     for parts in zip(*(embeds.split(4096) for embeds in modality_embeds), strict=True):
-        exact = torch.stack([part.double() for part in parts], dim=1)  # (clips, 3, D)
+        exact = torch.stack([part.double() for part in parts], dim=1)  # (clips, M, D)
         blocks.append((exact @ exact.mT).float())
-    return torch.cat(blocks) if blocks else torch.empty(0, len(MODALITIES), len(MODALITIES))
+    return torch.cat(blocks) if blocks else torch.empty(0, len(modality_embeds), len(modality_embeds))
+
+
+def _derived_of(
+    vectors: Sequence[torch.Tensor], modality_mask: torch.Tensor, has_codes: bool, modalities: Sequence[str]
+) -> dict[str, pa.Array]:
+    """Columns that say what the vectors of clips are like: presence, Gram matrices, and codes if these are kept."""
+    columns = {"presence": fixed_lists(modality_mask), "gram": fixed_lists(gram_of(vectors).flatten(1))}
+    if has_codes:
+        codes = encode(vectors)
+        values = [*map(fixed_lists, codes.codes), *(pa.array(fact.numpy()) for fact in (codes.scale, codes.error))]
+        columns |= dict(zip(codes_columns(modalities), values, strict=True))
+    return columns
 
 
 def clip_table(
@@ -141,20 +166,22 @@ def clip_table(
     seconds: Sequence[float | None] | None = None,
     dtype: str | None = None,
     has_codes: bool = False,
+    modalities: Sequence[str] = PAPER_MODALITIES,
 ) -> pa.Table:
     """
     Lay clips out as they are stored.
 
     Args:
         clip_ids (`list[str]`): one per clip.
-        modality_embeds (`torch.Tensor` of shape `(clips, 3, dim)`): unit norm; absent rows count as zeros.
-        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what each clip has.
+        modality_embeds (`torch.Tensor` of shape `(clips, M, dim)`): unit norm; absent rows count as zeros.
+        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what each clip has.
         concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of concatenation heads.
         durations (`list`, *optional*): of the sound in seconds, `None` where unknown.
         problems (`list`, *optional*): of each clip, what could not be read and counts as absent.
         seconds (`list`, *optional*): how long each clip lasts, `None` where unknown.
         dtype (`str`, *optional*): `"float16"` or `"float32"`; by default that of `modality_embeds`.
         has_codes (`bool`): add the vectors in eight bits, by which large galleries are searched.
+        modalities (sequence of `str`): what the M vectors of a clip are called.
 
     Returns:
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), those of
@@ -164,13 +191,8 @@ def clip_table(
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
     vectors = [column.contiguous() for column in embeds.unbind(1)]
     columns = {"clip_id": strings(clip_ids)}
-    columns |= {name: fixed_lists(rows) for name, rows in zip(MODALITIES, vectors, strict=True)}
-    columns["presence"] = fixed_lists(modality_mask)
-    columns["gram"] = fixed_lists(gram_of(vectors).flatten(1))
-    if has_codes:
-        codes = encode(vectors)
-        columns |= {name: fixed_lists(rows) for name, rows in zip(CODE_COLUMNS, codes.codes, strict=True)}
-        columns |= {"code_scale": pa.array(codes.scale.numpy()), "code_error": pa.array(codes.error.numpy())}
+    columns |= {name: fixed_lists(rows) for name, rows in zip(modalities, vectors, strict=True)}
+    columns |= _derived_of(vectors, modality_mask, has_codes, modalities)
     if concat_embeds is not None:
         concat_embeds = concat_embeds.to(precision)
         columns |= {name: fixed_lists(concat_embeds[:, index]) for index, name in enumerate(CONCAT_COLUMNS)}
@@ -201,7 +223,7 @@ def query_table(
 ) -> pa.Table:
     """Lay queries out as they are stored; `clip_ids`: of each query, the list of clips that it describes.
 
-    Texts with a vector for each modality, `(queries, 3, dim)`, are stored with these one after the other.
+    Texts with a vector for each modality, `(queries, M, dim)`, are stored with these one after the other.
     """
     precision = precision_of(dtype or str(text_embeds.dtype).removeprefix("torch."))
     return pa.table(
@@ -257,14 +279,12 @@ def matrix_of(chunk: pa.FixedSizeListArray) -> torch.Tensor:
 
 def codes_of(batch: pa.RecordBatch) -> Codes | None:
     """The vectors of clips in eight bits, in place; `None` if they are not kept."""
-    if CODE_COLUMNS[0] not in batch.schema.names:
+    if CODE_FACTS[0] not in batch.schema.names:
         return None
-    codes = [matrix_of(batch.column(name)) for name in CODE_COLUMNS]
+    codes = [matrix_of(batch.column(f"{name}{_CODES}")) for name in modalities_of(batch)]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")
-        return Codes(
-            codes, *(torch.from_numpy(batch.column(name).to_numpy()) for name in ("code_scale", "code_error"))
-        )
+        return Codes(codes, *(torch.from_numpy(batch.column(name).to_numpy()) for name in CODE_FACTS))
 
 
 def stacked(table: pa.Table, names: Sequence[str]) -> torch.Tensor:
@@ -281,8 +301,13 @@ def stacked(table: pa.Table, names: Sequence[str]) -> torch.Tensor:
 
 
 def presence_of(table: pa.Table) -> torch.Tensor:
-    """`torch.BoolTensor` of shape `(rows, 3)`: which modalities clips have."""
+    """`torch.BoolTensor` of shape `(rows, M)`: which modalities clips have."""
     return stacked(table, ["presence"])[:, 0]
+
+
+def embeds_of(table: pa.Table) -> torch.Tensor:
+    """Copy the vectors of clips, `(rows, M, dim)`."""
+    return stacked(table, modalities_of(table))
 
 
 def clips_of(table: pa.Table) -> tuple:
@@ -290,7 +315,7 @@ def clips_of(table: pa.Table) -> tuple:
     heads = stacked(table, CONCAT_COLUMNS) if CONCAT_COLUMNS[0] in table.column_names else None
     return (
         texts_of(table, "clip_id"),
-        stacked(table, MODALITIES),
+        embeds_of(table),
         presence_of(table),
         heads,
         table.column("duration").to_pylist(),
@@ -300,11 +325,9 @@ def clips_of(table: pa.Table) -> tuple:
 
 
 def text_embeds_of(queries: pa.Table, dim: int | None) -> torch.Tensor:
-    """Copy the vectors of queries into one tensor: `(queries, dim)`, or `(queries, 3, dim)` where they have three."""
+    """Copy the vectors of queries into one tensor: `(queries, dim)`, or `(queries, M, dim)` where they have M."""
     vectors = stacked(queries, ["embedding"])[:, 0]
-    if dim is not None and vectors.shape[1] == len(MODALITIES) * dim:
-        return vectors.unflatten(1, (len(MODALITIES), dim))
-    return vectors
+    return vectors if dim is None or vectors.shape[1] == dim else vectors.unflatten(1, (-1, dim))
 
 
 # Checking ---------------------------------------------------------------------------------------------------------
@@ -317,24 +340,31 @@ def off_unit(embeds: torch.Tensor) -> torch.Tensor:
     return ~((torch.cat(norms) - 1).abs() <= NORM_TOLERANCE) if norms else embeds.new_empty(0, dtype=torch.bool)
 
 
-def check_rows(clip_ids: Sequence[str], modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
+def check_rows(
+    clip_ids: Sequence[str],
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    modalities: Sequence[str] = PAPER_MODALITIES,
+) -> None:
     """
     Check embedded clips.
 
     Args:
         clip_ids (`list[str]`): one per clip.
-        modality_embeds (`torch.Tensor` of shape `(N, 3, D)`): what a row with a False mask holds does not count.
-        modality_mask (`torch.BoolTensor` of shape `(N, 3)`): what each clip has.
+        modality_embeds (`torch.Tensor` of shape `(N, M, D)`): what a row with a False mask holds does not count.
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`): what each clip has.
+        modalities (sequence of `str`): what the M vectors of a clip are called.
 
     Raises:
         ValueError: shapes differ, an identifier repeats, a clip has no modality, or a vector that is present is not
             of unit norm; the clips are named.
     """
-    expected = (len(clip_ids), len(MODALITIES))
+    expected = (len(clip_ids), len(modalities))
     if modality_mask.shape != expected or modality_embeds.ndim != 3 or modality_embeds.shape[:2] != expected:
         raise ValueError(
             f"{len(clip_ids)} clips need `modality_mask` of shape {expected} and `modality_embeds` of shape "
-            f"{(*expected, 'D')}, got {tuple(modality_mask.shape)} and {tuple(modality_embeds.shape)}."
+            f"{(*expected, 'D')}, for {', '.join(modalities)}; got {tuple(modality_mask.shape)} and "
+            f"{tuple(modality_embeds.shape)}."
         )
     if len(set(clip_ids)) != len(clip_ids):
         repeated = sorted(name for name, count in Counter(clip_ids).items() if count > 1)
@@ -352,7 +382,7 @@ def check_rows(clip_ids: Sequence[str], modality_embeds: torch.Tensor, modality_
 
 
 __all__ = [
-    "CODE_COLUMNS",
+    "CODE_FACTS",
     "CONCAT_COLUMNS",
     "COPIED_ROWS",
     "DTYPES",
@@ -362,13 +392,16 @@ __all__ = [
     "check_rows",
     "clip_table",
     "clips_of",
+    "codes_columns",
     "codes_of",
+    "embeds_of",
     "fixed_lists",
     "from_utf8",
     "gram_of",
     "listed",
     "lists_of",
     "matrix_of",
+    "modalities_of",
     "off_unit",
     "precision_of",
     "presence_of",
