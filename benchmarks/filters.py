@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 
 from gallery.filters import ClipFacts, Filter
+from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 FILTERS = {
     "pattern": Filter(paths="17/**"),
@@ -36,7 +37,7 @@ def main() -> None:
         clips = pa.table({"clip_id": [path + suffix for path in paths], "seconds": seconds})
         print(f"{count:,} {'windows' if suffix else 'files'}")
         for name, wanted in FILTERS.items():
-            facts, times = ClipFacts(clips, files, bool(suffix), mask), []
+            facts, times = ClipFacts(clips, files, bool(suffix), mask, PAPER_MODALITIES), []
             for _ in range(4):
                 begun = time.perf_counter()
                 facts.allowed(wanted)

@@ -1,12 +1,14 @@
 """What embedded clips say of themselves, wherever they lie: which model made them, and how they are scored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from modeling_scalar.scores_scalar import CALIBRATION, check_calibration
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from modeling_scalar.scores_scalar import CALIBRATION, PAPER_MODALITIES, check_calibration
+
+MODALITIES = "modalities"
+"""The entry of the metadata that names the modalities of clips, in their order; without it they are the paper's."""
 
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
 
@@ -25,7 +27,12 @@ def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
 
 
-def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
+def modalities_told(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """The modalities of clips as the metadata name them, by default the paper's."""
+    return tuple(metadata.get(MODALITIES) or PAPER_MODALITIES)
+
+
+def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence[str]) -> None:
     """Raise a ValueError that names what in the metadata of a gallery no score can be computed with."""
     for options in (metadata, metadata.get("score_options") or {}):
         value = options.get("query_temperature")
@@ -36,7 +43,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any) -> None:
             f"{value!r:.80}."
         )
     try:
-        check_calibration(modalities=MODALITIES, **calibration_of(metadata))
+        check_calibration(modalities=modalities, **calibration_of(metadata))
     except ValueError as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
 
@@ -52,14 +59,17 @@ class Described:
     Args:
         metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
         path (`Any`): the folder, or what else messages call it.
+        modalities (sequence of `str`, *optional*): what the vectors of each clip are called; by default as the
+            metadata have it.
 
     Raises:
         ValueError: the metadata are not as they must be.
     """
 
-    def __init__(self, metadata: Mapping[str, Any] | None, path: Any):
+    def __init__(self, metadata: Mapping[str, Any] | None, path: Any, modalities: Sequence[str] | None = None):
         self.path, self.metadata = path, dict(metadata or {})
-        check_metadata(self.metadata, path or "the gallery")
+        self.modalities = modalities_told(self.metadata) if modalities is None else tuple(modalities)
+        check_metadata(self.metadata, path or "the gallery", self.modalities)
 
     @property
     def model(self) -> str | None:
@@ -108,4 +118,12 @@ class Described:
             )
 
 
-__all__ = ["Described", "NoClipError", "calibration_of", "check_metadata", "score_options_of"]
+__all__ = [
+    "MODALITIES",
+    "Described",
+    "NoClipError",
+    "calibration_of",
+    "check_metadata",
+    "modalities_told",
+    "score_options_of",
+]

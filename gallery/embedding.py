@@ -155,7 +155,7 @@ def embed_clips(
         model ([`~modeling_scalar.ScalarModel`]), features (`BatchFeature`): the model and what its processor made.
 
     Returns:
-        The embeddings `(batch, 3, dim)`, the mask `(batch, 3)` and what the concatenation heads give
+        The embeddings `(batch, M, dim)`, the mask `(batch, M)` and what the concatenation heads give
         `(batch, 3, dim)`, `None` for a model without them; on the CPU, in float32.
     """
     inputs = dict(features.to(model.device, model.dtype))
@@ -228,7 +228,7 @@ def embed_fused(model: "PreTrainedModel", features: "BatchFeature") -> torch.Ten
 def embed_captions(model: "PreTrainedModel", processor: "ProcessorMixin", captions: Sequence[str]) -> torch.Tensor:
     """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU.
 
-    `(batch, 3, dim)` by a model of which each modality meets a vector of its own.
+    `(batch, M, dim)` by a model of which each modality meets a vector of its own.
     """
     batch = processor(text=list(captions)).to(model.device)
     return _unit(model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output)

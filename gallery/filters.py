@@ -6,7 +6,7 @@ What is not known of a clip cannot fulfil a condition: such clips are left out, 
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.columns import from_utf8
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 DURATION, DATE = "duration", "date"
 """What may be unknown of a clip."""
@@ -28,6 +27,10 @@ _NO_DATE = -(2**63)
 _LONGEST = 4096  # characters of a path
 _TOKENS = re.compile(r"(?s)(\*\*/)|(\*\*+)|([*?])|\[(!?)(\]?[^\]]+|\])\]|(.)")
 _WINDOW = r"(?s)^(?P<path>.*)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$"
+
+
+class ModalityError(ValueError):
+    """Modalities are asked for that the clips do not know."""
 
 
 class PatternError(ValueError):
@@ -162,12 +165,17 @@ class Filter:
             )
         if None not in (self.after, self.before) and self.after >= self.before:
             raise ValueError(f"No time is after {self.after} and before {self.before}. Swap them?")
-        if not {*self.has, *self.lacks} <= set(MODALITIES):
-            raise ValueError(f"`has` and `lacks` must name some of {MODALITIES}, got {self.has} and {self.lacks}.")
         if both := set(self.has) & set(self.lacks):
             raise ValueError(f"No clip both has and lacks {' and '.join(sorted(both))}. Choose one of the two.")
-        if set(self.lacks) == set(MODALITIES):
-            raise ValueError("Every clip has something: name one or two modalities in `lacks`.")
+
+    def check_modalities(self, modalities: Sequence[str]) -> None:
+        """Raise a ValueError if it asks for modalities that there are none of, or that clips lack all there are."""
+        if not {*self.has, *self.lacks} <= set(modalities):
+            raise ModalityError(
+                f"`has` and `lacks` must name some of {tuple(modalities)}, got {self.has} and {self.lacks}."
+            )
+        if set(self.lacks) == set(modalities):
+            raise ModalityError("Every clip has something: do not name all modalities in `lacks`.")
 
     @property
     def is_empty(self) -> bool:
@@ -202,13 +210,20 @@ class ClipFacts:
     Args:
         clips (`pa.Table`), files (`pa.Table`, *optional*): the tables of a gallery.
         has_windows (`bool`): whether names of clips may name windows of files.
-        modality_mask (`torch.BoolTensor` of shape `(N, 3)`).
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`), modalities (sequence of `str`): what each clip has.
     """
 
-    def __init__(self, clips: pa.Table, files: pa.Table | None, has_windows: bool, modality_mask: torch.Tensor):
+    def __init__(
+        self,
+        clips: pa.Table,
+        files: pa.Table | None,
+        has_windows: bool,
+        modality_mask: torch.Tensor,
+        modalities: Sequence[str],
+    ):
         self._names, self._files, self._has_windows = clips.column("clip_id"), files, has_windows
         self._told = clips.column("seconds")
-        self._modality_mask = modality_mask
+        self._modality_mask, self._modalities = modality_mask, list(modalities)
 
     @cached_property
     def _windows(self) -> pa.ChunkedArray | None:
@@ -313,13 +328,14 @@ class ClipFacts:
         return f"no path fits, and there are such as {such}"
 
     def allowed(self, wanted: Filter) -> Allowed:
-        """The clips that fulfil a filter."""
+        """The clips that fulfil a filter; a ValueError if it asks for a modality that there is none of."""
+        wanted.check_modalities(self._modalities)
         mask, unknown = torch.ones(len(self._names), dtype=torch.bool), {}
         if wanted.paths:
             mask &= torch.stack([self.fit(glob) for glob in wanted.paths]).any(0)
         for names, expected in ((wanted.has, True), (wanted.lacks, False)):
             for name in names:
-                mask &= self._modality_mask[:, MODALITIES.index(name)] == expected
+                mask &= self._modality_mask[:, self._modalities.index(name)] == expected
         if wanted.min_duration is not None or wanted.max_duration is not None:
             unknown[DURATION] = self.seconds.isnan()
             least = -math.inf if wanted.min_duration is None else wanted.min_duration
@@ -336,4 +352,4 @@ class ClipFacts:
         return Allowed(mask, {name: count for name, count in left_out.items() if count})
 
 
-__all__ = ["DATE", "DURATION", "Allowed", "ClipFacts", "Filter", "PatternError", "fitting"]
+__all__ = ["DATE", "DURATION", "Allowed", "ClipFacts", "Filter", "ModalityError", "PatternError", "fitting"]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.columns import (
-    CODE_COLUMNS,
+    CODE_FACTS,
     CONCAT_COLUMNS,
     COPIED_ROWS,
     KEYS,
@@ -27,10 +27,13 @@ from gallery.columns import (
     check_rows,
     clip_table,
     clips_of,
+    codes_columns,
     codes_of,
+    embeds_of,
     from_utf8,
     listed,
     lists_of,
+    modalities_of,
     off_unit,
     precision_of,
     presence_of,
@@ -42,7 +45,14 @@ from gallery.columns import (
     to_utf8,
 )
 from gallery.data_sets import are_data_sets, read_data_sets
-from gallery.described import Described, NoClipError, calibration_of, score_options_of
+from gallery.described import (
+    MODALITIES,
+    Described,
+    NoClipError,
+    calibration_of,
+    modalities_told,
+    score_options_of,
+)
 from gallery.exact.codes import are_codes_of
 from gallery.filters import ClipFacts
 from gallery.hits import Hit, Hits, Results
@@ -54,7 +64,6 @@ from gallery.storage import verify as verify_files
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from gallery.writing import Writer
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
     from gallery.querying import QueryModel
@@ -101,12 +110,12 @@ class Gallery(Described):
         metadata: Mapping[str, Any] | None = None,
         path: Path | None = None,
     ):
-        super().__init__(metadata, path)
         self.parts, self._queries, self._files = list(clips), list(queries), list(files)
+        super().__init__(metadata, path, modalities_of(self.parts[0].table) if self.parts else None)
         # `"float16"` or `"float32"`; both are `None` as long as there is no clip.
         self.dim, self.dtype = None, None
         if self.parts:
-            vectors = self.parts[0].table.schema.field(MODALITIES[0]).type
+            vectors = self.parts[0].table.schema.field(self.modalities[0]).type
             self.dim = vectors.list_size
             self.dtype = {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
 
@@ -153,7 +162,7 @@ class Gallery(Described):
     @property
     def has_codes(self) -> bool:
         """Whether the vectors are kept in eight bits too."""
-        return bool(self.parts) and CODE_COLUMNS[0] in self.parts[0].table.column_names
+        return bool(self.parts) and CODE_FACTS[0] in self.parts[0].table.column_names
 
     # Its tables ----------------------------------------------------------------------------------------------------
 
@@ -174,16 +183,16 @@ class Gallery(Described):
 
     @cached_property
     def modality_mask(self) -> torch.Tensor:
-        """`torch.BoolTensor` of shape `(N, 3)`: which modalities each clip has."""
+        """`torch.BoolTensor` of shape `(N, M)`: which modalities each clip has."""
         if self.clips is None:
-            return torch.zeros(0, len(MODALITIES), dtype=torch.bool)
+            return torch.zeros(0, len(self.modalities), dtype=torch.bool)
         return presence_of(self.clips)
 
     def modality_embeds(self) -> torch.Tensor:
-        """Copy the vectors: `(N, 3, D)`, in the precision of the gallery, zero where absent."""
+        """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent."""
         if self.clips is None:
             raise ValueError("A gallery to which no clip was ever added has no vectors.")
-        return stacked(self.clips, MODALITIES)
+        return embeds_of(self.clips)
 
     def concat_embeds(self) -> torch.Tensor | None:
         """Copy what concatenation heads gave: `(N, 3, D)`, or `None` without them."""
@@ -255,7 +264,8 @@ class Gallery(Described):
     @cached_property
     def clip_facts(self) -> ClipFacts:
         """What filters look at."""
-        return ClipFacts(self.clips, self.file_rows, self.metadata.get(SEGMENT) is not None, self.modality_mask)
+        has_windows = self.metadata.get(SEGMENT) is not None
+        return ClipFacts(self.clips, self.file_rows, has_windows, self.modality_mask, self.modalities)
 
     def row_of(self, clip_id: str) -> int:
         """The place of a clip in the gallery; a KeyError if there is none of that name."""
@@ -325,7 +335,7 @@ class Gallery(Described):
             "num_clips": len(self),
             "num_queries": len(described),
             "num_pairs": sum(map(len, described)),
-            "columns": [name for name in (*MODALITIES, *CONCAT_COLUMNS) if name in names],
+            "columns": [name for name in (*self.modalities, *CONCAT_COLUMNS) if name in names],
             "gallery_sha256": gallery_sha256(self.clip_ids, self.modality_mask.int().tolist()),
         }
 
@@ -334,12 +344,12 @@ class Gallery(Described):
         if self.clips is None:
             return
         start = 0
-        names = ["clip_id", *MODALITIES, "presence"]
-        names += [*CODE_COLUMNS, "code_scale", "code_error"] if self.has_codes else []
+        names = ["clip_id", *self.modalities, "presence"]
+        names += codes_columns(self.modalities) if self.has_codes else []
         for batch in self.clips.select(names).to_batches(COPIED_ROWS):
             rows = pa.Table.from_batches([batch])
-            mask, embeds = presence_of(rows), stacked(rows, MODALITIES)
-            check_rows(self.clip_ids[start : start + len(rows)], embeds, mask)
+            mask, embeds = presence_of(rows), embeds_of(rows)
+            check_rows(self.clip_ids[start : start + len(rows)], embeds, mask, self.modalities)
             if (embeds[~mask] != 0).any():
                 raise ValueError(f"Vectors of absent modalities must be zero in {self.path}; some are not.")
             codes = codes_of(batch)
@@ -410,10 +420,12 @@ class Gallery(Described):
             raise ValueError(f"{folder} holds a gallery already. Give a new folder.")
         with GalleryWriter(folder, dtype or self.dtype, has_codes) as writer:
             writer.metadata = dict(self.metadata if metadata is None else metadata)
+            if modalities_told(writer.metadata) != self.modalities:  # `datasets` alone wrote this one, say
+                writer.metadata[MODALITIES] = list(self.modalities)
             for batch in self.clips.to_batches(COPIED_ROWS):
                 clip_ids, embeds, mask, *others = clips_of(pa.Table.from_batches([batch]))
                 if project is not None:
-                    columns = [project(name, embeds[:, i]) for i, name in enumerate(MODALITIES)]
+                    columns = [project(name, embeds[:, i]) for i, name in enumerate(self.modalities)]
                     embeds = torch.stack(columns, dim=1) * mask[..., None]
                 writer.put_clips(clip_ids, embeds, mask, *others)
             if self.queries is not None:
@@ -533,6 +545,12 @@ class GalleryWriter(Writer):
                 return place, row
         return None
 
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What the vectors of each clip are called: as the clips that are there have it, or else the metadata."""
+        known = self._new.get("clips") or [part.table for part in self._old("clips")[:1]]
+        return modalities_of(known[0]) if known else modalities_told(self.metadata)
+
     def __contains__(self, clip_id: str) -> bool:
         return clip_id in self._pending or self._find("clips", clip_id) is not None
 
@@ -555,11 +573,11 @@ class GalleryWriter(Writer):
             ValueError: of [`check_rows`], another dimension than that of the gallery, or a clip was put twice since
                 the last commit; nothing is changed then.
         """
-        check_rows(clip_ids, modality_embeds, modality_mask)
+        check_rows(clip_ids, modality_embeds, modality_mask, self.modalities)
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"Clips can be put once before a commit; put again were {listed(twice)}.")
-        about = concat_embeds, durations, problems, seconds, self.dtype, self.has_codes
+        about = concat_embeds, durations, problems, seconds, self.dtype, self.has_codes, self.modalities
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)
         self._drop("clips", clip_ids)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from huggingface_hub import HfApi, constants, snapshot_download
 
+from gallery.described import MODALITIES
 from gallery.files import read_json
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
         "is_encoder": identity.kind == "encoder",  # as its publisher has it, without code of ours
         "training": training_recipe(model_path),
         "query_temperature": _json_number(model.config.query_temperature),
+        MODALITIES: list(model.config.modalities),
         "score_options": {name: _json_number(value) for name, value in model.score_options().items()},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
@@ -138,7 +140,7 @@ def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -
     Identify what a gallery holds, whatever embedded it.
 
     Args:
-        clip_ids (`list[str]`), presence (`list` of three 0 or 1 for each clip, in the order of `MODALITIES`).
+        clip_ids (`list[str]`), presence (`list` of M times 0 or 1 for each clip).
 
     Returns:
         `str`: the SHA-256 of the UTF-8 text of the JSON list of `[id, presence]` pairs, in their order, without spaces
@@ -157,11 +159,10 @@ def gallery_manifest(clip_ids: Sequence[str], modality_mask: torch.Tensor) -> di
     Describe a gallery so that metrics of two can be compared: galleries shrink as links die.
 
     Args:
-        clip_ids (`list[str]`), modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): in gallery order.
+        clip_ids (`list[str]`), modality_mask (`torch.BoolTensor` of shape `(clips, M)`): in gallery order.
 
     Returns:
-        `dict`: `num_clips`; `ids` and `presence` (three 0 or 1 per clip, in the order of `MODALITIES`), and `sha256`,
-        see [`gallery_sha256`].
+        `dict`: `num_clips`; `ids` and `presence` (M times 0 or 1 per clip), and `sha256`, see [`gallery_sha256`].
     """
     presence = modality_mask.int().tolist()
     ids = list(clip_ids)

@@ -21,7 +21,6 @@ from gallery.described import Described
 from gallery.embedding import embed_captions, embed_clips
 from gallery.subtitles import LANGUAGES
 from modeling_scalar.scores_scalar import METHODS, WEIGHING, find_method
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, ProcessorMixin
@@ -43,7 +42,7 @@ def check_texts(texts: Sequence[str]) -> None:
             ) from error
 
 
-def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None) -> torch.Tensor:
+def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None, num_modalities: int) -> torch.Tensor:
     """
     Return vectors that are asked, in float32 on the CPU.
 
@@ -54,10 +53,10 @@ def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None) -> torch.T
     if k < 1:
         raise ValueError(f"`k` must be at least 1, got {k}.")
     shape, expected = tuple(text_embeds.shape[1:]), dim or (text_embeds.shape[-1] if text_embeds.ndim else 0)
-    if shape not in ((expected,), (len(MODALITIES), expected)):
+    if shape not in ((expected,), (num_modalities, expected)):
         raise ValueError(
             f"`text_embeds` must have shape (queries, {dim or 'D'}), or with a vector for each modality "
-            f"(queries, {len(MODALITIES)}, {dim or 'D'}), got {tuple(text_embeds.shape)}."
+            f"(queries, {num_modalities}, {dim or 'D'}), got {tuple(text_embeds.shape)}."
         )
     text_embeds = text_embeds.detach().to("cpu", torch.float32)
     wrong = off_unit(text_embeds)
@@ -78,7 +77,7 @@ class Likeness:
 
     Args:
         name (`str`): what it is called.
-        embeds (`torch.FloatTensor` of shape `(3, D)`), mask (`torch.BoolTensor` of shape `(3,)`): its vectors, and
+        embeds (`torch.FloatTensor` of shape `(M, D)`), mask (`torch.BoolTensor` of shape `(M,)`): its vectors, and
             which of them there are.
     """
 
@@ -115,7 +114,7 @@ class QueryModel:
         self.learned = {name: value.item() for name, value in options.items()}
 
     def embed(self, texts: Sequence[str]) -> torch.Tensor:
-        """Embed queries: `(Q, D)`, or `(Q, 3, D)` by a model of which each modality meets a vector of its own."""
+        """Embed queries: `(Q, D)`, or `(Q, M, D)` by a model of which each modality meets a vector of its own."""
         with self.lock:
             return embed_captions(self.model, self.processor, texts)
 
@@ -180,7 +179,7 @@ def load_query_model(
     return searcher.query_model
 
 
-def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.Tensor:
+def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str, modalities: Sequence[str]) -> torch.Tensor:
     """
     Make a query of a clip.
 
@@ -188,12 +187,13 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
     centroid. That is the query for all where the score is of one vector per text.
 
     Args:
-        embeds (`torch.FloatTensor` of shape `(3, D)`): the clip's vectors.
-        mask (`torch.BoolTensor` of shape `(3,)`): which of them count, at least one.
+        embeds (`torch.FloatTensor` of shape `(M, D)`): the clip's vectors.
+        mask (`torch.BoolTensor` of shape `(M,)`): which of them count, at least one.
         method (`str`): the score.
+        modalities (sequence of `str`): what the M vectors are called.
 
     Returns:
-        `torch.FloatTensor` of shape `(1, 3, D)`, or `(1, D)`: unit norm.
+        `torch.FloatTensor` of shape `(1, M, D)`, or `(1, D)`: unit norm.
 
     Raises:
         NothingToCompareError: the clip has nothing that counts.
@@ -201,7 +201,7 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str) -> torch.T
     """
     if not mask.any():
         raise NothingToCompareError("This clip has none of the modalities that are looked at. Look at another one.")
-    find_method(method)
+    find_method(method, modalities)
     vectors = normalize(embeds.float(), dim=-1)
     total = vectors[mask].sum(0)
     has_centroid = mask.sum() > 1 and total.norm() > 1e-6  # of opposites there is none

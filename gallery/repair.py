@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gallery.columns import KEYS, check_rows, listed, lists_of, presence_of, stacked, texts_of
+from gallery.columns import KEYS, check_rows, embeds_of, listed, lists_of, modalities_of, presence_of, texts_of
 from gallery.files import read_json, sha256_of, write_whole
 from gallery.gallery import Gallery
 from gallery.storage import (
@@ -36,7 +36,6 @@ from gallery.storage import (
 )
 from gallery.windows import PARTLY, place_of_clip, whole_files
 from gallery.writing import Writer
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 DAMAGED = "damaged"
 """The folder for what is damaged."""
@@ -244,7 +243,8 @@ class _Repairer(Writer):
         path = self.folder / name / shard.file
         table = map_arrow(path)
         if name == "clips":
-            check_rows(list(map(str, range(len(table)))), stacked(table, MODALITIES), presence_of(table))
+            names = list(map(str, range(len(table))))
+            check_rows(names, embeds_of(table), presence_of(table), modalities_of(table))
         return Shard(shard.file, len(table), path.stat().st_size, sha256_of(path))
 
     def _look_at_derived(self, shards: dict[str, list[Shard]]) -> None:

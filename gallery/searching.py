@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import gram_of, listed, lists_of, presence_of, stacked, strings, taken, texts_of
+from gallery.columns import embeds_of, gram_of, listed, lists_of, presence_of, stacked, strings, taken, texts_of
 from gallery.described import Described, score_options_of
 from gallery.exact.blocks import Block, blocks_of, in_one_block
 from gallery.exact.ranking import Ranking, rank
-from gallery.filters import Allowed, Filter
+from gallery.filters import Allowed, Filter, ModalityError
 from gallery.hits import Hit, Hits, Results
 from gallery.querying import Likeness, QueryModel, check_texts, check_vectors, load_query_model, query_like
 from gallery.reranking import check_can_match, check_depth
@@ -31,7 +31,6 @@ from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
     from gallery.gallery import Gallery
@@ -53,6 +52,7 @@ class Searcher(Protocol):
 
     path: Any
     metadata: dict[str, Any]
+    modalities: tuple[str, ...]
     query_model: QueryModel | None
 
     @property
@@ -108,17 +108,17 @@ class Searcher(Protocol):
         """Why a search finds nothing."""
 
 
-def seen_of(modalities: Sequence[str] | None) -> tuple[bool, ...]:
-    """Which modalities are looked at, by their names; all of them if there are none."""
-    names = MODALITIES if modalities is None else tuple(modalities)
-    if not names or not set(names) <= set(MODALITIES):
-        raise ValueError(f"`modalities` must name some of {MODALITIES}, got {names}.")
-    return tuple(name in names for name in MODALITIES)
+def seen_of(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[bool, ...]:
+    """Which of the modalities that are known are looked at, by their names; all of them without names."""
+    names = tuple(known if modalities is None else modalities)
+    if not names or not set(names) <= set(known):
+        raise ModalityError(f"`modalities` must name some of {tuple(known)}, got {names}.")
+    return tuple(name in names for name in known)
 
 
-def _by_name(numbers: torch.Tensor) -> Iterator[dict[str, Any]]:
-    """Lines `(N, 3)` with the names of the modalities."""
-    return (dict(zip(MODALITIES, line, strict=True)) for line in zip(*numbers.T.tolist(), strict=True))
+def _by_name(modalities: Sequence[str], numbers: torch.Tensor) -> Iterator[dict[str, Any]]:
+    """Lines `(N, M)` with the names of the modalities."""
+    return (dict(zip(modalities, line, strict=True)) for line in zip(*numbers.T.tolist(), strict=True))
 
 
 def _own_method(searcher: Searcher) -> str:
@@ -169,7 +169,7 @@ def search(
     the bound does not prove that the clip is not among the best (see [`~gallery.exact.screening`]).
 
     Args:
-        queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)` or `(Q, 3, D)`): texts, which the
+        queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)` or `(Q, M, D)`): texts, which the
             gallery's own model embeds (see [`~gallery.querying.load_query_model`]), or vectors of unit norm along the
             last axis, one or one for each modality.
         k (`int`): hits per query; fewer come back where the gallery has fewer clips that `method` can score.
@@ -217,7 +217,8 @@ def search(
     if like is not None:
         method = method or _own_method(searcher)
         if is_outside:
-            embeds = query_like(like.embeds, like.mask & torch.tensor(seen_of(modalities)), method)
+            mask = like.mask & torch.tensor(seen_of(modalities, searcher.modalities))
+            embeds = query_like(like.embeds, mask, method, searcher.modalities)
         else:
             embeds, allowed = searcher.query_like(like, modalities, allowed, method)
         score_parameters = _learned(searcher, method) | dict.fromkeys(CALIBRATION) | score_parameters
@@ -251,7 +252,7 @@ def search(
         if like is not None and not is_outside and not hits:
             hits.reason = searcher.why_no_hits(method, allowed, is_like=True)
     if rerank is not None:
-        names = MODALITIES if modalities is None else modalities
+        names = searcher.modalities if modalities is None else modalities
         found = searcher.reranked(found, model, rerank, names, fusion_weight)
         found = [hits.having(hits[:k]) for hits in found] if not per_file else found
     found = [hits.best_of_files(k) for hits in found] if per_file else found
@@ -272,7 +273,7 @@ class FolderSearcher(Described):
     query_model: QueryModel | None = None
 
     def __init__(self, gallery: "Gallery", device: str | torch.device = "cpu"):
-        self.path, self.metadata = gallery.path, gallery.metadata
+        self.path, self.metadata, self.modalities = gallery.path, gallery.metadata, gallery.modalities
         self.gallery, self.device = gallery, torch.device(device)
         self._allowed: dict[Filter, Allowed] = {}
 
@@ -304,11 +305,11 @@ class FolderSearcher(Described):
         **score_parameters: float,
     ) -> list[Hits]:
         """Find the k best clips of each vector: what [`search`] does once queries are embedded."""
-        text_embeds = check_vectors(text_embeds, k, self.gallery.dim)
+        text_embeds = check_vectors(text_embeds, k, self.gallery.dim, len(self.modalities))
         temperature = self.query_temperature if query_temperature is None else query_temperature
         options = {"query_temperature": temperature} | self.calibration | score_parameters
         weighing = {name: options[name] for name in WEIGHING if name in options}
-        seen, results = seen_of(modalities), []
+        seen, results = seen_of(modalities, self.modalities), []
         among = self.allowed(allowed)
         blocks = self._limited(self._blocks_of(seen), None if among is None else among.mask)
         about = (None, None) if among is None else (among.num_clips, among.unknown)
@@ -346,15 +347,16 @@ class FolderSearcher(Described):
         """The query that a clip is, and what may be found: all that may be, but itself."""
         row = self.gallery.row_of(clip_id)
         rows = self.gallery.clips.slice(row, 1)
-        mask = presence_of(rows)[0] & torch.tensor(seen_of(modalities))
+        mask = presence_of(rows)[0] & torch.tensor(seen_of(modalities, self.modalities))
         among = self.among(allowed)
         others = among.mask.clone()
         others[row] = False
-        return query_like(stacked(rows, MODALITIES)[0], mask, method), Allowed(others, among.unknown)
+        query = query_like(embeds_of(rows)[0], mask, method, self.modalities)
+        return query, Allowed(others, among.unknown)
 
     @cached_property
     def _partial(self) -> dict[tuple[bool, ...], list[Block]]:
-        return {(True,) * len(MODALITIES): self.blocks}
+        return {(True,) * len(self.modalities): self.blocks}
 
     def _blocks_of(self, seen: tuple[bool, ...]) -> list[Block]:
         """The clips with what is looked at; made once for each choice."""
@@ -450,7 +452,7 @@ class FolderSearcher(Described):
 
     def _check_as_written(self, table: pa.Table, embeds: torch.Tensor) -> None:
         """Raise a DamagedFileError unless the vectors of hits have the norms and cosines they had when written."""
-        held = stacked(table, ["gram"]).view(-1, len(MODALITIES), len(MODALITIES))
+        held = stacked(table, ["gram"]).view(-1, *[len(self.modalities)] * 2)
         wrong = ~((gram_of(embeds.unbind(1)) - held).abs().amax(dim=(1, 2)) <= _GRAM_TOLERANCE)  # nor NaN
         if wrong.any():
             names = texts_of(table, "clip_id")
@@ -465,14 +467,16 @@ class FolderSearcher(Described):
         if not is_hit.any():
             return [[] for _ in queries]
         rows, places = ranking.rows[is_hit].unique(return_inverse=True)
-        names = ("clip_id", "presence", "problems", "gram", *MODALITIES)
+        names = ("clip_id", "presence", "problems", "gram", *self.modalities)
         table = taken((part.table for part in self.gallery.parts), rows.numpy(), names)
-        embeds = stacked(table, MODALITIES)
+        embeds = embeds_of(table)
         self._check_as_written(table, embeds)
         mask, problems = presence_of(table), map(tuple, lists_of(table, "problems"))
         clips = [
             (name, present, self.gallery.place_of(name), told)
-            for name, present, told in zip(texts_of(table, "clip_id"), _by_name(mask), problems, strict=True)
+            for name, present, told in zip(
+                texts_of(table, "clip_id"), _by_name(self.modalities, mask), problems, strict=True
+            )
         ]
         weights: Iterable[dict[str, float] | None] = repeat(None, len(places))
         if METHODS[method].weights == "query":
@@ -481,7 +485,7 @@ class FolderSearcher(Described):
                 *(numbers.split(_WEIGHTS_AT_ONCE) for numbers in (is_hit.nonzero()[:, 0], places)), strict=True
             )
             lines = [paired_weights(queries[of], embeds[row], looked_at[row], **weighing) for of, row in pairs]
-            weights = _by_name(torch.cat(lines))
+            weights = _by_name(self.modalities, torch.cat(lines))
         found, pairs = [], zip(ranking.scores[is_hit].tolist(), weights, places.tolist(), strict=True)
         for count in is_hit.sum(dim=1).tolist():
             hits = []

@@ -88,9 +88,9 @@ def query(config: QueryConfig) -> None:
     wanted = Filter(
         config.path, config.min_duration, config.max_duration, config.after, config.before, config.has, config.lacks
     )
-    options = {"modalities": config.modalities, "allowed": wanted, "per_file": config.per_file}
-    options["unique"] = config.unique
+    options = {"allowed": wanted, "per_file": config.per_file, "unique": config.unique}
     with _opened(config.gallery) as searcher:
+        options["modalities"] = _unmasked(searcher.modalities, config.mask)
         if is_address(config.gallery):
             searcher.check_asked(config.rerank, wanted, config.unique)
         if config.like is None:
@@ -117,6 +117,14 @@ def query(config: QueryConfig) -> None:
         return
     for hits in results:
         show(*hits.lines(sys.stdout.encoding or "ascii"))
+
+
+def _unmasked(modalities: Sequence[str], mask: Sequence[str]) -> list[str]:
+    """The modalities that are looked at."""
+    left = [name for name in modalities if name not in mask]
+    if not left or not set(mask) <= set(modalities):
+        raise ValueError(f"--mask takes some of {', '.join(modalities)}, but not all; got {', '.join(mask)}.")
+    return left
 
 
 def _like(searcher: "Searcher", config: QueryConfig) -> "str | Likeness":
@@ -239,20 +247,19 @@ def serve(config: ServeConfig) -> None:
 def info(config: InfoConfig) -> None:
     """Print what a gallery holds and which files could not be read."""
     from gallery.gallery import Gallery
+    from gallery.searching import seen_of
     from gallery.transcripts import Transcripts
     from gallery.windows import SEGMENT, UNFINISHED
-    from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
     opened = Gallery.open(config.gallery)
     if config.missing:
-        places = [MODALITIES.index(name) for name in config.missing]
-        rows = (~opened.modality_mask[:, places]).all(dim=1).tolist() if len(opened) else []
+        rows = (~opened.modality_mask[:, list(seen_of(config.missing, opened.modalities))]).all(dim=1).tolist()
         show(*(name for name, lacks in zip(opened.clip_ids, rows, strict=True) if lacks))
         return
-    shares = opened.modality_mask.float().mean(dim=0).tolist() if len(opened) else [0.0] * len(MODALITIES)
+    shares = opened.modality_mask.float().mean(dim=0).nan_to_num().tolist()
     clips = opened.clips_of_files()
     show(f"clips: {len(opened)}" + (f", {opened.dim} dimensions, {opened.dtype}" if len(opened) else ""))
-    show("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(MODALITIES, shares, strict=True)))
+    show("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(opened.modalities, shares, strict=True)))
     if opened.queries is not None:
         show(f"queries: {len(opened.queries)}")
     show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")

@@ -22,7 +22,6 @@ from gallery.writing import check_place
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
 from modeling_scalar.model_identity import identify
 from modeling_scalar.processing_scalar import ScalarProcessor
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 from .indexing import Indexer, help_index
 from .reading import default_workers, memory_of_decoders
@@ -65,7 +64,7 @@ def _announce(model: str) -> None:
 
 
 def _recognizer(model: str, processor: ScalarProcessor, device: torch.device) -> Recognizer:
-    if "subtitle" not in getattr(processor, "modalities", MODALITIES):
+    if "subtitle" not in processor.modalities:
         raise ValueError("`--transcribe` makes subtitles, of which the model of this gallery takes none.")
     return recognizer_of(identify(model).download(), model, device)
 

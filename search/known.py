@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
 
+import torch
+
 from gallery.decoding import IN_PART
 from gallery.gallery import Gallery, MediaFile
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
-_AUDIO, _SUBTITLE = MODALITIES.index("audio"), MODALITIES.index("subtitle")
 _SOUND, _WORDS = 1, 2
 
 
@@ -29,9 +29,11 @@ class Known:
         self.files: dict[str, MediaFile] = dict(gallery.files)
         self.clips = gallery.clips_of_files()
         self.problems = gallery.problems()
-        sound, words = (gallery.modality_mask[:, place].int() for place in (_AUDIO, _SUBTITLE))
         # Numbers, not pairs of them: there may be millions.
-        self._presence = dict(zip(gallery.clip_ids, (_SOUND * sound + _WORDS * words).tolist(), strict=True))
+        weights = {"audio": _SOUND, "subtitle": _WORDS}
+        self._weights = [weights.get(name, 0) for name in gallery.modalities]
+        presence = (gallery.modality_mask.int() @ torch.tensor(self._weights, dtype=torch.int32)).tolist()
+        self._presence = dict(zip(gallery.clip_ids, presence, strict=True))
 
     def problems_of(self, path: str) -> list[str]:
         """What could not be read in the clips of a file."""
@@ -48,7 +50,7 @@ class Known:
         names = self.clips.setdefault(path, [])
         if name not in self._presence:
             names.append(name)
-        self._presence[name] = _SOUND * mask[_AUDIO] + _WORDS * mask[_SUBTITLE]
+        self._presence[name] = sum(weight for weight, here in zip(self._weights, mask, strict=True) if here)
         self.problems.pop(name, None)
         if problems:
             self.problems[name] = list(problems)

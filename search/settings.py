@@ -5,7 +5,6 @@ Imports nothing slow, so that `--help` is quick; settings are checked where they
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,9 +17,6 @@ from .engine.address import is_address
 
 DEFAULT_MODEL = "google/embeddinggemma-2"
 """The model of a new gallery: one that needs no training."""
-
-Modality = StrEnum("Modality", ["video", "audio", "subtitle"])
-"""What a clip may lack; typer takes no list of literals."""
 
 _model, _reading = partial(Option, rich_help_panel=MODEL), partial(Option, rich_help_panel=READING)
 _gallery = partial(Option, rich_help_panel="The gallery")
@@ -174,7 +170,7 @@ class QueryConfig:
         ),
     ] = None
     mask: Annotated[
-        Sequence[str], _query(help="A modality that is not looked at: video, audio or subtitle. Repeatable.")
+        Sequence[str], _query(help="A modality that is not looked at: video, audio, subtitle, ... Repeatable.")
     ] = ()
     temperature: Annotated[
         float | None, _query(help="Of the query's weights: the lower, the more the best modality decides.")
@@ -199,8 +195,8 @@ class QueryConfig:
         str | None, _filter(help="Only files changed then or later: 2026-01-31, or 2026-01-31T18:00; UTC.")
     ] = None
     before: Annotated[str | None, _filter(help="Only files changed before this time.")] = None
-    has: Annotated[Sequence[Modality], _filter(help="Only clips that have it. Repeatable.")] = ()
-    lacks: Annotated[Sequence[Modality], _filter(help="Only clips that lack it. Repeatable.")] = ()
+    has: Annotated[Sequence[str], _filter(help="Only clips that have this modality. Repeatable.")] = ()
+    lacks: Annotated[Sequence[str], _filter(help="Only clips that lack this modality. Repeatable.")] = ()
     per_file: Annotated[
         bool, _filter("--per-file", help="Of a gallery of windows, show each file once, by its best one.")
     ] = False
@@ -217,7 +213,6 @@ class QueryConfig:
         from gallery.querying import check_texts
         from gallery.reranking import check_weight
         from modeling_scalar.devices import device_of_name
-        from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
         from modeling_scalar.scores_scalar import ScoreOptions
 
         device_of_name(self.device)
@@ -234,15 +229,6 @@ class QueryConfig:
         if self.temperature is not None:
             ScoreOptions(self.temperature)  # which refuses what cannot be one
         check_texts(list(self.texts))
-        if not self.modalities or not set(self.mask) <= set(MODALITIES):
-            raise ValueError(f"--mask takes one or two of {', '.join(MODALITIES)}, got {', '.join(self.mask)}.")
-
-    @property
-    def modalities(self) -> list[str]:
-        """The modalities that are looked at."""
-        from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
-
-        return [name for name in MODALITIES if name not in self.mask]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,7 +311,7 @@ class InfoConfig:
 
     gallery: ReadFolder
     missing: Annotated[
-        Sequence[Modality],
+        Sequence[str],
         Option(help="Print the names of the clips without it, and no more. Repeat for those without several."),
     ] = ()
 
@@ -357,7 +343,6 @@ __all__ = [
     "GalleryConfig",
     "IndexConfig",
     "InfoConfig",
-    "Modality",
     "PushConfig",
     "QueryConfig",
     "RemoveConfig",

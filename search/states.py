@@ -9,7 +9,6 @@ from shlex import quote
 from gallery.gallery import Gallery
 from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 
 class Status(StrEnum):
@@ -105,8 +104,9 @@ class Report(dict[str, FileState]):
         if any(state.reason for state in self.of(Status.GONE, Status.OUT_OF_REACH)):
             yield f"what will not come back, `scalar remove {quote(str(gallery.path))} PATH` takes out"
         lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
-        if told := [f"{count} without {name}" for name, count in zip(MODALITIES, lacking, strict=False) if count]:
-            first = MODALITIES[lacking.index(max(lacking))]
+        counts = zip(gallery.modalities, lacking, strict=False)
+        if told := [f"{count} without {name}" for name, count in counts if count]:
+            first = gallery.modalities[lacking.index(max(lacking))]
             command = f"scalar info {quote(str(gallery.path))} --missing {first}"
             yield f"in the gallery, {', '.join(told)}; `{command}` names them"
 

@@ -24,7 +24,6 @@ from gallery.searching import search, seen_of
 from gallery.windows import Place, place_of_clip
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, exact_scores
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 from .collection import MIN_CLIP_NORM, About, Collection, Point, condition_of, conditions_of_unknown
 from .errors import ChangedError, DamagedError, UnsupportedError
@@ -72,7 +71,7 @@ def find_best(
     text: torch.Tensor,
     k: int,
     options: ScoreOptions,
-    modalities: Sequence[str] = MODALITIES,
+    modalities: Sequence[str] | None = None,
     where: Any = None,
     first: int = _FIRST,
     most: int = _MOST,
@@ -83,11 +82,11 @@ def find_best(
 
     Args:
         engine ([`~search.engine.collection.Collection`]).
-        text (`torch.FloatTensor` of shape `(D,)` or `(3, D)`): unit norm. Of a query with a vector for each modality
+        text (`torch.FloatTensor` of shape `(D,)` or `(M, D)`): unit norm. Of a query with a vector for each modality
             the clips nearest to each of these are scored, which proves nothing unless they are all, or one vector.
         k (`int`): hits.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature, and the calibration of the bounds.
-        modalities (`list[str]`): what is looked at. Bounds hold for whatever is left out.
+        modalities (`list[str]`, *optional*): what is looked at, by default all. Bounds hold for whatever is left out.
         where: which clips may be found, as the engine takes it.
         first (`int`), most (`int`): how many entries are read at first, and at most, but never fewer than 4 k.
         is_bounded (`bool`): whether the bounds in the engine are those of these scores.
@@ -96,7 +95,7 @@ def find_best(
         DamagedError: what is in the engine is damaged.
         OSError: the engine does not answer.
     """
-    seen = np.array([name in modalities for name in MODALITIES])
+    seen = np.array(seen_of(modalities, engine.about().modalities))
     vectors = text.float().numpy()[None] if text.ndim == 1 else text.float().numpy()[seen]
     queries = [np.append(vector, np.float32(1)) for vector in np.unique(vectors, axis=0)]
     is_bounded = is_bounded and len(queries) == 1
@@ -234,7 +233,7 @@ class EngineSearcher(Described):
             raise UnsupportedError("An engine does not know which files are copies: search the gallery in its folder.")
         if rerank is not None:
             raise UnsupportedError("The second stage reads files: search the gallery in its folder.")
-        condition_of(allowed, MODALITIES)
+        condition_of(allowed)
 
     @staticmethod
     def check_method(method: str) -> None:
@@ -254,8 +253,9 @@ class EngineSearcher(Described):
             point = self.point_of(numbers[0]) if numbers else None
         if point is None:
             raise KeyError(clip_id)
-        mask = torch.tensor(point.modality_mask) & torch.tensor(seen_of(modalities))
-        return query_like(torch.from_numpy(point.modality_embeds), mask, method), _Others(allowed, point.number)
+        mask = torch.tensor(point.modality_mask) & torch.tensor(seen_of(modalities, self.modalities))
+        query = query_like(torch.from_numpy(point.modality_embeds), mask, method, self.modalities)
+        return query, _Others(allowed, point.number)
 
     def reranked(self, *_: Any) -> NoReturn:
         """An [`UnsupportedError`]."""
@@ -301,7 +301,7 @@ class EngineSearcher(Described):
             ValueError: what an engine cannot be asked; a number is out of its range.
             OSError: it does not answer, what it holds is damaged, or became another model's.
         """
-        text_embeds = check_vectors(text_embeds, k, self.dim)
+        text_embeds = check_vectors(text_embeds, k, self.dim, len(self.modalities))
         others = self.among(allowed)
         allowed, is_like = others.wanted, others.number is not None
         calibration = {} if is_like else self.calibration
@@ -319,9 +319,10 @@ class EngineSearcher(Described):
             raise UnsupportedError("Texts with a vector for each modality are searched in a folder, not in an engine.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
         options = ScoreOptions(query_temperature=temperature, **calibration)
-        seen = seen_of(modalities)
-        names = [name for name, looked_at in zip(MODALITIES, seen, strict=True) if looked_at]
-        where = condition_of(allowed, names, others.number, others.paths)
+        seen = seen_of(modalities, self.modalities)
+        if allowed is not None:
+            allowed.check_modalities(self.modalities)
+        where = condition_of(allowed, None if all(seen) else modalities, others.number, others.paths)
         counts, is_estimate = self._counts(others)
         results, left = [], most - others.num_scored
         is_bounded = calibration == self.calibration
@@ -329,7 +330,9 @@ class EngineSearcher(Described):
             for text in text_embeds:
                 best = Best([], np.empty(0), 0, Certainty.STOPPED)
                 if left > 0:
-                    best = find_best(self.collection, text, k, options, names, where, most=left, is_bounded=is_bounded)
+                    best = find_best(
+                        self.collection, text, k, options, modalities, where, most=left, is_bounded=is_bounded
+                    )
                 reason = None if best.points else self.why_no_hits(method)
                 told = {"reason": reason, "certainty": best.certainty, "is_estimate": is_estimate}
                 results.append(Hits(_hits(best, text, options, seen), counts[0], best.num_scored, *counts[1:], **told))
@@ -343,7 +346,7 @@ class EngineSearcher(Described):
         """How many clips there are, may be found, and are left out as too little is known; if that is estimated."""
         if others.paths:  # which goes on with a search that told it
             return (0, 0, {}), False
-        num_clips, among = len(self), condition_of(others.wanted, MODALITIES, others.number)
+        num_clips, among = len(self), condition_of(others.wanted, without=others.number)
         num_allowed = num_clips if among is None else min(num_clips, self.collection.count(among))
         unknown = {} if others.wanted is None else conditions_of_unknown(others.wanted)
         left_out = {name: count for name, them in unknown.items() if (count := self.collection.count(them))}
@@ -388,8 +391,8 @@ def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[
             number,
             from_utf8(point.payload["clip_id"]),
             score,
-            dict(zip(MODALITIES, line, strict=True)),
-            dict(zip(MODALITIES, point.modality_mask, strict=True)),
+            dict(zip(point.modalities, line, strict=True)),
+            dict(zip(point.modalities, point.modality_mask, strict=True)),
             key=point.number,
             place=_place_of(point),
         )

@@ -34,10 +34,10 @@ from qdrant_client.local import persistence
 from qdrant_client.local.qdrant_local import QdrantLocal
 
 from gallery.columns import from_utf8, precision_of, to_utf8
+from gallery.described import modalities_told
 from gallery.exact.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.filters import DATE, DURATION, Filter
 from modeling_scalar.scores_scalar import MIN_NORM
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 from .address import KEY_VARIABLE, Address
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
@@ -78,13 +78,15 @@ class Point:
         payload (`dict`): `clip_id`, `has`, `path`, `part`, and where they are known `seconds`, how long it lasts, to
             the microsecond, and `changed`, when its file was changed, in microseconds from 1970. Engines give a number
             of more than 15 digits back as one near it.
-        modality_embeds (`np.ndarray` of shape `(3, D)`): as stored, zero where absent.
+        modality_embeds (`np.ndarray` of shape `(M, D)`): as stored, zero where absent.
         place (`int`): clips of equal scores stand in the order of their places.
+        modalities (`tuple` of `str`): what the M vectors are called.
     """
 
     payload: dict[str, Any]
     modality_embeds: np.ndarray
     place: int
+    modalities: tuple[str, ...]
 
     @property
     def number(self) -> str:
@@ -94,7 +96,7 @@ class Point:
     @property
     def modality_mask(self) -> list[bool]:
         """What the clip has."""
-        return [name in self.payload["has"] for name in MODALITIES]
+        return [name in self.payload["has"] for name in self.modalities]
 
     @property
     def digest(self) -> str:
@@ -124,6 +126,11 @@ class About:
     metadata: dict[str, Any]
     detail: int = DETAIL
 
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What the vectors of each clip are called."""
+        return modalities_told(self.metadata)
+
     def told(self) -> dict[str, Any]:
         """As it stands in the metadata of a collection; that of the gallery as a text, as engines round numbers."""
         return {"scalar": {"format": FORMAT} | vars(self) | {"metadata": json.dumps(self.metadata)}}
@@ -138,6 +145,7 @@ class About:
         names = ["dim", "dtype", "fingerprint", "segment"]
         names += [] if mine.get("fingerprint") else ["model"]  # of which nothing else is known
         found = [name for name in names if mine.get(name) != others.get(name)]
+        found += [] if self.modalities == other.modalities else ["modalities"]
         return found + (["score_options"] if scores[0] != scores[1] else [])
 
 
@@ -315,7 +323,7 @@ class Collection:
             name: models.VectorParams(
                 size=about.dim, distance=models.Distance.DOT, datatype=datatype, on_disk=True, hnsw_config=flat
             )
-            for name in MODALITIES
+            for name in about.modalities
         }
         vectors[BOUND] = models.VectorParams(
             size=about.dim + 1,
@@ -417,7 +425,7 @@ class Collection:
         """How many points are written by one call."""
         about = self.about()
         rows = (about.detail + 1) * (about.detail + 2)  # with those for scores below 0; and the clip's vectors
-        numbers = (about.dim + 1) * rows + about.dim * len(MODALITIES)
+        numbers = (about.dim + 1) * rows + about.dim * len(about.modalities)
         return int(np.clip(_NUMBERS_AT_ONCE // numbers, 1, 256))
 
     def put(self, points: Sequence[Point]) -> None:
@@ -433,7 +441,7 @@ class Collection:
         rows = stored_bounds(bounds, precision_of(about.dtype)).float().numpy()
         structs = []
         for number, point in enumerate(points):
-            there = zip(MODALITIES, point.modality_mask, point.modality_embeds, strict=True)
+            there = zip(about.modalities, point.modality_mask, point.modality_embeds, strict=True)
             vectors = {name: vector.astype(np.float32).tolist() for name, has, vector in there if has}
             vectors[BOUND] = rows[number][bounds.is_used[number].numpy()].tolist()
             payload = point.payload | {"digest": point.digest, "place": point.place}
@@ -486,8 +494,8 @@ class Collection:
         about, found = self.about(), []
         dtype = np.float16 if about.dtype == "float16" else np.float32
         for pause in (*_PAUSES[:3], None):
-            records = self._ask(self.client.retrieve, left, with_payload=True, with_vectors=list(MODALITIES))
-            points = [(record.id, _point_of(record, about.dim, dtype)) for record in records]
+            records = self._ask(self.client.retrieve, left, with_payload=True, with_vectors=list(about.modalities))
+            points = [(record.id, _point_of(record, about, dtype)) for record in records]
             found += [point for _, point in points if point is not None]
             left = [number for number, point in points if point is None]  # of which half was written meanwhile
             if not left:
@@ -508,14 +516,14 @@ def _is_name(name: Any) -> bool:
         return False
 
 
-def _point_of(record: models.Record, dim: int, dtype: type) -> Point | None:
+def _point_of(record: models.Record, about: About, dtype: type) -> Point | None:
     """A point as it was written; `None` if it is not."""
-    payload, embeds = dict(record.payload or {}), np.zeros((len(MODALITIES), dim), dtype)
+    payload, embeds = dict(record.payload or {}), np.zeros((len(about.modalities), about.dim), dtype)
     digest, place = payload.pop("digest", None), payload.pop("place", None)
     try:
         for name in payload["has"]:
-            embeds[MODALITIES.index(name)] = record.vector[name]
-        point = Point(payload, embeds, place)
+            embeds[about.modalities.index(name)] = record.vector[name]
+        point = Point(payload, embeds, place, about.modalities)
         is_whole = (point.number, point.digest) == (str(record.id), digest)
     except (AttributeError, KeyError, TypeError, ValueError):  # somebody else wrote it
         return None
@@ -556,11 +564,14 @@ def _between(wanted: Filter) -> dict[str, models.FieldCondition]:
 
 
 def condition_of(
-    wanted: Filter | None, modalities: Sequence[str], without: str | None = None, outside: Sequence[str] = ()
+    wanted: Filter | None,
+    modalities: Sequence[str] | None = None,
+    without: str | None = None,
+    outside: Sequence[str] = (),
 ) -> models.Filter | None:
     """
-    Say to the engine which clips may be found: what a filter asks for, that a clip has something to look at, and all
-    but one clip, named by its number, and those of some files.
+    Say to the engine which clips may be found: what a filter asks for, that a clip has some of these modalities, and
+    all but one clip, named by its number, and those of some files.
 
     Raises:
         ValueError: patterns of paths, which an engine has no index for.
@@ -571,7 +582,7 @@ def condition_of(
             "A vector engine knows no patterns of paths. Leave them away, or search the gallery in its folder."
         )
     having = _having(wanted)
-    must = [] if set(modalities) == set(MODALITIES) else [_is_any("has", modalities)]
+    must = [] if modalities is None else [_is_any("has", modalities)]
     must += [*having.must, *_between(wanted).values()]
     must_not = having.must_not + ([] if without is None else [models.HasIdCondition(has_id=[without])])
     must_not += [_is_any("path", list(map(to_utf8, outside)))] if outside else []

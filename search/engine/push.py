@@ -1,19 +1,19 @@
 """A gallery is written into a collection: what is new or has changed, and no more."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from gallery.columns import presence_of, stacked, texts_of, to_utf8
+from gallery.columns import embeds_of, presence_of, texts_of, to_utf8
+from gallery.described import MODALITIES
 from gallery.exact.bounds import DETAIL
 from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
 from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 from .collection import About, Collection, Point
 
@@ -45,7 +45,7 @@ def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
     if gallery.dim is None:
         raise ValueError(f"{gallery.path} holds no clips.")
     metadata = {name: gallery.metadata[name] for name in _TOLD if gallery.metadata.get(name) is not None}
-    return About(gallery.dim, gallery.dtype, metadata, detail)
+    return About(gallery.dim, gallery.dtype, metadata | {MODALITIES: list(gallery.modalities)}, detail)
 
 
 def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
@@ -55,12 +55,12 @@ def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
     for batch in gallery.clips.to_batches(_READ_AT_ONCE):
         rows = pa.Table.from_batches([batch])
         names = texts_of(rows, "clip_id")
-        embeds = stacked(rows, MODALITIES).numpy()
+        embeds = embeds_of(rows).numpy()
         mask = presence_of(rows).tolist()
         for name, vectors, present in zip(names, embeds, mask, strict=True):
             payload = {
                 "clip_id": to_utf8(name),
-                "has": [modality for modality, there in zip(MODALITIES, present, strict=True) if there],
+                "has": [modality for modality, there in zip(gallery.modalities, present, strict=True) if there],
                 "path": to_utf8(gallery.place_of(name).path),
                 "part": part,
             }
@@ -69,7 +69,7 @@ def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
             if changed[row] != _NO_DATE:
                 # as exact as filters are, and as the numbers of engines
                 payload["changed"] = int(changed[row]) // 1000
-            yield Point(payload, vectors, -1)
+            yield Point(payload, vectors, -1, gallery.modalities)
             row += 1
 
 
@@ -130,7 +130,7 @@ def push(
                 report.changed += digest is not None
                 if place <= last:
                     place, next_place = next_place, next_place + 1
-                waiting.append(Point(point.payload, point.modality_embeds, place))
+                waiting.append(replace(point, place=place))
             last = place
             if len(waiting) == size:
                 collection.put(waiting)

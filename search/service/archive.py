@@ -25,7 +25,6 @@ from gallery.querying import NothingToCompareError, QueryModel
 from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.scores_scalar import METHODS
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.engine.errors import UnsupportedError
 
 from .media import kind_of
@@ -116,7 +115,7 @@ class View(ABC):
         told, with_stills = [], self.with_stills([hits.place_of(hit) for hit in hits])
         for hit in hits:
             place, key = hits.place_of(hit), self.key_of(hit)
-            kind = kind_of(place.path, hit.presence["video"]) if self.is_here(place) else None
+            kind = kind_of(place.path, hit.presence.get("video", True)) if self.is_here(place) else None
             told.append(
                 Found(
                     rank=hit.rank,
@@ -130,7 +129,7 @@ class View(ABC):
                     stop=place.stop,
                     kind=kind,
                     media=None if kind is None else f"api/clips/{key}/media",
-                    captions=f"api/clips/{key}/captions" if kind and hit.presence["subtitle"] else None,
+                    captions=f"api/clips/{key}/captions" if kind and hit.presence.get("subtitle") else None,
                     still=f"api/clips/{key}/still" if place in with_stills else None,
                     copies=[self.name_of(self.gallery.place_of(copy)) for copy in hit.copies],
                     num_windows=self.num_windows(place) if per_file else None,
@@ -253,7 +252,7 @@ class Archive:
             k=asked.k,
             query_temperature=temperature,
             method=self.method,
-            modalities=tuple(dict.fromkeys(asked.modalities)),
+            modalities=asked.modalities,
             allowed=allowed,
             per_file=asked.per_file,
             unique=asked.unique,
@@ -279,8 +278,8 @@ class Archive:
             return "The gallery holds no clips."
         if not hits.num_allowed:
             return f"The filters leave none of the {hits.num_clips} clips."
-        looked_at = dict.fromkeys(asked.modalities)
-        missing = "" if len(looked_at) == len(MODALITIES) else f" of {' or '.join(looked_at)}"
+        looked_at = dict.fromkeys(asked.modalities or ())
+        missing = "" if not looked_at else f" of {' or '.join(looked_at)}"
         what = "in the gallery has" if hits.num_allowed == hits.num_clips else "that could be found has"
         return f"No clip of the {hits.num_allowed} {what} what the score {self.method!r} needs{missing}."
 

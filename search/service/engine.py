@@ -15,7 +15,6 @@ from commands.errors import describe
 from gallery.filters import Filter
 from gallery.hits import Hit, Hits
 from gallery.windows import Place
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.engine.asking import EngineSearcher
 from search.engine.collection import About, condition_of
 from search.engine.errors import DamagedError, EngineError
@@ -173,10 +172,10 @@ class EngineSource(Source):
             self._looking.release()
 
     def _count(self) -> Summary:
-        view, having = self._view, (condition_of(Filter(has=name), MODALITIES) for name in MODALITIES)
+        view, having = self._view, (condition_of(Filter(has=name)) for name in self._view.gallery.modalities)
         num_clips, *counts = map(self._collection.count, (None, *having))
         shares = (min(1.0, count / max(1, num_clips)) for count in counts)
-        shares = dict(zip(MODALITIES, shares, strict=True))
+        shares = dict(zip(view.gallery.modalities, shares, strict=True))
         return Summary(view.gallery, num_clips, shares, view.is_estimate(num_clips))
 
     def summary(self) -> Summary:

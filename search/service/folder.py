@@ -27,7 +27,6 @@ from gallery.storage import MANIFEST, Shard, damaged_shards
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from modeling_scalar.scores_scalar import find_method
 
 from .archive import Source, Summary, UnknownClipError, View
@@ -122,7 +121,8 @@ class FolderView(View):
     @cached_property
     def _files(self) -> dict[str, int]:
         """Each file of a gallery of windows, and the number of its clips."""
-        counts = pc.value_counts(ClipFacts(self.gallery.clips, None, True, self.gallery.modality_mask).paths)
+        about = self.gallery.modality_mask, self.gallery.modalities
+        counts = pc.value_counts(ClipFacts(self.gallery.clips, None, True, *about).paths)
         return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
 
     def num_files(self, per_file: bool) -> int | None:
@@ -188,7 +188,7 @@ class FolderView(View):
                 clip_id=name,
                 score=math.nan,
                 weights=None,
-                presence=dict(zip(MODALITIES, presence, strict=True)),
+                presence=dict(zip(self.gallery.modalities, presence, strict=True)),
                 place=self.gallery.place_of(name),
                 problems=tuple(problems),
             )
@@ -289,11 +289,11 @@ class Folder(Source):
     def summary(self) -> Summary:
         """What is told of the gallery."""
         gallery = self.view().gallery
-        shares = gallery.modality_mask.double().mean(0).tolist() if len(gallery) else [0.0] * len(MODALITIES)
+        shares = gallery.modality_mask.double().mean(0).nan_to_num().tolist()
         return Summary(
             gallery,
             len(gallery),
-            dict(zip(MODALITIES, shares, strict=True)),
+            dict(zip(gallery.modalities, shares, strict=True)),
             problem=self.problem or (_DAMAGED if self._damage else None),
         )
 

@@ -7,7 +7,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from gallery.filters import Filter
 from gallery.hits import Certainty
 
-Modality = Literal["video", "audio", "subtitle"]
+Modality = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+_Modalities = Annotated[list[Modality], Field(max_length=64)]
 Kind = Literal["video", "audio", "image"]
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
@@ -58,8 +59,8 @@ class Wanted(_Strict):
     max_duration: float | None = Field(None, ge=0, le=MOST_SECONDS)
     after: _Moment = Field(None, description="Its file was changed then or later; UTC without a zone.")
     before: _Moment = Field(None, description="Its file was changed before.")
-    has: list[Modality] = Field([], max_length=3, description="Modalities that it must have.")
-    lacks: list[Modality] = Field([], max_length=3, description="Modalities that it must not have.")
+    has: _Modalities = Field([], description="Modalities that it must have.")
+    lacks: _Modalities = Field([], description="Modalities that it must not have.")
 
     @model_validator(mode="after")
     def _can_be_fulfilled(self) -> Self:
@@ -109,8 +110,8 @@ class Asked(Chosen):
         le=MOST_TEMPERATURE,
         description="Temperature of the query's modality weights; the gallery's own where it is left out.",
     )
-    modalities: Annotated[list[Modality], Field(min_length=1, max_length=3)] = Field(
-        ["video", "audio", "subtitle"], description="What is looked at; clips that have none of it are no hits."
+    modalities: Annotated[_Modalities, Field(min_length=1)] | None = Field(
+        None, description="What is looked at, all where it is left out; clips that have none of it are no hits."
     )
 
 

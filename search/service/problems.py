@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from commands.errors import describe, plain
-from gallery.filters import PatternError
+from gallery.filters import ModalityError, PatternError
 from gallery.storage import DamagedFileError
 from search.engine.errors import UnsupportedError
 
@@ -52,7 +52,7 @@ async def answer_of(_: Request, error: Exception) -> Response:
             return problem(415, describe(error))
         case NoRoomError():
             return problem(507, describe(error))
-        case UnsupportedError() | PatternError():
+        case UnsupportedError() | ModalityError() | PatternError():
             return problem(422, describe(error))
         case AwayError():
             return problem(503, str(error), {"retry-after": str(error.seconds)})
@@ -68,7 +68,7 @@ async def answer_of(_: Request, error: Exception) -> Response:
 
 ANSWERED = (
     HTTPException, RequestValidationError, ClientDisconnect, UnknownClipError, NoMediaError, RefusedError, NoRoomError,
-    UnsupportedError, PatternError, DamagedFileError, OSError, Exception,
+    UnsupportedError, ModalityError, PatternError, DamagedFileError, OSError, Exception,
 )  # fmt: skip
 """What [`answer_of`] is to be called for, with all that are derived of these."""
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from gallery.filters import ClipFacts, Filter, fitting
+from gallery.filters import ClipFacts, Filter, ModalityError, fitting
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
@@ -101,6 +101,15 @@ def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
         assert fits == expected, glob
         count += sum(expected)
     assert count > 500
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [({"has": "smell"}, "must name some of .*smell"), ({"lacks": MODALITIES}, "Every clip has something")],
+)
+def test_a_filter_asks_for_modalities_that_clips_know(gallery, options, message):
+    with pytest.raises(ModalityError, match=message):
+        gallery.clip_facts.allowed(Filter(**options))
 
 
 def test_upper_and_lower_case_are_the_same_where_the_file_system_says_so(tmp_path):
@@ -281,9 +290,7 @@ def test_dates_are_moments_in_utc():
         ({"before": 5}, "`before` must be a date, got 5"),
         ({"after": "0001-01-01T00:00+14:00"}, "`after` must be a date that there is in UTC"),
         ({"after": "2026-01-02", "before": "2026-01-02"}, "No time is after"),
-        ({"has": "smell"}, "must name some of"),
         ({"has": ("audio",), "lacks": ("audio",)}, "both has and lacks audio"),
-        ({"lacks": MODALITIES}, "Every clip has something"),
     ],
 )
 def test_a_filter_that_makes_no_sense_is_refused(options, message):
@@ -303,7 +310,7 @@ def test_two_hundred_thousand_clips_are_filtered_without_a_loop(tmp_path, monkey
     names = [f"/x/{number % 100}/{number}.mp4#t=0,{number % 7 + 1}" for number in range(count)]
     files = pa.table({"path": [name.split("#")[0] for name in names], "mtime_ns": np.arange(count) * DAY // 1000})
     clips = pa.table({"clip_id": names, "seconds": pa.nulls(count, pa.float64())})
-    facts = ClipFacts(clips, files, True, torch.ones(count, 3, dtype=torch.bool))
+    facts = ClipFacts(clips, files, True, torch.ones(count, 3, dtype=torch.bool), MODALITIES)
     monkeypatch.setattr("gallery.filters.from_utf8", None)  # of names that are not UTF-8
     allowed = facts.allowed(Filter("7/*", 3, 5, "1970-01-10", "1970-03-01", "audio"))
     expected = [

@@ -69,7 +69,7 @@ def test_a_file_of_another_place_is_embedded_as_clips_are_and_a_picture_is_a_cli
         assert like.mask.tolist() == mask[0].tolist() == seen
         torch.testing.assert_close(like.embeds, embeds[0], rtol=0, atol=1e-6)  # other batches may add otherwise
         hits = gallery.search(like=like, k=30)
-        (expected,) = gallery.search(query_like(like.embeds, like.mask, "scalar"), 30)
+        (expected,) = gallery.search(query_like(like.embeds, like.mask, "scalar", MODALITIES), 30)
         assert hits == expected and len(hits) == 20 and hits.like == str(path)
     film.with_suffix(".de.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na low tone\n")
     heard = [QueryModel(model.model, model.processor, languages).embed_file(film) for languages in ((), ("de",))]
@@ -210,7 +210,7 @@ def test_what_may_be_found_is_limited_and_the_clip_is_left_out_all_the_same(tmp_
 def test_modalities_that_cancel_have_no_centroid_and_are_a_query_all_the_same():
     vector = normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(0)), dim=0)
     embeds, mask = torch.stack([vector, -vector, torch.zeros(DIM)]), torch.tensor([True, True, False])
-    assert torch.equal(query_like(embeds, mask, "scalar")[0], torch.stack([vector, -vector, vector]))
+    assert torch.equal(query_like(embeds, mask, "scalar", MODALITIES)[0], torch.stack([vector, -vector, vector]))
 
 
 def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
@@ -265,7 +265,7 @@ def test_weights_of_a_clip_as_query_are_those_of_its_own_vectors(tmp_path):
     gallery = write(tmp_path, (names, embeds, mask))
     (first, *_) = gallery.search(like=names[6])
     row = names.index(first.clip_id)
-    query = query_like(embeds[6], mask[6], "scalar")
+    query = query_like(embeds[6], mask[6], "scalar", MODALITIES)
     weights = query_weights(query, embeds[row : row + 1], mask[row : row + 1], 0.1)[0, 0]
     assert list(first.weights.values()) == pytest.approx(weights.tolist(), abs=1e-6)
 

@@ -14,6 +14,7 @@ from transformers import BatchFeature
 from gallery.decoding import SandboxedReader
 from gallery.gallery import GalleryWriter
 from modeling_scalar.processing_scalar import Clip
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.service.app import build_app
 from search.service.archive import Archive, Source
 from search.service.folder import Folder
@@ -67,7 +68,9 @@ class WordModel:
     """Each modality of an uploaded clip is the direction of its name; each text that of its words."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    config = SimpleNamespace(query_temperature=0.1, aggregation="scalar", has_concat_heads=False)
+    config = SimpleNamespace(
+        query_temperature=0.1, aggregation="scalar", has_concat_heads=False, modalities=MODALITIES
+    )
 
     def __init__(self):
         self.texts, self.inside, self.most_inside = [], 0, 0

@@ -878,7 +878,7 @@ def test_a_clip_that_changes_is_read_old_or_new(tmp_path, new_collection, kind):
             records = collection.client.retrieve(
                 collection.name, number, with_payload=True, with_vectors=["video", "audio", "subtitle"]
             )
-            points = [collection_module._point_of(record, 24, np.float16) for record in records]
+            points = [collection_module._point_of(record, collection.about(), np.float16) for record in records]
             assert len(points) == 60 and None not in points
             seen |= {point.digest for point in points}
             reads += 1

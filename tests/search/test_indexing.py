@@ -17,6 +17,7 @@ from gallery.embedding import embed_captions
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.media import clip_sha256
 from modeling_scalar.processing_scalar import Clip
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.indexing import Indexer, index_files
 from search.sources import find_files
 from search.vanished import is_gone, remove
@@ -58,7 +59,7 @@ class FakeModel:
     device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self):
-        self.config = SimpleNamespace(query_temperature=0.1, has_concat_heads=False)
+        self.config = SimpleNamespace(query_temperature=0.1, has_concat_heads=False, modalities=MODALITIES)
         self.batches = []
 
     def get_modality_features(self, pixel_values_videos, modality_mask):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from gallery.decoding import Limits, SandboxedReader
 from gallery.gallery import Gallery
 from modeling_scalar.processing_scalar import Clip
+from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search import reading
 from search.__main__ import app
 from tests.search.test_indexing import make_fail
@@ -43,7 +44,9 @@ class FakeModel:
     """Modality m is the m-th unit vector, and so is its name as a query."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    config = SimpleNamespace(query_temperature=1.0, aggregation="scalar", has_concat_heads=False)
+    config = SimpleNamespace(
+        query_temperature=1.0, aggregation="scalar", has_concat_heads=False, modalities=MODALITIES
+    )
 
     def parameters(self):
         return iter([torch.zeros(1)])
@@ -288,7 +291,7 @@ def test_a_masked_modality_is_not_looked_at_and_a_temperature_is_taken(place):
     for mask in (["sound"], ["video", "audio", "subtitle"]):
         given = [option for name in mask for option in ("--mask", name)]
         assert (
-            "--mask takes one or two of video, audio, subtitle"
+            "--mask takes some of video, audio, subtitle, but not all"
             in run("query", "gallery", "video", *given, code=1).stderr
         )
 

@@ -482,7 +482,7 @@ WRONG = [
     *(b'{"query": "a", "k": ' + k + b"}" for k in (b"0", b"1001", b"1e9", b'"many"', b"9" * 5000)),
     *(b'{"query": "a", "temperature": ' + t + b"}" for t in (b"0", b"-1", b"NaN", b"Infinity", b"1e-9", b'"hot"')),
     *(b'{"query": "a", "modalities": ' + m + b"}" for m in (b"[]", b'["smell"]', b'"audio"')),
-    b'{"query": "a", "modalities": ["audio", "audio", "audio", "audio"]}', b'{"query": "a", "method": "gram"}',
+    b'{"query": "a", "modalities": ["audio", "smell"]}', b'{"query": "a", "method": "gram"}',
 ]  # fmt: skip
 
 
