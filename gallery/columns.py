@@ -26,6 +26,7 @@ Vectors of any other model are a gallery too, once they are written with `datase
 Vectors are fixed-size lists, so that a column of a file that is memory-mapped is a matrix in place.
 """
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -57,6 +58,8 @@ COPIED_ROWS = 16_384
 """How many rows are checked or copied at a time."""
 
 _NAMED = 10
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = ("clip_id", "text", "presence", "gram", "duration", "seconds", "problems", "bound")
 _OTHER_LISTS = ("gram", *CONCAT_COLUMNS)  # of floats; all others are vectors of modalities
 
 
@@ -65,6 +68,16 @@ def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
     kinds = pa.FixedSizeListType | pa.ListType | pa.LargeListType
     lists = [field for field in table.schema if isinstance(field.type, kinds) and field.name not in _OTHER_LISTS]
     return tuple(field.name for field in lists if pa.types.is_floating(field.type.value_type))
+
+
+def check_modality(name: str) -> None:
+    """Raise a ValueError unless a modality can be called so: as a column, and as the option of a command."""
+    is_other = name in _TAKEN or name.endswith(_CODES) or name.startswith(("code_", "concat_"))
+    if not _NAME.fullmatch(name) or is_other:
+        raise ValueError(
+            f"A modality is called by small letters, digits and _, as title or on_screen, got {name!r}"
+            f"{', which is the name of something else' if is_other else ''}. Choose another name."
+        )
 
 
 def codes_columns(modalities: Iterable[str]) -> list[str]:
@@ -145,15 +158,64 @@ def gram_of(modality_embeds: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _derived_of(
-    vectors: Sequence[torch.Tensor], modality_mask: torch.Tensor, has_codes: bool, modalities: Sequence[str]
+    vectors: Sequence[torch.Tensor],
+    modality_mask: torch.Tensor,
+    has_codes: bool,
+    modalities: Sequence[str],
+    gram: torch.Tensor,
 ) -> dict[str, pa.Array]:
     """Columns that say what the vectors of clips are like: presence, Gram matrices, and codes if these are kept."""
-    columns = {"presence": fixed_lists(modality_mask), "gram": fixed_lists(gram_of(vectors).flatten(1))}
+    columns = {"presence": fixed_lists(modality_mask), "gram": fixed_lists(gram.flatten(1))}
     if has_codes:
         codes = encode(vectors)
         values = [*map(fixed_lists, codes.codes), *(pa.array(fact.numpy()) for fact in (codes.scale, codes.error))]
         columns |= dict(zip(codes_columns(modalities), values, strict=True))
     return columns
+
+
+def with_modality(table: pa.Table, name: str, vectors: torch.Tensor, there: torch.Tensor) -> pa.Table:
+    """
+    Give clips a further modality. All that is stored of the others stays as it is, bit for bit, but the codes.
+
+    Args:
+        table (`pa.Table`): clips as they are stored, with the modalities of which none has this name.
+        name (`str`): what it is called.
+        vectors (`torch.Tensor` of shape `(clips, D)`), there (`torch.BoolTensor` of shape `(clips,)`): its vectors,
+            of the dtype of the others and zero where absent, and which clips have it.
+    """
+    known = modalities_of(table)
+    columns = [*stacked(table, known).unbind(1), vectors]
+    number = len(known)
+    gram = gram_of(columns)
+    gram[:, :number, :number] = stacked(table, ["gram"]).view(-1, number, number)
+    return _with_vectors(table, columns, torch.cat([presence_of(table), there[:, None]], 1), gram, (*known, name))
+
+
+def without_modality(table: pa.Table, name: str) -> pa.Table:
+    """The clips without one of their modalities; what is stored of the others stays, bit for bit, but the codes."""
+    known = modalities_of(table)
+    left = [place for place, other in enumerate(known) if other != name]
+    gram = stacked(table, ["gram"]).view(-1, len(known), len(known))[:, left][:, :, left]
+    names = [known[place] for place in left]
+    return _with_vectors(table, stacked(table, names).unbind(1), presence_of(table)[:, left], gram, names)
+
+
+def _with_vectors(
+    table: pa.Table,
+    vectors: Sequence[torch.Tensor],
+    modality_mask: torch.Tensor,
+    gram: torch.Tensor,
+    modalities: Sequence[str],
+) -> pa.Table:
+    """A table of clips with these vectors in place of its own."""
+    known = modalities_of(table)
+    has_codes = CODE_FACTS[0] in table.column_names
+    replaced = {"clip_id", *known, *codes_columns(known), "presence", "gram"}
+    columns = {"clip_id": table.column("clip_id")}
+    rows_of = dict(zip(modalities, vectors, strict=True))
+    columns |= {name: table.column(name) if name in known else fixed_lists(rows_of[name]) for name in modalities}
+    columns |= _derived_of(vectors, modality_mask, has_codes, modalities, gram)
+    return pa.table(columns | {name: table.column(name) for name in table.column_names if name not in replaced})
 
 
 def clip_table(
@@ -192,7 +254,7 @@ def clip_table(
     vectors = [column.contiguous() for column in embeds.unbind(1)]
     columns = {"clip_id": strings(clip_ids)}
     columns |= {name: fixed_lists(rows) for name, rows in zip(modalities, vectors, strict=True)}
-    columns |= _derived_of(vectors, modality_mask, has_codes, modalities)
+    columns |= _derived_of(vectors, modality_mask, has_codes, modalities, gram_of(vectors))
     if concat_embeds is not None:
         concat_embeds = concat_embeds.to(precision)
         columns |= {name: fixed_lists(concat_embeds[:, index]) for index, name in enumerate(CONCAT_COLUMNS)}
@@ -389,6 +451,7 @@ __all__ = [
     "KEYS",
     "NORM_TOLERANCE",
     "MediaFile",
+    "check_modality",
     "check_rows",
     "clip_table",
     "clips_of",
@@ -413,4 +476,6 @@ __all__ = [
     "text_embeds_of",
     "texts_of",
     "to_utf8",
+    "with_modality",
+    "without_modality",
 ]

@@ -24,6 +24,7 @@ from gallery.columns import (
     COPIED_ROWS,
     KEYS,
     MediaFile,
+    check_modality,
     check_rows,
     clip_table,
     clips_of,
@@ -43,6 +44,8 @@ from gallery.columns import (
     text_embeds_of,
     texts_of,
     to_utf8,
+    with_modality,
+    without_modality,
 )
 from gallery.data_sets import are_data_sets, read_data_sets
 from gallery.described import (
@@ -64,6 +67,7 @@ from gallery.storage import verify as verify_files
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from gallery.writing import Writer
+from modeling_scalar.scores_scalar import CALIBRATION
 
 if TYPE_CHECKING:
     from gallery.querying import QueryModel
@@ -582,6 +586,89 @@ class GalleryWriter(Writer):
         self.append("clips", rows)
         self._drop("clips", clip_ids)
         self._pending.update(clip_ids)
+
+    def add_modality(self, name: str, clip_ids: Sequence[str], embeds: torch.Tensor) -> None:
+        """
+        Commit what was put, then give the clips that are there a further modality, in one commit: all or nothing.
+
+        Whatever is stored of the other modalities stays, bit for bit. Their scale and offset stay, too; those of the
+        new one are 1 and 0.
+
+        Args:
+            name (`str`): what it is called.
+            clip_ids (`list[str]`), embeds (`torch.Tensor` of shape `(N, D)`): the clips that have it, all others lack
+                it; unit norm.
+
+        Raises:
+            ValueError: there is one of this name, there is no such clip, or a vector is not of unit norm or of the
+                dimension of the others.
+        """
+        check_modality(name)
+        self.commit()
+        if name in self.modalities:
+            raise ValueError(
+                f"{self.folder} has the modality {name!r} already. Remove it first, or choose another name."
+            )
+        there = torch.ones(len(clip_ids), 1, dtype=torch.bool)
+        check_rows(clip_ids, embeds[:, None], there, [name])
+        rows, left = {clip_id: row for row, clip_id in enumerate(clip_ids)}, set(clip_ids)
+        embeds = embeds.to(precision_of(self.dtype))
+        tables = []
+        for table in self._kept_clips():
+            names = texts_of(table, "clip_id")
+            left.difference_update(names)
+            found = torch.tensor([rows.get(clip_id, -1) for clip_id in names])
+            has_it = found >= 0
+            vectors = embeds.new_zeros(len(names), embeds.shape[1])
+            vectors[has_it] = embeds[found[has_it]]
+            tables.append(with_modality(table, name, vectors, has_it))
+        if left:
+            raise ValueError(f"There are no clips {listed(sorted(left))} in {self.folder}, so nothing was added.")
+        self._replace_clips(tables, (*self.modalities, name))
+
+    def remove_modality(self, name: str) -> None:
+        """
+        Commit what was put, then take a modality of all clips out, in one commit: all or nothing.
+
+        Raises:
+            ValueError: there is none of this name, or clips have nothing else; the message names them.
+        """
+        self.commit()
+        left = [other for other in self.modalities if other != name]
+        if len(left) == len(self.modalities):
+            raise ValueError(f"{self.folder} has the modalities {', '.join(left)}, and no {name!r}.")
+        tables = [without_modality(table, name) for table in self._kept_clips()] if left else []
+        alone = [
+            clip_id
+            for table in tables
+            for clip_id, has_others in zip(texts_of(table, "clip_id"), presence_of(table).any(1).tolist(), strict=True)
+            if not has_others
+        ]
+        if alone or not left:
+            raise ValueError(
+                f"Every clip needs something; without {name!r} nothing is left of {listed(alone) if left else 'any'}. "
+                "Take these clips out first."
+            )
+        self._replace_clips(tables, left)
+
+    def _kept_clips(self) -> list[pa.Table]:
+        """The committed clips, without those that are removed."""
+        return [part.kept() for part in self._old("clips")]
+
+    def _replace_clips(self, tables: Sequence[pa.Table], modalities: Sequence[str]) -> None:
+        """Commit the same clips with other modalities; the scale and the offset of a new one are neutral."""
+        before = self.modalities
+        options = dict(self.metadata.get("score_options") or {})
+        for option, neutral in zip(CALIBRATION, (1.0, 0.0), strict=True):
+            if options.get(option) is not None:
+                known = dict(zip(before, options[option], strict=True))
+                options[option] = [known.get(name, neutral) for name in modalities]
+        self.metadata |= {MODALITIES: list(modalities)} | ({"score_options": options} if options else {})
+        if tables:
+            self.clear("clips")
+            for table in tables:
+                self.append("clips", table)
+        self.commit()
 
     def put_files(self, files: Sequence[MediaFile]) -> None:
         """Note media files as they are now; what was noted of a path is replaced."""
