@@ -1,6 +1,6 @@
 """Blocks of clips, each of which lies in one place: mapped files as they are, or the memory of a device.
 
-Shapes: N clips of a block.
+Shapes: N clips of a block, M modalities, D dimensions.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,19 @@ from functools import cached_property
 
 import torch
 
-from gallery.columns import CONCAT_COLUMNS, NORM_TOLERANCE, codes_of, matrix_of, presence_of, stacked
+from gallery.columns import (
+    CONCAT_COLUMNS,
+    NORM_TOLERANCE,
+    codes_of,
+    matrix_of,
+    modalities_of,
+    presence_of,
+    stacked,
+)
 from gallery.exact.codes import Codes, multiplies_eight_bits
 from gallery.exact.cone import hull_distance, inverse_of
 from gallery.storage import Part
 from modeling_scalar.scores_scalar import MIN_NORM, Clips
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 _MIN_NORM = MIN_NORM[torch.float32]
 _CONVERTED_AT_ONCE = 512  # half-precision vectors that are read in float32 at a time, in cache
@@ -30,6 +37,7 @@ class Block(Clips):
             half precision are read in float32, a few at a time.
         modality_mask (`torch.BoolTensor` of shape `(N, M)`): which count as present.
         concat_embeds (`torch.Tensor` of shape `(N, 3, D)`, *optional*): of concatenation heads.
+        modalities (sequence of `str`): the names along the axis M; empty if they have none.
         gram (`torch.Tensor` of shape `(N, M, M)`): inner products of the modalities, zero where absent.
         is_there (`torch.BoolTensor` of shape `(N,)`): which are not removed, and may be found.
         codes ([`~gallery.exact.codes.Codes`], *optional*): their vectors in eight bits, where the machine multiplies
@@ -45,6 +53,7 @@ class Block(Clips):
         modality_mask: torch.Tensor,
         concat_embeds: torch.Tensor | None = None,
         *,
+        modalities: Sequence[str] = (),
         gram: torch.Tensor,
         is_there: torch.Tensor,
         codes: Codes | None = None,
@@ -54,7 +63,7 @@ class Block(Clips):
     ):
         self.vectors, self.modality_mask, self.concat_embeds = tuple(vectors), modality_mask, concat_embeds
         self.start, self.is_there, self.codes = start, is_there, codes
-        self.min_norm, self.modalities, self.is_partial = min_norm, MODALITIES, is_partial
+        self.min_norm, self.modalities, self.is_partial = min_norm, tuple(modalities), is_partial
         self._gram, self._exact_gram, self._derived = gram, None, {}
 
     def __getitem__(self, columns: slice | torch.Tensor) -> "Block":
@@ -63,6 +72,7 @@ class Block(Clips):
             [vectors[columns] for vectors in self.vectors],
             self.modality_mask[columns],
             None if self.concat_embeds is None else self.concat_embeds[columns],
+            modalities=self.modalities,
             gram=self.gram[columns],
             is_there=self.is_there[columns],
             min_norm=self.min_norm,
@@ -106,12 +116,13 @@ class Block(Clips):
         return int(self.is_there.sum())
 
     def looking_at(self, modalities: torch.Tensor) -> "Block":
-        """The same clips with some modalities `(3,)` alone; vectors of the others are where they were."""
+        """The same clips with some modalities `(M,)` alone; vectors of the others are where they were."""
         mask = self.modality_mask & modalities.to(self.device)
         return Block(
             self.vectors,
             mask,
             self.concat_embeds,
+            modalities=self.modalities,
             gram=self.gram * (mask[:, :, None] & mask[:, None]),
             is_there=self.is_there,
             codes=self.codes,
@@ -143,7 +154,7 @@ class Block(Clips):
 
     @cached_property
     def inverse(self) -> torch.Tensor:
-        """See [`~gallery.exact.cone.inverse_of`], `(N, 6)`."""
+        """See [`~gallery.exact.cone.inverse_of`], `(N, M (M + 1) / 2)`."""
         return inverse_of(self.gram, self.modality_mask)
 
 
@@ -174,7 +185,7 @@ def damaged() -> ValueError:
 
 def _check_norms(gram: torch.Tensor, mask: torch.Tensor) -> None:
     """Raise a ValueError unless the vectors that a clip has are of unit norm by its Gram matrix, and it has one."""
-    squares = gram.diagonal(dim1=1, dim2=2)  # (N, 3)
+    squares = gram.diagonal(dim1=1, dim2=2)  # (N, M)
     # Of a norm that may miss 1 by `NORM_TOLERANCE`, the square may miss it by a little more than twice as much.
     is_unit = (((squares - 1).abs() <= 3 * NORM_TOLERANCE) | ~mask).all()
     if not (is_unit and mask.any(1).all() and gram.sum().isfinite()):
@@ -190,20 +201,23 @@ def blocks_of(parts: Sequence[Part]) -> list[Block]:
     """
     blocks, start = [], 0
     for part in parts:
-        table, first = part.table, 0
+        table, first, modalities = part.table, 0, modalities_of(part.table)
         is_there = torch.ones(len(table), dtype=torch.bool).index_fill_(0, torch.from_numpy(part.removed), False)
         for batch in table.to_batches():
             rows, stop = table.slice(first, len(batch)), first + len(batch)
-            vectors = tuple(matrix_of(batch.column(name)) for name in MODALITIES)
+            vectors = tuple(matrix_of(batch.column(name)) for name in modalities)
             mask, gram = presence_of(rows), matrix_of(batch.column("gram"))
-            gram = gram.unflatten(1, (len(MODALITIES), len(MODALITIES)))
+            gram = gram.unflatten(1, (len(modalities), len(modalities)))
             _check_norms(gram, mask)
             heads = stacked(rows, CONCAT_COLUMNS) if CONCAT_COLUMNS[0] in rows.column_names else None
             codes = codes_of(batch)
             if codes is not None and not (codes.scale.sum() + codes.error.sum()).isfinite():
                 raise damaged()
-            there, codes = is_there[first:stop], codes if multiplies_eight_bits() else None
-            blocks.append(Block(vectors, mask, heads, gram=gram, is_there=there, codes=codes, start=start + first))
+            block = Block(
+                vectors, mask, heads, modalities=modalities, gram=gram, is_there=is_there[first:stop],
+                codes=codes if multiplies_eight_bits() else None, start=start + first,
+            )  # fmt: skip
+            blocks.append(block)
             first = stop
         start += len(table)
     return blocks
@@ -224,6 +238,7 @@ def in_one_block(blocks: Sequence[Block], device: torch.device) -> Block:
         [join(columns) for columns in zip(*(block.vectors for block in blocks), strict=True)],
         join([block.modality_mask for block in blocks]),
         None if any(head is None for head in heads) else join(heads),
+        modalities=blocks[0].modalities,
         gram=join([block.gram for block in blocks]),
         is_there=join([block.is_there for block in blocks]),
         min_norm=blocks[0].min_norm,

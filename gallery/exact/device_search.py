@@ -4,7 +4,7 @@ Every pair is scored in float32. The error of the products has a bound, and so h
 scored in float64 in the order of the most that their scores may be, until the k-th best of them is above that of any
 other clip. Vectors in float16 are multiplied as they are: of a text, a second product adds what float16 lost.
 
-Shapes: Q queries, N clips, B clips of a tile, D dimensions, K candidates of a query.
+Shapes: Q queries, N clips, B clips of a tile, M modalities, D dimensions, K candidates of a query.
 """
 
 import math
@@ -17,7 +17,7 @@ from gallery.exact.blocks import Block
 from gallery.exact.cone import LONGEST, ROUNDING, product_error, score_error
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, exact_scores
 
-_TILE = 2**26  # pairs that are scored at once
+_TILE = 3 * 2**26  # products that are computed at once
 _EXACT_AT_ONCE = 2**14  # pairs that are scored in float64 at once
 _MORE = 64  # candidates besides twice as many as hits
 _SMALL = 2048.0  # makes the rest of a float16 as large as what it is the rest of
@@ -57,7 +57,7 @@ class _Search:
     def highest(self, queries: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The most that scores may be, of the clips of which that is highest, and their rows, `(Q, K)` each."""
         texts, best, found = self.texts[queries], None, None
-        width = max(_TILE // len(texts), 1)
+        width = max(_TILE // len(self.parts[0].vectors) // len(texts), 1)
         for part in self.parts:
             miss = score_error(
                 part.rho.new_full(part.rho.shape, self.largest, dtype=torch.float64),

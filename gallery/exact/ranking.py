@@ -3,7 +3,7 @@ converted a tile at a time, and nothing else is copied. SCALAR's score is screen
 [`~gallery.exact.screening`]; for clips in the memory of a GPU, [`~gallery.exact.device_search`]), other scores are
 computed of every clip.
 
-Shapes: Q queries, N clips, D dimensions, K hits.
+Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 """
 
 import math
@@ -106,7 +106,7 @@ def rank(blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str
 
     Args:
         blocks (`list[Block]`): of [`~gallery.exact.blocks.blocks_of`].
-        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit norm.
+        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, M, D)` with a vector for each modality): unit norm.
         k (`int`): hits per query.
         method (`str`), options: as in [`~modeling_scalar.scores_scalar.retrieval_scores`].
 

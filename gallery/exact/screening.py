@@ -13,12 +13,13 @@ Products in eight bits cost a fraction of those in float32. Their error has a bo
    the k best. Of every other one the vectors are read and multiplied in float32, which leaves few that may be; these
    are scored in float64.
 
-Shapes: Q queries, N clips, B clips of a tile, D dimensions, P pairs of a query and a clip.
+Shapes: Q queries, N clips, B clips of a tile, M modalities, D dimensions, P pairs of a query and a clip.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,16 +31,14 @@ from gallery.exact.codes import Codes, rotation
 from gallery.exact.cone import (
     LONGEST,
     ROUNDING,
-    UPPER,
     cone_bound,
     product_error,
     score_error,
     spanned_bound,
 )
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 
-_TILE = 2**20  # pairs whose products are computed at once, in cache
+_TILE = 3 * 2**20  # products that are computed at once, in cache
 _NARROWEST, _WIDEST = 512, 65_536  # clips of a tile
 _SAMPLED, _LEAST_SAMPLE = 64, 2048  # one clip of so many is looked at first, and at least so many
 _SAMPLED_AT_ONCE = 4096  # clips of the sample
@@ -108,7 +107,7 @@ def _cut(count: int, most: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """Pairs that may be among the best: cosines `(P, 3)` as they were screened, and what they miss at most `(P,)`."""
+    """Pairs that may be among the best: cosines `(P, M)` as they were screened, and what they miss at most `(P,)`."""
 
     queries: np.ndarray
     rows: np.ndarray
@@ -171,10 +170,11 @@ class _Search:
     ):
         self.parts, self.texts, self.k, self.options = parts, texts, k, options
         self.exact_texts = texts.double()
+        self.num_modalities = len(parts[0].vectors)
         self.starts = np.array([part.start for part in parts])
         self.is_plain = texts.ndim == 2 and not options.is_calibrated
         self.norm = float(torch.linalg.vector_norm(self.exact_texts, dim=-1).amax()) + 1e-6
-        neutral = torch.ones(len(MODALITIES)), torch.zeros(len(MODALITIES))
+        neutral = torch.ones(self.num_modalities), torch.zeros(self.num_modalities)
         given = options.modality_scale, options.modality_offset
         self.gain, self.offset = (
             default if values is None else torch.as_tensor(values).float()
@@ -243,9 +243,9 @@ class _Search:
         shape = tuple(products[0].shape)
         allowed, mask = part.allowed[columns], part.modality_mask[columns]
         if self.is_plain:  # what is absent or not looked at can only make the bound larger
-            largest = self.buffer("largest", shape, products[0].dtype)
-            torch.maximum(products[0], products[1], out=largest)
-            torch.maximum(largest, products[2], out=largest)
+            largest, *others = products
+            for product in others:
+                largest = torch.maximum(largest, product, out=self.buffer("largest", shape, product.dtype))
             looked_at = [(largest, 1.0, 0.0, allowed)]
         else:
             looked_at = list(zip(products, self.gain, self.offset, (mask & allowed[:, None]).unbind(1), strict=True))
@@ -299,20 +299,22 @@ class _Search:
     def estimate(
         self, cosines: Sequence[torch.Tensor], gram: torch.Tensor, modality_mask: torch.Tensor
     ) -> torch.Tensor:
-        """The scores by the cosines with each modality, `(P,)` or `(Q, P)`, Eq. 4, written out: sums over 3 numbers
-        are slow. Gram matrices are `(P, 3, 3)`, what clips have `(P, 3)`."""
-        absent = (~modality_mask).unbind(1)
-        a, b, c = (column.masked_fill(none, -math.inf) for column, none in zip(cosines, absent, strict=True))
-        largest = torch.maximum(torch.maximum(a, b), c)
+        """The scores by the cosines with each modality, `(P,)` or `(Q, P)`, Eq. 4, written out: sums along short rows
+        are slow. Gram matrices are `(P, M, M)`, what clips have `(P, M)`."""
+        absent, least = (~modality_mask).unbind(1), self.parts[0].min_norm
+        some = [column.masked_fill(none, -math.inf) for column, none in zip(cosines, absent, strict=True)]
+        largest = reduce(torch.maximum, some)
         weights = [
             ((column - largest) / self.options.query_temperature).masked_fill(none, -math.inf).exp_()
-            for column, none in zip((a, b, c), absent, strict=True)
+            for column, none in zip(some, absent, strict=True)
         ]
-        (x, y, z), g = weights, [gram[:, m, n] for m, n in UPPER]
-        squares = x * (x * g[0] + 2 * (y * g[1] + z * g[2])) + y * (y * g[3] + 2 * z * g[4]) + z * z * g[5]
-        inner = sum(weight * column for weight, column in zip(weights, cosines, strict=True))
-        least = (self.parts[0].min_norm * (x + y + z)).square_()
-        return inner * torch.maximum(squares, least).rsqrt_()
+        squares, inner = 0, 0
+        for m, (weight, column) in enumerate(zip(weights, cosines, strict=True)):
+            row = weight * gram[:, m, m]
+            for n in range(m + 1, self.num_modalities):
+                row = row.addcmul_(weights[n], 2 * gram[:, m, n])
+            squares, inner = row.mul_(weight).add_(squares), (weight * column).add_(inner)
+        return inner * torch.maximum(squares, (least * sum(weights)).square_()).rsqrt_()
 
     def slack_of(self, scale: _Scale) -> np.ndarray:
         """How much an estimate misses, nearly always: errors of many coordinates add up as random numbers do."""
@@ -344,8 +346,8 @@ class _Search:
             yield part, slice(start, stop), torch.from_numpy(rows[start:stop] - part.start)
 
     def facts(self, rows: np.ndarray) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Of rows in ascending order, so many at a time: which they are, their Gram matrices `(P, 3, 3)`, what they
-        have `(P, 3)`, and `rho` `(P,)`."""
+        """Of rows in ascending order, so many at a time: which they are, their Gram matrices `(P, M, M)`, what they
+        have `(P, M)`, and `rho` `(P,)`."""
         for some in _cut(len(rows), _PAIRS_AT_ONCE):
             found = []
             for part, _, inside in self.pieces(rows[some]):
@@ -354,8 +356,8 @@ class _Search:
             yield some, *map(torch.cat, zip(*found, strict=True))
 
     def vectors(self, rows: np.ndarray) -> Iterator[tuple[slice, torch.Tensor]]:
-        """The vectors of rows in ascending order, so many at a time: which they are, and `(P, 3, D)` in float32."""
-        read = torch.empty(min(len(rows), _READ_AT_ONCE), len(MODALITIES), self.texts.shape[-1])
+        """The vectors of rows in ascending order, so many at a time: which they are, and `(P, M, D)` in float32."""
+        read = torch.empty(min(len(rows), _READ_AT_ONCE), self.num_modalities, self.texts.shape[-1])
         for some in _cut(len(rows), _READ_AT_ONCE):
             for part, place, inside in self.pieces(rows[some]):
                 for index, column in enumerate(part.vectors):
@@ -365,7 +367,7 @@ class _Search:
     def refined(self, found: _Candidates) -> _Candidates:
         """Those candidates that may be among the best by their vectors in float32."""
         texts, most = self.texts.numpy(), np.empty(len(found.rows))
-        products = np.empty((len(found.rows), len(MODALITIES)), np.float32)
+        products = np.empty((len(found.rows), self.num_modalities), np.float32)
         for some, vectors in self.vectors(found.rows):
             asked = texts[found.queries[some]]
             np.einsum("pmd,pd->pm" if asked.ndim == 2 else "pmd,pmd->pm", vectors, asked, out=products[some])
@@ -379,7 +381,7 @@ class _Search:
 
     def score(self, found: _Candidates) -> None:
         """Score pairs in float64."""
-        scores, masks = np.empty(len(found.rows)), torch.empty(len(found.rows), len(MODALITIES), dtype=torch.bool)
+        scores, masks = np.empty(len(found.rows)), torch.empty(len(found.rows), self.num_modalities, dtype=torch.bool)
         for some, _, mask, _ in self.facts(found.rows):
             masks[some] = mask
         for some, vectors in self.vectors(found.rows):
@@ -391,7 +393,8 @@ class _Search:
 
     def tiles(self) -> Iterator[tuple[Block, slice]]:
         """The clips, so many at a time that their products stay in cache."""
-        width = min(max(_TILE // len(self.texts) // _NARROWEST, 1) * _NARROWEST, _WIDEST)
+        width = _TILE // self.num_modalities // len(self.texts) // _NARROWEST * _NARROWEST
+        width = min(max(width, _NARROWEST), _WIDEST)
         for part in self.parts:
             for start in range(0, len(part.allowed), width):
                 yield part, slice(start, min(start + width, len(part.allowed)))
@@ -405,7 +408,7 @@ class _Search:
         """
         num_clips = sum(len(part.allowed) for part in self.parts)
         step = max(1, num_clips // max(_LEAST_SAMPLE, num_clips // _SAMPLED))
-        most = min(max(_TILE // 8 // len(self.texts), _NARROWEST), _SAMPLED_AT_ONCE)
+        most = min(max(_TILE // 8 // self.num_modalities // len(self.texts), _NARROWEST), _SAMPLED_AT_ONCE)
         found = [self.look_at(few) for few in self.samples(step, most)]
         estimates = np.concatenate(found, axis=1)
         expected = self.k * estimates.shape[1] / num_clips
@@ -485,7 +488,7 @@ def find_best(
 
     Args:
         parts (`list[Block]`): the clips.
-        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, 3, D)` with a vector for each modality): unit norm.
+        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, M, D)` with a vector for each modality): unit norm.
         k (`int`): hits per query.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
 

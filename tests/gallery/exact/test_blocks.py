@@ -5,7 +5,7 @@ import torch
 
 from gallery.columns import gram_of
 from gallery.exact.blocks import Block
-from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, retrieval_scores
+from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES, Pairs, ScoreOptions, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
 
 
@@ -23,7 +23,8 @@ def test_stored_clips_score_as_clips_that_are_handed_in(method, dtype, monkeypat
     products = gram_of(stored)
     min_norm = 1e-2 if dtype == torch.float16 else 1e-3
     with torch.no_grad():
-        clips = Block(stored, mask, heads, min_norm=min_norm, gram=products, is_there=mask.any(1))
+        names, there = PAPER_MODALITIES, mask.any(1)
+        clips = Block(stored, mask, heads, min_norm=min_norm, modalities=names, gram=products, is_there=there)
         scores = Pairs(texts, clips, ScoreOptions()).scores(method)
     torch.testing.assert_close(scores, expected, **FLOAT32)
 

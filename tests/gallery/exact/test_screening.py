@@ -132,7 +132,7 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(kind, name):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_in_one_pass_the_same_is_found(kind, name, monkeypatch):
-    monkeypatch.setattr(device_search, "_TILE", 6000)
+    monkeypatch.setattr(device_search, "_TILE", 18_000)
     monkeypatch.setattr(device_search, "_MORE", 0)
     parts = [make_part(kind, 500, 33), make_part(kind, 700, 33, seed=5, dtype=torch.float32, start=500)]
     texts = make_texts(parts, 25, 0, per_modality=name == "flat")
