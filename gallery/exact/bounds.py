@@ -3,36 +3,37 @@
 A score that weighs modalities by the query is no inner product with one vector. But it never exceeds the largest of a
 few that depend on the clip alone:
 
-1. The weights of a query, whatever they are, are a point of a triangle, whose corners are the modalities. The triangle
-   is cut into small ones by a grid. The point lies in one of these: the centroid is a mean of those f_1, f_2, f_3 that
-   belong to its corners.
+1. The weights of a query, whatever they are, are a point of a simplex, whose corners are the M modalities: a triangle
+   where there are three. It is cut into small ones by a grid. The point lies in one of these: the centroid is a mean
+   of those f_1, ..., f_M that belong to its corners.
 2. So it is a sum of e_i = f_i / |f_i| by weights v_i >= 0, which is no shorter than rho sum_i v_i, with rho the
-   distance of the convex hull of e_1, e_2, e_3 from 0. The numerator of the score is sum_i v_i <t, e_i>.
-3. The score is therefore at most max_i <t, e_i> / rho, or 0 where all of these are negative. In which small triangle
+   distance of the convex hull of the e_i from 0. The numerator of the score is sum_i v_i <t, e_i>.
+3. The score is therefore at most max_i <t, e_i> / rho, or 0 where all of these are negative. In which small simplex
    the weights of a query lie is not known beforehand: for each point of the grid, rho is the least of those around it.
 
-The temperature is nowhere in it. Neither is a mask: where modalities are left out, weights lie on an edge or a corner.
+The temperature is nowhere in it. Neither is a mask: where modalities are left out, weights lie on a face.
 docs/scale.md has the proof in full, with scales and offsets of modalities and norms that are clamped.
 
-Shapes: N clips, D dimensions, R rows of a clip.
+Shapes: N clips, M modalities, D dimensions, P points of the grid, T small simplices, R rows of a clip.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import torch
 
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from gallery.exact.cone import hull_distance
 
 DETAIL = 3
-"""Into how many parts the edges of the triangle are cut."""
+"""Into how many parts the edges of the simplex are cut."""
 
 _LONGEST = 1.01  # of a query
 _TINY = 1e-12  # more than what float64 leaves open of squares near 1
+_AT_ONCE = 2**22  # numbers of the Gram matrices of small simplices
 _MORE = 1e-9  # more than what float64 leaves open of a score
 
 
@@ -52,29 +53,51 @@ class Bounds:
     is_used: torch.Tensor
 
 
+def num_rows(num_modalities: int, detail: int = DETAIL, has_offset: bool = False) -> int:
+    """How many rows [`bound_vectors`] makes of a clip that has all of its modalities."""
+    return math.comb(detail + num_modalities - 1, detail) * (2 if has_offset else 1)
+
+
 @cache
-def _grid(detail: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The points of the grid as weights (P, 3), and of the small triangles the numbers of their corners (T, 3)."""
-    points = [(i, j, detail - i - j) for i in range(detail + 1) for j in range(detail + 1 - i)]
-    # Neighbours differ by one step along an edge; three points that are neighbours of each other are a small triangle.
-    near = {
-        pair for pair in combinations(range(len(points)), 2)
-        if sum(abs(a - b) for a, b in zip(points[pair[0]], points[pair[1]], strict=True)) == 2
-    }  # fmt: skip
-    corners = [
-        three for three in combinations(range(len(points)), 3) if all(pair in near for pair in combinations(three, 2))
-    ]
-    return torch.tensor(points).double() / detail, torch.tensor(corners)
+def _grid(num_modalities: int, detail: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The points of the grid as weights (P, M), and of the small simplices the numbers of their corners (T, M).
+
+    To get from one corner to the next, a part of the weight moves from a modality to the one before it, once for each
+    of the M - 1 neighbours, in every order in which none has less than nothing (H. Freudenthal, 1942).
+    """
+    last = detail + num_modalities - 1  # of as many places, M - 1 are bars between the parts of modalities
+    bars = combinations(range(last), num_modalities - 1)
+    points = [tuple(b - a - 1 for a, b in pairwise((-1, *some, last))) for some in bars]
+    numbers = {point: number for number, point in enumerate(points)}
+    chains = [([number], frozenset(range(1, num_modalities))) for number in range(len(points))]
+    for _ in range(num_modalities - 1):
+        longer = []
+        for corners, left in chains:
+            for m in left:
+                moved = list(points[corners[-1]])
+                moved[m - 1], moved[m] = moved[m - 1] + 1, moved[m] - 1
+                if moved[m] >= 0:
+                    longer.append(([*corners, numbers[tuple(moved)]], left - {m}))
+        chains = longer
+    return torch.tensor(points).double() / detail, torch.tensor([corners for corners, _ in chains])
 
 
-def _radius(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
-    """The squared radius of the smallest ball around three points, by their squared distances."""
-    longest = torch.maximum(torch.maximum(first, second), third)
-    acute = first + second + third > 2 * longest
-    # 16 times the squared area; the ball around an acute triangle is between those of a line and of equal sides.
-    area = 4 * first * second - (first + second - third).square()
-    around = (first * second * third / area).nan_to_num(math.inf, math.inf, math.inf)
-    return torch.where(acute, around.clamp(longest / 4, longest / 3), longest / 4)
+def _least_distances(
+    units: torch.Tensor, norms: torch.Tensor, is_used: torch.Tensor, corners: torch.Tensor, min_norm: float
+) -> torch.Tensor:
+    """For each point of the grid the least rho of the small simplices around it, (N, P), by [`hull_distance`] of what
+    clips have of their corners."""
+    gram = (units @ units.mT)[:, corners[:, :, None], corners[:, None]]  # (N, T, M, M)
+    there, short = is_used[:, corners], (norms < min_norm)[:, corners]  # (N, T, M)
+    rho = hull_distance(gram.flatten(0, 1), there.flatten(0, 1)).square().sub_(_TINY).clamp_(min=0).sqrt_()
+    rho = rho.view(there.shape[:2])
+    # Where that is next to nothing, the norm of the centroid is at least what it is clamped to.
+    vanishes = (short & there).any(2) | (rho < min_norm)
+    rho = torch.where(vanishes[..., None], min_norm / norms.clamp(min=min_norm)[:, corners], rho[..., None])
+    rho = rho.where(there, math.inf).flatten(1)
+    places = corners.flatten().expand(len(rho), -1)
+    return torch.ones_like(norms).scatter_reduce(1, places, rho, "amin")
 
 
 def bound_vectors(
@@ -89,40 +112,28 @@ def bound_vectors(
     Compute the vectors that bound the scores of clips.
 
     Args:
-        modality_embeds (`torch.Tensor` of shape `(N, 3, D)`): as they are stored; what is absent does not count.
-        modality_mask (`torch.BoolTensor` of shape `(N, 3)`): what each clip has.
+        modality_embeds (`torch.Tensor` of shape `(N, M, D)`): as they are stored; what is absent does not count.
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`): what each clip has.
         min_norm (`float`): what the norm of a centroid is clamped to.
-        modality_scale, modality_offset (three `float`, *optional*): of the cosines of each modality.
-        detail (`int`): into how many parts the edges of the triangle are cut: the more, the closer the bounds.
+        modality_scale, modality_offset (M `float`, *optional*): of the cosines of each modality.
+        detail (`int`): into how many parts the edges of the simplex are cut: the more, the closer the bounds.
 
     Returns:
-        [`Bounds`], with R = 6, 10, 15 for a `detail` of 2, 3, 4, of which a clip with two modalities uses 3, 4, 5, and
-        one with a single modality 1. Twice as many where there are offsets: scores may all be negative then, and half
-        of the rows bound those.
+        [`Bounds`], R being [`num_rows`]: of three modalities 6, 10, 15 for a `detail` of 2, 3, 4, of which a clip with
+        two of them uses 3, 4, 5, and one with a single one 1. Twice as many where there are offsets: scores may all be
+        negative then, and half of the rows bound those.
     """
-    points, corners = _grid(detail)
+    points, corners = _grid(modality_mask.shape[1], detail)
     embeds = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
     is_used = ~((points > 0) & ~modality_mask[:, None]).any(-1)  # (N, P)
     centroids = torch.einsum("pm,nmd->npd", points, embeds)
     norms = torch.linalg.vector_norm(centroids, dim=-1)
     clamped = norms.clamp(min=min_norm)
     units = centroids / clamped[..., None]
-    # From here: how far the hull of each three is from 0. They are unit vectors, so that its nearest point is the
-    # centre of the smallest ball around them. Corners that weigh what the clip lacks repeat one that does not.
-    gram = units @ units.mT
-    squares = gram.diagonal(dim1=1, dim2=2)
-    apart = (squares[:, :, None] + squares[:, None] - 2 * gram).clamp(min=0)  # (N, P, P)
-    least, clips = norms.new_ones(is_used.shape), torch.arange(len(apart))  # rho of each point
-    for three in corners:
-        there = is_used[:, three]  # (N, 3)
-        place = torch.where(there, three, three[there.int().argmax(1)][:, None])
-        rho = 1 - _radius(*(apart[clips, place[:, m], place[:, n]] for m, n in ((0, 1), (0, 2), (1, 2)))) - _TINY
-        rho = rho.clamp(min=0).sqrt()
-        # Where that is next to nothing, the norm of the centroid is at least what it is clamped to.
-        vanishes = ((norms[:, three] < min_norm) & there).any(1) | (rho < min_norm)
-        rho = torch.where(vanishes[:, None], min_norm / clamped[:, three], rho[:, None])
-        least[:, three] = torch.where(there, torch.minimum(least[:, three], rho), least[:, three])
-    scale = torch.ones(len(MODALITIES)) if modality_scale is None else torch.as_tensor(modality_scale)
+    size = max(_AT_ONCE // (len(corners) * corners.shape[1] ** 2), 1)
+    some = zip(*(values.split(size) for values in (units, norms, is_used)), strict=True)
+    least = torch.cat([_least_distances(*values, corners, min_norm) for values in some])
+    scale = torch.ones(len(points[0])) if modality_scale is None else torch.as_tensor(modality_scale)
     rows = torch.einsum("pm,nmd->npd", points * scale.double(), embeds) / clamped[..., None]
     if modality_offset is None:
         return Bounds(rows / least[..., None], torch.zeros_like(least), is_used)
@@ -169,4 +180,4 @@ def stored_bounds(bounds: Bounds, dtype: torch.dtype) -> torch.Tensor:
     return stored
 
 
-__all__ = ["DETAIL", "Bounds", "bound_vectors", "stored_bounds"]
+__all__ = ["DETAIL", "Bounds", "bound_vectors", "num_rows", "stored_bounds"]
