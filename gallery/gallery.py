@@ -609,6 +609,8 @@ class GalleryWriter(Writer):
             raise ValueError(
                 f"{self.folder} has the modality {name!r} already. Remove it first, or choose another name."
             )
+        if embeds.shape[1:] != (dim := self.gallery().dim,):
+            raise ValueError(f"Vectors of {name!r} must have shape (clips, {dim}), got {tuple(embeds.shape)}.")
         there = torch.ones(len(clip_ids), 1, dtype=torch.bool)
         check_rows(clip_ids, embeds[:, None], there, [name])
         rows, left = {clip_id: row for row, clip_id in enumerate(clip_ids)}, set(clip_ids)
