@@ -90,6 +90,15 @@ def _not_stopped(tokens: torch.Tensor, scores: torch.Tensor, **options: Any) -> 
     return torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
 
 
+class _Heeding(list):
+    """Temperatures at which one after the other a stretch is heard again, unless a thread is interrupted."""
+
+    def __iter__(self) -> Iterator[float]:
+        for temperature in super().__iter__():
+            check_not_stopped()
+            yield temperature
+
+
 def _together(words: Sequence[Cue]) -> list[Cue]:
     """Join words to lines."""
     lines: list[Cue] = []
@@ -202,7 +211,7 @@ class FasterWhisperRecognizer:
         try:
             with self._lock:
                 segments, found = self._model.transcribe(
-                    waveform, condition_on_previous_text=False, temperature=_TEMPERATURES,
+                    waveform, condition_on_previous_text=False, temperature=_Heeding(_TEMPERATURES),
                     compression_ratio_threshold=_REPEATED, log_prob_threshold=_IMPROBABLE,
                     no_speech_threshold=_NO_SPEECH, max_new_tokens=int(_TOKENS * (1 + seconds)),
                 )  # fmt: skip

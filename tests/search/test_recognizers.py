@@ -106,6 +106,33 @@ def test_ctrl_c_ends_hearing_within_a_stretch(whisper, request, is_converted):
     assert len(ended) == 1
 
 
+def test_ctrl_c_ends_hearing_a_stretch_again_at_other_temperatures(converted):
+    recognizer, stop, heard = recognizer_of(converted), Stop(), []
+    network = recognizer._model.model
+
+    class Interrupted:
+        def __getattr__(self, name):
+            return getattr(network, name)
+
+        def generate(self, *arguments, **options):
+            heard.append("once")
+            stop.set()
+            return network.generate(*arguments, **options)
+
+    recognizer._model.model = Interrupted()
+
+    def listen():
+        stop.join()
+        with pytest.raises(Stopped):
+            recognizer(NOISE)
+        heard.append("stopped")
+
+    thread = Thread(target=listen)
+    thread.start()
+    thread.join(60)
+    assert heard == ["once", "stopped"]  # not at each temperature, at all of which noise is improbable
+
+
 def test_what_recognises_no_speech_is_told(tiny_model_dir):
     with pytest.raises(ValueError, match=r"(?i)speech|auto"):
         SpeechRecognizer(str(tiny_model_dir))
