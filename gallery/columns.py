@@ -13,9 +13,10 @@ from. Each of the three (see [`~gallery.storage`]) is one that `datasets.load_fr
     `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one for each modality (M D
     floats); `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have them.
 `files/`
-    `path`, `size`, `mtime_ns`, `sha256` of each media file as it was when it was read, and `reason` (string) if
-    nothing, or not all of its windows, could be read. Only galleries of one's own files have them; the `clip_id` is
-    the path then, or names a window of it (see [`~gallery.windows`]).
+    `path`, `size`, `mtime_ns`, `sha256` of each media file as it was when it was read, `reason` (string) if nothing,
+    or not all of its windows, could be read, and `texts` (string), a JSON object of its title and the like. Only
+    galleries of one's own files have them; the `clip_id` is the path then, or names a window of it (see
+    [`~gallery.windows`]).
 
 Vectors of any other model are a gallery too, once they are written with `datasets` alone (`clips/`, and for evaluation
 `queries/`; of the columns those described first, up to `presence`):
@@ -26,6 +27,7 @@ Vectors of any other model are a gallery too, once they are written with `datase
 Vectors are fixed-size lists, so that a column of a file that is memory-mapped is a matrix in place.
 """
 
+import json
 import re
 import warnings
 from collections import Counter
@@ -87,13 +89,19 @@ def codes_columns(modalities: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class MediaFile:
-    """A file as it was when it was read; `reason` says why nothing, or not all of its windows, could be read."""
+    """A file as it was when it was read; `reason` says why nothing, or not all of its windows, could be read; `texts`
+    are what is known of it in words, as a JSON object by the names of modalities: its title, or what a list said."""
 
     path: str
     size: int
     mtime_ns: int
     sha256: str
     reason: str | None = None
+    texts: str | None = None
+
+    def words(self) -> dict[str, str]:
+        """What is known of it in words, by the names of modalities."""
+        return {} if self.texts is None else json.loads(self.texts)
 
 
 def listed(names: Sequence[Any]) -> str:

@@ -230,8 +230,8 @@ class Gallery(Described):
             table = table.filter(pc.is_in(table.column("path"), value_set=strings(list(paths))))
         columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
         return {
-            from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason))
-            for path, size, mtime, sha256, reason in zip(*columns, strict=True)
+            from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason), words)
+            for path, size, mtime, sha256, reason, words in zip(*columns, strict=True)
         }
 
     def hashes(self, among: Collection[str] | None = None) -> set[str]:
@@ -684,6 +684,7 @@ class GalleryWriter(Writer):
                 "mtime_ns": pa.array([file.mtime_ns for file in files], number),
                 "sha256": strings([file.sha256 for file in files]),
                 "reason": pa.array([file.reason and to_utf8(file.reason) for file in files], texts),
+                "texts": pa.array([file.texts for file in files], texts),
             }
         )
         self.append("files", table)

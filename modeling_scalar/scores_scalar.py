@@ -52,6 +52,11 @@ _ROWS = 16  # texts whose Gram matrices with all clips of a tile are decomposed 
 _SORTED_AT_ONCE = 2**16  # similarities that rank fusion sorts at once, in cache
 
 
+def kind_of(modality: str) -> str:
+    """Return the kind of a modality by its name: `"video"`, `"audio"` and `"fused"` are their own, others `"text"`."""
+    return modality if modality in ("video", "audio", "fused") else "text"
+
+
 # Eq. 1 to 4 ---------------------------------------------------------------------------------------------------------
 
 
@@ -174,9 +179,7 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
         )
     if torch.compiler.is_compiling():  # a graph cannot look at what it is given
         return
-    has_any = modality_mask.any(dim=1)
-    if not has_any.all():
-        empty = (~has_any).nonzero().flatten().tolist()
+    if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
         raise ValueError(
             f"`modality_mask` must have at least one True per row; {len(empty)} rows are all absent: {empty[:10]}. "
             "Leave these clips out of the gallery: nothing is known about them."
@@ -985,6 +988,6 @@ def query_weights(
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
     "Method", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
-    "find_method", "gram_factor", "make_pairs", "min_norm_of",
+    "find_method", "gram_factor", "kind_of", "make_pairs", "min_norm_of",
     "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

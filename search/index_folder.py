@@ -3,7 +3,9 @@
 Several processes that `accelerate launch` started do it together: the first one finds the files and writes.
 """
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -11,6 +13,7 @@ import torch
 
 import modeling_scalar
 from commands.errors import say
+from gallery.columns import check_modality
 from gallery.decoding import Limits, sandboxed
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
 from gallery.parallel import Crew, num_local_processes
@@ -20,9 +23,12 @@ from gallery.tables import is_table
 from gallery.windows import SEGMENT, check_windows
 from gallery.writing import check_place
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import ModelIdentity, identify
 from modeling_scalar.processing_scalar import ScalarProcessor
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 
+from .adding import add_modality
 from .indexing import Indexer, help_index
 from .reading import default_workers, memory_of_decoders
 from .recognizers import Recognizer, recognizer_of
@@ -69,6 +75,47 @@ def _recognizer(model: str, processor: ScalarProcessor, device: torch.device) ->
     return recognizer_of(identify(model).download(), model, device)
 
 
+def _load(
+    identity: ModelIdentity, modalities: Sequence[str] | None, config: IndexConfig, place: torch.device
+) -> tuple[ScalarRetrievalModel, ScalarProcessor]:
+    """The model, with these modalities; a ValueError if it has others and cannot take them."""
+    is_chosen = identity.kind == "encoder" and tuple(modalities or PAPER_MODALITIES) != PAPER_MODALITIES
+    chosen = {"modalities": list(modalities)} if is_chosen else {}
+    network, processor = modeling_scalar.load_model(
+        identity.download(), dtype_of_name(config.model_dtype), place, **chosen
+    )
+    has = network.config.modalities
+    if lacking := [name for name in modalities or () if name not in has and name not in PAPER_MODALITIES]:
+        raise ValueError(
+            f"{identity.name} embeds {', '.join(has)}, and cannot take {', '.join(lacking)} beside. A joint encoder "
+            "as its publisher has it takes any text."
+        )
+    return network, processor
+
+
+def _change(
+    config: IndexConfig,
+    identity: ModelIdentity,
+    texts: Mapping[str, Mapping[str, str]],
+    limits: Limits,
+    place: torch.device,
+) -> None:
+    """Take modalities out of a gallery that exists, and add others."""
+    with GalleryWriter(config.output) as writer:
+        for name in config.drop:
+            writer.remove_modality(name)
+            say(f"{name} is taken out of {config.output}.")
+        for name in config.add:
+            network, processor = _load(identity, [name], config, place)
+            processor = sandboxed(processor, limits, _languages(config))
+            recognizer = None
+            if config.transcribe is not None and name == "subtitle":
+                recognizer = _recognizer(config.transcribe, processor, network.device)
+            options = {"num_workers": config.num_workers, "batch_size": config.batch_size, "progress": True}
+            count = add_modality(writer, name, network, processor, texts, recognizer=recognizer, **options)
+            say(f"{name} is added to {config.output}: {count} of {len(writer.gallery())} clips have it.")
+
+
 def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: bool) -> None:
     """Keep in the metadata how long windows are; a gallery that holds clips has it once and for all."""
     found = writer.metadata.get(SEGMENT)
@@ -94,21 +141,51 @@ def _choose_languages(writer: GalleryWriter, language: str | None, has_clips: bo
     writer.metadata = writer.metadata | {LANGUAGES: wanted}
 
 
-def _find(config: IndexConfig, selection: Selection) -> tuple[list[str], dict[str, str]]:
-    """The files that there are, and what lists say is spoken in them."""
+def _modalities(config: IndexConfig) -> tuple[list[str] | None, list[str]]:
+    """
+    The modalities of the gallery, after those to be added and dropped, `None` for those of the model; and of them
+    those that are texts for which lists may have columns.
+    """
+    names: list[str] | None = [*PAPER_MODALITIES, *config.text] if config.text else None
+    for name in (*config.text, *config.add):
+        check_modality(name)
+    if is_gallery(config.output) and (known := Gallery.open(config.output)).metadata:
+        names = list(known.modalities)
+        if lacking := [name for name in config.text if name not in names]:
+            raise ValueError(
+                f"{config.output} finds clips by {', '.join(names)}. Add {', '.join(lacking)} by --add "
+                f"{' --add '.join(lacking)}."
+            )
+        if unknown := [name for name in config.drop if name not in names]:
+            raise ValueError(f"{config.output} has the modalities {', '.join(names)}, and no {', '.join(unknown)}.")
+        if there := [name for name in config.add if name in names]:
+            raise ValueError(f"{config.output} has {', '.join(there)} already. Leave --add away.")
+        names = [name for name in names if name not in config.drop] + list(config.add)
+    elif config.add or config.drop:
+        raise ValueError(
+            f"--add and --drop change a gallery, and {config.output} is none yet. --text names the texts of a new one."
+        )
+    texts = [name for name in names or () if kind_of(name) == "text" and name != "subtitle"]
+    return names, texts
+
+
+def _find(
+    config: IndexConfig, selection: Selection, evidence: Sequence[str]
+) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The files that there are, and what lists say of them."""
     if config.prune and (missing := [str(path) for path in config.paths if not path.exists()]):
         command = f"scalar remove {quote(str(config.output))} {quote(missing[0])}"
         raise FileNotFoundError(
             f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` takes its clips out."
         )
-    files, subtitles = find_clips(config.paths, config.ignore, selection)
+    files, texts = find_clips(config.paths, config.ignore, selection, evidence)
     hidden = f"{len(selection.left_out)} hidden or system files and folders are left out: --hidden takes them."
     if not files and not config.prune and not config.watch:
         places = ", ".join(repr(str(path)) for path in config.paths)
         raise ValueError(f"No video or audio file in {places}.{f' {hidden}' if selection.left_out else ''}")
     if selection.left_out:
         say(hidden)
-    return files, subtitles
+    return files, texts
 
 
 def _check(config: IndexConfig, limits: Limits) -> None:
@@ -176,13 +253,17 @@ def index_folder(config: IndexConfig) -> Report | None:
         limits = Limits.parse(config.limit or [], memory=memory)
         if crew.is_main:
             selection = Selection(config.exclude, config.hidden)
-            files, subtitles = _find(config, selection)
+            modalities, evidence = _modalities(config)
+            files, texts = _find(config, selection, evidence)
             # All that can be wrong is told before the model is loaded, which takes longest.
             _check(config, limits)
     with crew.together():  # the first process has downloaded the models
         model = config.model or _default_model(config.output)
         identity = identify(model)
-        network, processor = modeling_scalar.load_model(identity.download(), dtype_of_name(config.model_dtype), place)
+        if crew.is_main and (config.add or config.drop):
+            _change(config, identity, texts, limits, place)
+        modalities, _ = _modalities(replace(config, add=(), drop=()))
+        network, processor = _load(identity, modalities, config, place)
         processor = sandboxed(processor, limits, _languages(config))
         recognizer = None if config.transcribe is None else _recognizer(config.transcribe, processor, network.device)
     options = {"recognizer": recognizer, "num_workers": num_workers, "on_error": config.on_error}
@@ -203,7 +284,7 @@ def index_folder(config: IndexConfig) -> Report | None:
         if config.watch:
             _watch(config, selection, indexer)
         else:
-            indexer.update(files, subtitles)
+            indexer.update(files, texts)
     return indexer.report
 
 

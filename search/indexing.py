@@ -37,6 +37,7 @@ from search.vanished import deleted, is_gone
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}]"  # of files that are read in parts
 _MOVED_AT_ONCE = 1000  # files, of which the clips are written by one commit
+_SUBTITLE = "subtitle"
 _AWAY = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
 
 
@@ -46,7 +47,8 @@ class _Source:
     A file that is being read, whole or window by window: what is found of it, until its state is known.
 
     Args:
-        path (`str`), subtitle (`str`, *optional*): the file, and what is said in it, where a list knows that.
+        path (`str`), texts (`dict[str, str]`): the file, and what a list says of it, by the names of modalities.
+        before (`dict[str, str]`): what was known of it in words.
         windows (`list`): those that must be read; `None` stands for the whole file.
         num_windows (`int`): how many the file has.
         seconds (`float`, *optional*): how long it lasts, if it was measured.
@@ -55,7 +57,8 @@ class _Source:
     """
 
     path: str
-    subtitle: str | None
+    texts: Mapping[str, str]
+    before: Mapping[str, str]
     windows: list[Window | None]
     num_windows: int
     seconds: float | None
@@ -83,7 +86,7 @@ class _Source:
 
     def job(self, window: Window | None) -> Job:
         """What is to be done for a window of it."""
-        return Job(self.path, window, self.subtitle, self.seconds)
+        return Job(self.path, window, self.texts, self.before, self.seconds)
 
     def take(self, read: "_Read") -> None:
         """Add what was found in a window to what is known of the file."""
@@ -229,7 +232,10 @@ class Indexer:
         self._gone: set[str] | None = None  # files that are not there any more; None as long as nobody has looked
 
     def update(
-        self, files: Sequence[str], subtitles: Mapping[str, str] | None = None, gone: Iterable[str] | None = None
+        self,
+        files: Sequence[str],
+        texts: Mapping[str, Mapping[str, str]] | None = None,
+        gone: Iterable[str] | None = None,
     ) -> Report:
         """
         Embed what is new or has changed.
@@ -237,8 +243,8 @@ class Indexer:
         Args:
             files (`list[str]`): as returned by [`~search.sources.find_files`]. Clips of the gallery that are not among
                 them are kept.
-            subtitles (`dict[str, str]`, *optional*): of files of which it is known otherwise, what is said: the words,
-                or the path of a subtitle file.
+            texts (`dict[str, dict[str, str]]`, *optional*): of files of which something is known in words, that, by
+                the names of modalities. Of `"subtitle"` it may be the path of a subtitle file.
             gone (iterable of `str`, *optional*): files to look whether they are gone, beside those that were; by
                 default, and the first time, all of the gallery.
 
@@ -249,16 +255,17 @@ class Indexer:
             ValueError: a subtitle has no times, and windows need them; or a file cannot be read and `on_error` is
                 "raise".
         """
-        subtitles, report = subtitles or {}, Report()
-        if self._segment is not None and (timeless := [path for path, words in subtitles.items() if mark_of(words)]):
+        texts, report = texts or {}, Report()
+        timeless = [path for path, told in texts.items() if mark_of(told.get(_SUBTITLE))]
+        if self._segment is not None and timeless:
             raise ValueError(
                 f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {self._segment:g} "
                 "s. Name a subtitle file in its place."
             )
         try:
-            self._look_for_gone(files, subtitles, gone, report)
-            todo = self._choose(files, subtitles, report)
-            self._read(todo, subtitles, report)
+            self._look_for_gone(files, texts, gone, report)
+            todo = self._choose(files, texts, report)
+            self._read(todo, texts, report)
         finally:
             self.report.update(report)
         return report
@@ -266,7 +273,7 @@ class Indexer:
     def _look_for_gone(
         self,
         files: Sequence[str],
-        subtitles: Mapping[str, str],
+        texts: Mapping[str, Mapping[str, str]],
         candidates: Iterable[str] | None,
         report: Report,
     ) -> None:
@@ -283,7 +290,7 @@ class Indexer:
                 away.add(path)
                 if path in known.clips:
                     report.add(FileState(path, Status.OUT_OF_REACH, error.strerror or str(error)))
-        self._take_over(files, subtitles, gone)
+        self._take_over(files, texts, gone)
         others = (path for path in chain(known.files, files) if path not in gone and path not in away)
         lost = deleted(gone, others)
         for path in gone:
@@ -299,7 +306,7 @@ class Indexer:
             known.forget(removed)
             self._gone -= lost
 
-    def _take_over(self, files: Sequence[str], subtitles: Mapping[str, str], gone: dict[str, None]) -> None:
+    def _take_over(self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], gone: dict[str, None]) -> None:
         """Let new files of the content of those that are gone have their clips: they were moved."""
         known, self._moved, languages = self.known, set(), self._decoder.languages
         lost = {known.files[path].sha256: path for path in gone if path in known.clips and known.files[path].sha256}
@@ -308,7 +315,7 @@ class Indexer:
         def found() -> Iterator[tuple[str, MediaFile]]:
             for path in files if lost else ():
                 with suppress(OSError, ValueError):  # reading it will say what is wrong
-                    words = subtitles.get(path)
+                    words = texts.get(path, {}).get(_SUBTITLE)
                     if path in known.files or clip_stat(path, words, languages)[0] not in sizes:
                         continue
                     file, _ = look(path, words, languages)
@@ -316,7 +323,8 @@ class Indexer:
                     if old is not None:
                         del gone[old]
                         self._moved.add(path)
-                        yield old, replace(file, reason=known.files[old].reason)
+                        before = known.files[old]
+                        yield old, replace(file, reason=before.reason, texts=before.texts)
 
         for moved in in_batches(found(), _MOVED_AT_ONCE):
             names = [known.move(old, file) for old, file in moved]
@@ -326,7 +334,7 @@ class Indexer:
             self.writer.commit()
 
     def _choose(
-        self, files: Sequence[str], subtitles: Mapping[str, str], report: Report
+        self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], report: Report
     ) -> dict[str, MediaFile | None]:
         """Return the files that must be read, with what is noted of those that lack windows alone; report the
         others."""
@@ -341,7 +349,8 @@ class Indexer:
         for path in files:
             if path in report and not self._is_strict:
                 continue  # a list names it, and it is gone or out of reach
-            file, words = known.files.get(path), subtitles.get(path)
+            file, told = known.files.get(path), texts.get(path, {})
+            words = told.get(_SUBTITLE)
             if file is None:
                 todo[path] = None
                 continue
@@ -350,8 +359,9 @@ class Indexer:
                 report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
                 continue
             mtime_ns, has_clips = unchanged_since(path, file, words, languages), path in known.clips
-            is_unheard = path not in subtitles and self._speech.is_due(file.sha256) and known.is_unheard(path)
-            if mtime_ns is None or is_unheard or self._is_worth_it(known.problems_of(path)):
+            is_unheard = words is None and self._speech.is_due(file.sha256) and known.is_unheard(path)
+            is_news = not told.items() - {(_SUBTITLE, words)} <= file.words().items()
+            if mtime_ns is None or is_unheard or is_news or self._is_worth_it(known.problems_of(path)):
                 todo[path] = None
                 continue
             if file.reason is not None and (
@@ -378,7 +388,7 @@ class Indexer:
         limits = self._decoder.limits
         return any(LimitError.no_longer_holds(part, limits) for text in told for part in text.split("; "))
 
-    def _read(self, todo: dict[str, MediaFile | None], subtitles: Mapping[str, str], report: Report) -> None:
+    def _read(self, todo: dict[str, MediaFile | None], texts: Mapping[str, Mapping[str, str]], report: Report) -> None:
         """Read, embed and commit what was chosen, batch by batch."""
         begun, is_first = time.monotonic(), True
         bar = tqdm(
@@ -386,7 +396,7 @@ class Indexer:
             bar_format=None if self._segment is None else _BAR,
         )  # fmt: skip
         self._speech.tell = lambda path, second: bar.set_postfix_str(_heard(path, second))
-        with closing(self._embedded(self._sources(todo, subtitles, report))) as batches, bar:
+        with closing(self._embedded(self._sources(todo, texts, report))) as batches, bar:
             for reads, batch in batches:
                 self._commit(reads, batch, report)
                 done = sum(1 / len(read.source.windows) for read in reads)
@@ -398,7 +408,7 @@ class Indexer:
                 is_first = False
 
     def _sources(
-        self, todo: dict[str, MediaFile | None], subtitles: Mapping[str, str], report: Report
+        self, todo: dict[str, MediaFile | None], texts: Mapping[str, Mapping[str, str]], report: Report
     ) -> Iterator[_Source]:
         """The files that must be read, with the windows of each."""
         for path, file in todo.items():
@@ -420,7 +430,8 @@ class Indexer:
                 kept, missing = set(), windows
             stale = [name for name in there if name not in kept]
             was_known = bool(there) and (file is None or file.reason != UNFINISHED)
-            yield _Source(path, subtitles.get(path), missing, len(windows), seconds, stale, was_known)
+            before = self.known.files[path].words() if path in self.known.files else {}
+            yield _Source(path, texts.get(path, {}), before, missing, len(windows), seconds, stale, was_known)
 
     def _embedded(self, sources: Iterable[_Source]) -> Iterator[tuple[list[_Read], Embedded]]:
         """The windows of files in batches, as soon as they are read and embedded."""
@@ -495,11 +506,11 @@ def index_files(
     model: PreTrainedModel,
     processor: ScalarProcessor,
     *,
-    subtitles: Mapping[str, str] | None = None,
+    texts: Mapping[str, Mapping[str, str]] | None = None,
     **options: object,
 ) -> Report:
     """Bring a gallery up to date with files, once: see [`Indexer`], whose options these are, and its `update`."""
-    return Indexer(writer, model, processor, **options).update(files, subtitles)
+    return Indexer(writer, model, processor, **options).update(files, texts)
 
 
 def help_index(

@@ -4,11 +4,12 @@ Whatever is wrong with a file is noted of it, and stops no other.
 """
 
 import io
+import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 import numpy as np
@@ -20,6 +21,7 @@ from gallery.media import clip_sha256, clip_stat, pieces_of
 from gallery.windows import SLIVER, seconds_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
+from modeling_scalar.scores_scalar import kind_of
 from search.recognizers import SpeechError
 from search.speech import Speech
 
@@ -77,13 +79,19 @@ def joined(sentences: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be read of a file, all of it or a window; what is said in it, where a list knows that; and how many
-    seconds the file lasts, if it was measured."""
+    """What is to be read of a file, all of it or a window; what a list says of it in words, and what was known before,
+    by the names of modalities; and how many seconds the file lasts, if it was measured."""
 
     path: str
     window: Window | None
-    subtitle: str | None
+    texts: Mapping[str, str]
+    before: Mapping[str, str]
     seconds: float | None
+
+    @property
+    def subtitle(self) -> str | None:
+        """What is said in it, or the path of a subtitle file, where a list knows that."""
+        return self.texts.get("subtitle")
 
 
 @dataclass
@@ -164,6 +172,7 @@ class Reader:
 
         try:
             processor = showing(self.processor, keep)
+            options |= self._texts(job, found)
             clip = processor.read_clip(path, on_error=self.on_error, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
             if clip.is_empty:
@@ -181,6 +190,20 @@ class Reader:
         if (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER:
             found.heard = self.processor.max_audio_seconds
         return found, clip
+
+    def _texts(self, job: Job, found: Found) -> dict[str, dict[str, str]]:
+        """What is known of a file in words, but what is spoken and shown in it, as an option of reading; it is noted,
+        too. What a list says counts more than its own tags, and these more than what was known before."""
+        names = [name for name in self.processor.modalities if kind_of(name) == "text" and name != "subtitle"]
+        if not names:
+            return {}
+        tags = {"title": self.processor.reader.read_title(job.path)} if "title" in names else {}
+        told = job.before | {name: text for name, text in tags.items() if text} | dict(job.texts)
+        texts = {name: told[name] for name in names if name in told}
+        others = {name: text for name, text in job.before.items() if name not in names}
+        words = others | texts
+        found.file = replace(found.file, texts=json.dumps(words, ensure_ascii=False) if words else None)
+        return {"texts": texts}
 
     def _file(self, path: str) -> _File:
         """What is known of a file; the latest are remembered."""

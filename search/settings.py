@@ -93,6 +93,21 @@ class IndexConfig:
             min=1, help="Cut longer files into windows of so many seconds, each a clip of its own; of a new gallery."
         ),
     ] = None
+    text: Annotated[
+        Sequence[str],
+        _gallery(
+            help="Of a new gallery: a text by which clips are found, too, such as `title`: what a list has in the "
+            "column of this name, or of titles the tags of the file. Repeatable."
+        ),
+    ] = ()
+    add: Annotated[
+        Sequence[str],
+        _gallery(
+            help="Add a modality to the gallery, such as `title`, or another column of a list: files are read for it "
+            "alone. Repeatable."
+        ),
+    ] = ()
+    drop: Annotated[Sequence[str], _gallery(help="Take a modality out of the gallery. Repeatable.")] = ()
     prune: Annotated[
         bool,
         _gallery(

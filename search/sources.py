@@ -1,8 +1,9 @@
-"""What there is to index: folders, files, and lists that name files and may say what is spoken in them.
+"""What there is to index: folders, files, and lists that name files and may say what is known of them in words.
 
 A list is a table, see [`~gallery.tables`]. Its column `path`, or `video`, names
-a file of each row, from the folder in which the list lies; `subtitle` may hold the words, or name a subtitle
-file. Other columns are an error unless they are to be ignored: nothing that somebody wrote down is dropped in silence.
+a file of each row, from the folder in which the list lies; `subtitle` may hold what is spoken in it, or name a
+subtitle file. A column that is called as a modality of the gallery, `title` say, holds its text. Other columns are an
+error unless they are to be ignored: nothing that somebody wrote down is dropped in silence.
 """
 
 import os
@@ -87,17 +88,20 @@ def _reraise(error: OSError) -> None:
     raise error
 
 
-def read_list(path: str | os.PathLike, ignored: Collection[str] = ()) -> dict[str, str | None]:
+def read_list(
+    path: str | os.PathLike, ignored: Collection[str] = (), evidence: Collection[str] = ()
+) -> dict[str, dict[str, str]]:
     """
     Read a list of files.
 
     Args:
         path (`str`): a table, see [`~gallery.tables`]. What it names is looked for from the folder in which it lies.
         ignored: names of columns that are not used.
+        evidence: names of columns, beside `subtitle`, that hold texts of the files.
 
     Returns:
-        `dict`: the files, in their order, and what is said in each: words, the path of a subtitle file, or
-        `None` where the list says nothing.
+        `dict`: the files, in their order, and what the list says of each, by the names of columns; `subtitle` is words
+        or the path of a subtitle file.
 
     Raises:
         ValueError: not such a list; a column is lacking, unknown or holds something else; or two rows of one file
@@ -105,7 +109,7 @@ def read_list(path: str | os.PathLike, ignored: Collection[str] = ()) -> dict[st
     """
     path = Path(path)
     folder = Path(os.path.abspath(path)).parent
-    found: dict[str, tuple[str, str | None]] = {}
+    found: dict[str, tuple[str, dict[str, str]]] = {}
 
     def choose(names: Iterable[str]) -> list[str]:
         names = distinct(path, [name for name in names if name not in ignored])
@@ -113,11 +117,12 @@ def read_list(path: str | os.PathLike, ignored: Collection[str] = ()) -> dict[st
         if len(paths) != 1:
             got = f"got {names}" if names else "there is none"
             raise ValueError(f"{path} must have one column `path`, or `video`, that names the files; {got}.")
-        if unknown := [name for name in names if name not in (*paths, _SUBTITLE)]:
+        if unknown := [name for name in names if name not in (*paths, _SUBTITLE, *evidence)]:
             flags = " ".join(f"--ignore {shlex.quote(name)}" for name in unknown)  # one may have no name
             raise ValueError(
                 f"{path}: nothing is known to do with the columns {unknown}; known are `path` or `video`, and "
-                f"`subtitle`. Leave the others out by {flags}."
+                f"{', '.join(f'`{name}`' for name in (_SUBTITLE, *evidence))}. Texts by which clips are to be found "
+                f"are taken by --text NAME, into a gallery that exists by --add NAME. Leave others out by {flags}."
             )
         return names
 
@@ -125,49 +130,53 @@ def read_list(path: str | os.PathLike, ignored: Collection[str] = ()) -> dict[st
         for name, cell in row.items():
             if not isinstance(cell, str | None) or (isinstance(cell, str) and "\0" in cell):
                 raise ValueError(f"{path}, {where}, column `{name}`: expected a text, got {cell!r}.")
-        words = row.pop(_SUBTITLE, None)
-        words = words if words and words.strip() else None
+        told = {name: row.pop(name) for name in (_SUBTITLE, *evidence) if name in row}
+        told = {name: words for name, words in told.items() if words and words.strip()}
         ((name, file),) = row.items()
         if not file:
             raise ValueError(f"{path}, {where}, column `{name}`: expected the path of a file, got {file!r}.")
-        if words is not None and names_subtitle_file(words):
-            words = os.path.join(folder, words)
-            if not os.path.isfile(words):
-                raise ValueError(f"{path}, {where}, column `{_SUBTITLE}`: there is no file {words!r}.")
+        if names_subtitle_file(told.get(_SUBTITLE)):
+            told[_SUBTITLE] = os.path.join(folder, told[_SUBTITLE])
+            if not os.path.isfile(told[_SUBTITLE]):
+                raise ValueError(f"{path}, {where}, column `{_SUBTITLE}`: there is no file {told[_SUBTITLE]!r}.")
         file = real_path(os.path.join(folder, file))
-        before, said = found.setdefault(file, (where, words))
-        if said != words:
-            raise ValueError(f"{path}, {before} and {where}, column `{_SUBTITLE}`: they disagree about {file}.")
-    return {file: words for file, (_, words) in found.items()}
+        before, said = found.setdefault(file, (where, told))
+        if different := [name for name in (_SUBTITLE, *evidence) if said.get(name) != told.get(name)]:
+            raise ValueError(f"{path}, {before} and {where}, column `{different[0]}`: they disagree about {file}.")
+    return {file: told for file, (_, told) in found.items()}
 
 
 def find_clips(
-    paths: Iterable[str | os.PathLike], ignored: Collection[str] = (), selection: Selection | None = None
-) -> tuple[list[str], dict[str, str]]:
+    paths: Iterable[str | os.PathLike],
+    ignored: Collection[str] = (),
+    selection: Selection | None = None,
+    evidence: Collection[str] = (),
+) -> tuple[list[str], dict[str, dict[str, str]]]:
     """
-    List the files that folders, files and lists stand for, each once, and what lists say is spoken in them.
+    List the files that folders, files and lists stand for, each once, and what lists say of them.
 
     Args:
-        paths, ignored: as in [`read_list`].
+        paths, ignored, evidence: as in [`read_list`].
         selection ([`Selection`], *optional*): which of them are taken.
 
     Returns:
-        The files, and of those of which a list tells it: words, or the path of a subtitle file.
+        The files, and of those that are in a list what it says, see [`read_list`].
 
     Raises:
         FileNotFoundError: a path does not exist.
         ValueError: see [`read_list`]; or two lists disagree.
     """
-    found, subtitles, selection = {}, {}, selection or Selection()
+    found, told, selection = {}, {}, selection or Selection()
     for path in map(Path, paths):
         if not is_table(path) or not path.exists():
             found |= dict.fromkeys(find_files([path], selection))
             continue
-        for file, words in read_list(path, ignored).items():
-            if words is not None and subtitles.setdefault(file, words) != words:
-                raise ValueError(f"{path} and a list before it disagree about the subtitle of {file}.")
+        for file, texts in read_list(path, ignored, evidence).items():
+            for name, text in texts.items():
+                if told.setdefault(file, {}).setdefault(name, text) != text:
+                    raise ValueError(f"{path} and a list before it disagree about the {name} of {file}.")
             found[file] = None
-    return [path for path in found if not selection.is_excluded(path)], subtitles
+    return [path for path in found if not selection.is_excluded(path)], told
 
 
 __all__ = ["Selection", "find_clips", "find_files", "read_list"]

@@ -142,6 +142,13 @@ def _tracks(content: dict[str, Any]) -> list[Track]:
         raise Nonsense from None
 
 
+def _title(content: dict[str, Any]) -> str | None:
+    title = content.get("title")
+    if not isinstance(title, str | None):
+        raise Nonsense
+    return title
+
+
 @dataclass
 class Contents:
     """What the header of a file says, as far as it is known.
@@ -149,10 +156,12 @@ class Contents:
     Args:
         seconds (`float`, *optional*): how long the file lasts.
         tracks (`list[Track]`, *optional*): its tracks of subtitles.
+        title (`str`, *optional*): what its tags call it; with tracks, `None` says that they do not.
     """
 
     seconds: float | None = None
     tracks: list[Track] | None = None
+    title: str | None = None
 
 
 class Sound(Answer):
@@ -179,6 +188,7 @@ class Sound(Answer):
             return {"chosen": self.ranges}
         if kind == "contents":
             seconds, self.contents.tracks = _seconds(content), _tracks(content)
+            self.contents.title = _title(content)
             if seconds is not None and 0 <= seconds <= self.limits.duration:
                 self.contents.seconds = seconds
             return None
@@ -231,14 +241,15 @@ class Cues(Answer):
 
 
 class Tracks(Answer):
-    """The tracks of subtitles in a file."""
+    """The tracks of subtitles in a file, and its title."""
 
     tracks: list[Track] = []
+    title: str | None = None
 
     def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
         if kind != "tracks":
             raise Nonsense
-        self.tracks = _tracks(content)
+        self.tracks, self.title = _tracks(content), _title(content)
 
 
 class Header(Answer):

@@ -16,7 +16,7 @@ from typing import Any
 from gallery.decoding.channel import Channel
 from gallery.decoding.limits import LimitError, Limits
 from gallery.decoding.sound import send_sound
-from gallery.decoding.streams import Known, Request, opened, seconds_in_header, zero_of
+from gallery.decoding.streams import Known, Request, opened, seconds_in_header, title_of, zero_of
 from gallery.decoding.subtitles import send_subtitle_file, send_subtitle_track, tracks_of
 from gallery.decoding.video import send_frames
 from modeling_scalar.media_scalar import MediaError, av, first_stream
@@ -28,9 +28,9 @@ _LONGEST_MESSAGE = 8000
 
 
 def _send_tracks(path: str, channel: Channel) -> None:
-    """Say which tracks of subtitles a file has."""
+    """Say which tracks of subtitles a file has, and its title."""
     with opened(path) as container:
-        channel.send("tracks", tracks=tracks_of(container))
+        channel.send("tracks", tracks=tracks_of(container), title=title_of(container))
 
 
 def _send_header(path: str, channel: Channel, stream: str) -> None:

@@ -171,6 +171,11 @@ class SandboxedReader(MediaReader):
         known = self._known_of(path).tracks
         return ask("tracks", path, Tracks(self.limits)).tracks if known is None else known
 
+    def read_title(self, path: str | os.PathLike) -> str | None:
+        """The title that the tags of a media file give it; `None` if there is none."""
+        known = self._known_of(path)
+        return ask("tracks", path, Tracks(self.limits)).title if known.tracks is None else known.title
+
     def read_header(self, path: str | os.PathLike, kind: str) -> tuple[bool, float | None]:
         """Whether the header of a file promises a stream, `"video"` or `"audio"`, and its duration in seconds."""
         answer = ask("header", path, Header(self.limits), stream=kind)

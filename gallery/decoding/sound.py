@@ -16,6 +16,7 @@ from gallery.decoding.streams import (
     check_duration,
     opened,
     seconds_in_header,
+    title_of,
     told_of_cut,
     zero_of,
 )
@@ -180,7 +181,8 @@ def send_sound(
 
 def _send_contents(channel: Channel, container: "av.container.InputContainer") -> None:
     """Say what the header of a file tells for nothing, which to ask for would be to open the file again."""
-    channel.send("contents", seconds=seconds_in_header(container), tracks=tracks_of(container))
+    about = {"tracks": tracks_of(container), "title": title_of(container)}
+    channel.send("contents", seconds=seconds_in_header(container), **about)
 
 
 def _unless_long(sound: Iterator[np.ndarray]) -> list[np.ndarray] | None:

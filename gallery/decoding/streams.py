@@ -21,6 +21,7 @@ from modeling_scalar.media_scalar import (
 
 # Formats whose duration is a guess from the first bytes, or not told.
 _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
+_LONGEST_TITLE = 1000  # characters
 # A picture of this size is not even tried with the light share of memory.
 _HEAVY_PICTURE = 4096 * 2304
 _MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
@@ -123,6 +124,12 @@ def seconds_in_header(container: "av.container.InputContainer") -> float | None:
     if container.duration is None or container.format.name in _UNTIMED:
         return None
     return container.duration / av.time_base
+
+
+def title_of(container: "av.container.InputContainer") -> str | None:
+    """The title that the tags of a file give it, in one line."""
+    titles = (value for name, value in container.metadata.items() if name.lower() == "title")
+    return " ".join(next(titles, "").split())[:_LONGEST_TITLE] or None
 
 
 # Whole or cut --------------------------------------------------------------------------------------------------------
@@ -271,6 +278,7 @@ __all__ = [
     "is_said",
     "opened",
     "seconds_in_header",
+    "title_of",
     "told_of_cut",
     "zero_of",
 ]

@@ -44,6 +44,8 @@ class WordProcessor:
 
     reader, max_audio_seconds = SandboxedReader(), float("inf")
 
+    modalities = MODALITIES
+
     def read_clip(self, path, *, on_error, processed):
         words = Path(path).read_bytes().split()
         if words[:1] == [b"slow"]:

@@ -30,6 +30,8 @@ class FakeProcessor:
 
     reader, max_audio_seconds = SandboxedReader(), float("inf")
 
+    modalities = MODALITIES
+
     def read_clip(self, path, *, on_error, processed):
         return self.read_line(path, open(path, encoding="utf-8").read().split(), on_error)
 

@@ -25,6 +25,8 @@ class FakeProcessor:
 
     reader, max_audio_seconds = SandboxedReader(), float("inf")
 
+    modalities = MODALITIES
+
     def read_clip(self, path, *, on_error, processed):
         words = open(path, encoding="utf-8").read().split()
         frames = torch.zeros(1, 2, 2, 3).byte().numpy() if "video" in words else None

@@ -99,9 +99,9 @@ WRITERS = {
 def test_every_kind_of_list_names_the_same_files_and_words_from_where_it_lies(tmp_path, name):
     (tmp_path / "c.srt").write_text("")
     assert read_list(WRITERS[name](tmp_path / name, ROWS)) == {
-        str(tmp_path / "clips" / "b.mp4"): 'hello, "world"\nagain',
-        str(tmp_path / "a.mp4"): None,
-        str(tmp_path / "clips" / "c.mp4"): str(tmp_path / "c.srt"),
+        str(tmp_path / "clips" / "b.mp4"): {"subtitle": 'hello, "world"\nagain'},
+        str(tmp_path / "a.mp4"): {},
+        str(tmp_path / "clips" / "c.mp4"): {"subtitle": str(tmp_path / "c.srt")},
     }
 
 
@@ -123,9 +123,9 @@ def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp
         and not is_table(tmp_path / "folder")
     )
     write_csv(tmp_path / "list.csv", ROWS[:2])
-    files, subtitles = find_clips([tmp_path / "folder", tmp_path / "list.csv"])
+    files, texts = find_clips([tmp_path / "folder", tmp_path / "list.csv"])
     assert [os.path.relpath(file, tmp_path) for file in files] == ["folder/a.mp4", "clips/b.mp4", "a.mp4"]
-    assert subtitles == {str(tmp_path / "clips" / "b.mp4"): 'hello, "world"\nagain'}
+    assert texts == {str(tmp_path / "clips" / "b.mp4"): {"subtitle": 'hello, "world"\nagain'}}
 
 
 @pytest.mark.parametrize(

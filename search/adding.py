@@ -1,0 +1,90 @@
+"""A further modality for a gallery that exists: its files are read again for that alone, and nothing else changes."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+
+import torch
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from gallery.decoding import sandboxed
+from gallery.embedding import batches_ahead, embed_batches, in_batches
+from gallery.gallery import GalleryWriter
+from gallery.subtitles import LANGUAGES
+from modeling_scalar.processing_scalar import ScalarProcessor
+from search.reading import Job, Reader, default_workers
+from search.recognizers import Recognizer
+from search.speech import Speech
+
+
+def add_modality(
+    writer: GalleryWriter,
+    name: str,
+    model: PreTrainedModel,
+    processor: ScalarProcessor,
+    texts: Mapping[str, Mapping[str, str]] | None = None,
+    *,
+    recognizer: Recognizer | None = None,
+    batch_size: int = 8,
+    num_workers: int | None = None,
+    progress: bool = False,
+) -> int:
+    """
+    Give the clips of a gallery a further modality, in one commit.
+
+    A clip whose file is gone, or in which there is nothing of it, lacks it. All that is stored of other modalities
+    stays, bit for bit.
+
+    Args:
+        writer ([`~gallery.gallery.GalleryWriter`]): the gallery.
+        name (`str`): what it is called.
+        model, processor: of the gallery, with this modality alone.
+        texts (`dict[str, dict[str, str]]`, *optional*): of files of which a list tells it, what it says.
+        recognizer, batch_size, num_workers, progress: as of [`~search.indexing.Indexer`].
+
+    Returns:
+        How many clips have it.
+
+    Raises:
+        ValueError: the gallery has it already.
+    """
+    gallery, texts = writer.gallery(), texts or {}
+    num_workers = default_workers() if num_workers is None else num_workers
+    processor = sandboxed(processor, languages=gallery.metadata.get(LANGUAGES, ()))
+    reader = Reader(processor, "missing", Speech(writer.folder, recognizer))
+    files, rows = gallery.files, []
+
+    def jobs() -> Iterator[Job]:
+        for clip_id in gallery.clip_ids:
+            path, start, stop = gallery.place_of(clip_id)
+            if path in files:
+                rows.append(clip_id)
+                window = None if start is None else (start, stop)
+                yield Job(path, window, texts.get(path, {}), files[path].words(), None)
+
+    batches = in_batches(jobs(), batch_size)
+    embedded = embed_batches(model, processor, reader, num_workers, batches, batches_ahead(batch_size, num_workers))
+    found: list[tuple[str, torch.Tensor]] = []
+    told: dict[str, str | None] = {}
+    bar = tqdm(total=len(gallery), unit="clip", desc=name, disable=not progress)
+    with closing(embedded) as embedded, bar:
+        first = 0
+        for batch in embedded:
+            embeds = [] if batch.embeds is None else batch.embeds[0][:, 0]
+            names = [rows[first + place] for place in batch.embeddable]
+            found += zip(names, embeds, strict=True)
+            # A file that has changed since is read again, whole, by the next run.
+            notes = (note.file for note in batch.notes)
+            told |= {note.path: note.texts for note in notes if note.sha256 == files[note.path].sha256}
+            first += len(batch.notes)
+            bar.update(len(batch.notes))
+    vectors = torch.stack([vector for _, vector in found]) if found else torch.zeros(0, gallery.dim or 0)
+    writer.add_modality(name, [clip_id for clip_id, _ in found], vectors)
+    # Not before: of words that are noted nobody asks again whether they are embedded.
+    writer.put_files([replace(files[path], texts=words) for path, words in told.items()])
+    writer.commit()
+    return len(found)
+
+
+__all__ = ["add_modality"]
