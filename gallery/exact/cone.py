@@ -7,85 +7,93 @@ Shapes: N clips, M modalities, P pairs of a query and a clip.
 """
 
 import math
+from collections.abc import Iterator
 
 import torch
-
-from modeling_scalar.scores_scalar import gram_factor
 
 LONGEST = 1.02  # of vectors that are kept as unit vectors
 ROUNDING = 1e-6  # of a few operations in float32 on numbers of about 1
 _ROUNDED = 1e-7  # more than what float32 leaves open of an inner product in a Gram matrix
 _CANCELLING = 0.1  # a distance from 0 below which Gram matrices in float32 have too few digits for small errors
-_AT_ONCE = 2048  # Gram matrices that are solved at a time, in cache
-_AT_ONCE_CHANGED, _TURNS = 8, 64  # turns in which all that is wrong changes; after which any weights will do
+_AT_ONCE = 2**17  # numbers of the Gram matrices that are solved at a time, in cache
+_ALL_CHANGE, _TURNS = 8, 64  # turns in which all that is wrong changes; after which any weights will do
+_LEAST_PIVOT = 1e-14  # below is rounding in float64
 _ZERO = 1e-10  # what is less below 0 is rounding
 
 
 # Gram matrices ------------------------------------------------------------------------------------------------------
 
 
-def _solved(factor: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Solve Gram matrices for `target` `(P, M)`, by [`~modeling_scalar.scores_scalar.gram_factor`] `(M, M, P)`."""
-    found = list(target.unbind(1))
-    for m in range(len(found)):
-        for k in range(m):
-            found[m] = torch.addcmul(found[m], factor[m, k], found[k], value=-1)
-        found[m] = found[m] / factor[m, m]
-    for m in reversed(range(len(found))):
-        for k in range(m + 1, len(found)):
-            found[m] = torch.addcmul(found[m], factor[k, m], found[k], value=-1)
-        found[m] = found[m] / factor[m, m]
-    return torch.stack(found, dim=1)
+def _in_cache(gram: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """So many Gram matrices at a time, `(M, M, P)` in float64, and rows `(P, M)` of others, `(M, P)`: sums along short
+    rows are slow."""
+    size = max(_AT_ONCE // gram[0].numel(), 1) if len(gram) else 1
+    for matrices, *rows in zip(gram.split(size), *(other.split(size) for other in others), strict=True):
+        yield matrices.permute(1, 2, 0).double().contiguous(), *(row.T.contiguous() for row in rows)
 
 
-def _products(gram: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Inner products `(P, M)` of vectors with their sum by `weights` `(P, M)`."""
-    found = torch.zeros_like(weights)
-    for m, weight in enumerate(weights.split(1, dim=1)):  # sums along short rows are slow
-        found.addcmul_(gram[:, m], weight)
-    return found
+def _solved(gram: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Solve Gram matrices `(M, M, P)` for `target` `(M, ..., P)`, by elimination. Where they are singular, as those of
+    absent vectors are (a row of zeros), some solution is found, or something large."""
+    rows, found = [list(row) for row in gram], list(target)
+    for k in range(len(found)):
+        rows[k][k] = rows[k][k].clamp(min=_LEAST_PIVOT)
+        for m in range(k + 1, len(found)):
+            share = rows[m][k] / rows[k][k]
+            for n in range(k + 1, m + 1):
+                rows[m][n] = torch.addcmul(rows[m][n], share, rows[n][k], value=-1)
+            found[m] = torch.addcmul(found[m], share, found[k], value=-1)
+    for k in reversed(range(len(found))):
+        for m in range(k + 1, len(found)):
+            found[k] = torch.addcmul(found[k], rows[m][k], found[m], value=-1)
+        found[k] = found[k] / rows[k][k]
+    return torch.stack(found)
 
 
-def _nearest(gram: torch.Tensor, target: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
+def _nearest(
+    gram: torch.Tensor, target: torch.Tensor, modality_mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Find weights >= 0, `(P, M)`, by which the sum of what clips have is as near as can be to texts whose inner products
-    with it are `target` `(P, M)`; nearly always.
+    Find weights >= 0, `(M, P)`, by which the sum of what clips have is as near as can be to texts whose inner products
+    with it are `target` `(P, M)`; nearly always. And the inner products `(M, P)` with that sum.
 
-    They solve the Gram matrix of what is weighed, and the sum has no smaller products with the rest. What violates
-    this changes sides until nothing does. If that takes long, one at a time does, which comes to an end where matrices
-    are positive definite (K. G. Murty, 1974): hence the ridge, of what rounding may have taken from eigenvalues.
+    The weights solve the Gram matrix of what is weighed, and the sum has no smaller products with the rest. What
+    violates this changes sides until nothing does. If that takes long, one at a time does, which comes to an end where
+    matrices are positive definite (K. G. Murty, 1974): hence the ridge, of what rounding may take from eigenvalues.
     """
-    number = gram.shape[1]
-    ridge = torch.eye(number, dtype=torch.float64, device=gram.device)
-    ridge *= max(number * torch.finfo(gram.dtype).eps, 1e-12)
-    found = []
-    for matrices, products, present in zip(*(x.split(_AT_ONCE) for x in (gram, target, modality_mask)), strict=True):
-        matrices, rows = matrices.double(), torch.arange(len(matrices), device=gram.device)
+    found, ridge = [], max(gram.shape[1] * torch.finfo(gram.dtype).eps, 1e-12)
+    for whole, products, present in _in_cache(gram, target, modality_mask):
+        matrices, rows = whole.clone(), torch.arange(whole.shape[2], device=gram.device)
+        matrices.diagonal().add_(ridge)
         weights, chosen = torch.zeros_like(products), present & (products > 0)
         for turn in range(_TURNS):
-            few = torch.where(chosen[:, :, None] & chosen[:, None], matrices, 0) + ridge
-            solved = _solved(gram_factor(few), torch.where(chosen, products, 0))
-            weights.index_copy_(0, rows, solved)
-            is_wrong = torch.where(chosen, solved < -_ZERO, present & (products - _products(matrices, solved) > _ZERO))
-            again = is_wrong.any(1).nonzero()[:, 0]
+            of_those = chosen.double()
+            solved = _solved(matrices * of_those[:, None] * of_those, products * of_those)
+            weights.index_copy_(1, rows, solved)
+            others = products - (matrices * solved).sum(1)
+            is_wrong = torch.where(chosen, solved < -_ZERO, present & (others > _ZERO))
+            again = is_wrong.any(0).nonzero()[:, 0]
             if not len(again):
                 break
             matrices, products, present, chosen, is_wrong, rows = (
-                x.index_select(0, again) for x in (matrices, products, present, chosen, is_wrong, rows)
+                x.index_select(-1, again) for x in (matrices, products, present, chosen, is_wrong, rows)
             )
-            if turn >= _AT_ONCE_CHANGED:
-                is_wrong &= is_wrong.flip(1).cumsum(1).flip(1) == 1  # the last one
+            if turn >= _ALL_CHANGE:
+                is_wrong &= is_wrong.flip(0).cumsum(0).flip(0) == 1  # the last one
             chosen = chosen ^ is_wrong
-        found.append(weights.clamp(min=0))
-    return torch.cat(found)
+        weights.clamp_(min=0)
+        found.append((weights, (whole * weights).sum(1)))
+    weights, products = zip(*found, strict=True)
+    return torch.cat(weights, dim=1), torch.cat(products, dim=1)
 
 
 def hull_distance(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
     """
     Compute how far the convex hull of each clip's vectors is from 0: no weights that sum to 1 make a shorter sum.
 
-    The square is w'Gw of the best weights w, which are the direction of the nearest sum to a text with an inner
-    product of 1 with each vector. As w'Gw is convex, it is nowhere less than 2 min_m (Gw)_m - w'Gw of any weights.
+    If a sum x of the vectors has inner products of at least p with each, then so it has with all of their hull, no
+    point of which can be nearer than p / |x|. For the sum nearest to a text that has a product of 1 with each, this is
+    the distance.
 
     Args:
         gram (`torch.Tensor` of shape `(N, M, M)`): inner products, zero where absent.
@@ -95,11 +103,9 @@ def hull_distance(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tens
         `torch.DoubleTensor` of shape `(N,)`, at most 1 for unit vectors. Its square is never too large by more than
         three times what the inner products miss.
     """
-    weights = _nearest(gram, modality_mask.double(), modality_mask)
-    weights /= weights.sum(1, keepdim=True).clamp(min=1e-30)
-    products = _products(gram.double(), weights)
-    least = products.masked_fill(~modality_mask, math.inf).amin(1)
-    return (2 * least - (weights * products).sum(1)).clamp(min=0).sqrt()
+    weights, products = _nearest(gram, modality_mask.double(), modality_mask)
+    least = products.masked_fill(~modality_mask.T, math.inf).amin(0).clamp(min=0)
+    return least / (weights * products).sum(0).clamp(min=1e-30).sqrt()
 
 
 def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
@@ -112,15 +118,13 @@ def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
     """
     number, found = gram.shape[1], []
     upper = torch.triu_indices(number, number, device=gram.device)
-    units = torch.eye(number, dtype=torch.float64, device=gram.device)
-    for matrices, present in zip(gram.split(_AT_ONCE), modality_mask.split(_AT_ONCE), strict=True):
-        factor = gram_factor(matrices.double())
-        inverse = torch.stack([_solved(factor, unit.expand(len(matrices), -1)) for unit in units], dim=1)
-        inverse *= present[:, :, None] & present[:, None]
+    units = torch.eye(number, dtype=torch.float64, device=gram.device)[..., None]
+    for matrices, present in _in_cache(gram, modality_mask):
+        inverse = _solved(matrices, units.expand_as(matrices)) * (present[:, None] & present)
         # With S the sum of what it holds, squares by it miss a share of at most (2 M + 3) 6e-8 S, see `spanned_bound`.
-        is_safe = inverse.abs().sum((1, 2), keepdim=True) <= 1e4 / (2 * number + 3)
-        inverse = torch.where(is_safe, inverse, 1e30 * torch.diag_embed(present.double()))
-        found.append((inverse * (2 - units))[:, upper[0], upper[1]].float())
+        is_safe = inverse.abs().sum((0, 1)) <= 1e4 / (2 * number + 3)
+        inverse = torch.where(is_safe, inverse * (2 - units), 1e30 * units * present)
+        found.append(inverse[upper[0], upper[1]].float().T)
     return torch.cat(found)
 
 
@@ -159,13 +163,13 @@ def cone_bound(
     Returns:
         `torch.DoubleTensor` of shape `(P,)`.
     """
-    largest = upper.masked_fill(~modality_mask, -1e30).amax(1)
-    weights = _nearest(gram, upper, modality_mask)
-    products, missed = _products(gram.double(), weights), _ROUNDED * weights.sum(1)
-    lacking = (upper - products).masked_fill(~modality_mask, 0).amax(1).clamp(min=0) + missed
-    norm = ((weights * products).sum(1) + missed * weights.sum(1)).clamp(min=0).sqrt()
+    weights, products = _nearest(gram, upper, modality_mask)
+    missed = _ROUNDED * weights.sum(0)
+    lacking = (upper.T - products).masked_fill(~modality_mask.T, 0).amax(0).clamp(min=0) + missed
+    norm = ((weights * products).sum(0) + missed * weights.sum(0)).clamp(min=0).sqrt()
+    largest = upper.T.masked_fill(~modality_mask.T, -1e30).amax(0)
     simple = torch.where(largest > 0, largest / rho, largest / LONGEST)
-    return torch.where(largest > 0, torch.minimum(norm + lacking / rho, simple), simple)
+    return torch.where(largest > 0, torch.fmin(norm + lacking / rho, simple), simple)
 
 
 # Errors -------------------------------------------------------------------------------------------------------------

@@ -475,7 +475,7 @@ class _Search:
         bounds = np.empty(len(found.rows))
         for some, gram, mask, rho in self.facts(found.rows):
             upper = (found.cosines[some] + found.error[some, None] * self.gain).double()
-            bounds[some] = cone_bound(upper, gram, mask, rho).numpy()
+            bounds[some] = cone_bound(upper + upper.abs() * ROUNDING, gram, mask, rho).numpy()
         return found[bounds >= self.thresholds[found.queries]]
 
 
