@@ -30,11 +30,15 @@ from gallery.windows import SEGMENT, Place, place_of_clip
 from modeling_scalar import MediaReader, ScalarConfig
 from modeling_scalar.checking import read_object
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.model_identity import identify
+from modeling_scalar.scores_scalar import CALIBRATION, PAPER_MODALITIES
 
 logger = logging.getLogger(__name__)
+
+SUBTITLE = "subtitle"
+"""The modality that is left out of what is searched where its words are the queries."""
+_SAID = {"video": "picture", "audio": "sound"}
 
 _CONFIGS = {config.model_type: config for config in (ScalarConfig, ScalarJointConfig)}
 
@@ -48,7 +52,8 @@ def _subtitles_of_files(gallery: Gallery, reader: MediaReader) -> dict[str, str]
     place_of = Place if gallery.metadata.get(SEGMENT) is None else place_of_clip
     transcripts = Transcripts(gallery.path)
     texts, lost = {}, []
-    for name, has_subtitle in zip(gallery.clip_ids, gallery.modality_mask[:, -1].tolist(), strict=True):
+    has_subtitles = gallery.modality_mask[:, gallery.modalities.index(SUBTITLE)].tolist()
+    for name, has_subtitle in zip(gallery.clip_ids, has_subtitles, strict=True):
         if not has_subtitle:
             continue
         path, start, stop = place_of(name)
@@ -69,25 +74,27 @@ def subtitle_queries(
     clips: tuple[Sequence[str], torch.Tensor, torch.Tensor],
     texts: Mapping[str, str],
     embed: Callable[[list[str]], torch.Tensor],
+    modalities: Sequence[str] = PAPER_MODALITIES,
 ) -> Embeddings:
     """
-    Make queries of subtitles, for the picture and sound of their clips.
+    Make queries of subtitles, for what else their clips have: picture and sound, say.
 
     Args:
-        clips: identifiers, `modality_embeds` `(clips, 3, dim)` and `modality_mask` `(clips, 3)`.
+        clips: identifiers, `modality_embeds` `(clips, M, dim)` and `modality_mask` `(clips, M)`.
         texts (`dict`): subtitles by identifier. Clips with the same one are described by one query.
         embed (`Callable`): from texts to their vectors, as queries.
+        modalities (`Sequence[str]`): the names along the axis M.
 
     Returns:
         [`Embeddings`] without subtitles; clips that have nothing else are left out. How many of the others no query
         describes, for lack of a subtitle, is `clips_without_subtitle` in the metadata, and logged.
 
     Raises:
-        ValueError: no clip with a subtitle has picture or sound.
+        ValueError: no clip with a subtitle has anything else.
     """
     ids, embeds, mask = clips
-    mask = mask.clone()
-    mask[:, MODALITIES.index("subtitle")] = False
+    mask = mask & torch.tensor([name != SUBTITLE for name in modalities])
+    others = " or ".join(_SAID.get(name, name) for name in modalities if name != SUBTITLE)
     rows = mask.any(1).nonzero().flatten()
     ids, embeds, mask = [ids[row] for row in rows.tolist()], embeds[rows], mask[rows]
     described: dict[str, list[int]] = {}
@@ -95,13 +102,14 @@ def subtitle_queries(
         if texts.get(name):
             described.setdefault(texts[name], []).append(row)
     if not described:
-        raise ValueError(f"None of {len(ids)} clips with picture or sound has a subtitle that can be read.")
+        raise ValueError(f"None of {len(ids)} clips with {others} has a subtitle that can be read.")
     num_silent = sum(not texts.get(name) for name in ids)
     if num_silent:
         logger.warning(
-            "%d of %d clips with picture or sound have no subtitle that can be read: no query asks for them.",
+            "%d of %d clips with %s have no subtitle that can be read: no query asks for them.",
             num_silent,
             len(ids),
+            others,
         )
     captions = list(described)
     return Embeddings(
@@ -113,28 +121,39 @@ def subtitle_queries(
         query_ids=[ids[described[text][0]] for text in captions],
         captions=captions,
         metadata={"clips_without_subtitle": num_silent},
+        modalities=tuple(modalities),
     )
 
 
 def _with_subtitles(config: CalibrateConfig) -> Embeddings:
     if config.benchmark is None:
         gallery = Gallery.open(config.embeddings_path)
+        if SUBTITLE not in gallery.modalities:
+            raise ValueError(
+                f"Subtitles as queries are those that were embedded as the modality {SUBTITLE!r}, but the clips of "
+                f"{config.embeddings_path} have {', '.join(gallery.modalities)}. Give captions: a model, a benchmark "
+                "and its root, or embeddings with queries."
+            )
         model_path = config.model_path or gallery.model
         if model_path is None:
             raise ValueError(f"{config.embeddings_path} does not say which model made it. Name it with --model.")
         check_made_by(config.embeddings_path, model_path)
         clips, metadata = (gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask), gallery.metadata
+        modalities = gallery.modalities
         reader = SandboxedReader(config.limits, gallery.metadata.get(LANGUAGES, ()))
         texts = _subtitles_of_files(gallery, reader)
         model, processor = open_model(model_path, config)
     else:
         given, source = prepare(config.run_config())
         clips, metadata = (given.clip_ids, given.modality_embeds, given.modality_mask), given.metadata
+        modalities = given.modalities
         rows, model, processor = source.split.dataset, source.model, source.processor
         texts = {name: (text or "").strip() for name, text in zip(rows["video_id"], rows["subtitle"], strict=True)}
-    found = subtitle_queries(
-        clips, texts, lambda captions: embed_texts(model, processor, captions, config.batch_size, config.progress)
-    )
+
+    def embed(captions: list[str]) -> torch.Tensor:
+        return embed_texts(model, processor, captions, config.batch_size, config.progress)
+
+    found = subtitle_queries(clips, texts, embed, modalities)
     found.metadata = metadata | found.metadata
     return found
 
@@ -154,8 +173,27 @@ def why_unwritable(model_path: str | os.PathLike) -> str | None:
     return f"{model_path} is an encoder as it is published, whose config.json says nothing of scores"
 
 
-def _write(config: CalibrateConfig, options: Mapping[str, Any]) -> list[str]:
-    """Write what was fitted; return what was written to."""
+def _modalities_of(model_path: str | os.PathLike) -> list[str]:
+    """What a model that can be written to embeds of a clip."""
+    content = read_object(Path(model_path) / "config.json")
+    return _CONFIGS[content["model_type"]].from_dict(content).modalities
+
+
+def _check_same(config: CalibrateConfig, options: Mapping[str, Any], modalities: Sequence[str]) -> None:
+    """Raise a ValueError if numbers of each modality are to be written into a model that embeds others too."""
+    has_numbers = config.scale_offset or any(options.get(name) is not None for name in CALIBRATION)
+    if not (config.write and has_numbers) or config.model_path is None or why_unwritable(config.model_path):
+        return
+    others = [name for name in _modalities_of(config.model_path) if name not in modalities]
+    if others:
+        raise ValueError(
+            f"{config.model_path} also embeds {', '.join(others)}, of which these clips have nothing: scales "
+            f"and offsets of {', '.join(modalities)} alone cannot be written into it. Leave out --model."
+        )
+
+
+def _write(config: CalibrateConfig, options: Mapping[str, Any], modalities: Sequence[str]) -> list[str]:
+    """Write what was fitted, of each of these modalities; return what was written to."""
     written, fingerprints = [], (None, None)
     made = Path(config.output) / "embeddings"
     gallery = config.embeddings_path if config.embeddings_path is not None else made
@@ -163,7 +201,10 @@ def _write(config: CalibrateConfig, options: Mapping[str, Any]) -> list[str]:
     with GalleryWriter(gallery) if is_gallery(gallery) else nullcontext() as writer:
         if config.model_path is not None and why_unwritable(config.model_path) is None:
             path = Path(config.model_path) / "config.json"
-            content = read_object(path) | options
+            content, names = read_object(path), _modalities_of(config.model_path)
+            for name, value in options.items():
+                is_of_each = isinstance(value, list)
+                content[name] = [value[modalities.index(own)] for own in names] if is_of_each else value
             _CONFIGS[content["model_type"]].from_dict(dict(content))  # which checks it
             before = identify(config.model_path).fingerprint
             write_json(content, path)
@@ -202,15 +243,16 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
         raise ValueError(
             f"Only the score 'scalar' weighs modalities by the query; this model's is {before['method']!r}."
         )
+    _check_same(config, before, embeddings.modalities)
     found = calibrate_embeddings(
         embeddings,
         before,
         config.scale_offset,
         config.num_folds,
         config.seed,
-        fixed=("subtitle",) if config.subtitles else (),
+        fixed=(SUBTITLE,) if config.subtitles else (),
     )
-    written = _write(config, found.after) if config.write and found.is_better else []
+    written = _write(config, found.after, found.modalities) if config.write and found.is_better else []
     report = asdict(found) | {
         "is_better": found.is_better,
         "queries": "subtitles" if config.subtitles else "captions",
@@ -237,7 +279,7 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
     lines += ["", f"query temperature: {before:.4g} before, {after:.4g} fitted ({spread})"]
     for name, neutral in (("modality_scale", 1.0), ("modality_offset", 0.0)):
         if config.scale_offset:
-            numbers = zip(MODALITIES, found.after.get(name, [neutral] * len(MODALITIES)), strict=True)
+            numbers = zip(found.modalities, found.after.get(name, [neutral] * len(found.modalities)), strict=True)
             lines.append(f"{name.replace('_', ' ')}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers))
     if not found.is_better:
         where = "lies below zero" if found.is_worse else "includes zero"

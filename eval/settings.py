@@ -193,7 +193,10 @@ class RunConfig(SourceConfig):
     label: Annotated[str | None, Option(help="Name of the row in tables; by default the model's.")] = None
     methods: Annotated[
         Sequence[str] | None,
-        Option("--method", help="Score to measure beside the model's own; by default all. Repeat for several."),
+        Option(
+            "--method",
+            help="Score to measure beside the model's own, or a modality; by default all. Repeat for several.",
+        ),
         _Texts,
     ] = None
     rates: Annotated[
@@ -239,7 +242,6 @@ class RunConfig(SourceConfig):
     ] = ()
 
     def __post_init__(self) -> None:
-        from eval.protocol.first_stage import FUSED, check_methods
         from eval.protocol.missing import check_rate
         from modeling_scalar.devices import device_of_name, dtype_of_name
         from modeling_scalar.plugins import load_plugins
@@ -251,8 +253,7 @@ class RunConfig(SourceConfig):
         if self.embeddings_path is None and None in source:
             raise ValueError("Expected a model, a benchmark and its root, or embeddings in their place.")
         # Before hours of embedding, not after.
-        if self.methods is not None:  # the vectors of the method `fused` are there once they are embedded
-            check_methods([name for name in self.methods if name != FUSED or not self.fused])
+        self._check_methods()
         for rate in self.rates:
             check_rate(rate)
         device_of_name(self.device)
@@ -265,6 +266,30 @@ class RunConfig(SourceConfig):
             self._check_unread()
         else:
             self._check_read()
+
+    @property
+    def scores_named(self) -> list[str]:
+        """The scores to measure that were named, but for what a model fuses itself where that is embedded."""
+        from eval.embedding.embeddings import FUSED
+
+        return [name for name in self.methods or () if name != FUSED or not self.fused]
+
+    def _check_methods(self) -> None:
+        """Of scores that are not registered, find modalities of these names, as far as a look tells which there are;
+        once clips are embedded, or a file of embeddings is read, all are checked."""
+        from eval.protocol.first_stage import check_methods
+        from gallery.gallery import Gallery, is_gallery
+        from modeling_scalar.model_identity import identify
+        from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
+
+        path, modalities = self.embeddings_path, PAPER_MODALITIES
+        if set(self.scores_named) <= METHODS.keys() or (path is not None and Path(path).is_file()):
+            return
+        if path is not None and is_gallery(path):
+            modalities = Gallery.open(path, check=False).modalities
+        elif path is None and self.model_path is not None and (model := identify(self.model_path)).is_configured:
+            modalities = model.config.get("modalities", modalities)
+        check_methods(self.scores_named, modalities)
 
     def _check_unread(self) -> None:
         """Without a model no clip is read, and nothing may ask for it."""

@@ -18,10 +18,12 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, embed_fused_dataset
 from eval.embedding.embeddings import Embeddings, load_embeddings
 from eval.embedding.query_gallery import query_gallery
+from eval.protocol.first_stage import check_methods
 from eval.protocol.missing import ladder_masks, rate_masks
 from eval.protocol.second_stage import TwoStage
 from eval.settings import NO_CROSS_ENCODER, RunConfig, SourceConfig
 from gallery.decoding import sandboxed
+from gallery.described import MODALITIES
 from gallery.gallery import Gallery, is_gallery
 from gallery.matching import check_policies, measurable_policies
 from gallery.provenance import describe
@@ -63,12 +65,13 @@ def _check_apart(config: RunConfig, reported: Split, other: Split) -> None:
 
 
 def _as_searched(gallery: Gallery, description: Mapping[str, Any]) -> dict[str, Any]:
-    """How a search in a gallery scores: by the model's method, with the weights of modalities that are the gallery's
-    own."""
+    """How a search in a gallery scores: by the model's method, with the modalities, and their weights, that are the
+    gallery's own."""
     temperature = gallery.metadata.get("query_temperature")
     weighing = {"query_temperature": 0.1 if temperature is None else temperature} | gallery.calibration
     options = {name: value for name, value in description["score_options"].items() if name not in WEIGHING}
-    return {"query_temperature": weighing["query_temperature"], "score_options": options | weighing}
+    found = {"query_temperature": weighing["query_temperature"], "score_options": options | weighing}
+    return found | {MODALITIES: list(gallery.modalities)}
 
 
 @dataclass
@@ -88,7 +91,8 @@ class Source:
 
         Raises:
             ValueError: the second stage is asked for, and the model has none or not by these policies; fused vectors
-                are, and the model fuses none; or the fusion would be chosen on clips that are reported.
+                are, and the model fuses none; a score reads modalities that the model does not embed; or the fusion
+                would be chosen on clips that are reported.
         """
 
         def load(name: str) -> Split:
@@ -106,6 +110,8 @@ class Source:
             check_policies(source.policies, model.config.condition_on)
         if config.fused:
             check_fuses(model)
+        if config.embeddings_path is None:
+            check_methods(config.scores_named, model.config.modalities)
         return source
 
     @property

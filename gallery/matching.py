@@ -53,14 +53,20 @@ def check_policies(policies: Sequence[str], condition_on: Sequence[str]) -> None
         )
 
 
-def clip_views(modality_mask: torch.Tensor, condition_on: Sequence[str], policy: str = "absent") -> torch.LongTensor:
+def clip_views(
+    modality_mask: torch.Tensor,
+    condition_on: Sequence[str],
+    policy: str = "absent",
+    modalities: Sequence[str] = MODALITIES,
+) -> torch.LongTensor:
     """
     Number what the cross-encoder is shown of each clip.
 
     Args:
-        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be shown.
+        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what of each clip may be shown.
         condition_on (`Sequence[str]`): what the cross-encoder reads, of the model's configuration.
         policy (`str`): one of [`POLICIES`].
+        modalities (`Sequence[str]`): the names along the axis M. No cross-encoder reads others than the paper's.
 
     Returns:
         `torch.LongTensor` of shape `(clips,)`: equal where the same is shown in the same way, 0 where nothing is.
@@ -70,7 +76,11 @@ def clip_views(modality_mask: torch.Tensor, condition_on: Sequence[str], policy:
     """
     check_policies([policy], condition_on)
     read = torch.tensor([name in condition_on for name in MODALITIES], device=modality_mask.device)
-    shown = modality_mask & read
+    known, none = (
+        dict(zip(modalities, modality_mask.unbind(1), strict=True)),
+        modality_mask.new_zeros(len(modality_mask)),
+    )
+    shown = torch.stack([known.get(name, none) for name in MODALITIES], dim=1) & read
     views = (shown.long() << torch.arange(len(MODALITIES), device=shown.device)).sum(dim=1)
     return views if policy == "absent" else torch.where((shown == read).all(dim=1), views, views + _WITH_ZEROS)
 

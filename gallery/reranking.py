@@ -118,7 +118,7 @@ def rerank(
         query_model ([`~gallery.querying.QueryModel`]): with a cross-encoder.
         files (`dict[str, MediaFile]`): what the gallery knows of the files of these hits.
         depth (`int`): how many hits of each query.
-        modalities (`list[str]`): what of a clip may be looked at.
+        modalities (`list[str]`): what of a clip may be looked at; the cross-encoder looks at the paper's alone.
         weight (`float`, *optional*): of the match logit beside the first-stage score; by default only the match
             counts.
         transcripts ([`~gallery.transcripts.Transcripts`], *optional*): of the gallery.
@@ -148,8 +148,8 @@ def rerank(
     rows = {name: row for row, name in enumerate(clips)}
     places = {hit.clip_id: hits.place_of(hit) for hits in results for hit in hits[:depth]}
     condition_on, reasons = query_model.model.config.condition_on, {}
-    present = torch.tensor([[hit.presence[m] and m in modalities for m in MODALITIES] for hit in clips.values()])
-    views = clip_views(present.view(-1, len(MODALITIES)), condition_on)
+    present = [[hit.presence.get(name, False) and name in modalities for name in MODALITIES] for hit in clips.values()]
+    views = clip_views(torch.tensor(present).view(-1, len(MODALITIES)), condition_on)
     for name, view in zip(clips, views.tolist(), strict=True):
         if not view:
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"

@@ -93,8 +93,8 @@ class _Texts:
 class _Gallery:
     ids: list[str]
     clips: list[dict[str, Any]]
-    embeds: torch.Tensor  # (clips, 3, dim)
-    mask: torch.Tensor  # (clips, 3)
+    embeds: torch.Tensor  # (clips, M, dim)
+    mask: torch.Tensor  # (clips, M)
     concat_embeds: torch.Tensor | None
 
 
@@ -170,6 +170,7 @@ class ScalarSearch:
         }
         self.problems: list[str] = []
         self.gallery = gallery
+        self.modalities = tuple(model.config.modalities) if gallery is None else gallery.modalities
         self._corpus: _Texts | _Gallery | None = None
         size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         fields = {
@@ -332,6 +333,7 @@ class ScalarSearch:
             texts,
             gallery.embeds[clips],
             gallery.mask[clips],
+            modalities=self.modalities,
             concat_embeds=concat_embeds,
             direction=direction,
             **self.score_options,
@@ -349,7 +351,8 @@ class ScalarSearch:
             texts, gallery, text_rows, clip_rows = asked, self._corpus, rows, candidates
         else:
             texts, gallery, text_rows, clip_rows = self._corpus, asked, candidates, rows
-        views = clip_views(gallery.mask, self.model.config.condition_on)[clip_rows].where(known, 0)
+        views = clip_views(gallery.mask, self.model.config.condition_on, modalities=self.modalities)
+        views = views[clip_rows].where(known, 0)
         logits = match_logits(
             self.model,
             self.processor,

@@ -15,12 +15,12 @@ from eval.benchmarks.rows import group_rows
 from gallery.decoding import Limits, SandboxedReader
 from gallery.embedding import in_background
 from gallery.provenance import gallery_manifest
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaError
 
 _COLUMNS = {"video": "video_path", "audio": "audio_path"}
+_MODALITIES = (*_COLUMNS, "subtitle")  # of the columns of a benchmark, whatever a model embeds
 _FAULTS = {
     "missing_clips": "clips whose files are not there",
     "missing_files": "files that are not there",
@@ -70,7 +70,7 @@ def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, read
             unreadable.append(f"{clip['video_id']}: {error}")
     # A file that does not open fails for picture and sound: one line is enough.
     missing, unreadable = (list(dict.fromkeys(lines)) for lines in (missing, unreadable))
-    presence = [modality in present for modality in MODALITIES]
+    presence = [modality in present for modality in _MODALITIES]
     return _Finding(presence, max(durations, default=None), missing, unreadable)
 
 
@@ -128,7 +128,7 @@ def audit_split(
         "captions_per_clip": {"min": min(captions_per_clip), "max": max(captions_per_clip)},
         "without": {
             modality: [ids[row] for row, there in enumerate(column) if not there]
-            for modality, column in zip(MODALITIES, presence.T.tolist(), strict=True)
+            for modality, column in zip(_MODALITIES, presence.T.tolist(), strict=True)
         },
         "missing_clips": list(split.left_out),
         "missing_files": [line for finding in findings for line in finding.missing],

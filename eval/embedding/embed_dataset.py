@@ -193,6 +193,7 @@ def embed_dataset(
         captions=captions,
         concat_embeds=concat_embeds,
         problems=problems_of(embedded),
+        modalities=model.config.modalities,
     )
 
 

@@ -1,7 +1,7 @@
 """The vectors that a joint encoder itself makes of several modalities of a clip at once.
 
 A score of ours is a function of one vector per modality, whatever is masked. A fused vector is not: it has to be
-embedded anew for every set of modalities that a protocol leaves of a clip, at most seven.
+embedded anew for every set of modalities that a protocol leaves of a clip.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.rows import group_rows, read_row
-from eval.embedding.embeddings import Embeddings
+from eval.embedding.embeddings import FUSED, Embeddings
 from gallery.embedding import check_reading, embed_fused, in_batches, read_batches
 from modeling_scalar.modeling_joint_scalar import JointEncoderModel
 from modeling_scalar.processing_scalar import Clip
@@ -27,10 +27,15 @@ def check_fuses(model: PreTrainedModel) -> None:
             "Fused vectors are those of a joint encoder that takes several modalities at once and has no trained "
             "heads, which this model is not. Leave `--fused` away."
         )
+    if FUSED in model.config.modalities:
+        raise ValueError(
+            f"This model embeds what it fuses as a modality of its own, {FUSED!r}, which is measured as others are. "
+            "Leave `--fused` away."
+        )
 
 
 def needed_mixes(masks: Iterable[torch.Tensor]) -> list[list[Mix]]:
-    """List for each clip the sets of two and more modalities that some mask `(clips, 3)` leaves of it."""
+    """List for each clip the sets of two and more modalities that some mask `(clips, M)` leaves of it."""
     columns = [[tuple(row) for row in mask.tolist()] for mask in masks]
     return [[mix for mix in dict.fromkeys(rows) if sum(mix) > 1] for rows in zip(*columns, strict=True)]
 
@@ -56,7 +61,7 @@ def embed_fused_dataset(
     Args:
         model ([`~modeling_scalar.JointEncoderModel`]), processor, dataset: of which the embeddings were made.
         embeddings ([`Embeddings`]): of the same clips.
-        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, 3)`): what may be read of each clip.
+        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, M)`): what may be read of each clip.
         batch_size (`int`): sets of modalities per forward pass.
         on_error, progress, num_workers, task: as in [`~eval.embedding.embed_dataset.embed_dataset`].
 

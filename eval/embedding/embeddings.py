@@ -30,11 +30,14 @@ from gallery.columns import (
     texts_of,
     to_utf8,
 )
+from gallery.described import MODALITIES, modalities_told
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import gallery_manifest
 from gallery.storage import TABLES
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import CONCATENATIONS
+from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES
+
+FUSED = "fused"
+"""What the vectors are called that a joint encoder fuses itself, of several modalities of a clip at once."""
 
 
 def _chosen(ids: list[str], selected: torch.Tensor) -> list[str]:
@@ -47,22 +50,23 @@ class Embeddings:
     Everything the scores of a benchmark are made of.
 
     Args:
-        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): one unit vector per caption; or `(queries, 3,
+        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): one unit vector per caption; or `(queries, M,
             dim)`, one for each modality to meet.
-        modality_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`): unit vectors in the order of `MODALITIES`;
+        modality_embeds (`torch.FloatTensor` of shape `(clips, M, dim)`): unit vectors in the order of `modalities`;
             rows with a False mask are ignored.
-        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what each clip has, at least one True per row.
+        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what each clip has, at least one True per row.
         pairs (`torch.LongTensor` of shape `(pairs, 2)`): which query (row of `text_embeds`) describes which clip (row
             of `modality_embeds`). Every query describes at least one clip; a clip may be described by none or several.
         clip_ids (`list[str]`), query_ids (`list[str]`): identifiers, each unique, in the order of the rows.
         captions (`list[str]`): the text of each query.
         concat_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`, *optional*): what the concatenation heads give
             for each clip, in the order of `CONCATENATIONS`; zero where the clip lacks a modality of the head. Only
-            some checkpoints have these heads.
+            some checkpoints have these heads, and only clips with the paper's modalities.
         fused_embeds (`dict`, *optional*): of joint encoders that fuse: what they make of all that a mix of modalities
-            leaves of a clip, by the row of the clip and the mix, three bools. In memory alone: not saved.
+            leaves of a clip, by the row of the clip and the mix, M bools. In memory alone: not saved.
         problems (`list[str]`): what could not be read and counts as absent, each with the identifier of its clip.
         metadata (`dict`): where the embeddings come from; anything JSON can hold.
+        modalities (`tuple[str, ...]`): what the M vectors of a clip are called; by default the paper's three.
 
     Raises:
         ValueError: there are no queries or no clips, shapes do not fit, an identifier repeats, a pair names no clip,
@@ -80,23 +84,35 @@ class Embeddings:
     fused_embeds: dict[tuple[int, tuple[bool, ...]], torch.Tensor] | None = None
     problems: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
+    modalities: tuple[str, ...] = PAPER_MODALITIES
 
     def __post_init__(self) -> None:
-        queries, clips = len(self.query_ids), len(self.clip_ids)
+        self.modalities = tuple(self.modalities)
+        queries, clips, number = len(self.query_ids), len(self.clip_ids), len(self.modalities)
         dim = self.text_embeds.shape[-1]
         expected = {
-            "text_embeds": (queries, *[len(MODALITIES)][: self.text_embeds.ndim - 2], dim),
-            "modality_embeds": (clips, len(MODALITIES), dim),
-            "modality_mask": (clips, len(MODALITIES)),
+            "text_embeds": (queries, *[number][: self.text_embeds.ndim - 2], dim),
+            "modality_embeds": (clips, number, dim),
+            "modality_mask": (clips, number),
             "pairs": (len(self.pairs), 2),
         }
         if self.concat_embeds is not None:
             expected["concat_embeds"] = (clips, len(CONCATENATIONS), dim)
         if not queries or not clips:
             raise ValueError(f"There must be a query and a clip, got {queries} queries and {clips} clips.")
+        if not number or len(set(self.modalities)) != number:
+            raise ValueError(f"`modalities` must be different names, at least one, got {self.modalities}.")
         for name, shape in expected.items():
             if getattr(self, name).shape != shape:
-                raise ValueError(f"Expected `{name}` of shape {shape}, got {tuple(getattr(self, name).shape)}.")
+                raise ValueError(
+                    f"Expected `{name}` of shape {shape}, got {tuple(getattr(self, name).shape)}. The modalities of "
+                    f"these clips are {', '.join(self.modalities)}."
+                )
+        if self.concat_embeds is not None and self.modalities != PAPER_MODALITIES:
+            raise ValueError(
+                f"Concatenation heads read the modalities {PAPER_MODALITIES}, but these clips have {self.modalities}. "
+                "Leave out `concat_embeds`."
+            )
         if self.modality_mask.dtype != torch.bool:
             raise ValueError(f"`modality_mask` must be a bool tensor, got {self.modality_mask.dtype}.")
         for name, ids in (("clip_ids", self.clip_ids), ("query_ids", self.query_ids)):
@@ -190,12 +206,14 @@ class Embeddings:
             described[query].append(self.clip_ids[clip])
         problems, others = problems_of_clips(self.problems, self.clip_ids)
         metadata = self.metadata | ({"problems": others} if others else {})
+        if modalities_told(metadata) != self.modalities:
+            metadata[MODALITIES] = list(self.modalities)
         try:
             json.dumps(metadata, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"The metadata of embeddings must be JSON, without NaN and infinity: {error}") from error
         columns = self.clip_ids, self.modality_embeds, self.modality_mask, self.concat_embeds
-        clips = clip_table(*columns, problems=problems, dtype=dtype)
+        clips = clip_table(*columns, problems=problems, dtype=dtype, modalities=self.modalities)
         queries = query_table(self.query_ids, self.captions, self.text_embeds, described, dtype)
         with GalleryWriter(folder) as writer:
             for name in TABLES:
@@ -239,8 +257,9 @@ class Embeddings:
         queries = gallery.queries
         metadata = dict(gallery.metadata)
         problems = [f"{name}: {problem}" for name, told in gallery.problems().items() for problem in told]
+        length = queries.schema.field("embedding").type.list_size
         embeddings = cls(
-            text_embeds=text_embeds_of(queries, gallery.dim),
+            text_embeds=text_embeds_of(queries, None if length % gallery.dim else gallery.dim),
             modality_embeds=gallery.modality_embeds(),
             modality_mask=gallery.modality_mask,
             pairs=_read_pairs(queries, gallery.clip_ids, where),
@@ -250,6 +269,7 @@ class Embeddings:
             concat_embeds=gallery.concat_embeds(),
             problems=problems + metadata.pop("problems", []),
             metadata=metadata,
+            modalities=gallery.modalities,
         )
         return _checked(embeddings, normalize)
 
@@ -283,7 +303,7 @@ def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Te
 # One file ---------------------------------------------------------------------------------------------------------
 
 _AXES = {"text_embeds": 2, "modality_embeds": 3, "modality_mask": 2, "pairs": 2, "targets": 1, "concat_embeds": 3}
-_TEXTS = ("clip_ids", "query_ids", "captions")
+_TEXTS = ("clip_ids", "query_ids", "captions", MODALITIES)
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
@@ -354,11 +374,16 @@ def _load_file(path: Path) -> Embeddings:
         if targets.shape != (queries,):
             raise ValueError(f"`targets` in {path} must be of shape ({queries},), got {tuple(targets.shape)}.")
         pairs = torch.stack([torch.arange(queries), targets], dim=1)
-    texts = {"clip_ids": clips, "query_ids": queries, "captions": queries}
-    for name in texts:
+    for name in _TEXTS:
         given = content.get(name, [])
         if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
             raise ValueError(f"`{name}` in {path} must be a list of strings.")
+    number = modality_embeds.shape[1]
+    if MODALITIES not in content and number != len(PAPER_MODALITIES):
+        raise ValueError(
+            f"{path} holds {number} vectors of each clip, so it must say what these are called: in `{MODALITIES}`, a "
+            f"list of {number} names. Without it three are {', '.join(PAPER_MODALITIES)}."
+        )
     return Embeddings(
         text_embeds=text_embeds,
         modality_embeds=modality_embeds,
@@ -368,6 +393,7 @@ def _load_file(path: Path) -> Embeddings:
         query_ids=content.get("query_ids", [str(row) for row in range(queries)]),
         captions=content.get("captions", [""] * queries),
         concat_embeds=_float(content, "concat_embeds", path) if "concat_embeds" in content else None,
+        modalities=content.get(MODALITIES, PAPER_MODALITIES),
     )
 
 
@@ -375,12 +401,12 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
     """
     Read embeddings, of this project or of any other model.
 
-    One file holds the arrays `text_embeds` (queries, dim), or (queries, 3, dim) with one for each modality, and
-    `modality_embeds` (clips, 3, dim), and may hold `modality_mask` (clips, 3) of bools (without it, rows of zeros are
+    One file holds the arrays `text_embeds` (queries, dim), or (queries, M, dim) with one for each modality, and
+    `modality_embeds` (clips, M, dim), and may hold `modality_mask` (clips, M) of bools (without it, rows of zeros are
     absent), `targets` (queries,) or `pairs` (pairs, 2) (without them, query i describes clip i), `concat_embeds`, and
-    `clip_ids`, `query_ids` and `captions`: in a `.npz`, arrays of strings; in a `.safetensors`, JSON lists in the
-    header. Without identifiers, rows are counted from 0; masks of missing modalities are drawn from the identifiers of
-    clips.
+    `modalities`, `clip_ids`, `query_ids` and `captions`: in a `.npz`, arrays of strings; in a `.safetensors`, JSON
+    lists in the header. `modalities` are the M names; without them three are the paper's. Without identifiers, rows
+    are counted from 0; masks of missing modalities are drawn from the identifiers of clips.
 
     Args:
         path (`str`): the folder of a gallery with queries, or a `.safetensors` or `.npz` file.
@@ -403,4 +429,4 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
     return _checked(_load_file(path), normalize)
 
 
-__all__ = ["Embeddings", "load_embeddings"]
+__all__ = ["FUSED", "Embeddings", "load_embeddings"]

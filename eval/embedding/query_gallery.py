@@ -103,6 +103,7 @@ def query_gallery(
             for problem in problems.get(gallery.clip_ids[row], [])
         ],
         metadata={"gallery": str(gallery.path), "clips_of_the_gallery_left_out": len(gallery) - len(set(rows))},
+        modalities=gallery.modalities,
     )
 
 

@@ -21,8 +21,7 @@ from eval.metrics.retrieval.ranking import first_ranks
 from eval.protocol.first_stage import rank_pairs
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import WEIGHING
+from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING
 
 _AT_ONCE = 1024  # queries, and clips, that take part in one fit
 _STARTS = (0.03, 0.1, 0.5)  # of the query's temperature: the likelihood can have more than one hill
@@ -49,6 +48,7 @@ class Calibration:
             `difference`, `low`, `high` and `confidence` of [`~eval.protocol.statistics.paired_bootstrap`], which draws
             clips.
         num_queries, num_clips (`int`): how many there were.
+        modalities (`tuple[str, ...]`): what scales and offsets are of, in their order.
     """
 
     before: dict[str, Any]
@@ -57,6 +57,7 @@ class Calibration:
     measures: dict[str, dict[str, float]]
     num_queries: int
     num_clips: int
+    modalities: tuple[str, ...] = PAPER_MODALITIES
 
     @property
     def is_better(self) -> bool:
@@ -77,16 +78,17 @@ class _Likelihood:
     Minus the mean log-likelihood of what queries describe, with the priors, as a function of the parameters.
 
     Parameters are the logarithms of the query's and of the contrastive temperature and, if they are fitted, of the
-    three scales, then the three offsets.
+    scales of the modalities, then their offsets.
     """
 
     def __init__(self, embeddings: Embeddings, before: Mapping[str, Any], fixed: Sequence[str]):
-        self.free = torch.tensor([float(name not in fixed) for name in MODALITIES], dtype=torch.float64)
+        self.free = torch.tensor([float(name not in fixed) for name in embeddings.modalities], dtype=torch.float64)
         with torch.no_grad():
             self.pairs = SharedPairs(
                 embeddings.text_embeds.double(),
                 embeddings.modality_embeds.double(),
                 embeddings.modality_mask,
+                modalities=embeddings.modalities,
                 **before,
             )
         self.is_match = torch.zeros(len(embeddings.query_ids), len(embeddings.clip_ids), dtype=torch.bool)
@@ -191,7 +193,7 @@ def fit(
     starts = (torch.tensor([tau, _CONTRASTIVE], dtype=torch.float64).log() for tau in _STARTS)
     _, found = min(map(likelihood.minimum, starts), key=lambda minimum: minimum[0])
     if scale_offset:
-        _, found = likelihood.minimum(torch.cat([found, found.new_zeros(2 * len(MODALITIES))]))
+        _, found = likelihood.minimum(torch.cat([found, found.new_zeros(2 * len(likelihood.free))]))
     with torch.no_grad():
         return options | {name: _rounded(value) for name, value in likelihood.options(found).items()}
 
@@ -285,7 +287,8 @@ def calibrate_embeddings(
         old, new = _by_group(values, of_queries), _by_group(held_out[name], of_queries)
         means = {"before": float(old.mean()), "after": float(new.mean())}
         measures[name] = means | paired_bootstrap(new, old, seed=seed)
-    return Calibration(before, fitted(None), folds, measures, len(of_queries), len(of_clips))
+    sizes = len(of_queries), len(of_clips)
+    return Calibration(before, fitted(None), folds, measures, *sizes, embeddings.modalities)
 
 
 __all__ = ["MEASURES", "Calibration", "calibrate_embeddings", "fit"]

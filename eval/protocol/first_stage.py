@@ -13,19 +13,21 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from eval.embedding.embeddings import Embeddings
+from eval.embedding.embeddings import FUSED, Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
-from eval.protocol.missing import LADDER, ladder_masks, rate_masks
+from eval.protocol.missing import ladder, ladder_masks, rate_masks
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from eval.settings import RATES
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.paired import paired_weights
-from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, METHODS
-
-FUSED = "fused"
-"""The method of the vectors that a joint encoder fuses itself, where they were embedded. It is no registered score: it
-is not a function of the modalities' vectors."""
+from modeling_scalar.scores_scalar import (
+    CALIBRATION,
+    DIRECTIONS,
+    METHODS,
+    PAPER_MODALITIES,
+    Method,
+    find_method,
+)
 
 TIE_RULE = "among candidates of equal score the wrong ones come first"
 
@@ -36,31 +38,51 @@ _COMPARED = ("uniform", "gram")  # with the model's own score, beside the best p
 _CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 
+def _known(modalities: Sequence[str]) -> dict[str, Method]:
+    """The scores of clips that have these modalities, in the order of tables; single modalities stand together."""
+    names = (part for name in METHODS for part in (modalities if name in PAPER_MODALITIES else (name,)))
+    methods = {name: find_method(name, None if name in METHODS else modalities) for name in names}
+    return {
+        name: method for name, method in methods.items() if {*method.needs, *(method.reads or ())} <= {*modalities}
+    }
+
+
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
-    """Return the registered methods for which these embeddings have what is needed: `concat_head` needs its heads, and
-    only some take texts with a vector for each modality; after the first of them, what the encoder fuses."""
+    """Return the scores for which these embeddings have what is needed: some need certain modalities, `concat_head`
+    its heads, and only some take texts with a vector for each modality; after the first of them, what the encoder
+    fuses. That is no registered score, for it is not a function of the modalities' vectors."""
     has_heads, has_one_text = embeddings.concat_embeds is not None, embeddings.text_embeds.ndim == 2
     names = [
         name
-        for name, method in METHODS.items()
+        for name, method in _known(embeddings.modalities).items()
         if (has_heads or not method.uses_concat_heads) and (has_one_text or method.takes_text_per_modality)
     ]
     return tuple(names if embeddings.fused_embeds is None else [names[0], FUSED, *names[1:]])
 
 
-def check_methods(methods: Sequence[str]) -> None:
-    """Raise a ValueError unless every name is that of a registered method."""
-    unknown = [method for method in methods if method not in METHODS]
+def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODALITIES) -> None:
+    """Raise a ValueError unless every name is that of a registered method or of one of the clips' modalities, and the
+    clips have the modalities that it reads."""
+    unknown = [method for method in methods if method not in METHODS and method not in modalities]
     if FUSED in unknown:
         raise ValueError(
             f"{FUSED!r} is measured where the model's fused vectors are embedded: `scalar eval run --fused`."
         )
     if unknown:
-        raise ValueError(f"`methods` must be among {tuple(METHODS)}, got {unknown}.")
+        known = tuple(dict.fromkeys((*METHODS, *modalities)))
+        raise ValueError(f"`methods` must be among {known}, got {unknown}. The clips have {', '.join(modalities)}.")
+    for method in methods:
+        find_method(method, modalities)
 
 
-def _scorable(modality_mask: torch.Tensor, method: str) -> torch.Tensor:
-    return modality_mask.any(dim=1) if method == FUSED else METHODS[method].covers(modality_mask)
+def _is_fused(embeddings: Embeddings, method: str) -> bool:
+    return method == FUSED and embeddings.fused_embeds is not None
+
+
+def _scorable(embeddings: Embeddings, modality_mask: torch.Tensor, method: str) -> torch.Tensor:
+    if _is_fused(embeddings, method):
+        return modality_mask.any(dim=1)
+    return find_method(method, embeddings.modalities).covers(modality_mask, embeddings.modalities)
 
 
 def _fused_scores(embeddings: Embeddings, queries: slice, clips: slice, mask: torch.Tensor) -> torch.Tensor:
@@ -78,9 +100,9 @@ def _fused_scores(embeddings: Embeddings, queries: slice, clips: slice, mask: to
     return scores.masked_fill(~mask.any(dim=1), -torch.inf)
 
 
-def pathways() -> tuple[str, ...]:
+def pathways(modalities: Sequence[str] = PAPER_MODALITIES) -> tuple[str, ...]:
     """Return the methods that read a single modality; joint scores are compared with the best of them."""
-    return tuple(name for name, method in METHODS.items() if method.is_pathway)
+    return tuple(name for name, method in _known(modalities).items() if method.is_pathway)
 
 
 def _blocks(
@@ -126,9 +148,9 @@ def rank_pairs(
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and which query describes which clip.
-        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, 3)`): the most that may be read of each clip. A
+        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, M)`): the most that may be read of each clip. A
             clip with nothing left cannot be scored by any method and ranks last.
-        methods (`Sequence[str]`): keys of `METHODS`.
+        methods (`Sequence[str]`): keys of `METHODS`, and modalities of the clips.
         directions (`Sequence[str]`): `"text_to_video"` ranks clips for each query, `"video_to_text"` queries for each
             clip that a query describes.
         max_pairs (`int`): scores held at once. Changes memory, not results.
@@ -143,7 +165,7 @@ def rank_pairs(
         ValueError: a method is unknown or lacks what it needs, or an embedding that counts is not finite.
     """
     embeddings.check_finite()
-    check_methods([name for name in methods if name != FUSED or embeddings.fused_embeds is None])
+    check_methods([name for name in methods if not _is_fused(embeddings, name)], embeddings.modalities)
     if max_pairs < 1:
         raise ValueError(f"`max_pairs` must be at least 1, got {max_pairs}.")
     pairs, size = embeddings.pairs, (len(embeddings.query_ids), len(embeddings.clip_ids))
@@ -167,16 +189,18 @@ def rank_pairs(
                 embeddings.modality_embeds[clips],
                 embeddings.modality_mask[clips],
                 concat_embeds,
+                embeddings.modalities,
                 **score_options,
             )
             for key, mask in distinct.items():
                 shown = every.masked(mask[clips])
                 for method in methods:
-                    is_directed, scores = method != FUSED and METHODS[method].directed, None
+                    is_fused, scores = _is_fused(embeddings, method), None
+                    is_directed = not is_fused and find_method(method, embeddings.modalities).directed
                     for direction in block_directions:
                         if is_directed:
                             scores = shown.with_options(direction=direction).scores(method)
-                        elif scores is None and method == FUSED:
+                        elif scores is None and is_fused:
                             scores = _fused_scores(embeddings, queries, clips, mask)
                         elif scores is None:
                             scores = shown.scores(method)
@@ -193,12 +217,12 @@ def relevant_weights(
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and pairs.
-        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what of each clip may be read.
+        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what of each clip may be read.
         query_temperature (`float`): tau_w of Eq. 2.
         score_options: of [`~modeling_scalar.scores_scalar.retrieval_scores`]; those that weights depend on count.
 
     Returns:
-        `torch.FloatTensor` of shape `(pairs, 3)`: sums to 1, 0 where absent.
+        `torch.FloatTensor` of shape `(pairs, M)`: sums to 1, 0 where absent.
     """
     calibration = {name: value for name, value in score_options.items() if name in CALIBRATION}
     return torch.cat(
@@ -232,26 +256,25 @@ def _rate_entry(
     score_options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What was measured at one masking rate, as result files hold it."""
+    names, singles = embeddings.modalities, pathways(embeddings.modalities)
     methods = {
         method: _metrics(by_direction, embeddings.pairs)
-        | {"num_unscorable_clips": (~_scorable(modality_mask, method)).sum().item()}
+        | {"num_unscorable_clips": (~_scorable(embeddings, modality_mask, method)).sum().item()}
         for method, by_direction in ranks.items()
     }
     recalls = {method: entry["text_to_video_recall_at_1"] for method, entry in methods.items()}
-    best = max(pathways(), key=recalls.__getitem__)
+    best = max(singles, key=recalls.__getitem__)
     weights = relevant_weights(embeddings, modality_mask, **score_options)
-    decided = weights.argmax(1).bincount(minlength=len(MODALITIES))
+    decided = weights.argmax(1).bincount(minlength=len(names))
     return {
         "rate": float(rate),
         "num_masked_clips": (modality_mask != embeddings.modality_mask).any(dim=1).sum().item(),
-        "presence": dict(zip(MODALITIES, modality_mask.sum(dim=0).tolist(), strict=True)),
+        "presence": dict(zip(names, modality_mask.sum(dim=0).tolist(), strict=True)),
         "methods": methods,
         "best_pathway": {"method": best, "text_to_video_recall_at_1": recalls[best]},
-        "aggregation_gain": {
-            name: recall - recalls[best] for name, recall in recalls.items() if name not in pathways()
-        },
-        "mean_weight": dict(zip(MODALITIES, weights.double().mean(0).tolist(), strict=True)),
-        "decided": dict(zip(MODALITIES, decided.tolist(), strict=True)),
+        "aggregation_gain": {name: recall - recalls[best] for name, recall in recalls.items() if name not in singles},
+        "mean_weight": dict(zip(names, weights.double().mean(0).tolist(), strict=True)),
+        "decided": dict(zip(names, decided.tolist(), strict=True)),
     }
 
 
@@ -291,12 +314,12 @@ def evaluate_embeddings(
 
     The aggregation gain of a joint score is its text-to-video R@1 minus that of the strongest single pathway under the
     same masks (SCALAR, "Aggregation Gain"). The single pathways are therefore always measured, in `methods` or not; of
-    equally strong ones the first in the order of `MODALITIES` is named.
+    equally strong ones the first in the order of the modalities is named.
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and which query describes which clip. Class labels
             as queries make video-to-text recall the accuracy of classification as retrieval.
-        methods (`Sequence[str]`, *optional*): keys of `METHODS`; by default [`measurable_methods`].
+        methods (`Sequence[str]`, *optional*): keys of `METHODS`, and modalities; by default [`measurable_methods`].
         rates (`Sequence[float]`): fractions of clips that lose one modality; 0 is the plain protocol.
         mask_seed (`int`): seed of the masks.
         max_pairs (`int`), progress (`bool`): as in [`rank_pairs`].
@@ -307,14 +330,15 @@ def evaluate_embeddings(
         one entry per rate: `rate`, `num_masked_clips` (how many lost a modality), `presence` (how many clips have each
         modality left), `methods` (name to `text_to_video_*` and `video_to_text_*` metrics and
         `num_unscorable_clips`), `best_pathway`, `aggregation_gain` (joint method to points of R@1), `mean_weight` (of
-        each modality of the relevant clip under the scalar weights, over pairs; 0 where absent, so the three sum to 1)
+        each modality of the relevant clip under the scalar weights, over pairs; 0 where absent, so that all sum to 1)
         and `decided` (in how many pairs each modality has the largest weight).
 
     Raises:
-        ValueError: a method is unknown, a rate lies outside [0, 1], or an embedding that counts is not finite.
+        ValueError: a method is unknown or reads modalities that the clips do not have, a rate lies outside [0, 1], or
+            an embedding that counts is not finite.
     """
     methods = measurable_methods(embeddings) if methods is None else methods
-    methods = tuple(dict.fromkeys((*methods, *pathways())))
+    methods = tuple(dict.fromkeys((*methods, *pathways(embeddings.modalities))))
     masks = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
     ranks = rank_pairs(embeddings, masks, methods, max_pairs=max_pairs, progress=progress, **score_options)
     return _at_rates(embeddings, rates, mask_seed, masks, ranks, score_options)
@@ -339,28 +363,30 @@ def measure_first_stage(
             [`measurable_methods`].
 
     Returns:
-        What [`evaluate_embeddings`] returns, with `ladder`, one entry for each set of [`LADDER`] (SCALAR Table S5: a
-        clip that has none of the set ranks last, and `num_unscorable_clips` says how many those are); `differences`
-        of [`recall_differences`] to the best pathway and some joint scores; and `kinds` of [`recalls_by_kind`] if
-        queries have kinds. Then the table of [`queries_of`], with a column `kind` in that case.
+        What [`evaluate_embeddings`] returns, with `ladder`, one entry for each set of
+        [`~eval.protocol.missing.ladder`] (SCALAR Table S5: a clip that has none of the set ranks last, and
+        `num_unscorable_clips` says how many those are); `differences` of [`recall_differences`] to the best pathway
+        and some joint scores; and `kinds` of [`recalls_by_kind`] if queries have kinds. Then the table of
+        [`queries_of`], with a column `kind` in that case.
 
     Raises:
         ValueError: as in [`evaluate_embeddings`].
     """
     methods = measurable_methods(embeddings) if methods is None else methods
     fused = () if embeddings.fused_embeds is None else (FUSED,)
-    methods = tuple(dict.fromkeys((method, *fused, *methods, *pathways())))
+    singles = pathways(embeddings.modalities)
+    methods = tuple(dict.fromkeys((method, *fused, *methods, *singles)))
     at_rates = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
     steps = ladder_masks(embeddings.modality_mask)
     ranks = rank_pairs(embeddings, [*at_rates, *steps], methods, progress=progress, **score_options)
     ranks, of_steps = ranks[: len(at_rates)], ranks[len(at_rates) :]
     measured = _at_rates(embeddings, rates, mask_seed, at_rates, ranks, score_options)
-    is_joint = any(name not in pathways() for name in methods)
+    is_joint, sets = any(name not in singles for name in methods), ladder(embeddings.modalities)
     measured["ladder"] = [
-        _ladder_entry(embeddings, *step) for step in zip(LADDER, steps, of_steps, strict=True) if is_joint
+        _ladder_entry(embeddings, *step) for step in zip(sets, steps, of_steps, strict=True) if is_joint
     ]
     queries = queries_of(embeddings, of_steps[-1], **score_options)
-    best = max(pathways(), key=lambda name: queries[f"rank_{name}"].count(1))
+    best = max(singles, key=lambda name: queries[f"rank_{name}"].count(1))
     compared = [name for name in (*fused, *_COMPARED) if name in methods]
     measured["differences"] = recall_differences(queries, method, [*compared, best])
     if any(kinds := embeddings.kinds()):
@@ -374,12 +400,13 @@ def _ladder_entry(
 ) -> dict[str, Any]:
     """R@1 of joint scores with one set of modalities for the whole gallery; `None` where a score is defined for no
     clip, as areas are not with the video alone."""
+    singles = pathways(embeddings.modalities)
     recalls = {
         method: retrieval_metrics(by_direction["text_to_video"], embeddings.pairs[:, 0])["recall_at_1"]
-        if _scorable(modality_mask, method).any()
+        if _scorable(embeddings, modality_mask, method).any()
         else None
         for method, by_direction in ranks.items()
-        if method not in pathways()
+        if method not in singles
     }
     lost = (~modality_mask.any(1)).sum().item()
     return {"modalities": list(modalities), "num_unscorable_clips": lost, "text_to_video_recall_at_1": recalls}
@@ -396,8 +423,8 @@ def queries_of(embeddings: Embeddings, ranks: Ranks, **score_options: Any) -> di
 
     Returns:
         `dict` of columns with one entry per query: `query_id`, `caption`, `clip_id` (the clip it describes, the
-        first of several), `weight_video`, `weight_audio`, `weight_subtitle` (of that clip for this query), `decided`
-        (the modality of the largest weight), and `rank_<method>` (of the best-ranked clip that the query describes).
+        first of several), `weight_<modality>` of each modality (of that clip for this query), `decided` (the modality
+        of the largest weight), and `rank_<method>` (of the best-ranked clip that the query describes).
     """
     queries = embeddings.pairs[:, 0]
     first = torch.full((len(embeddings.query_ids),), len(queries)).scatter_reduce_(
@@ -408,8 +435,8 @@ def queries_of(embeddings: Embeddings, ranks: Ranks, **score_options: Any) -> di
         "query_id": embeddings.query_ids,
         "caption": embeddings.captions,
         "clip_id": [embeddings.clip_ids[row] for row in embeddings.pairs[first, 1].tolist()],
-        **{f"weight_{name}": column.tolist() for name, column in zip(MODALITIES, weights.T, strict=True)},
-        "decided": [MODALITIES[index] for index in weights.argmax(1).tolist()],
+        **{f"weight_{name}": column.tolist() for name, column in zip(embeddings.modalities, weights.T, strict=True)},
+        "decided": [embeddings.modalities[index] for index in weights.argmax(1).tolist()],
         **{
             f"rank_{method}": first_ranks(by_direction["text_to_video"], queries).tolist()
             for method, by_direction in ranks.items()
@@ -461,7 +488,6 @@ def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict
 
 
 __all__ = [
-    "FUSED",
     "TIE_RULE",
     "Ranks",
     "check_methods",

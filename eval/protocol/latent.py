@@ -12,10 +12,9 @@ from sklearn.metrics import silhouette_samples
 from torch.nn import functional as F
 
 from eval.embedding.embeddings import Embeddings
-from modeling_scalar.configuration_scalar import MODALITIES
 
 CENTROID_MODALITIES = ("video", "audio")
-"""The modalities of a class centroid in the paper."""
+"""The modalities of a class centroid in the paper, which a gallery must have both."""
 
 
 def has_classes(embeddings: Embeddings) -> bool:
@@ -30,8 +29,10 @@ def clips_of(embeddings: Embeddings, query: int) -> torch.LongTensor:
 
 
 def _text_centroid_cosine(embeddings: Embeddings, query: int) -> float | None:
+    if not {*CENTROID_MODALITIES} <= {*embeddings.modalities}:
+        return None
     clips = clips_of(embeddings, query)
-    columns = [MODALITIES.index(name) for name in CENTROID_MODALITIES]
+    columns = [embeddings.modalities.index(name) for name in CENTROID_MODALITIES]
     present = embeddings.modality_embeds[clips][:, columns][embeddings.modality_mask[clips][:, columns]]
     if not len(present):
         return None
@@ -73,8 +74,8 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
         `dict` or `None` where the queries are not classes (see [`has_classes`]) or have several vectors each:
         `num_classes`; `text_centroid_cosine` (-1 to 1); `silhouette`, by modality (-1 to 1); and `classes`, for each
         class its `label`, `num_clips`, `text_centroid_cosine` and `silhouette`. What is undefined, for a class or for
-        the whole set, is `None`: the cosine without any video or audio, a silhouette with fewer than two clips of the
-        class or two such classes.
+        the whole set, is `None`: the cosine without any video or audio, or where clips can have only one of these; a
+        silhouette with fewer than two clips of the class or two such classes.
 
     Raises:
         ValueError: an embedding that counts is not finite.
@@ -82,7 +83,8 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
     if not has_classes(embeddings) or embeddings.text_embeds.ndim > 2:
         return None
     embeddings.check_finite()
-    silhouettes = {name: _class_silhouettes(embeddings, column) for column, name in enumerate(MODALITIES)}
+    names = embeddings.modalities
+    silhouettes = {name: _class_silhouettes(embeddings, column) for column, name in enumerate(names)}
     classes = [
         {
             "label": label,
@@ -95,7 +97,7 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
     return {
         "num_classes": len(classes),
         "text_centroid_cosine": _mean([entry["text_centroid_cosine"] for entry in classes]),
-        "silhouette": {name: _mean([entry["silhouette"][name] for entry in classes]) for name in MODALITIES},
+        "silhouette": {name: _mean([entry["silhouette"][name] for entry in classes]) for name in names},
         "classes": classes,
     }
 

