@@ -17,7 +17,10 @@ _NAME_WIDTH = 72
 _SHOWN = 50  # hits that a notebook or a prompt shows of more
 _COPIES = 5  # that are named of more
 _UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed"}
+_PER_LINE = 4  # weights
 _COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # seen on white and on black
+# Of other modalities in their order, each as far as can be from those before it with every kind of colour vision.
+_FURTHER = ("#9600ff", "#c30f2d", "#9678ff", "#b41e87", "#f03c69", "#ff1ec3", "#a50fc3", "#e1693c")
 _NUMBERS = dict.fromkeys(("", "score", "match"), ' class="n"')  # columns, by their heads
 _STYLE = """\
 .scalar-hits { font: 13px/1.5 system-ui, sans-serif; max-width: 60rem; margin: .3rem 0 .9rem; overflow-x: auto; }
@@ -85,9 +88,14 @@ def _encoding() -> str:
     return getattr(sys.stdout, "encoding", None) or "ascii"
 
 
-def _weights_line(hit: Hit, encoding: str) -> str:
+def _color_of(modality: str, modalities: Iterable[str]) -> str:
+    further = [name for name in modalities if name not in _COLORS]
+    return _COLORS.get(modality) or _FURTHER[further.index(modality) % len(_FURTHER)]
+
+
+def _weights_lines(hit: Hit, encoding: str) -> list[str]:
     if hit.weights is None:
-        return "  ".join(f"{name} present" for name, here in hit.presence.items() if here)
+        return _in_lines([f"{name} present" for name, here in hit.presence.items() if here])
     full, rest, dash = ("█", "░", "–") if _can_print("█░–", encoding) else ("#", ".", "-")
     parts = []
     for name, weight in hit.weights.items():
@@ -96,7 +104,11 @@ def _weights_line(hit: Hit, encoding: str) -> str:
             continue
         filled = round(weight * _BAR_WIDTH)
         parts.append(f"{name} {full * filled}{rest * (_BAR_WIDTH - filled)} {weight:.2f}")
-    return "  ".join(parts)
+    return _in_lines(parts)
+
+
+def _in_lines(parts: Sequence[str]) -> list[str]:
+    return ["  ".join(parts[place : place + _PER_LINE]) for place in range(0, len(parts), _PER_LINE)]
 
 
 class Hits(list):
@@ -211,7 +223,7 @@ class Hits(list):
         for hit in self[:most]:
             match = "" if hit.match is None else f"  match {hit.match:+.2f}"
             lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
-            lines.append(f"     {_weights_line(hit, encoding)}")
+            lines += [f"     {line}" for line in _weights_lines(hit, encoding)]
             if hit.copies:
                 lines.append(f"     {self.copies_told(hit)}")
         more = len(self) - len(self[:most])
@@ -293,7 +305,7 @@ def _weight_cell(hit: Hit, name: str) -> str:
     if hit.weights is None:
         return '<td class="w">present</td>'
     weight = hit.weights[name]
-    bar = f'<i style="width: {100 * weight:.0f}%; background: {_COLORS[name]}"></i>'
+    bar = f'<i style="width: {100 * weight:.0f}%; background: {_color_of(name, hit.presence)}"></i>'
     return f'<td class="w"><span class="bar">{bar}</span>{weight:.2f}</td>'
 
 

@@ -10,18 +10,19 @@ from types import SimpleNamespace
 import pytest
 
 from gallery.filters import Filter
-from gallery.hits import Certainty, Hit, Hits, Results, remarks_of
+from gallery.hits import _COLORS, _FURTHER, Certainty, Hit, Hits, Results, remarks_of
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
+from tests.colours import least_difference
 from tests.gallery.conftest import make_clips, make_queries, write
 
 CHROMIUM = Path("/usr/bin/chromium")
 ODD = '/v/<b onload=x>&amp; "odd" \x1b[31m\u202e.mp4'
 
 
-def hit(rank, name, weights=(0.73, 0.27, 0.0), presence=(True, True, False), match=None, score=0.5):
-    weights = None if weights is None else dict(zip(MODALITIES, weights, strict=True))
-    return Hit(rank, name, score, weights, dict(zip(MODALITIES, presence, strict=True)), match)
+def hit(rank, name, weights=(0.73, 0.27, 0.0), presence=(True, True, False), match=None, score=0.5, names=MODALITIES):
+    weights = None if weights is None else dict(zip(names, weights, strict=True))
+    return Hit(rank, name, score, weights, dict(zip(names, presence, strict=True)), match)
 
 
 def make_hits(*names, **options):
@@ -61,6 +62,24 @@ def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
         "     video ██████░░ 0.73  audio ██░░░░░░ 0.27  subtitle – absent",
         "Exact among 1,000 clips: 14 scored in full, the others proved to be below the best.",
     ]  # fmt: skip
+
+
+def test_any_modalities_are_shown_by_name_four_to_a_line_each_in_a_colour_of_its_own():
+    names, weights = ("title", "video", "screen", "audio", "field_notes", "fused"), (0.5, 0.25, 0, 0.125, 0.125, 0)
+    (one,) = hits = Hits([hit(1, "clip", weights, (True, True, False, True, True, True), names=names)], 1, 1)
+    assert str(hits).splitlines()[1:3] == [
+        "     title ████░░░░ 0.50  video ██░░░░░░ 0.25  screen – absent  audio █░░░░░░░ 0.12",
+        "     field_notes █░░░░░░░ 0.12  fused ░░░░░░░░ 0.00",
+    ]
+    assert str(Hits([replace(one, weights=None)], 1, 1)).splitlines()[2] == "     fused present"
+    read = Page(hits._repr_html_())
+    bars = [re.search("#.{6}", attributes["style"])[0] for tag, attributes in read.elements if tag == "i"]
+    assert bars == [_FURTHER[0], _COLORS["video"], _COLORS["audio"], _FURTHER[2], _FURTHER[3]]
+    assert read.texts[read.texts.index("clip") + 1 :][: len(names)] == list(names)
+
+
+def test_colours_of_eight_modalities_are_told_apart_with_every_colour_vision():
+    assert least_difference([*_COLORS.values(), *_FURTHER[:5]]) > 9 and least_difference(_FURTHER) > 15
 
 
 def test_the_second_stage_and_scores_without_weights_are_shown():

@@ -3,6 +3,7 @@
 import threading
 import time
 import zlib
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from torch.nn.functional import normalize
 from transformers import BatchFeature
 
 from gallery.decoding import SandboxedReader
+from gallery.described import modalities_told
 from gallery.gallery import GalleryWriter
 from modeling_scalar.processing_scalar import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
@@ -104,9 +106,18 @@ class WordModel:
             return SimpleNamespace(pooler_output=torch.stack(vectors)[-len(input_ids) :])
 
 
-def vectors_of(name: str) -> torch.Tensor:
+def vectors_of(name: str, modalities: Sequence[str] = MODALITIES) -> torch.Tensor:
     """Of a clip of the gallery, by the name of its file."""
-    return torch.stack([vector(f"{name} {modality}") for modality in ("video", "audio", "subtitle")])
+    return torch.stack([vector(f"{name} {modality}") for modality in modalities])
+
+
+def presence_of(name: str, modalities: Sequence[str] = MODALITIES) -> list[bool]:
+    """What a clip of the gallery has, by the name of its file; of further modalities one or another."""
+    known = dict(zip(MODALITIES, PRESENCE.get(name, (True, True, False)), strict=True))
+    return [
+        known.get(modality, zlib.crc32(f"{name} {modality}".encode("utf-8", "surrogateescape")) % 4 > 0)
+        for modality in modalities
+    ]
 
 
 def write_gallery(
@@ -118,12 +129,15 @@ def write_gallery(
     for name, data in contents.items():
         (place / "clips" / name.partition("#")[0]).write_bytes(data)
     ids = [str(place / "clips" / name) for name in contents]
-    mask = torch.tensor([PRESENCE.get(name, (True, True, False)) for name in contents])
+    modalities = modalities_told(metadata)
+    mask = torch.tensor([presence_of(name, modalities) for name in contents])
     with GalleryWriter(place / "gallery", "float32") as writer:
         writer.metadata = {"model": "words", "fingerprint": "f" * 64, "query_temperature": 0.1}
         writer.metadata |= metadata | ({} if segment is None else {"segment": segment})
         problems = [["the subtitles are no text"] if name == "silent.webm" else [] for name in contents]
-        writer.put_clips(ids, torch.stack([vectors_of(name) for name in contents]), mask, problems=problems)
+        writer.put_clips(
+            ids, torch.stack([vectors_of(name, modalities) for name in contents]), mask, problems=problems
+        )
         writer.commit()
     return ids
 

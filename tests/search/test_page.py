@@ -19,6 +19,7 @@ from search.engine.collection import Collection
 from search.engine.push import push
 from search.service.app import PAGE
 from search.service.engine import _RETRY_SECONDS, EngineSource
+from tests.colours import least_difference
 from tests.media_corpus import media, tone, wav
 from tests.search.engines import EdgeServer
 from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
@@ -27,6 +28,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 ODD = next(name for name in PRESENCE if name.startswith("<b>"))
 WINDOWS = ["talk.webm#t=0,2", "talk.webm#t=2,4", "talk.webm#t=4"]
 LABELS = {"video": "Picture", "audio": "Sound", "subtitle": "Subtitles"}
+SIX = LABELS | {"title": "Title", "screen": "Words on screen", "field_notes": "Field notes"}
 
 
 @pytest.fixture(scope="module")
@@ -100,16 +102,16 @@ def shown(page):
     return page.locator(".hit .name").all_inner_texts()
 
 
-def told(hit, on=LABELS):
+def told(hit, on=SIX):
     """What the page says of the modalities of a hit."""
     lines = []
-    for name, label in LABELS.items():
+    for name, label in ((name, SIX[name]) for name in hit["presence"]):
         there = f"{label} {hit['weights'][name] * 100:.0f} %" if name in on else f"{label} not looked at"
         lines.append(there if hit["presence"][name] else f"no {label.lower()}")
     return lines
 
 
-def check(page, hits, on=LABELS):
+def check(page, hits, on=SIX):
     assert shown(page) == [hit["name"] for hit in hits]
     assert page.locator(".hit .rank").all_inner_texts() == [str(hit["rank"]) for hit in hits]
     assert page.locator(".hit .score").all_inner_texts() == [f"{hit['score']:.3f}" for hit in hits]
@@ -120,7 +122,9 @@ def check(page, hits, on=LABELS):
         assert card.locator(".scale").evaluate(mark) == pytest.approx(width * (1 + hit["score"]) / 2, abs=1)
         whole = card.locator(".bar").evaluate("bar => bar.clientWidth")
         for name, weight in hit["weights"].items():
-            width = card.locator(f".bar .{name}").evaluate("piece => piece.getBoundingClientRect().width")
+            width = card.locator(f".bar [data-modality={name}]").evaluate(
+                "piece => piece.getBoundingClientRect().width"
+            )
             assert width == pytest.approx(whole * weight, abs=6)  # gaps are between the pieces
 
 
@@ -634,6 +638,56 @@ def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(open_page,
         page.get_by_label("Hits").select_option("20")
         wait(page, "!busy && document.getElementById('note').hidden")
         assert shown(page) == [hit["name"] for hit in app.ask(query="a dog")]
+
+
+def test_colours_of_eight_modalities_are_told_apart_with_every_colour_vision():
+    text = PAGE.read_text(encoding="utf-8")
+    schemes = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colours = dict(re.findall(r"--([\w-]+): (#\w{6})\b", scheme))
+        further = [colours[f"further-{place}"] for place in range(8)]
+        assert least_difference([colours[name] for name in LABELS] + further[:5]) > 9
+        assert least_difference(further) > 15
+    for name in [*LABELS, *(f"further-{place}" for place in range(8))]:
+        assert text.count(f"--{name}: #") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+def test_any_modalities_are_named_switched_filtered_and_weighed(open_page, tmp_path, width):
+    with served(tmp_path, metadata={"modalities": list(SIX)}) as (address, app):
+        page = open_page(address, viewport={"width": width, "height": 800})
+        asked = []
+        page.on("request", lambda request: asked.append(request) if request.method == "POST" else None)
+        ask(page, "a dog")
+        check(page, app.ask(query="a dog"))
+        assert "modalities" not in asked[-1].post_data_json  # all of them
+        for label in ("subtitles", "title", "words on screen", "field notes"):
+            assert f" % with {label}" in page.locator("#counts").inner_text()
+        if width < 500:
+            page.get_by_text("Settings").click()
+        page.get_by_text("Filters").click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        colours = (
+            page.locator(".hit")
+            .first.locator(".weights li")
+            .evaluate_all("all => all.map(line => getComputedStyle(line).getPropertyValue('--part'))")
+        )
+        assert len(set(colours)) == len(SIX) and all(colours)
+        page.get_by_role("checkbox", name="Words on screen").uncheck()
+        settled(page)
+        on = [name for name in SIX if name != "screen"]
+        assert asked[-1].post_data_json["modalities"] == on
+        check(page, app.ask(query="a dog", modalities=on), on)
+        page.get_by_label("Field notes", exact=True).nth(1).select_option("no field notes")
+        settled(page)
+        wanted = {"modalities": on, "filter": {"lacks": ["field_notes"]}}
+        check(page, app.ask(query="a dog", **wanted), on)
+        page.reload()
+        settled(page)
+        check(page, app.ask(query="a dog", **wanted), on)
+        assert 0 < len(shown(page)) < len(PRESENCE)
 
 
 def test_every_control_has_a_name_and_every_id_is_there():
