@@ -220,8 +220,9 @@ def test_words_that_a_list_gave_are_not_replaced_by_those_of_the_file(place, tin
     (folder / "elsewhere.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n")
     with GalleryWriter(folder / "listed", "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "f" * 64}
-        given = dict(zip(files, ("given words", str(folder / "elsewhere.srt")), strict=True))
-        index_files(files, writer, reader, processor, subtitles=given)
+        words = ("given words", str(folder / "elsewhere.srt"))
+        given = {path: {"subtitle": said} for path, said in zip(files, words, strict=True)}
+        index_files(files, writer, reader, processor, texts=given)
     gallery = open_gallery(folder, reader, processor, "listed")
     hits = gallery.search("low", 7, rerank=7)
     assert len(hits) == 2 and all(hit.presence["subtitle"] and hit.match is None for hit in hits)
