@@ -22,7 +22,7 @@ _FILES = {
     "processing_joint_scalar": ("ScalarJointProcessor",),
     "processing_scalar": ("FROM_VIDEO", "Clip", "ScalarProcessor"),
     "retrieval_scalar": ("ScalarOutput",),
-    "scores_scalar": ("query_weights", "register_method", "retrieval_scores"),
+    "scores_scalar": ("kind_of", "query_weights", "register_method", "retrieval_scores"),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
 

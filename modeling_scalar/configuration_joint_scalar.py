@@ -1,6 +1,7 @@
 """Configuration of a model on one joint encoder, and what is known of the families of such encoders."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from huggingface_hub.dataclasses import strict
@@ -47,6 +48,18 @@ FAMILIES = {
 """The families that [`ScalarJointModel`] computes, by the `model_type` of the encoder."""
 
 
+def check_modalities(modalities: Sequence[str]) -> None:
+    """Raise a ValueError unless these are different names that modalities can have, not `"fused"` alone."""
+    are_names = not isinstance(modalities, str) and all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in modalities)
+    if not are_names or not modalities or "text" in modalities or len(set(modalities)) < len(modalities):
+        raise ValueError(
+            "`modalities` must be different names of small letters, digits and underscores, a letter first, none of "
+            f'them "text", which is the query, got {modalities!r}.'
+        )
+    if list(modalities) == ["fused"]:
+        raise ValueError('"fused" is made of other modalities: name these too, `["video", "audio", "fused"]` say.')
+
+
 @strict
 class ScalarJointConfig(PreTrainedConfig):
     """Configuration of [`ScalarJointModel`]: one encoder of texts, pictures and sound, and how clips are scored.
@@ -54,7 +67,10 @@ class ScalarJointConfig(PreTrainedConfig):
     Args:
         backbone_config (`PreTrainedConfig` or `dict`, *optional*): of the encoder, one of [`FAMILIES`]. `None` for
             encoders that another library holds (`ScalarSentenceModel`).
-        modalities (`list[str]`): what is embedded of a clip; the rest is absent, whatever a clip has.
+        modalities (`list[str]`): what is embedded of a clip, in the order of the axis M of embeddings `(batch, M,
+            dim)`, masks `(batch, M)` and weights. Any different names of small letters, digits and `_` but `"text"`,
+            which is the query: `"video"`, `"audio"`, `"fused"`, the encoder's one vector of all the others that a clip
+            has, and texts, which all other names are; see [`~scores_scalar.kind_of`].
         projection_dim (`int`): dimension D of the shared space: the encoder's, or fewer of its first components
             (Matryoshka), which only some encoders are trained for.
         aggregation (`str`), query_temperature (`float`), modality_scale, modality_offset (`list[float]`, *optional*),
@@ -93,11 +109,8 @@ class ScalarJointConfig(PreTrainedConfig):
 
     def validate_joint(self) -> None:
         """Check the relations between fields on which the model relies."""
+        check_modalities(self.modalities)
         check_weighing(self)
-        if not self.modalities or list(self.modalities) != [n for n in MODALITIES if n in self.modalities]:
-            raise ValueError(
-                f"`modalities` must be some of {MODALITIES}, each once and in this order, got {self.modalities!r}."
-            )
         if self.backbone_config is None:
             return
         family = FAMILIES.get(self.backbone_config.model_type)
@@ -144,4 +157,4 @@ def check_fields(config: ScalarConfig | ScalarJointConfig, changes: Iterable[str
 
 ScalarJointConfig.register_for_auto_class()
 
-__all__ = ["FAMILIES", "JointFamily", "ScalarJointConfig", "check_fields", "encoder_width"]
+__all__ = ["FAMILIES", "JointFamily", "ScalarJointConfig", "check_fields", "check_modalities", "encoder_width"]

@@ -12,13 +12,10 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-MODALITIES = ("video", "audio", "subtitle")
-"""The paper's modalities: the default of `modalities`, and the columns of galleries and benchmarks."""
+from .scores_scalar import PAPER_MODALITIES as MODALITIES
+from .scores_scalar import ScoreOptions, check_calibration
 
 POOLINGS = ("cls", "mean", "pooler")
-
-_TINY = 2.0**-126  # the least number of float32 by which dividing stays finite
-_LARGEST = 1e6  # of scales and offsets: cosines times more lose all digits beside each other
 
 # Towers whose first token is an ordinary patch: pooling "cls" would silently embed one corner of the input.
 _WITHOUT_CLASS_TOKEN = {
@@ -38,15 +35,8 @@ def in_package(name: str) -> ModuleType:
 
 def check_weighing(config: PreTrainedConfig) -> None:
     """Raise a ValueError unless the numbers that weigh modalities are in range, and there is one for each modality."""
-    if not config.query_temperature >= _TINY:
-        raise ValueError(f"`query_temperature` must be positive in float32, got {config.query_temperature!r}.")
-    for name, kind, lowest in (
-        ("modality_scale", "finite numbers above 0", _TINY),
-        ("modality_offset", "finite numbers", -_LARGEST),
-    ):
-        values, number = getattr(config, name), len(MODALITIES)
-        if values is not None and not (len(values) == number and all(lowest <= value <= _LARGEST for value in values)):
-            raise ValueError(f"`{name}` must be {number} {kind}, one for each of {MODALITIES}, got {values!r:.80}.")
+    ScoreOptions(config.query_temperature)
+    check_calibration(config.modality_scale, config.modality_offset, config.modalities)
 
 
 @strict
