@@ -5,7 +5,7 @@ those of Sentence Transformers beside them.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoFeatureExtractor, AutoT
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
 from .checking import check_counts, check_shapes, check_vocabulary, shapes_of, weight_files
-from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, encoder_width
+from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, check_modalities, encoder_width
 from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .model_identity import ENCODERS, PE_AV, SENTENCE_TRANSFORMERS, ModelIdentity, identify
@@ -39,13 +39,6 @@ def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) 
     return encoder
 
 
-def _check_modalities(modalities: Iterable[str]) -> list[str]:
-    modalities = list(modalities)
-    if not modalities or (unknown := [name for name in modalities if name not in MODALITIES]):
-        raise ValueError(f"`modalities` must be some of {MODALITIES}, got {unknown if modalities else modalities}.")
-    return [name for name in MODALITIES if name in modalities]
-
-
 def model_from_joint_encoder(
     name_or_path: str | os.PathLike | ModelIdentity,
     modalities: Sequence[str] = MODALITIES,
@@ -59,7 +52,8 @@ def model_from_joint_encoder(
     Raises:
         ValueError: it is no joint encoder, lacks weights, or cannot compute in `dtype`.
     """
-    encoder, modalities = _encoder_of(name_or_path, revision), _check_modalities(modalities)
+    encoder = _encoder_of(name_or_path, revision)
+    check_modalities(modalities)
     check_fields(ScalarJointConfig(), config_kwargs)
     if encoder.encoder == PE_AV:
         from .pe_av import ScalarPeAvModel
@@ -164,7 +158,7 @@ def _prompts(encoder: ModelIdentity, settings: Mapping[str, Any], tokenizer: Any
     prompts["media_prompt"] = media.pop()
     first = tokenizer.bos_token or _SENTINEL
     adds = not all(prompt.startswith(first) for prompt in prompts.values())
-    parts["subtitle"] = text
+    parts["text"] = text
     mixes = [names for size in (2, 3) for names in combinations(parts, size)]
     fused = {mix_name(names): _rendered(tokenizer, document, {name: parts[name] for name in names}) for names in mixes}
     return prompts | {"add_special_tokens": adds, "fused_prompts": fused}
@@ -182,7 +176,8 @@ def processor_from_joint_encoder(
     Raises:
         ValueError: it is no joint encoder, or a setting is out of its range.
     """
-    encoder, modalities = _encoder_of(name_or_path, revision), _check_modalities(modalities)
+    encoder = _encoder_of(name_or_path, revision)
+    check_modalities(modalities)
     if encoder.encoder == PE_AV:
         from .pe_av import ScalarPeAvProcessor
 
@@ -240,7 +235,7 @@ def check_joint_processor(processor: ScalarJointProcessor, config: ScalarJointCo
     ):
         if getattr(part, setting) > most:
             wrong.append(f"`{setting}={getattr(part, setting)}`")
-    if set(processor.modalities) - set(config.modalities):
+    if list(processor.modalities) != list(config.modalities):
         wrong.append(f"`modalities={processor.modalities}`")
     if wrong:
         raise ValueError(

@@ -24,7 +24,7 @@ from .checking import (
     weight_files,
 )
 from .configuration_joint_scalar import ScalarJointConfig, check_fields
-from .configuration_scalar import MODALITIES, ScalarConfig
+from .configuration_scalar import ScalarConfig
 from .devices import default_dtype
 from .joint_encoders import (
     check_joint_processor,
@@ -47,9 +47,9 @@ _KINDS = {
 _PROCESSORS = {processor.__name__ for _, processor in _KINDS.values()}
 
 # Modules that a run may add to its base, by its configuration; nothing else may be missing in a base's weights.
-# Concatenation heads are not among them: no loss trains them, so new ones would stay random.
-_HEADS = tuple(f"{name}_head" for name in ("text", *MODALITIES))  # of a joint encoder
-_ADDED_MODULES = ("hyperbolic", "logit_scale", *_HEADS)
+# Concatenation heads are not among them: no loss trains them, so new ones would stay random. The heads of a joint
+# encoder are, which end with `_head` whatever its modalities are called.
+_ADDED_MODULES = ("hyperbolic", "logit_scale")
 _OPTIONAL_MODULES = (*_ADDED_MODULES, "concat_projections")  # a configuration can leave them aside
 _PROCESSOR_FILES = (PROCESSOR_NAME, "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json")
 # What a processor may make of one clip, far beyond what is sensible: more would fill the memory.
@@ -128,20 +128,21 @@ def _load_weights(
     base: ModelIdentity,
     config: ScalarConfig | ScalarJointConfig,
     shapes: dict[str, tuple[int, ...]],
-    added: tuple[str, ...],
+    may_add: bool,
     options: dict,
 ) -> ScalarRetrievalModel:
     name, (kind, _) = base.name, _KINDS[config.model_type]
+    heads = ("_head",) if kind is ScalarJointModel else ()
     with _told_of(name, "A model with the configuration of"), torch.device("meta"):
         check_shapes(kind(config), in_backbone(shapes) if kind is ScalarJointModel else shapes, name)
     options = {"revision": base.revision or "main", "use_safetensors": True, "output_loading_info": True} | options
     with _without_report():
         model, info = kind.from_pretrained(name, config=config, **options)
     for keys, allowed, told in (
-        (info["missing_keys"], added, "lacks {} weights of the model"),
-        (info["unexpected_keys"], _OPTIONAL_MODULES, "holds {} weights that its config.json does not know"),
+        (info["missing_keys"], (*_ADDED_MODULES, *heads) if may_add else (), "lacks {} weights of the model"),
+        (info["unexpected_keys"], (*_OPTIONAL_MODULES, *heads), "holds {} weights that its config.json does not know"),
     ):
-        wrong = sorted(key for key in keys if key.split(".")[0] not in allowed)
+        wrong = sorted(key for key in keys if not key.split(".")[0].endswith(allowed))
         if wrong:
             raise ValueError(
                 f"{name} {told.format(len(wrong))}, such as {wrong[:3]}. Give the configuration that belongs to the "
@@ -298,9 +299,11 @@ def load_model(
         configured = base if identity.file(CONFIG_NAME) is None else identity
         config = load_config(configured, config_overrides, len(shapes))
         processor = load_processor(name)
+        if "modalities" in config_overrides:
+            processor.modalities = list(config.modalities)
         _check_processor(processor, config, name)
-        added = _ADDED_MODULES if config_overrides or identity.adapter is not None else ()
-        model = _load_weights(base, config, shapes, added, options)
+        may_add = bool(config_overrides) or identity.adapter is not None
+        model = _load_weights(base, config, shapes, may_add, options)
         if identity.adapter is not None:
             _load_adapter(model, name, identity.adapter)
         check_finite(model, name)

@@ -335,8 +335,7 @@ class MediaReader:
         """Read the first text track inside a media file as `read_subtitle` does a file; `None` if it has none."""
         _refuse(window)
         with open_media(path) as container:
-            stream = text_stream(container)
-            if stream is None:
+            if (stream := text_stream(container)) is None:
                 return None
             select(container, stream)
             events = track_lines(path, stream, container.demux(stream))

@@ -229,8 +229,7 @@ class BeatsModel(BeatsPreTrainedModel):
             ValueError: the shape does not fit the patches.
             TypeError: an unknown keyword argument.
         """
-        unknown = [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]
-        if unknown:
+        if unknown := [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]:
             raise TypeError(f"BeatsModel.forward() got unexpected keyword arguments {unknown}.")
         patch = self.config.patch_size
         shape = tuple(input_features.shape)

@@ -13,8 +13,8 @@ and the cross-encoder would all have to be optional there, and saved models of t
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -26,15 +26,15 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
 from .configuration_scalar import MODALITIES
 from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, check_mask
-from .scores_scalar import unit
+from .scores_scalar import kind_of, unit
 
 _FLAGS = ("output_hidden_states", "output_attentions", "return_dict")
-_FUSED = ("fused_input_ids", "fused_attention_mask")  # the sequences in which several modalities stand
 
 
 class ScalarJointInputs(TypedDict, total=False):
     """
-    What clips are made of, one row per clip; what no clip has is None or left out.
+    What clips are made of, one row per clip; what no clip has is None or left out. Of texts the keys are those of
+    subtitles with the name of the modality in their place, `title_input_ids` say.
 
     Args:
         pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, patches, values)`), video_position_ids
@@ -46,11 +46,13 @@ class ScalarJointInputs(TypedDict, total=False):
             shape `(batch, time)`): the spectrogram, and what of it is sound.
         audio_input_ids, audio_attention_mask (`torch.LongTensor` of shape `(batch, length)`): as for the video.
         subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): as for queries.
+        fused_input_ids, fused_attention_mask (`torch.LongTensor` of shape `(batch, length)`): the sequence that all of
+            a clip stands in, of clips with several modalities.
         video_soft_tokens, audio_soft_tokens (`torch.FloatTensor` of shape `(batch, tokens, hidden)`): what the tower
             gives in place of the placeholders, of [`ScalarJointModel.get_tower_features`], instead of its input; those
             of a row come first, zeros after them.
-        video_pooled, audio_pooled, subtitle_pooled (`torch.FloatTensor` of shape `(batch, dim)`): vectors of the
-            encoder that were stored, instead of all else of the modality. The heads alone are computed.
+        video_pooled, audio_pooled, subtitle_pooled, fused_pooled (`torch.FloatTensor` of shape `(batch, dim)`):
+            vectors of the encoder that were stored, instead of all else of the modality. The heads alone are computed.
     """
 
     pixel_values_videos: torch.Tensor | None
@@ -63,17 +65,19 @@ class ScalarJointInputs(TypedDict, total=False):
     audio_attention_mask: torch.Tensor | None
     subtitle_input_ids: torch.Tensor | None
     subtitle_attention_mask: torch.Tensor | None
+    fused_input_ids: torch.Tensor | None
+    fused_attention_mask: torch.Tensor | None
     video_soft_tokens: torch.Tensor | None
     audio_soft_tokens: torch.Tensor | None
     video_pooled: torch.Tensor | None
     audio_pooled: torch.Tensor | None
     subtitle_pooled: torch.Tensor | None
+    fused_pooled: torch.Tensor | None
 
 
-_INPUTS = {
-    "video": ("pixel_values_videos", "video_position_ids", "video_input_ids", "video_attention_mask"),
-    "audio": ("input_features", "input_features_mask", "audio_input_ids", "audio_attention_mask"),
-    "subtitle": ("subtitle_input_ids", "subtitle_attention_mask"),
+_OF_TOWERS = {
+    "video": ("pixel_values_videos", "video_position_ids"),
+    "audio": ("input_features", "input_features_mask"),
 }
 
 
@@ -97,14 +101,12 @@ class JointEncoderModel(ScalarRetrievalModel):
     """
 
     config_class = ScalarJointConfig
-    inputs_of: Mapping[str, tuple[str, ...]] = _INPUTS
-    """The arguments that each modality needs."""
     can_fuse = False
     """Whether the encoder takes several modalities at once; see `get_fused_features`."""
 
     @abstractmethod
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
-        """Embed queries: as `pooler_output` `(queries, dim)`, or `(queries, 3, dim)` if each modality has its own."""
+        """Embed queries: as `pooler_output` `(queries, dim)`, or `(queries, M, dim)` if each modality has its own."""
 
     @abstractmethod
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -113,6 +115,10 @@ class JointEncoderModel(ScalarRetrievalModel):
     def encode_fused(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed several modalities of clips that have all of them into one vector each: `(rows, dim)`."""
         raise ValueError("This encoder takes one modality at a time, and so has no fused vector.")
+
+    def inputs_of(self, name: str) -> tuple[str, ...]:
+        """Return the arguments that a modality needs: of a text, and of what is fused, the tokens."""
+        return f"{name}_input_ids", f"{name}_attention_mask"
 
     def stored_inputs(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Return what can be given in place of [`inputs_of`] a modality, where it was computed before."""
@@ -186,13 +192,18 @@ class JointEncoderModel(ScalarRetrievalModel):
         output.pooler_output = self.project("text", output.pooler_output)
         return output
 
-    def _given(self, inputs: ScalarJointInputs) -> tuple[dict[str, tuple[str, ...]], int, torch.device]:
+    def _given(
+        self, inputs: ScalarJointInputs, names: Sequence[str]
+    ) -> tuple[dict[str, tuple[str, ...]], int, torch.device]:
         """Check the inputs of clips against each other; return those of each modality, and their rows' place."""
-        choices = {name: (*self.stored_inputs(name), self.inputs_of[name]) for name in MODALITIES}
+        choices = {name: (*self.stored_inputs(name), self.inputs_of(name)) for name in names}
         known = sorted({key for sets in choices.values() for keys in sets for key in keys})
-        if unknown := sorted(set(inputs) - set(known)):
-            raise TypeError(f"Clips have no inputs {unknown}; expected some of {known}.")
         present = {key: value for key, value in inputs.items() if value is not None}
+        if unknown := sorted(set(present) - set(known)):
+            raise TypeError(
+                f"This model embeds {self.config.modalities} and got the unknown inputs {unknown}; expected some of "
+                f"{known}. Use the processor that was saved with it."
+            )
         given = {}
         for name, sets in choices.items():
             here = {key for keys in sets for key in keys if key in present}
@@ -204,16 +215,66 @@ class JointEncoderModel(ScalarRetrievalModel):
             if twice := sorted(here - set(given[name])):
                 raise ValueError(f"Give either {list(given[name])} of the {name}, or {twice}, not both.")
         if not given:
-            raise ValueError(f"Expected the inputs of at least one modality of {MODALITIES}, got none.")
-        if strange := [name for name in given if name not in self.config.modalities]:
-            raise ValueError(
-                f"This model embeds {list(self.config.modalities)}, got the inputs of {strange}. Use the processor "
-                "that was saved with it."
-            )
+            raise ValueError(f"Expected the inputs of at least one modality of {self.config.modalities}, got none.")
+        if "fused" in names and given.get("fused") != ("fused_pooled",):
+            given["fused"] = ()  # it is made of the others
         sizes = {key: len(value) for key, value in present.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
         return given, next(iter(sizes.values())), getattr(next(iter(present.values())), "device", self.device)
+
+    def _presence(
+        self, modality_mask: torch.Tensor | None, given: Mapping[str, Any], size: int, device: torch.device
+    ) -> torch.Tensor:
+        """The mask of clips, checked against what is given of them."""
+        names = self.config.modalities
+        has_input = torch.tensor([name in given for name in names], device=device).expand(size, -1)
+        if modality_mask is None:
+            return has_input.clone()
+        check_mask(modality_mask, size, len(names))
+        if (modality_mask & ~has_input).any():
+            missing = [name for name in names if name not in given]
+            raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
+        return modality_mask
+
+    def _vectors(self, name: str, rows: Rows, keys: Sequence[str], inputs: ScalarJointInputs) -> torch.Tensor:
+        """What the encoder makes, or made before, of one modality of the clips that have it: `(rows, dim)`."""
+        chosen = {key: self.take_rows(rows, inputs[key]) for key in keys}
+        stored = chosen.get(f"{name}_pooled")
+        return self.encode_rows(name, chosen) if stored is None else stored
+
+    def _fuse(
+        self,
+        wanted: torch.Tensor,
+        modality_mask: torch.Tensor,
+        given: Mapping[str, tuple[str, ...]],
+        inputs: ScalarJointInputs,
+        alone: Callable[[str, Rows], torch.Tensor],
+    ) -> torch.Tensor:
+        """What the encoder makes of all that the mask leaves of the clips that are wanted, `(batch, dim)`, zero for
+        the others; `alone` gives the vectors of rows of which it leaves a single modality."""
+        names = [name for name in self.config.modalities if kind_of(name) != "fused"]
+        mask = modality_mask[:, [self.config.modalities.index(name) for name in names]] & wanted[:, None]
+        if (wanted & ~mask.any(dim=1)).any():
+            raise ValueError("`modality_mask` must leave something of every clip that a fused vector is made of.")
+        found = []
+        for mix in mask[wanted].unique(dim=0):
+            here = [name for name, is_here in zip(names, mix.tolist(), strict=True) if is_here]
+            rows = Rows((mask == mix).all(dim=1))
+            if len(here) == 1:
+                vectors = alone(here[0], rows)
+            else:
+                lacking = [name for name in here if given[name] == (f"{name}_pooled",)]
+                lacking += ["fused"] * any(inputs.get(key) is None for key in self.inputs_of("fused"))
+                if lacking:
+                    raise ValueError(
+                        f"To fuse {here} the inputs of {lacking} are needed, which the processor makes, not vectors "
+                        "that were stored. Or give `fused_pooled`."
+                    )
+                keys = {*self.inputs_of("fused"), *(key for name in here for key in given[name])}
+                vectors = self.encode_fused(here, {key: self.take_rows(rows, inputs[key]) for key in keys})
+            found.append(rows.spread(vectors.to(torch.promote_types(vectors.dtype, torch.float32))))
+        return torch.stack(found).sum(dim=0)
 
     def get_modality_features(
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarJointInputs]
@@ -222,46 +283,50 @@ class JointEncoderModel(ScalarRetrievalModel):
         Embed whatever each clip has.
 
         Args:
-            modality_mask (`torch.BoolTensor` of shape `(batch, 3)`, *optional*): which rows are real. What a masked
-                row holds is never read. Without it, every input given is present in every row.
+            modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): which rows are real, in the order of
+                `config.modalities`. What a masked row holds is never read, nor is it fused: the sequences of
+                `"fused"` must be made of what the mask leaves. Without it, every input given is present in every row.
             inputs ([`ScalarJointInputs`]): what the processor makes of the clips.
 
         Returns:
-            The embeddings `(batch, 3, projection_dim)`, unit norm and zero where absent, and the mask `(batch, 3)`.
+            The embeddings `(batch, M, projection_dim)`, unit norm and zero where absent, and the mask `(batch, M)`.
 
         Raises:
             ValueError: no input was given, sizes differ, an input is missing, or the mask promises one that is None.
             TypeError: an unknown input.
         """
         self._check_precision()
-        given, size, device = self._given(inputs)
-        has_input = torch.tensor([name in given for name in MODALITIES], device=device).expand(size, -1)
-        if modality_mask is None:
-            modality_mask = has_input.clone()
-        check_mask(modality_mask, size, len(MODALITIES))
-        if (modality_mask & ~has_input).any():
-            missing = [name for name in MODALITIES if name not in given]
-            raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
+        names = self.config.modalities
+        given, size, device = self._given(inputs, names)
+        modality_mask = self._presence(modality_mask, given, size, device)
+        rows = {name: Rows(column) for name, column in zip(names, modality_mask.unbind(dim=1), strict=True)}
+        vectors = {
+            name: rows[name].spread(self._vectors(name, rows[name], keys, inputs))
+            for name, keys in given.items()
+            if keys and rows[name]
+        }
+        if given.get("fused") == () and rows["fused"]:
+            wanted = rows["fused"].present
+            vectors["fused"] = self._fuse(
+                wanted, modality_mask, given, inputs, lambda name, some: some.take(vectors[name])
+            )
         dtype = torch.promote_types(self.dtype, torch.float32)
         absent = torch.zeros(size, self.config.projection_dim, dtype=dtype, device=modality_mask.device)
-        columns = []
-        for index, name in enumerate(MODALITIES):
-            rows = Rows(modality_mask[:, index])
-            if name not in given or not rows:
-                columns.append(absent)
-                continue
-            chosen = {key: self.take_rows(rows, inputs[key]) for key in given[name]}
-            stored = chosen.get(f"{name}_pooled")
-            vectors = self.encode_rows(name, chosen) if stored is None else stored
-            columns.append(rows.spread(self.project(name, vectors).to(absent)))
+        columns = [
+            rows[name].spread(self.project(name, rows[name].take(vectors[name])).to(absent))
+            if name in vectors
+            else absent
+            for name in names
+        ]
         return torch.stack(columns, dim=1), modality_mask
 
     def get_fused_features(self, *, modality_mask: torch.Tensor, **inputs: Unpack[ScalarJointInputs]) -> torch.Tensor:
         """
-        Embed all that each clip has into one vector, as the encoder itself uses several modalities.
+        Embed all that each clip has into one vector, as the encoder itself uses several modalities: what is `"fused"`
+        among the modalities of a model, and of any other the same.
 
         Args:
-            modality_mask (`torch.BoolTensor` of shape `(batch, 3)`): what is fused of each clip. Of a single modality
+            modality_mask (`torch.BoolTensor` of shape `(batch, M)`): what is fused of each clip. Of a single modality
                 the vector is that of `get_modality_features`.
             inputs ([`ScalarJointInputs`]): what `fuse` of the processor makes of the clips and this mask.
 
@@ -269,43 +334,59 @@ class JointEncoderModel(ScalarRetrievalModel):
             The embeddings `(batch, projection_dim)`, of unit norm.
 
         Raises:
-            ValueError: as in `get_modality_features`, the encoder takes one modality at a time, or it has heads, which
-                are made for vectors of single modalities.
+            ValueError: as in `get_modality_features`, the encoder takes one modality at a time, or it has heads and
+                none for what is fused.
         """
         self._check_precision()
-        if self.config.has_heads:
+        if self.config.has_heads and "fused" not in self.config.modalities:
             raise ValueError("Heads are made for vectors of single modalities: what is fused has none.")
-        sequences = {key: inputs.pop(key) for key in _FUSED if key in inputs}
-        given, size, device = self._given(inputs)
-        check_mask(modality_mask, size, len(MODALITIES))
-        dtype = torch.promote_types(self.dtype, torch.float32)
-        fused = torch.zeros(size, self.config.projection_dim, dtype=dtype, device=device)
-        for mix in modality_mask.unique(dim=0):
-            names = [name for name, here in zip(MODALITIES, mix.tolist(), strict=True) if here]
-            if missing := sorted(set(names) - set(given)):
-                raise ValueError(f"`modality_mask` asks for {missing}, of which the inputs are None.")
-            rows = Rows((modality_mask == mix).all(dim=1))
-            keys = [key for name in names for key in self.inputs_of[name]]
-            chosen = {key: self.take_rows(rows, inputs[key]) for key in keys}
-            if len(names) == 1:
-                vectors = self.encode_rows(names[0], chosen)
-            else:
-                chosen |= {key: self.take_rows(rows, value) for key, value in sequences.items()}
-                vectors = self.encode_fused(names, chosen)
-            fused += rows.spread(unit(vectors[..., : self.config.projection_dim]).to(fused))
-        return fused
+        given, size, device = self._given(inputs, list(dict.fromkeys((*self.config.modalities, "fused"))))
+        modality_mask = self._presence(modality_mask, given, size, device)
+
+        def alone(name: str, rows: Rows) -> torch.Tensor:
+            return self._vectors(name, rows, given[name], inputs)
+
+        wanted = torch.ones_like(modality_mask[:, 0])
+        return self.project("fused", self._fuse(wanted, modality_mask, given, inputs, alone))
 
     # Forward ------------------------------------------------------------------------------------------------------
 
-    def _forward(
-        self, input_ids, attention_mask, modality_mask, inputs, return_scores, return_loss, kwargs, text_pooled=None
-    ):
-        unknown = [name for name, value in kwargs.items() if name not in _FLAGS and value is not None]
-        if unknown:  # PEFT passes some, all None
-            raise TypeError(f"{type(self).__name__}.forward() got unexpected keyword arguments {unknown}.")
-        flags = {name: kwargs[name] for name in _FLAGS if kwargs.get(name) is not None}
-        has_clips = any(value is not None for value in inputs.values())
-        if input_ids is None and text_pooled is None and not has_clips:
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        modality_mask: torch.Tensor | None = None,
+        text_pooled: torch.Tensor | None = None,
+        return_scores: bool = True,
+        return_loss: bool = True,
+        **inputs: Any,
+    ) -> tuple | ScalarOutput:
+        """
+        Embed queries and clips and score every query against every clip.
+
+        Args:
+            input_ids, attention_mask: queries, as in `get_text_features`; None embeds clips only.
+            modality_mask: which modalities each clip has, as in `get_modality_features`.
+            text_pooled (`torch.FloatTensor` of shape `(batch, dim)`): in place of the tokens of queries, vectors of
+                the encoder that were stored.
+            return_scores (`bool`): score the queries of this batch against its clips.
+            return_loss (`bool`): where there are as many queries as clips and they are scored, also compute the
+                symmetric InfoNCE that takes query i for the description of clip i, as CLIP's.
+            **inputs ([`ScalarJointInputs`]): clips, as in `get_modality_features`; none embeds queries only. Also
+                `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers; the
+                first two are about the queries.
+
+        Returns:
+            [`ScalarOutput`].
+
+        Raises:
+            ValueError: nothing was given, or as in the methods named above.
+            TypeError: an unknown keyword argument.
+        """
+        given = {name: value for name, value in inputs.items() if value is not None}  # PEFT passes some that are None
+        flags = {name: given.pop(name) for name in _FLAGS if name in given}
+        if input_ids is None and text_pooled is None and not given:
             raise ValueError("Nothing to embed: give `input_ids`, or the inputs of at least one modality, or both.")
         if input_ids is not None and text_pooled is not None:
             raise ValueError("Give either `input_ids`, or `text_pooled` in their place, not both.")
@@ -317,15 +398,15 @@ class JointEncoderModel(ScalarRetrievalModel):
             output.text_embeds = text_output.pooler_output
             if flags.keys() - {"return_dict"}:
                 output.text_model_output = text_output
-        if has_clips:
-            given = {name: value for name, value in inputs.items() if value is not None}
+        if given:
             output.modality_embeds, output.modality_mask = self.get_modality_features(
                 modality_mask=modality_mask, **given
             )
-            for index, name in enumerate(MODALITIES):
-                output[f"{name}_embeds"] = output.modality_embeds[:, index]
-        if output.text_embeds is not None and has_clips and return_scores:
-            self.score_output(output, return_loss)
+            for index, name in enumerate(self.config.modalities):
+                if name in MODALITIES:
+                    output[f"{name}_embeds"] = output.modality_embeds[:, index]
+            if output.text_embeds is not None and return_scores:
+                self.score_output(output, return_loss)
         return output
 
 
@@ -376,9 +457,13 @@ class ScalarJointModel(JointEncoderModel):
             attentions=output.attentions,
         )
 
+    def inputs_of(self, name: str) -> tuple[str, ...]:
+        """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
+        return *_OF_TOWERS.get(name, ()), *super().inputs_of(name)
+
     def stored_inputs(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Return what can be given in place of a modality's inputs; see [`JointEncoderModel`]."""
-        if name == "subtitle":  # which has no tower
+        if name not in _OF_TOWERS:
             return super().stored_inputs(name)
         of_tower = f"{name}_soft_tokens", f"{name}_input_ids", f"{name}_attention_mask"
         return (*super().stored_inputs(name), of_tower)
@@ -407,7 +492,7 @@ class ScalarJointModel(JointEncoderModel):
         `model(pixel_values_videos=..., input_features=..., ...)`.
 
         Args:
-            modality_mask (`torch.BoolTensor` of shape `(batch, 3)`, *optional*): which rows are real.
+            modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): which rows are real.
             with_states (`bool`): of models with a cross-encoder; here the tokens are all there is.
             inputs: `pixel_values_videos` and `video_position_ids`, `input_features` and `input_features_mask`.
 
@@ -416,8 +501,8 @@ class ScalarJointModel(JointEncoderModel):
             row and where it is absent, no key where no clip has the modality.
         """
         features = {}
-        for index, name in enumerate(MODALITIES[:2]):
-            of_tower = {key: inputs[key] for key in _INPUTS[name][:2] if key in inputs}
+        for index, name in enumerate(self.config.modalities):
+            of_tower = {key: inputs[key] for key in _OF_TOWERS.get(name, ()) if key in inputs}
             if not of_tower:
                 continue
             values = next(iter(of_tower.values()))
@@ -430,20 +515,24 @@ class ScalarJointModel(JointEncoderModel):
                 )
         return features
 
-    def _with_soft_tokens(self, name: str, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The sequences of a modality with the output of its tower in place of the placeholders."""
-        config, ids = self.backbone.config, inputs[f"{name}_input_ids"]
-        tokens = inputs[f"{name}_soft_tokens"]
-        is_soft = ids == getattr(config, f"{name}_token_id")
-        counts = is_soft.sum(dim=1)  # of each row, (rows,)
-        if int(counts.max()) > tokens.shape[1]:
-            raise ValueError(
-                f"`{name}_soft_tokens` has {tokens.shape[1]} tokens a row, but the sequences have placeholders for "
-                f"{int(counts.max())}. Give those that were computed with `{name}_input_ids`."
-            )
-        embeds = self.get_input_embeddings()(torch.where(is_soft, config.text_config.pad_token_id, ids))
-        own = torch.arange(tokens.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
-        return {"inputs_embeds": embeds.masked_scatter(is_soft[..., None], tokens[own].to(embeds.dtype))}
+    def _with_soft_tokens(
+        self, sequence: str, tokens: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """The sequences of that name with the output of towers in place of their placeholders, by modality."""
+        config, ids = self.backbone.config, inputs[f"{sequence}_input_ids"]
+        is_soft = {name: ids == getattr(config, f"{name}_token_id") for name in tokens}
+        words = ids.masked_fill(torch.stack(list(is_soft.values())).any(dim=0), config.text_config.pad_token_id)
+        embeds = self.get_input_embeddings()(words)
+        for name, values in tokens.items():
+            counts = is_soft[name].sum(dim=1)  # of each row, (rows,)
+            if int(counts.max()) > values.shape[1]:
+                raise ValueError(
+                    f"`{name}_soft_tokens` has {values.shape[1]} tokens a row, but the sequences have placeholders "
+                    f"for {int(counts.max())}. Give those that were computed with `{name}_input_ids`."
+                )
+            own = torch.arange(values.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
+            embeds = embeds.masked_scatter(is_soft[name][..., None], values[own].to(embeds.dtype))
+        return embeds
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         """Embed queries; see [`JointEncoderModel`]."""
@@ -451,34 +540,41 @@ class ScalarJointModel(JointEncoderModel):
 
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
-        if f"{name}_soft_tokens" in inputs:
-            batch = {"attention_mask": inputs[f"{name}_attention_mask"]}
-            return self._encode(batch | self._with_soft_tokens(name, inputs)).pooler_output
-        return self._encode_media([name], inputs, name)
+        return self._encode_sequences(name, [name], inputs)
 
     def encode_fused(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed several modalities of clips that have all of them into one vector; see [`JointEncoderModel`]."""
-        return self._encode_media(names, inputs, "fused")
+        return self._encode_sequences("fused", names, inputs)
 
-    def _encode_media(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor], sequence: str) -> torch.Tensor:
+    def _encode_sequences(
+        self, sequence: str, names: Sequence[str], inputs: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
         """Encode the sequences of that name, in which the media of some modalities have their places."""
-        batch = {
-            "input_ids": inputs[f"{sequence}_input_ids"],
-            "attention_mask": inputs[f"{sequence}_attention_mask"],
-        }
-        if "video" in names:
+        batch = {"attention_mask": inputs[f"{sequence}_attention_mask"]}
+        media = [name for name in names if name in _OF_TOWERS]
+        if any(f"{name}_soft_tokens" in inputs for name in media):
+            tokens = {
+                name: inputs[f"{name}_soft_tokens"]
+                if f"{name}_soft_tokens" in inputs
+                else nn.utils.rnn.pad_sequence(self._soft_tokens(name, inputs), batch_first=True)
+                for name in media
+            }
+            return self._encode(
+                batch | {"inputs_embeds": self._with_soft_tokens(sequence, tokens, inputs)}
+            ).pooler_output
+        batch["input_ids"] = inputs[f"{sequence}_input_ids"]
+        if "video" in media:
             frames = inputs["pixel_values_videos"]
             batch |= {
                 "pixel_values_videos": frames.flatten(0, 1),  # (rows * frames, patches, values)
                 "video_position_ids": inputs["video_position_ids"].flatten(0, 1),
                 "num_frames_per_video": torch.full((len(frames),), frames.shape[1], device=frames.device),
             }
-        if "audio" in names:
-            batch |= {key: inputs[key] for key in ("input_features", "input_features_mask")}
+        if "audio" in media:
+            batch |= {key: inputs[key] for key in _OF_TOWERS["audio"]}
         return self._encode(batch).pooler_output
 
-    @can_return_tuple
-    def forward(
+    def forward(  # by their names, from which a Trainer tells what it may pass
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -493,41 +589,13 @@ class ScalarJointModel(JointEncoderModel):
         subtitle_input_ids: torch.Tensor | None = None,
         subtitle_attention_mask: torch.Tensor | None = None,
         modality_mask: torch.Tensor | None = None,
-        video_soft_tokens: torch.Tensor | None = None,
-        audio_soft_tokens: torch.Tensor | None = None,
         text_pooled: torch.Tensor | None = None,
-        video_pooled: torch.Tensor | None = None,
-        audio_pooled: torch.Tensor | None = None,
-        subtitle_pooled: torch.Tensor | None = None,
         return_scores: bool = True,
         return_loss: bool = True,
-        **kwargs: Unpack[TransformersKwargs],
+        **inputs: Any,
     ) -> tuple | ScalarOutput:
-        """
-        Embed queries and clips and score every query against every clip.
-
-        Args:
-            input_ids, attention_mask: queries, as in `get_text_features`; None embeds clips only.
-            pixel_values_videos, video_position_ids, video_input_ids, video_attention_mask, input_features,
-                input_features_mask, audio_input_ids, audio_attention_mask, subtitle_input_ids,
-                subtitle_attention_mask, modality_mask, video_soft_tokens, audio_soft_tokens, video_pooled,
-                audio_pooled, subtitle_pooled: clips, as in `get_modality_features`; all None embeds queries only.
-            text_pooled (`torch.FloatTensor` of shape `(batch, dim)`): in place of the tokens of queries, vectors of
-                the encoder that were stored.
-            return_scores (`bool`): score the queries of this batch against its clips.
-            return_loss (`bool`): where there are as many queries as clips and they are scored, also compute the
-                symmetric InfoNCE that takes query i for the description of clip i, as CLIP's.
-            **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers;
-                the first two are about the queries.
-
-        Returns:
-            [`ScalarOutput`].
-
-        Raises:
-            ValueError: nothing was given, or as in the methods named above.
-            TypeError: an unknown keyword argument.
-        """
-        inputs: ScalarJointInputs = {
+        """Embed queries and clips and score every query against every clip; see [`JointEncoderModel`]."""
+        inputs |= {
             "pixel_values_videos": pixel_values_videos,
             "video_position_ids": video_position_ids,
             "video_input_ids": video_input_ids,
@@ -538,15 +606,9 @@ class ScalarJointModel(JointEncoderModel):
             "audio_attention_mask": audio_attention_mask,
             "subtitle_input_ids": subtitle_input_ids,
             "subtitle_attention_mask": subtitle_attention_mask,
-            "video_soft_tokens": video_soft_tokens,
-            "audio_soft_tokens": audio_soft_tokens,
-            "video_pooled": video_pooled,
-            "audio_pooled": audio_pooled,
-            "subtitle_pooled": subtitle_pooled,
         }
-        return self._forward(
-            input_ids, attention_mask, modality_mask, inputs, return_scores, return_loss, kwargs, text_pooled
-        )
+        arguments = input_ids, attention_mask, modality_mask, text_pooled, return_scores, return_loss
+        return super().forward(*arguments, **inputs)
 
 
 ScalarJointModel.register_for_auto_class("AutoModel")

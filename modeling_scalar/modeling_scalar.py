@@ -213,9 +213,8 @@ class ScalarModel(ScalarRetrievalModel):
         self.audio_model = _build_tower(config.audio_config, config.audio_pooling)
         self.text_model = _build_tower(config.text_config, config.text_pooling)
 
-        vision_size, audio_size, text_size = (
-            sub_config.hidden_size for sub_config in (config.vision_config, config.audio_config, config.text_config)
-        )
+        towers = config.vision_config, config.audio_config, config.text_config
+        vision_size, audio_size, text_size = (tower.hidden_size for tower in towers)
         self.text_projection = nn.Linear(text_size, config.projection_dim, bias=False)
         self.video_projection = nn.Linear(vision_size, config.projection_dim, bias=False)
         self.audio_projection = nn.Linear(audio_size, config.projection_dim, bias=False)
@@ -384,8 +383,7 @@ class ScalarModel(ScalarRetrievalModel):
         for index, name in enumerate(self.config.modalities):
             if all(inputs.get(key) is None for key in _INPUTS[name]):
                 continue
-            rows = Rows(modality_mask[:, index])
-            if rows:
+            if rows := Rows(modality_mask[:, index]):
                 yield name, rows, *self._tower_stage(name, inputs, rows, **flags)
 
     def get_tower_features(
@@ -448,11 +446,9 @@ class ScalarModel(ScalarRetrievalModel):
 
     def _given(self, inputs: ScalarClipInputs) -> list[str]:
         """Check the inputs of clips against each other; return the modalities among them."""
-        unknown = sorted(set(inputs) - set(ScalarClipInputs.__annotations__))
-        if unknown:
-            raise TypeError(
-                f"Clips have no inputs {unknown}; expected some of {list(ScalarClipInputs.__annotations__)}."
-            )
+        known = list(ScalarClipInputs.__annotations__)
+        if unknown := sorted(set(inputs) - set(known)):
+            raise TypeError(f"Clips have no inputs {unknown}; expected some of {known}.")
         sizes = {key: len(value) for key, value in inputs.items() if value is not None}
         given = [name for name in self.config.modalities if any(key in sizes for key in _INPUTS[name])]
         for name, config in (("video", self.config.vision_config), ("audio", self.config.audio_config)):
@@ -490,8 +486,7 @@ class ScalarModel(ScalarRetrievalModel):
             raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
         if "subtitle" in given:
             has_token = inputs["subtitle_attention_mask"].bool().any(1)
-            blank = (modality_mask[:, names.index("subtitle")] & ~has_token).nonzero().flatten().tolist()
-            if blank:
+            if blank := (modality_mask[:, names.index("subtitle")] & ~has_token).nonzero().flatten().tolist():
                 raise ValueError(
                     f"Rows {blank[:10]} are marked as having a subtitle but their attention mask is empty. Mark the "
                     "subtitle absent in `modality_mask`, or give it tokens."
@@ -707,8 +702,8 @@ class ScalarModel(ScalarRetrievalModel):
                 takes query i for the description of clip i, as CLIP's. The paper's objective is the trainer's.
             **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers.
         """
-        unknown = [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]
-        if unknown:  # PEFT passes some, all None
+        # PEFT passes some, all None
+        if unknown := [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]:
             raise TypeError(f"ScalarModel.forward() got unexpected keyword arguments {unknown}.")
         flags = {name: kwargs[name] for name in OUTPUT_FLAGS if kwargs.get(name) is not None}
         returns_more = any(flags.get(name, getattr(self.config, name, False)) for name in OUTPUT_FLAGS)

@@ -30,12 +30,12 @@ from .model_identity import ModelIdentity
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor
 from .processing_scalar import Clip, scatter
-from .retrieval_scalar import Rows, ScalarOutput
-from .scores_scalar import METHODS
+from .retrieval_scalar import Rows
+from .scores_scalar import METHODS, find_method
 
 logger = logging.get_logger(__name__)
 
-_EMBEDDED = tuple(name for name in MODALITIES if name != "subtitle")  # it has no head for subtitles
+_INPUTS = {"video": ("pixel_values_videos", "padding_mask_videos"), "audio": ("input_values", "padding_mask")}
 _LARGEST_SIDE = 4096  # of a picture: more would fill the memory
 _BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
 
@@ -47,37 +47,42 @@ class ScalarPeAvModel(JointEncoderModel):
     Its encoders and heads are called one by one; of its own `get_text_audio_embeds`, `get_text_video_embeds` and
     `get_video_embeds` transformers 5.23 has broken versions. It is not saved: its own folder is the model.
 
+    Its inputs are `pixel_values_videos` (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`) and
+    `padding_mask_videos` (`torch.BoolTensor` of shape `(batch, frames)`), frames as PE-AV's own video processor makes
+    them and which are no padding; `input_values` (`torch.FloatTensor` of shape `(batch, 1, samples)`) and
+    `padding_mask` (`torch.BoolTensor` of shape `(batch, samples)`), sound at 48 kHz as its feature extractor makes it,
+    and what is no padding.
+
     Args:
         encoder (`PeAudioVideoModel`): with its weights.
-        modalities (`Iterable[str]`): what is embedded of a clip. There is no head for subtitles, so these are left
-            out, which is said.
+        modalities (`Iterable[str]`): what is embedded of a clip. There is no head for texts of clips, so these are
+            left out, which is said.
         config_kwargs: fields of [`ScalarJointConfig`], `query_temperature` say.
 
     Raises:
-        ValueError: nothing is left to embed, or the score is one of a single vector per text.
+        ValueError: nothing is left to embed, it would have to be fused, or the score is one of a single vector per
+            text.
     """
-
-    inputs_of = {
-        "video": ("pixel_values_videos", "padding_mask_videos"),
-        "audio": ("input_values", "padding_mask"),
-        "subtitle": (),
-    }
 
     def __init__(self, encoder: PeAudioVideoModel, modalities: Iterable[str] = MODALITIES, **config_kwargs: Any):
         wanted = list(modalities)
-        found = [name for name in _EMBEDDED if name in wanted]
+        if "fused" in wanted:
+            raise ValueError(
+                'PE-AV takes one modality at a time here, so that it has no "fused" vector. Leave that out.'
+            )
+        found = [name for name in wanted if name in _INPUTS]
         if lacking := [name for name in wanted if name not in found]:
             logger.warning(f"PE-AV has no head for {', '.join(lacking)}: in every clip that is left out.")
         if not found:
             raise ValueError(f"PE-AV embeds video and audio, got the modalities {wanted}.")
         fields = {"projection_dim": encoder.config.text_config.hidden_size} | config_kwargs
         config = ScalarJointConfig(modalities=found, **fields)
-        if not METHODS[config.aggregation].takes_text_per_modality:
+        super().__init__(config)
+        if not find_method(config.aggregation, found, "aggregation").takes_text_per_modality:
             able = [name for name, method in METHODS.items() if method.takes_text_per_modality]
             raise ValueError(
                 f"Texts of PE-AV have a vector for each modality; {config.aggregation!r} is none of {able}."
             )
-        super().__init__(config)
         self.add_score_modules()
         self.post_init()
         self.encoder = encoder  # after what is initialised
@@ -127,20 +132,23 @@ class ScalarPeAvModel(JointEncoderModel):
         raise ValueError("A model on PE-AV is not saved. Keep the folder that its encoder was loaded from.")
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
-        """Embed queries, `(queries, 3, dim)`: for the picture, for the sound, and for both, which no clip meets."""
+        """Embed queries, `(queries, M, dim)`: for the picture and for the sound, those that the model has."""
         output = self.encoder.text_model(**inputs, **flags | {"return_dict": True})
         first = output.last_hidden_state[:, 0]
-        heads = (
-            self.encoder.video_model.text_video_head,
-            self.encoder.audio_model.text_audio_head,
-            self.encoder.text_audio_video_head,
-        )
+        heads = {
+            "video": self.encoder.video_model.text_video_head,
+            "audio": self.encoder.audio_model.text_audio_head,
+        }
         return BaseModelOutputWithPooling(
             last_hidden_state=output.last_hidden_state,
-            pooler_output=torch.stack([head(first) for head in heads], dim=1),
+            pooler_output=torch.stack([heads[name](first) for name in self.config.modalities], dim=1),
             hidden_states=output.hidden_states,
             attentions=output.attentions,
         )
+
+    def inputs_of(self, name: str) -> tuple[str, ...]:
+        """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
+        return _INPUTS.get(name, ())
 
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
@@ -159,36 +167,6 @@ class ScalarPeAvModel(JointEncoderModel):
             input_values=input_values[..., :length], padding_mask=padding_mask[:, :length], return_dict=True
         )
         return self.encoder.audio_model.audio_head(output.pooler_output)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        pixel_values_videos: torch.Tensor | None = None,
-        padding_mask_videos: torch.Tensor | None = None,
-        input_values: torch.Tensor | None = None,
-        padding_mask: torch.Tensor | None = None,
-        modality_mask: torch.Tensor | None = None,
-        return_scores: bool = True,
-        return_loss: bool = True,
-        **kwargs: Any,
-    ) -> ScalarOutput:
-        """Embed queries and clips and score every query against every clip; see [`ScalarJointModel`].
-
-        Args:
-            pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`), padding_mask_videos
-                (`torch.BoolTensor` of shape `(batch, frames)`): frames as PE-AV's own video processor makes them, and
-                which are no padding.
-            input_values (`torch.FloatTensor` of shape `(batch, 1, samples)`), padding_mask (`torch.BoolTensor` of
-                shape `(batch, samples)`): sound at 48 kHz as its feature extractor makes it, and what is no padding.
-        """
-        inputs = {
-            "pixel_values_videos": pixel_values_videos,
-            "padding_mask_videos": padding_mask_videos,
-            "input_values": input_values,
-            "padding_mask": padding_mask,
-        }
-        return self._forward(input_ids, attention_mask, modality_mask, inputs, return_scores, return_loss, kwargs)
 
 
 class ScalarPeAvImageProcessor(ScalarPatchImageProcessor):
@@ -293,14 +271,14 @@ class ScalarPeAvProcessor(ScalarJointProcessor):
         longest = min(tokenizer.model_max_length, text_config.max_position_embeddings)
         own = {f"max_{name}length": longest for name in ("", "text_", "subtitle_")}
         own |= dict.fromkeys(("num_frames", "num_train_frames"), frames.get("num_frames") or 8)
-        own["modalities"] = [name for name in _EMBEDDED if name in modalities]
+        own["modalities"] = [name for name in modalities if name in _INPUTS]
         extractor = AutoFeatureExtractor.from_pretrained(identity.name, **options)
         return cls(ScalarPeAvImageProcessor.from_encoder(frames), extractor, tokenizer, **own | settings)
 
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""
-        return ["input_ids", "attention_mask", *sum(ScalarPeAvModel.inputs_of.values(), ()), "modality_mask"]
+        return ["input_ids", "attention_mask", *sum(_INPUTS.values(), ()), "modality_mask"]
 
     @property
     def sampling_rate(self) -> int:
@@ -311,13 +289,14 @@ class ScalarPeAvProcessor(ScalarJointProcessor):
         self, clips: list[Clip], training: bool, generators: list[torch.Generator | None]
     ) -> dict[str, torch.Tensor]:
         modality_mask = self._presence_of(clips)
-        has_video, has_audio, _ = modality_mask.unbind(dim=1)
-        data = {"modality_mask": modality_mask}
-        if has_video.any():
+        data, present = {"modality_mask": modality_mask}, self._present(modality_mask)
+        if "video" in present:
+            has_video = present["video"]
             rows = self._process_videos(clips, has_video, training, generators)
             data["pixel_values_videos"] = scatter(has_video, rows)
             data["padding_mask_videos"] = has_video[:, None].expand(-1, len(rows[0])).clone()
-        if has_audio.any():
+        if "audio" in present:
+            has_audio = present["audio"]
             extractor, most = self.feature_extractor, self.max_samples
             sounds = [clip.waveform[:most] for clip, here in zip(clips, has_audio.tolist(), strict=True) if here]
             features = extractor(sounds, sampling_rate=self.sampling_rate, return_tensors="pt")

@@ -18,10 +18,12 @@ from transformers.feature_extraction_utils import BatchFeature, FeatureExtractio
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging
 
+from .configuration_joint_scalar import check_modalities
 from .configuration_scalar import MODALITIES
 from .image_processing_scalar import real, whole
 from .media_scalar import SAMPLING_RATE
 from .processing_scalar import Clip, ScalarProcessor, printable, scatter
+from .scores_scalar import kind_of
 
 logger = logging.get_logger(__name__)
 
@@ -30,9 +32,9 @@ VIDEO_TOKEN = "<|video|>"
 """The encoder's own processor names it so, whatever its tokenizer says."""
 
 
-def mix_name(names: Iterable[str]) -> str:
-    """Name a mix of modalities: `"video+audio"`."""
-    return "+".join(names)
+def mix_name(kinds: Iterable[str]) -> str:
+    """Name a mix of kinds of modalities: `"video+audio"`."""
+    return "+".join(kinds)
 
 
 def with_prompt(prompt: str, content: str) -> str:
@@ -74,15 +76,16 @@ class ScalarJointProcessor(ScalarProcessor):
             the parts; the last two are the encoder's own.
         num_frames (`int`), num_train_frames (`int`): frames of a clip at test time and in training.
         max_length (`int`): tokens that the encoder reads at once, whatever they stand for.
-        max_text_length (`int`), max_subtitle_length (`int`): tokens of a text, with its prompt; longer ones are cut.
+        max_text_length (`int`), max_subtitle_length (`int`): tokens of a query, and of a subtitle or any other text of
+            a clip, with its prompt; longer ones are cut.
         max_audio_seconds (`float`): what the encoder hears; of a longer sound the rest is left out, which is said.
-        query_prompt (`str`), document_prompt (`str`), media_prompt (`str`): what stands around a query, a subtitle,
-            and frames or sound. With `{}` in place of the content, or else before it.
-        fused_prompts (`dict[str, str]`, *optional*): by the name of a mix of modalities (`"video+audio"`), what all of
-            them stand in at once, with `{video}`, `{audio}` and `{subtitle}` in their places. By default one after the
+        query_prompt (`str`), document_prompt (`str`), media_prompt (`str`): what stands around a query, a text of
+            a clip, and frames or sound. With `{}` in place of the content, or else before it.
+        fused_prompts (`dict[str, str]`, *optional*): by the name of a mix of kinds (`"video+audio+text"`), what all of
+            them stand in at once, with `{video}`, `{audio}` and `{text}` in their places. By default one after the
             other, each with its own prompt, with a space between them.
         add_special_tokens (`bool`): let the tokenizer add its own. Off where the prompts hold them.
-        modalities (`list[str]`): what is made of a clip; the rest is not read.
+        modalities (`list[str]`): what is made of a clip, as [`ScalarJointConfig`] has it; the rest is not read.
 
     Attributes:
         reader ([`MediaReader`]): what opens files, as in [`ScalarProcessor`].
@@ -112,8 +115,7 @@ class ScalarJointProcessor(ScalarProcessor):
         self.fused_prompts = dict(fused_prompts or {})
         self.add_special_tokens = add_special_tokens
         self.modalities = list(modalities)
-        if unknown := [name for name in self.modalities if name not in MODALITIES]:
-            raise ValueError(f"`modalities` must be some of {MODALITIES}, got {unknown}.")
+        check_modalities(self.modalities)
         for name, value in (("max_text_length", max_text_length), ("max_subtitle_length", max_subtitle_length)):
             if value > max_length:
                 raise ValueError(f"`{name}` must be at most `max_length`, {max_length}, got {value}.")
@@ -131,10 +133,10 @@ class ScalarJointProcessor(ScalarProcessor):
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""
-        names = ("", "video_", "audio_", "subtitle_")
-        texts = [f"{name}{key}" for name in names for key in ("input_ids", "attention_mask")]
+        names = ["", *(f"{name}_" for name in self.modalities)]
+        tokens = [f"{name}{key}" for name in names for key in ("input_ids", "attention_mask")]
         media = ["pixel_values_videos", "video_position_ids", "input_features", "input_features_mask"]
-        return [*texts, *media, "modality_mask"]
+        return [*tokens, *media, "modality_mask"]
 
     @property
     def sampling_rate(self) -> int:
@@ -165,7 +167,7 @@ class ScalarJointProcessor(ScalarProcessor):
     def read_clip(self, video: Any, *arguments: Any, **options: Any) -> Clip:
         """Read what one clip has and the encoder takes; see [`ScalarProcessor.read_clip`]."""
         clip = super().read_clip(video, *arguments, **options)
-        if clip.is_empty and not clip.problems and len(self.modalities) < len(MODALITIES):
+        if clip.is_empty and not clip.problems and not set(MODALITIES) <= set(self.modalities):
             self._note(clip, f"{clip.path or 'clip'}: it has nothing of what this encoder takes, {self.modalities}.")
         return clip
 
@@ -188,14 +190,16 @@ class ScalarJointProcessor(ScalarProcessor):
             self._said.add(about)
             logger.warning(f"{printable(name)}: the encoder {what} is left out. This is said once, for all clips.")
 
-    def _say_what_is_cut(self, clips: list[Clip], texts: list[str], tokens: Mapping[str, torch.Tensor]) -> None:
+    def _say_what_is_cut(
+        self, name: str, clips: list[Clip], texts: list[str], tokens: Mapping[str, torch.Tensor]
+    ) -> None:
         most = self.max_subtitle_length
         full = (tokens["attention_mask"].sum(dim=1) >= most).nonzero().flatten().tolist()
-        for row in full if "subtitle" not in self._said else ():
+        for row in full if name not in self._said else ():
             length = self._tokenize(texts[row : row + 1], {"truncation": False})["input_ids"].shape[1]
             if length > most:
-                read = f"reads {most} tokens of a subtitle, the rest of its {length}"
-                self._say_once("subtitle", clips[row].path or "a clip", read)
+                read = f"reads {most} tokens of a {name}, the rest of its {length}"
+                self._say_once(name, clips[row].path or "a clip", read)
 
     # Texts --------------------------------------------------------------------------------------------------------
 
@@ -218,16 +222,17 @@ class ScalarJointProcessor(ScalarProcessor):
         self, clips: list[Clip], training: bool, generators: list[torch.Generator | None]
     ) -> dict[str, torch.Tensor]:
         modality_mask = self._presence_of(clips)
-        has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
-        data = {"modality_mask": modality_mask}
-        if has_video.any():
+        data, present = {"modality_mask": modality_mask}, self._present(modality_mask)
+        if "video" in present:
+            has_video = present["video"]
             rows = self._process_videos(clips, has_video, training, generators)
             patches, places = zip(*map(self.image_processor.to_patches, rows), strict=True)
             data["pixel_values_videos"] = scatter(has_video, patches)
             data["video_position_ids"] = scatter(has_video, places, -1)
             counts = [(len(row), self.image_processor.num_soft_tokens(row)) for row in rows]
             data |= self._sequences("video", has_video, clips, map(self._video_placeholder, counts))
-        if has_audio.any():
+        if "audio" in present:
+            has_audio = present["audio"]
             sounds = [clip.waveform[: self.max_samples] for clip in compress(clips, has_audio)]
             features = self.feature_extractor(sounds, max_length=self.max_samples, return_tensors="pt")
             mask = features["input_features_mask"].bool()
@@ -235,13 +240,26 @@ class ScalarJointProcessor(ScalarProcessor):
             data["input_features_mask"] = scatter(has_audio, mask)
             counts = mask[:, ::4].sum(dim=1).tolist()  # two convolutions, each with every second place
             data |= self._sequences("audio", has_audio, clips, map(self._audio_placeholder, counts))
-        if has_subtitle.any():
-            here = list(compress(clips, has_subtitle))
-            texts = [with_prompt(self.document_prompt, as_words(clip.subtitle, self.tokenizer)) for clip in here]
+        for name in (name for name in present if kind_of(name) == "text"):
+            here = list(compress(clips, present[name]))
+            texts = [with_prompt(self.document_prompt, as_words(clip.text_of(name), self.tokenizer)) for clip in here]
             tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
-            self._say_what_is_cut(here, texts, tokens)
-            data |= self._token_rows("subtitle", has_subtitle, tokens)
+            self._say_what_is_cut(name, here, texts, tokens)
+            data |= self._token_rows(name, present[name], tokens)
+        if "fused" in present:
+            data |= self._fused_sequences(clips, modality_mask, data)
         return data
+
+    def _presence_of(self, clips: list[Clip]) -> torch.Tensor:
+        modality_mask = super()._presence_of(clips)
+        if "fused" in self.modalities:  # of whatever a clip has, which is something
+            modality_mask[:, self.modalities.index("fused")] = True
+        return modality_mask
+
+    def _present(self, modality_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        """By modality which clips have it, without those that none has."""
+        columns = zip(self.modalities, modality_mask.unbind(dim=1), strict=True)
+        return {name: column for name, column in columns if column.any()}
 
     def _video_placeholder(self, counts: tuple[int, int]) -> str:
         num_frames, num_tokens = counts
@@ -277,7 +295,8 @@ class ScalarJointProcessor(ScalarProcessor):
 
         Args:
             clips (`list[Clip]`): what `read_clip` returned.
-            modality_mask (`torch.BoolTensor` of shape `(clips, 3)`, *optional*): what is used of each; by default all.
+            modality_mask (`torch.BoolTensor` of shape `(clips, M)`, *optional*): what is used of each; by default all.
+                Texts are joined by newlines, in the order of `modalities`, and cut where it is more than `max_length`.
         Returns:
             `BatchFeature`: what a call returns of the clips, with this mask, and, where a clip has several modalities,
             `fused_input_ids` and `fused_attention_mask` `(clips, tokens)`.
@@ -287,7 +306,7 @@ class ScalarJointProcessor(ScalarProcessor):
         clips = list(clips)
         data = self._process_clips(clips, False, [None] * len(clips))
         if modality_mask is not None:
-            if (modality_mask & ~data["modality_mask"]).any() or not modality_mask.any(dim=1).all():
+            if (modality_mask & ~data["modality_mask"]).any() or not self._parts(modality_mask).any(dim=1).all():
                 raise ValueError(
                     "`modality_mask` must leave something of every clip, and ask for nothing that it does not have: "
                     f"got {modality_mask.int().tolist()} of clips that have {data['modality_mask'].int().tolist()}."
@@ -295,15 +314,20 @@ class ScalarJointProcessor(ScalarProcessor):
             data["modality_mask"] = modality_mask
         return self._batch_of(data | self._fused_sequences(clips, data["modality_mask"], data), "pt")
 
+    def _parts(self, modality_mask: torch.Tensor) -> torch.Tensor:
+        """The columns of the modalities that are fused."""
+        return modality_mask[:, [place for place, name in enumerate(self.modalities) if name != "fused"]]
+
     def _fused_sequences(
         self, clips: list[Clip], modality_mask: torch.Tensor, data: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        several = modality_mask.sum(dim=1) > 1
+        several = self._parts(modality_mask).sum(dim=1) > 1
         texts = [self._fused_text(clips[row], modality_mask[row], row, data) for row in several.nonzero().flatten()]
         return self._uncut("fused", several, clips, texts) if texts else {}
 
     def _fused_text(self, clip: Clip, mask: torch.Tensor, row: int, data: Mapping[str, torch.Tensor]) -> str:
-        names = [name for name, here in zip(MODALITIES, mask.tolist(), strict=True) if here]
+        names = [name for name, here in zip(self.modalities, mask.tolist(), strict=True) if here and name != "fused"]
+        texts = [clip.text_of(name) for name in names if kind_of(name) == "text"]
         parts = {}
         if "video" in names:
             places = data["video_position_ids"][row]  # (frames, patches, 2), -1 for padding
@@ -311,20 +335,21 @@ class ScalarJointProcessor(ScalarProcessor):
             parts["video"] = self._video_placeholder((len(places), num_tokens))
         if "audio" in names:
             parts["audio"] = self._audio_placeholder(int(data["input_features_mask"][row, ::4].sum()))
-        prompt = self.fused_prompts.get(mix_name(names))
+        kinds = [*parts, *(["text"] if texts else [])]
+        prompt = self.fused_prompts.get(mix_name(kinds))
         if prompt is None:
-            prompts = {"subtitle": self.document_prompt}
-            own = {name: with_prompt(prompts.get(name, self.media_prompt), f"{{{name}}}") for name in names}
-            prompt = " ".join(own.values())
+            prompts = {"text": self.document_prompt}
+            prompt = " ".join(with_prompt(prompts.get(kind, self.media_prompt), f"{{{kind}}}") for kind in kinds)
 
-        def filled(subtitle: str) -> str:
-            contents = parts | {"subtitle": subtitle}
-            return re.sub(r"\{(video|audio|subtitle)\}", lambda found: contents[found[1]], prompt)
+        def filled(text: str) -> str:
+            contents = parts | {"text": text}
+            return re.sub(r"\{(video|audio|text)\}", lambda found: contents[found[1]], prompt)
 
-        if "subtitle" not in names:
+        if not texts:
             return filled("")
         taken = self._tokenize([filled("")], {"truncation": False})["input_ids"].shape[1]
-        return filled(self._cut(as_words(clip.subtitle, self.tokenizer), max(1, self.max_length - taken)))
+        words = as_words("\n".join(texts), self.tokenizer)
+        return filled(self._cut(words, max(1, self.max_length - taken)))
 
     def _cut(self, text: str, length: int) -> str:
         """What the first tokens of a text stand for."""

@@ -25,6 +25,7 @@ from .configuration_scalar import MODALITIES, in_package
 from .feature_extraction_scalar import ScalarAudioKwargs, check_sampling_rate, list_waveforms, to_waveform
 from .image_processing_scalar import ScalarImageProcessorKwargs, frame_indices, is_picture, to_batch, to_frames, whole
 from .media_scalar import MediaError, MediaReader, Window, names_subtitle_file
+from .scores_scalar import kind_of
 
 logger = logging.get_logger(__name__)
 
@@ -46,7 +47,7 @@ class Clip:
     Args:
         frames (uint8 `np.ndarray` of shape `(frames, height, width, 3)`, *optional*): RGB.
         waveform (float32 `np.ndarray` of shape `(samples,)`, *optional*): mono in [-1, 1].
-        subtitle (`str`, *optional*): plain text.
+        subtitle (`str`, *optional*), texts (`dict[str, str]`): plain text, and that of other modalities by name.
         problems (`list[str]`): what could not be decoded and counts as absent, a line each.
         path (`str`, *optional*): where it came from.
         pixel_values (`torch.FloatTensor` of shape `(frames, 3, height, width)`, *optional*): in place of `frames`.
@@ -62,6 +63,7 @@ class Clip:
     pixel_values: torch.Tensor | None = None
     input_features: torch.Tensor | None = None
     duration: float | None = None
+    texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def has_video(self) -> bool:
@@ -75,8 +77,18 @@ class Clip:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is neither picture nor sound nor a word of subtitle: such a clip cannot be retrieved."""
-        return not self.has_video and not self.has_audio and not (self.subtitle or "").strip()
+        """Whether there is neither picture nor sound nor a word of text: such a clip cannot be retrieved."""
+        return not any(map(self.has, (*MODALITIES, *self.texts)))
+
+    def text_of(self, modality: str) -> str | None:
+        """Return the subtitle, or another text by the name of its modality."""
+        return self.subtitle if modality == "subtitle" else self.texts.get(modality)
+
+    def has(self, modality: str) -> bool:
+        """Whether there are pictures, or sound, or a word of the text of that name."""
+        if modality in ("video", "audio"):
+            return getattr(self, f"has_{modality}")
+        return bool((self.text_of(modality) or "").strip())
 
 
 def is_path(item: Any) -> bool:
@@ -214,6 +226,7 @@ class ScalarProcessor(ProcessorMixin):
         audio: Any = FROM_VIDEO,
         subtitle: Any = FROM_VIDEO,
         *,
+        texts: Mapping[str, str | None] | None = None,
         num_frames: int | str | None = None,
         training: bool = False,
         generator: torch.Generator | None = None,
@@ -229,6 +242,7 @@ class ScalarProcessor(ProcessorMixin):
                 track of the video file, where `video` is a path.
             subtitle: a text, the path of an `.srt` or `.vtt` file, `None`, or `FROM_VIDEO`: the file beside the video
                 (`find_sidecar`), else the first text track inside, where `video` is a path.
+            texts (`dict[str, str]`, *optional*): of further modalities by name; an empty one, or None, is absent.
             num_frames (`int`, *optional*): by default the setting; `"all"` keeps all, from which a later call chooses.
             training (`bool`), generator (`torch.Generator`): see `frame_indices`.
             on_error (`str`): what a damaged stream does: `"raise"` a `MediaError`, or count as `"missing"`, but for
@@ -251,7 +265,11 @@ class ScalarProcessor(ProcessorMixin):
             num_frames = None
         if audio is FROM_VIDEO:
             audio = video if is_path(video) else None
-        clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None))
+        known = [name for name in self.modalities if kind_of(name) == "text" and name != "subtitle"]
+        texts = {name: text for name, text in (texts or {}).items() if text}
+        if not set(texts) <= set(known) or not all(isinstance(text, str) for text in texts.values()):
+            raise ValueError(f"`texts` must be strings or None, of the modalities {known}, got {texts!r:.200}.")
+        clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None), texts=texts)
         if window is not None:
             are_files = all(item is None or is_path(item) for item in (video, audio))
             if not are_files or window[0] < 0 or (window[1] is not None and window[1] <= window[0]):
@@ -264,7 +282,7 @@ class ScalarProcessor(ProcessorMixin):
             "audio": (audio, partial(own._read_audio, **options)),
             "subtitle": (subtitle, partial(own._read_subtitle, video=video, window=window)),
         }
-        for item, read in (streams[name] for name in self.modalities if streams[name][0] is not None):
+        for item, read in (streams[n] for n in streams if n in self.modalities and streams[n][0] is not None):
             rewind = _rewinding(generator)
             try:
                 read(clip, item)
@@ -353,6 +371,7 @@ class ScalarProcessor(ProcessorMixin):
         audio: Any = FROM_VIDEO,
         *,
         subtitles: Any = FROM_VIDEO,
+        texts: Mapping[str, Any] | None = None,
         clips: Sequence[Clip] | Clip | None = None,
         training: bool = False,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
@@ -366,6 +385,8 @@ class ScalarProcessor(ProcessorMixin):
             videos, audio, subtitles (*optional*): an item or a list with one per clip, as `read_clip` takes them.
                 `None` alone means that no clip has the modality. A list of pictures is one clip, and so are frames
                 of four axes; five axes are a batch of clips. A list of numbers is one waveform.
+            texts (`dict[str, list[str]]`, *optional*): the same for further modalities of the model that are texts, by
+                name: `{"title": ["a dog", None]}`.
             images (*optional*): in place of `videos`, for clips of one frame: a picture, a list, or a batch of four
                 axes. A list in the list is a clip of several.
             clips (`list[Clip]`, *optional*): what `read_clip` returned, in place of all these. With more or fewer
@@ -382,7 +403,7 @@ class ScalarProcessor(ProcessorMixin):
                 lists, with an array per clip.
         Returns:
             `BatchFeature` with, for captions, `input_ids` and `attention_mask`; for clips `modality_mask`
-            `(batch, 3)`, bool, in the order of `MODALITIES`, and, where at least one clip has the modality,
+            `(batch, M)`, bool, in the order of `modalities`, and, where at least one clip has the modality,
             `pixel_values_videos` `(batch, frames, 3, height, width)`, `input_features`
             `(batch, segments, time, mel)`, `subtitle_input_ids` and `subtitle_attention_mask` `(batch, tokens)`.
             Rows of absent modalities hold zeros and padding.
@@ -408,17 +429,18 @@ class ScalarProcessor(ProcessorMixin):
             if not frame_options.pop("do_sample_frames", True):
                 reader.num_frames = reader.num_train_frames = None  # all of each clip
             reader.image_processor = self.image_processor.replace(**frame_options)
-        streams = {"videos": videos, "audio": audio, "subtitles": subtitles}
-        lengths = [len(items) for items in streams.values() if isinstance(items, list)]
-        if lengths:
+        texts, streams = texts or {}, {"videos": videos, "audio": audio, "subtitles": subtitles}
+        streams |= {f"texts[{name!r}]": _to_list(items) for name, items in texts.items()}
+        if lengths := [len(items) for items in streams.values() if isinstance(items, list)]:
             if clips is not None:
-                raise ValueError("Pass either `clips` or `videos`, `audio` and `subtitles`, not both.")
+                raise ValueError("Pass either `clips` or `videos`, `audio`, `subtitles` and `texts`, not both.")
             generators = _one_per_clip("generator", generator, lengths[0])
             rows = zip(*(_one_per_clip(name, items, lengths[0]) for name, items in streams.items()), strict=True)
             # a generator that clips share is drawn from for the frames of all before the crop of the first
             options = {"training": training, "on_error": on_error, "processed": not training}
             clips = [
-                reader.read_clip(*row, generator=own, **options) for row, own in zip(rows, generators, strict=True)
+                reader.read_clip(*row[:3], texts=dict(zip(texts, row[3:], strict=True)), generator=own, **options)
+                for row, own in zip(rows, generators, strict=True)
             ]
         elif clips is not None:
             clips = _to_list(clips)
@@ -426,7 +448,7 @@ class ScalarProcessor(ProcessorMixin):
             if frame_options and any(clip.pixel_values is not None for clip in clips):
                 raise ValueError(f"Clips read with `processed=True` cannot be given other {sorted(frame_options)}.")
         elif text is None:
-            raise ValueError("Nothing to process: pass `text`, `clips`, or `videos`, `audio` or `subtitles`.")
+            raise ValueError("Nothing to process: pass `text`, `clips`, or `videos`, `audio`, `subtitles` or `texts`.")
         data = {} if text is None else self._tokenize_captions(text, text_options, return_tensors)
         if clips is not None:
             data |= reader._process_clips(clips, training, generators)
@@ -468,22 +490,17 @@ class ScalarProcessor(ProcessorMixin):
         return dict(self.tokenizer(texts, **(default | options), return_tensors=return_tensors))
 
     def _presence_of(self, clips: list[Clip]) -> torch.Tensor:
-        """Which modalities each clip has, (batch, 3)."""
+        """Which modalities each clip has, (batch, M)."""
         if not clips:
             raise ValueError("The list of clips is empty: pass at least one clip.")
-        is_vast = self.presence == "vast"
-        has = {
-            "video": [clip.has_video for clip in clips],
-            "audio": [clip.has_audio for clip in clips],
-            "subtitle": [clip.subtitle is not None and (is_vast or bool(clip.subtitle.strip())) for clip in clips],
-        }
-        columns = [torch.tensor(has[name]) & (name in self.modalities) for name in MODALITIES]
-        modality_mask = torch.stack(columns, dim=1)
+        modality_mask = torch.tensor([[clip.has(name) for name in self.modalities] for clip in clips])
+        if self.presence == "vast":
+            modality_mask[:, -1] = torch.tensor([clip.subtitle is not None for clip in clips])
         if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
             names = ", ".join(f"{row} ({clips[row].path or 'no path'})" for row in empty)
             problems = "".join(f"\n  {problem}" for row in empty for problem in clips[row].problems)
             raise ValueError(
-                f"Every clip needs at least one of {MODALITIES}; these have none: {names}. Leave them out.{problems}"
+                f"Clips need at least one of {self.modalities}; these have none: {names}. Leave them out.{problems}"
             )
         return modality_mask
 

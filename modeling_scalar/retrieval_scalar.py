@@ -7,7 +7,6 @@ evaluates or trains needs what stands here and no more.
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel, initialization
 from transformers.utils import ModelOutput
 
-from .scores_scalar import METHODS, WEIGHING, find_method, query_weights, retrieval_scores
+from .scores_scalar import PAPER_MODALITIES, WEIGHING, find_method, query_weights, retrieval_scores
 
 _TEMPERATURE = 0.07  # contrastive, of Table S1, where a model holds no learned one
 
@@ -31,7 +30,7 @@ class ScalarOutput(ModelOutput):
         loss (`()`): the symmetric InfoNCE of the scores, if text i describes clip i.
         logits_per_text (`(queries, clips)`), logits_per_video (its transpose): scores over contrastive temperature.
         text_embeds (`(queries, dim)`, or `(queries, M, dim)` where each modality meets its own): unit norm.
-        video_embeds, audio_embeds, subtitle_embeds (`(clips, dim)`): the parts of `modality_embeds`.
+        video_embeds, audio_embeds, subtitle_embeds (`(clips, dim)`): the parts of `modality_embeds` with these names.
         modality_embeds (`(clips, M, dim)`): unit norm, zero where absent.
         modality_mask (bool, `(clips, M)`): which modalities each clip has.
         scores (`(queries, clips)`): the aggregated score; a cosine, in [-1, 1], unless it is calibrated.
@@ -162,9 +161,12 @@ class ScalarRetrievalModel(PreTrainedModel):
 
     def score_options(self) -> dict[str, Any]:
         """Return how this model scores, as keyword arguments of [`~scores_scalar.retrieval_scores`]: those of the
-        configuration, and of `"hypergram"` the learned scalars, with their gradient."""
+        configuration, other names of modalities than the paper's, and of `"hypergram"` the learned scalars, with their
+        gradient."""
         options: dict[str, Any] = {"method": self.config.aggregation} | self._weighing()
-        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
+        if tuple(self.config.modalities) != PAPER_MODALITIES:
+            options["modalities"] = self.config.modalities
+        if find_method(self.config.aggregation, self.config.modalities).uses_hyperbolic_mix:
             options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
         return options
 
@@ -173,9 +175,8 @@ class ScalarRetrievalModel(PreTrainedModel):
         text_embeds: torch.Tensor,
         modality_embeds: torch.Tensor,
         modality_mask: torch.Tensor,
-        query_temperature: float | None = None,
         concat_embeds: torch.Tensor | None = None,
-        **calibration: Sequence[float] | None,
+        **weighing: Any,
     ) -> torch.Tensor:
         """
         Score embeddings that were made before, as this model scores: every query against every clip.
@@ -183,24 +184,19 @@ class ScalarRetrievalModel(PreTrainedModel):
         Args:
             text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, M, dim)` where each modality meets its
                 own), modality_embeds (`(clips, M, dim)`), modality_mask (`(clips, M)`): as `forward` gives them.
-            query_temperature (`float`, *optional*), **calibration (`modality_scale`, `modality_offset`): in place of
-                the configuration's. Ones and zeros turn a calibration off.
             concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of [`get_concat_features`], for
                 the aggregation `"concat_head"`.
+            **weighing (`query_temperature`, `modality_scale`, `modality_offset`): in place of the configuration's.
+                Ones and zeros turn a calibration off.
 
         Returns:
             `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.
         """
-        options = self.score_options() | self._weighing(query_temperature=query_temperature, **calibration)
+        options = self.score_options() | self._weighing(**weighing)
         return retrieval_scores(text_embeds, modality_embeds, modality_mask, concat_embeds=concat_embeds, **options)
 
     def compute_weights(
-        self,
-        text_embeds: torch.Tensor,
-        modality_embeds: torch.Tensor,
-        modality_mask: torch.Tensor,
-        query_temperature: float | None = None,
-        **calibration: Sequence[float] | None,
+        self, text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, **weighing: Any
     ) -> torch.Tensor:
         """
         Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
@@ -212,15 +208,15 @@ class ScalarRetrievalModel(PreTrainedModel):
         Returns:
             `torch.Tensor` of shape `(queries, clips, M)`, non-negative, summing to 1, exactly 0 where absent.
         """
-        weighing = self._weighing(query_temperature=query_temperature, **calibration)
-        return query_weights(text_embeds, modality_embeds, modality_mask, **weighing)
+        options = self._weighing(**weighing) | {"modalities": self.config.modalities}
+        return query_weights(text_embeds, modality_embeds, modality_mask, **options)
 
     def new_output(self) -> ScalarOutput:
         """Return an output that holds the learned scalars alone."""
         output = ScalarOutput()
         if self.config.has_logit_scale:
             output.temperature = self.logit_scale()
-        if METHODS[self.config.aggregation].uses_hyperbolic_mix:
+        if find_method(self.config.aggregation, self.config.modalities).uses_hyperbolic_mix:
             output.score_parameters = self.hyperbolic()
         return output
 

@@ -7,7 +7,6 @@ texts. For programs: the library is imported here and nowhere else, and nothing 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import ProcessorMixin
@@ -15,20 +14,27 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
-from .configuration_joint_scalar import ScalarJointConfig
+from .configuration_joint_scalar import ScalarJointConfig, check_modalities
 from .configuration_scalar import MODALITIES
 from .media_scalar import SAMPLING_RATE
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor, as_words
 from .processing_scalar import Clip, take_frames
-from .retrieval_scalar import Rows, ScalarOutput
+from .retrieval_scalar import Rows
+from .scores_scalar import kind_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.get_logger(__name__)
 
-_CALLED = {"video": "video", "audio": "audio", "subtitle": "text"}  # what Sentence Transformers calls a modality
+_KINDS = ("video", "audio", "text")  # of modalities, as Sentence Transformers calls them, in the order of its items
+_TEXT_INPUTS = ("input_ids", "attention_mask")
+
+
+def _inputs_of(name: str) -> tuple[str, ...]:
+    media = {"video": ("video_frames",), "audio": ("audio_waveforms",), "fused": ()}
+    return media[name] if name in media else tuple(f"{name}_{key}" for key in _TEXT_INPUTS)
 
 
 def _to_bytes(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,26 +49,34 @@ def _to_texts(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str
     return [bytes(row[mask].tolist()).decode() for row, mask in rows]
 
 
+def fuses(encoder: "SentenceTransformer", modalities: Iterable[str]) -> bool:
+    """Whether an encoder takes these modalities at once: by a chat template, but for texts, which are joined."""
+    kinds = tuple(kind for kind in _KINDS if kind in map(kind_of, modalities))
+    return encoder.supports(kinds[0] if len(kinds) == 1 else kinds)
+
+
 def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iterable[str]) -> list[str]:
     """Return what an encoder embeds of the modalities that are wanted; what it lacks is said.
 
     Raises:
-        ValueError: it embeds no text, or nothing that is wanted.
+        ValueError: it embeds no text, or nothing that is wanted, or cannot fuse it.
     """
     if not encoder.supports("text"):
         raise ValueError(
             f"{name} does not embed texts, so nothing can be searched for: it takes {encoder.modalities}."
         )
-    has = {modality: encoder.supports(called) for modality, called in _CALLED.items()}
+    has = {kind: encoder.supports(kind) for kind in _KINDS} | {"fused": True}
     extractor = getattr(encoder.processor, "feature_extractor", None)
     if has["audio"] and getattr(extractor, "sampling_rate", SAMPLING_RATE) != SAMPLING_RATE:
         logger.warning(f"{name} hears {extractor.sampling_rate} Hz; sound is read at {SAMPLING_RATE} Hz here.")
         has["audio"] = False
-    if lacking := [modality for modality in wanted if not has[modality]]:
+    if lacking := [modality for modality in wanted if not has[kind_of(modality)]]:
         logger.warning(f"{name} does not take {', '.join(lacking)}: in every clip that is left out.")
-    found = [modality for modality in wanted if has[modality]]
-    if not found:
+    found = [modality for modality in wanted if has[kind_of(modality)]]
+    if not set(found) - {"fused"}:
         raise ValueError(f"{name} embeds none of {list(wanted)}: it takes {encoder.modalities}.")
+    if "fused" in found and not fuses(encoder, set(found) - {"fused"}):
+        raise ValueError(f'{name} takes one modality at a time, so that it has no "fused" vector. Leave that out.')
     return found
 
 
@@ -73,16 +87,14 @@ class ScalarSentenceModel(JointEncoderModel):
     Queries and clips are embedded by its own `encode_query` and `encode_document`, with its own prompts and pooling,
     without gradients. It is not saved: the folder that it came from is the model.
 
+    Its inputs are `video_frames` (`list` of uint8 `np.ndarray` of shape `(frames, height, width, 3)`),
+    `audio_waveforms` (`list` of float32 `np.ndarray` of shape `(samples,)`), one per clip, whatever where it is
+    absent, and the bytes of texts, as those of [`ScalarJointInputs`].
+
     Args:
         config ([`ScalarJointConfig`]): without a `backbone_config`.
         encoder (`SentenceTransformer`): with its weights.
     """
-
-    inputs_of = {
-        "video": ("video_frames",),
-        "audio": ("audio_waveforms",),
-        "subtitle": ("subtitle_input_ids", "subtitle_attention_mask"),
-    }
 
     def __init__(self, config: ScalarJointConfig, encoder: "SentenceTransformer"):
         super().__init__(config)
@@ -148,6 +160,10 @@ class ScalarSentenceModel(JointEncoderModel):
             raise NotImplementedError("This SentenceTransformer holds no model of transformers.")
         return network.get_input_embeddings()
 
+    def inputs_of(self, name: str) -> tuple[str, ...]:
+        """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
+        return _inputs_of(name)
+
     def take_rows(self, rows: Rows, values: Any) -> Any:
         """Select the rows of clips that have a modality, of a tensor or a list."""
         return rows.take(values) if isinstance(values, torch.Tensor) else [values[i] for i in rows.index.tolist()]
@@ -171,15 +187,15 @@ class ScalarSentenceModel(JointEncoderModel):
     def encode_rows(self, name: str, inputs: Mapping[str, Any]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
         items = self._items(name, inputs)
-        return self._encode_documents(self._as_texts(items) if name == "subtitle" else items, [name])
+        return self._encode_documents(self._as_texts(items) if kind_of(name) == "text" else items, [name])
 
     def _items(self, name: str, inputs: Mapping[str, Any]) -> list[Any]:
         """One modality of clips as the library takes it."""
-        if name == "subtitle":
-            return self._words(inputs["subtitle_input_ids"], inputs["subtitle_attention_mask"])
+        if name == "video":
+            return [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
         if name == "audio":
             return [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
-        return [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
+        return self._words(*(inputs[key] for key in self.inputs_of(name)))
 
     def _encode_documents(self, items: list[Any], names: Sequence[str]) -> torch.Tensor:
         options: dict[str, Any] = {"convert_to_tensor": True, "show_progress_bar": False}
@@ -189,45 +205,21 @@ class ScalarSentenceModel(JointEncoderModel):
 
     @property
     def can_fuse(self) -> bool:
-        """Whether the library takes all modalities of this model at once, which it does by a chat template."""
-        called = tuple(_CALLED[name] for name in self.config.modalities)
-        return len(called) > 1 and self.encoder.supports(called)
+        """Whether the library takes all modalities of this model at once."""
+        names = [name for name in self.config.modalities if name != "fused"]
+        return len(names) > 1 and fuses(self.encoder, names)
 
     def encode_fused(self, names: Sequence[str], inputs: Mapping[str, Any]) -> torch.Tensor:
         """Embed several modalities of clips that have all of them into one vector; see [`JointEncoderModel`]."""
         if not self.can_fuse:
             return super().encode_fused(names, inputs)
-        columns = [self._items(name, inputs) for name in names]
-        called = [_CALLED[name] for name in names]
-        items = [dict(zip(called, row, strict=True)) for row in zip(*columns, strict=True)]
+        columns = {name: self._items(name, inputs) for name in _KINDS if name in names}
+        if texts := [self._items(name, inputs) for name in names if kind_of(name) == "text"]:
+            columns["text"] = list(map("\n".join, zip(*texts, strict=True)))
+        if len(columns) == 1:
+            return self._encode_documents(self._as_texts(columns["text"]), names)
+        items = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return self._encode_documents(items, names)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        video_frames: list[np.ndarray] | None = None,
-        audio_waveforms: list[np.ndarray] | None = None,
-        subtitle_input_ids: torch.Tensor | None = None,
-        subtitle_attention_mask: torch.Tensor | None = None,
-        modality_mask: torch.Tensor | None = None,
-        return_scores: bool = True,
-        return_loss: bool = True,
-        **kwargs: Any,
-    ) -> ScalarOutput:
-        """Embed queries and clips and score every query against every clip; see [`ScalarJointModel`].
-
-        Args:
-            video_frames (`list` of uint8 `np.ndarray` of shape `(frames, height, width, 3)`), audio_waveforms
-                (`list` of float32 `np.ndarray` of shape `(samples,)`): one per clip, whatever where it is absent.
-        """
-        inputs = {
-            "video_frames": video_frames,
-            "audio_waveforms": audio_waveforms,
-            "subtitle_input_ids": subtitle_input_ids,
-            "subtitle_attention_mask": subtitle_attention_mask,
-        }
-        return self._forward(input_ids, attention_mask, modality_mask, inputs, return_scores, return_loss, kwargs)
 
 
 class ScalarSentenceProcessor(ScalarJointProcessor):
@@ -251,6 +243,7 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
     ):
         self.num_frames, self.num_train_frames = num_frames, num_train_frames
         self.max_audio_seconds, self.modalities = max_audio_seconds, list(modalities)
+        check_modalities(self.modalities)
         self.max_text_length = max_text_length
         for setting in ("num_frames", "num_train_frames"):
             if getattr(self, setting) < 1:
@@ -272,13 +265,13 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
             settings: as in the constructor.
         """
         known = said.get("modality_config")
-        modalities = [name for name in modalities if not known or _CALLED[name] in known]
+        modalities = [name for name in modalities if not known or name == "fused" or kind_of(name) in known]
         return cls(**{"modalities": modalities, "max_text_length": said.get("max_seq_length")} | settings)
 
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""
-        return ["input_ids", "attention_mask", *sum(ScalarSentenceModel.inputs_of.values(), ()), "modality_mask"]
+        return [*_TEXT_INPUTS, *(key for name in self.modalities for key in _inputs_of(name)), "modality_mask"]
 
     def _read_video(self, clip: Clip, *arguments: Any, **options: Any) -> None:
         super()._read_video(clip, *arguments, **options | {"processed": False})
@@ -292,29 +285,29 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         texts = [text] if isinstance(text, str) else list(text)
         if not texts or not all(isinstance(item, str) for item in texts):
             raise TypeError("`text` must be a string or a list of strings, at least one.")
-        return dict(zip(("input_ids", "attention_mask"), _to_bytes(texts), strict=True))
+        return dict(zip(_TEXT_INPUTS, _to_bytes(texts), strict=True))
 
     def _process_clips(
         self, clips: list[Clip], training: bool, generators: list[torch.Generator | None]
     ) -> dict[str, Any]:
         modality_mask = self._presence_of(clips)
-        has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
         data: dict[str, Any] = {"modality_mask": modality_mask}
-        if has_video.any():
-            num_frames = self._num_frames(training)
-            data["video_frames"] = [
-                take_frames(clip.frames, num_frames, training, generator) if here else None
-                for clip, generator, here in zip(clips, generators, has_video.tolist(), strict=True)
-            ]
-        if has_audio.any():
-            data["audio_waveforms"] = [
-                clip.waveform[: self.max_samples] if here else None
-                for clip, here in zip(clips, has_audio.tolist(), strict=True)
-            ]
-        if has_subtitle.any():
-            here = zip(clips, has_subtitle.tolist(), strict=True)
-            texts = _to_bytes([clip.subtitle if is_here else "" for clip, is_here in here])
-            data |= dict(zip(ScalarSentenceModel.inputs_of["subtitle"], texts, strict=True))
+        for name, present in self._present(modality_mask).items():
+            here = present.tolist()
+            if name == "video":
+                num_frames = self._num_frames(training)
+                data["video_frames"] = [
+                    take_frames(clip.frames, num_frames, training, generator) if is_here else None
+                    for clip, generator, is_here in zip(clips, generators, here, strict=True)
+                ]
+            elif name == "audio":
+                waveforms = zip(clips, here, strict=True)
+                data["audio_waveforms"] = [
+                    clip.waveform[: self.max_samples] if here else None for clip, here in waveforms
+                ]
+            elif name != "fused":
+                texts = [clip.text_of(name) if is_here else "" for clip, is_here in zip(clips, here, strict=True)]
+                data |= dict(zip(_inputs_of(name), _to_bytes(texts), strict=True))
         return data
 
     def _fused_sequences(self, clips: list[Clip], modality_mask: torch.Tensor, data: dict[str, Any]) -> dict:

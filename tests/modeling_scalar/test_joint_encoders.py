@@ -198,12 +198,12 @@ def test_what_a_sentence_transformer_lacks_is_absent_and_said(caplog):
     assert "deaf does not take audio" in caplog.text and model.config.modalities == ["video", "subtitle"]
     processor = ScalarSentenceProcessor(num_frames=2, modalities=model.config.modalities)
     embeds, mask = embed(model, processor, make_clips(((1, 1, 1), (1, 1, 0), (0, 1, 1))))
-    assert mask.tolist() == [[True, False, True], [True, False, False], [False, False, True]]
+    assert mask.tolist() == [[True, True], [True, False], [False, True]]
     colours = torch.from_numpy(make_streams()[0][0].reshape(-1, 3)).double().mean(dim=0)
     torch.testing.assert_close(embeds[0, 0].double(), colours / colours.norm(), **CLOSE)
-    torch.testing.assert_close(embeds[0, 2], torch.tensor([3.0, 1.0, 0.0]) / 10**0.5, **CLOSE)  # a dog barks
+    torch.testing.assert_close(embeds[0, 1], torch.tensor([3.0, 1.0, 0.0]) / 10**0.5, **CLOSE)  # a dog barks
     assert not embeds[~mask].any()
-    with pytest.raises(ValueError, match=r"embeds \['video', 'subtitle'\], got the inputs of \['audio'\]"):
+    with pytest.raises(TypeError, match=r"embeds \['video', 'subtitle'\] and got the unknown inputs \['audio_wave"):
         embed(model, ScalarSentenceProcessor(num_frames=2), make_clips())
     with pytest.raises(ValueError, match="is not saved"):
         model.save_pretrained("nowhere")
@@ -288,7 +288,7 @@ def test_an_encoder_of_one_modality_at_a_time_has_no_fused_vector():
     processor = ScalarSentenceProcessor(num_frames=2, modalities=model.config.modalities)
     assert not model.can_fuse
     with pytest.raises(ValueError, match="one modality at a time"):
-        fuse(model, processor, make_clips(), torch.tensor([[True, False, True]] * 3))
+        fuse(model, processor, make_clips(), torch.tensor([[True, True]] * 3))
 
 
 def test_a_saved_model_does_not_name_the_folder_of_its_encoder(folders):
@@ -386,7 +386,7 @@ def test_a_saved_folder_holds_the_joint_code_and_not_that_of_towers(folders):
 def test_saving_keeps_every_setting(folders, tmp_path):
     options = {"modalities": ("video", "subtitle")}
     model = ScalarModel.from_joint_encoder(folders / "plain", **options, query_temperature=0.3, aggregation="gram")
-    own = {"media_prompt": "a {} b", "fused_prompts": {"video+subtitle": "a {video} b {subtitle}"}}
+    own = {"media_prompt": "a {} b", "fused_prompts": {"video+text": "a {video} b {text}"}}
     processor = processor_of(folders / "plain", **options, **own, num_frames=3, max_audio_seconds=5)
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
@@ -415,8 +415,9 @@ def test_towers_that_are_not_needed_are_not_loaded(folders, joint, modalities):
     parts = {name.split(".")[1] for name, _ in model.named_parameters()}
     assert ("vision_tower" in parts) == ("video" in modalities) and ("audio_tower" in parts) == ("audio" in modalities)
     embeds, mask = embed(model, processor_of(folders / "plain", modalities=modalities), make_clips())
-    assert mask.tolist() == [[name in modalities for name in MODALITIES]] * 3
-    torch.testing.assert_close(embeds, embed(*joint, make_clips())[0] * mask[..., None], **CLOSE)
+    assert mask.shape == (3, len(modalities)) and mask.all()
+    places = [MODALITIES.index(name) for name in modalities]
+    torch.testing.assert_close(embeds, embed(*joint, make_clips())[0][:, places], **CLOSE)
 
 
 def test_a_change_of_prompts_changes_the_fingerprint(folders, tmp_path):
@@ -438,7 +439,7 @@ def test_a_masked_modality_is_an_absent_one_whatever_it_holds(joint):
     batch = processor(clips=make_clips())
     for index, name in enumerate(MODALITIES):
         absent = ~mask[:, index]
-        for key in model.inputs_of[name]:
+        for key in model.inputs_of(name):
             junk = float("nan") if batch[key].is_floating_point() else 1
             batch[key] = batch[key].masked_fill(absent.view(-1, *[1] * (batch[key].ndim - 1)), junk)
     batch["modality_mask"] = mask
@@ -587,13 +588,15 @@ def test_the_inputs_are_checked(joint):
     batch = processor(clips=make_clips())
     with pytest.raises(ValueError, match="Nothing to embed"):
         model()
-    with pytest.raises(TypeError, match="unexpected keyword"):
+    with pytest.raises(
+        TypeError, match=r"unknown inputs \['pixel_values'\]; expected some of .*'pixel_values_videos'"
+    ):
         model(**batch, pixel_values=1)
     with pytest.raises(ValueError, match="inputs of the video lack.*video_position_ids"):
         model.get_modality_features(pixel_values_videos=batch["pixel_values_videos"])
     with pytest.raises(ValueError, match=r"marks \['audio', 'subtitle'\]"):
         model.get_modality_features(
-            **{key: batch[key] for key in model.inputs_of["video"]}, modality_mask=batch["modality_mask"]
+            **{key: batch[key] for key in model.inputs_of("video")}, modality_mask=batch["modality_mask"]
         )
 
 
@@ -629,14 +632,11 @@ def test_float16_is_refused_where_it_gives_nan(folders, joint):
     model = ScalarModel.from_joint_encoder(folders / "plain", dtype=torch.bfloat16)
     batch = joint[1](text="a", clips=make_clips()).to("cpu", torch.bfloat16)
     with torch.no_grad():
-        embeds, _ = model.get_modality_features(**{k: v for k, v in batch.items() if k in _CLIP_INPUTS})
+        embeds = model(**batch).modality_embeds
     assert embeds.dtype == torch.float32
     torch.testing.assert_close(embeds.norm(dim=-1), torch.ones(3, 3), **CLOSE)
     with pytest.raises(ValueError, match="NaN in float16"):
         model.half().get_text_features(batch["input_ids"])
-
-
-_CLIP_INPUTS = {*sum(ScalarJointModel.inputs_of.values(), ()), "modality_mask"}
 
 
 def test_what_is_no_joint_encoder_is_refused(tiny_model_dir, folders, tmp_path):
@@ -644,8 +644,8 @@ def test_what_is_no_joint_encoder_is_refused(tiny_model_dir, folders, tmp_path):
         ScalarModel.from_joint_encoder(tiny_model_dir)
     with pytest.raises(ValueError, match=r"no fields \['heat'\]"):
         ScalarModel.from_joint_encoder(folders / "plain", heat=1)
-    with pytest.raises(ValueError, match="`modalities` must be some of"):
-        ScalarModel.from_joint_encoder(folders / "plain", modalities=("picture",))
+    with pytest.raises(ValueError, match="`modalities` must be different names of small letters"):
+        ScalarModel.from_joint_encoder(folders / "plain", modalities="video")
 
 
 @pytest.mark.parametrize(
@@ -676,7 +676,7 @@ def test_a_damaged_encoder_is_refused_by_name(tmp_path, file, path, value, messa
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"modalities": ["audio", "video"]}, "`modalities` must be some of"),
+        ({"modalities": ["audio", "video", "audio"]}, "`modalities` must be different names"),
         ({"projection_dim": 25}, "from 1 to the encoder's own dimension 24"),
         ({"modality_scale": [1.0]}, "`modality_scale` must be 3"),
         ({"query_temperature": 0}, "temperature"),

@@ -48,21 +48,25 @@ def make_batch(num_clips=3):
 def test_vectors_are_those_of_its_own_forward_on_the_sphere(encoder):
     batch = make_batch()
     output, own = ScalarPeAvModel(encoder, ("video", "audio"))(**batch), encoder(**batch)
-    heads = [own.text_video_embeds, own.text_audio_embeds, own.text_audio_video_embeds]
-    assert output.text_embeds.shape == (3, 3, 16)
+    heads = [own.text_video_embeds, own.text_audio_embeds]
+    assert output.text_embeds.shape == (3, 2, 16)
     close = {"atol": 1e-5, "rtol": 0}  # its own call computes both towers in one graph
     torch.testing.assert_close(output.text_embeds, normalize(torch.stack(heads, dim=1), dim=-1), **close)
     torch.testing.assert_close(output.video_embeds, normalize(own.video_embeds, dim=-1), **close)
     torch.testing.assert_close(output.audio_embeds, normalize(own.audio_embeds, dim=-1), **close)
     assert (output.text_embeds[:, 0] - output.text_embeds[:, 1]).abs().max() > 0.1
-    assert output.modality_mask.tolist() == [[True, True, False]] * 3
+    assert output.modality_mask.tolist() == [[True, True]] * 3
+    turned = ScalarPeAvModel(encoder, ("audio", "video"))(**batch)
+    torch.testing.assert_close(turned.modality_embeds, output.modality_embeds.flip(1))
+    torch.testing.assert_close(turned.text_embeds, output.text_embeds.flip(1))
+    torch.testing.assert_close(turned.scores, output.scores)
 
 
 @torch.no_grad()
 def test_each_modality_meets_its_own_vector_of_the_text(encoder):
     batch = make_batch()
-    mask = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 1, 0]]).bool()
-    model = ScalarPeAvModel(encoder, ("video", "audio"), query_temperature=0.3, modality_offset=[0.2, 0.0, 0.0])
+    mask = torch.tensor([[1, 1], [1, 0], [0, 1]]).bool()
+    model = ScalarPeAvModel(encoder, ("video", "audio"), query_temperature=0.3, modality_offset=[0.2, 0.0])
     output = model(**batch, modality_mask=mask)
     for query, texts in enumerate(output.text_embeds.double()):
         for clip, vectors in enumerate(output.modality_embeds.double()):
@@ -78,7 +82,7 @@ def test_each_modality_meets_its_own_vector_of_the_text(encoder):
 @torch.no_grad()
 def test_padding_and_what_is_masked_change_no_vector(encoder):
     batch, model = make_batch(), ScalarPeAvModel(encoder, ("video", "audio"))
-    mask = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 1, 0]]).bool()
+    mask = torch.tensor([[1, 1], [1, 0], [0, 1]]).bool()
     expected = model(**batch, modality_mask=mask)
     batch["pixel_values_videos"][2], batch["input_values"][1] = float("nan"), float("nan")
     batch["pixel_values_videos"] = torch.cat([batch["pixel_values_videos"], torch.zeros(3, 2, 3, 8, 8)], dim=1)
@@ -94,6 +98,8 @@ def test_subtitles_are_left_out_and_that_is_said(encoder, monkeypatch):
     assert told == ["PE-AV has no head for subtitle: in every clip that is left out."]
     with pytest.raises(ValueError, match="PE-AV embeds video and audio, got the modalities"):
         ScalarPeAvModel(encoder, ["subtitle"])
+    with pytest.raises(ValueError, match='has no "fused" vector'):
+        ScalarPeAvModel(encoder, ["video", "audio", "fused"])
 
 
 def test_what_it_cannot_do_is_refused(encoder, tmp_path):
@@ -118,7 +124,7 @@ def test_a_folder_is_loaded_by_its_name_with_its_processor(folder):
     ]
     batch = processor(text=["abc", "a longer text"], clips=clips)
     output = model(**batch)
-    assert output.modality_mask.tolist() == [[True, True, False], [True, False, False], [False, True, False]]
+    assert output.modality_mask.tolist() == [[True, True], [True, False], [False, True]]
 
     encoder = PeAudioVideoModel.from_pretrained(folder).eval()
     chosen = torch.from_numpy(frames)[frame_indices(5, 8)]
