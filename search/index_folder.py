@@ -18,12 +18,13 @@ from gallery.decoding import Limits, sandboxed
 from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
 from gallery.parallel import Crew, num_local_processes
 from gallery.provenance import describe, pending_download
+from gallery.querying import modalities_option
 from gallery.subtitles import LANGUAGES, languages_of
 from gallery.tables import is_table
 from gallery.windows import SEGMENT, check_windows
 from gallery.writing import check_place
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
-from modeling_scalar.model_identity import ModelIdentity, identify
+from modeling_scalar.model_identity import LIGHT, ModelIdentity, identify
 from modeling_scalar.processing_scalar import ScalarProcessor
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
@@ -79,8 +80,7 @@ def _load(
     identity: ModelIdentity, modalities: Sequence[str] | None, config: IndexConfig, place: torch.device
 ) -> tuple[ScalarRetrievalModel, ScalarProcessor]:
     """The model, with these modalities; a ValueError if it has others and cannot take them."""
-    is_chosen = identity.kind == "encoder" and tuple(modalities or PAPER_MODALITIES) != PAPER_MODALITIES
-    chosen = {"modalities": list(modalities)} if is_chosen else {}
+    chosen = modalities_option(identity, modalities)
     network, processor = modeling_scalar.load_model(
         identity.download(), dtype_of_name(config.model_dtype), place, **chosen
     )
@@ -147,6 +147,8 @@ def _modalities(config: IndexConfig) -> tuple[list[str] | None, list[str]]:
     those that are texts for which lists may have columns.
     """
     names: list[str] | None = [*PAPER_MODALITIES, *config.text] if config.text else None
+    if config.model == LIGHT:
+        names = list(dict.fromkeys(["subtitle", "title", *config.text]))
     for name in (*config.text, *config.add):
         check_modality(name)
     if is_gallery(config.output) and (known := Gallery.open(config.output)).metadata:
@@ -274,7 +276,8 @@ def index_folder(config: IndexConfig) -> Report | None:
     say(f"{model}: {said_of(network)}{several}.")
     with GalleryWriter(config.output, config.dtype or "float16") as writer:
         if not writer.metadata:
-            writer.metadata = describe(network, identity.download()) | {"model": identity.name}
+            name = model if model == LIGHT else identity.name
+            writer.metadata = describe(network, identity.download()) | {"model": name}
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, config.segment, len(there) > 0)

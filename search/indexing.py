@@ -220,7 +220,8 @@ class Indexer:
     ):
         num_workers = default_workers() if num_workers is None else num_workers
         check_reading(batch_size, on_error, num_workers)
-        self.writer, self.known, self.report = writer, Known(writer.gallery()), Report()
+        self.writer, self.report = writer, Report()
+        self.known = Known(writer.gallery(), writer.modalities)
         self.batch_size, self.prune, self.progress, self.crew = batch_size, prune, progress, crew or Crew()
         self._is_strict = on_error == "raise"
         self._speech, self._segment = Speech(writer.folder, recognizer), writer.metadata.get(SEGMENT)

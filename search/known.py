@@ -18,6 +18,7 @@ class Known:
 
     Args:
         gallery ([`~gallery.gallery.Gallery`]): as it is now; all later changes have to be told.
+        modalities (sequence of `str`): of the clips that are there, or will be.
 
     Attributes:
         files (`dict[str, MediaFile]`): by path.
@@ -25,14 +26,15 @@ class Known:
         problems (`dict[str, list[str]]`): by clip.
     """
 
-    def __init__(self, gallery: Gallery):
+    def __init__(self, gallery: Gallery, modalities: Sequence[str]):
         self.files: dict[str, MediaFile] = dict(gallery.files)
         self.clips = gallery.clips_of_files()
         self.problems = gallery.problems()
         # Numbers, not pairs of them: there may be millions.
         weights = {"audio": _SOUND, "subtitle": _WORDS}
-        self._weights = [weights.get(name, 0) for name in gallery.modalities]
-        presence = (gallery.modality_mask.int() @ torch.tensor(self._weights, dtype=torch.int32)).tolist()
+        self._weights = [weights.get(name, 0) for name in modalities]
+        mask = gallery.modality_mask.int() if len(gallery) else torch.zeros(0, len(modalities), dtype=torch.int32)
+        presence = (mask @ torch.tensor(self._weights, dtype=torch.int32)).tolist()
         self._presence = dict(zip(gallery.clip_ids, presence, strict=True))
 
     def problems_of(self, path: str) -> list[str]:

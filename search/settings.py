@@ -122,8 +122,8 @@ class IndexConfig:
     model: Annotated[
         str | None,
         _model(
-            help="Model or adapter: a folder, or a Hub id. By default that of the gallery, or for a new one "
-            f"{DEFAULT_MODEL}."
+            help="Model or adapter: a folder, a Hub id, or `light`, which embeds texts alone and needs no download; "
+            f"by default that of the gallery, or for a new one {DEFAULT_MODEL}."
         ),
     ] = None
     batch_size: Annotated[int, _model(min=1, help="Clips embedded at a time.")] = 8

