@@ -397,7 +397,8 @@ def clips_of(table: pa.Table) -> tuple:
 def text_embeds_of(queries: pa.Table, dim: int | None) -> torch.Tensor:
     """Copy the vectors of queries into one tensor: `(queries, dim)`, or `(queries, M, dim)` where they have M."""
     vectors = stacked(queries, ["embedding"])[:, 0]
-    return vectors if dim is None or vectors.shape[1] == dim else vectors.unflatten(1, (-1, dim))
+    has_several = dim is not None and vectors.shape[1] > dim and vectors.shape[1] % dim == 0
+    return vectors.unflatten(1, (-1, dim)) if has_several else vectors
 
 
 # Checking ---------------------------------------------------------------------------------------------------------

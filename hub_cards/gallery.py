@@ -26,7 +26,6 @@ from gallery.storage import MANIFEST, read_manifest
 from gallery.subtitles import LANGUAGES, find_sidecar
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import check_file
 from modeling_scalar.model_identity import IDENTIFYING, ModelIdentity, identify
 from modeling_scalar.scores_scalar import ScoreOptions
@@ -95,7 +94,7 @@ class _Names:
 def _check_queries(gallery: Gallery, described: list[list[str]]) -> None:
     """Raise unless each query is there once, with vectors like those of clips, and describes clips, each once."""
     length = gallery.queries.schema.field("embedding").type.list_size
-    if length not in (gallery.dim, len(MODALITIES) * gallery.dim):
+    if length not in (gallery.dim, len(gallery.modalities) * gallery.dim):
         raise ValueError(
             f"All lists in `embedding` of {gallery.path / 'queries'} must have the length {gallery.dim}, got {length}."
         )
@@ -258,13 +257,14 @@ def _metadata(gallery: Gallery, names: _Names, model: str | None) -> dict[str, A
 def _origin(gallery: Gallery, facts: dict[str, Any], query_dtype: str) -> list[tuple]:
     """Rows of the card's table of what the vectors were made from."""
     metadata, source = gallery.metadata, gallery.metadata.get("source") or {}
+    modalities = ", ".join(gallery.modalities)
     known = {
         "model": metadata.get("model") or metadata.get("local_model"),
         "its commit on the Hub": gallery.model_revision,
         "how it scores": (metadata.get("score_options") or {}).get("method"),
         "query temperature": metadata.get("query_temperature"),
         **{
-            f"{name.removeprefix('modality_')} of the cosines of {', '.join(MODALITIES)}": ", ".join(map(str, values))
+            f"{name.removeprefix('modality_')} of the cosines of {modalities}": ", ".join(map(str, values))
             for name, values in gallery.calibration.items()
         },
         "SHA-256 of the gallery": facts["gallery_sha256"],
@@ -340,8 +340,8 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         problems=problems,
         left_out=left_out if "left_out" in metadata else None,
         method=(metadata.get("score_options") or {}).get("method"),
-        modalities=MODALITIES,
-        present=dict(zip(MODALITIES, gallery.modality_mask.sum(dim=0).tolist(), strict=True)),
+        modalities=list(gallery.modalities),
+        present=dict(zip(gallery.modalities, gallery.modality_mask.sum(dim=0).tolist(), strict=True)),
         has_windows=SEGMENT in metadata,
         media_bytes=sum(path.stat().st_size for path in media),
         query_length=query_length,

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,9 @@ OWNED = (
 """The files that a push of a model writes, see [`~hub_cards.hub.publishing.Kind`]."""
 
 _BESIDE_RESULTS = ("results.png", "report/*.csv", "report/*.md", "report/*.png")
-_TAGS = ("video-retrieval", "text-to-video-retrieval", "multimodal", "video", "audio", "subtitles")
+_TAGS = ("video-retrieval", "text-to-video-retrieval", "multimodal")
+_MODALITY_TAGS = {"video": "video", "audio": "audio", "subtitle": "subtitles"}
+_SAID = {"video": "picture", "audio": "sound", "subtitle": "subtitles"}
 _MINIATURE = ("miniature", "miniature_classes")
 _VAST = ("blip_2_vision_model", "beats", "bert")
 
@@ -209,13 +211,17 @@ def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
     }
 
 
-def _needed(aggregation: str) -> list[str]:
+def _needed(aggregation: str, modalities: Sequence[str]) -> list[str]:
     """The modalities that a clip must have to get a score."""
-    if aggregation not in METHODS:
+    if aggregation not in (*METHODS, *modalities):
         return []
-    masks = torch.tensor(list(product((False, True), repeat=len(MODALITIES))))
-    always = masks[find_method(aggregation).covers(masks)].all(dim=0)
-    return [name for name, is_needed in zip(MODALITIES, always.tolist(), strict=True) if is_needed]
+    masks = torch.tensor(list(product((False, True), repeat=len(modalities))))
+    always = masks[find_method(aggregation, modalities).covers(masks, modalities)].all(dim=0)
+    return list(compress(modalities, always.tolist()))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _layers(tower: Mapping[str, Any]) -> str:
@@ -228,7 +234,6 @@ def _encoders(config: Mapping[str, Any], is_joint: bool, counts: Mapping[str, in
         backbone = config["backbone_config"]
         return {
             "encoder": Markdown(code(backbone["model_type"]) + _layers(backbone.get("text_config") or {})),
-            "modalities": config["modalities"],
             "heads": [part for part in counts if part.endswith("_head")],
             "is_vast": False,
             "has_second_stage": False,
@@ -254,12 +259,13 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     hardware = training and "{num_processes} x {device}".format_map(training["hardware"])
     results = read_results(folder)
     aggregation, temperature = config["aggregation"], config["query_temperature"]
+    modalities = list(config.get("modalities", MODALITIES))
     if isinstance(temperature, dict):  # JSON knows no infinity; transformers writes an object in its place
         temperature = temperature["__float__"]
     calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
     counts = count_parameters(weights)
-    model_name = repo_id.split("/")[-1]
-    data = {"pipeline_tag": "feature-extraction", "tags": [*_TAGS, identifier(aggregation)]}
+    model_name, tags = repo_id.split("/")[-1], [tag for name, tag in _MODALITY_TAGS.items() if name in modalities]
+    data = {"pipeline_tag": "feature-extraction", "tags": [*_TAGS, *tags, identifier(aggregation)]}
     if results:
         data |= {"model_name": model_name, "eval_results": eval_results(results)}
     if emissions is not None:
@@ -276,7 +282,10 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "has_equal_weights": math.isinf(float(temperature)),
         "calibration": calibration,
         "is_calibrated": ScoreOptions(**calibration).is_calibrated,
-        "needed": _needed(aggregation),
+        "needed": _needed(aggregation, modalities),
+        "modalities": modalities,
+        "what_it_sees": _listed([_SAID.get(name, name) for name in modalities]),
+        "what_clips_have": _listed(modalities),
         "projection_dim": config["projection_dim"],
         "condition_on": [name for name in MODALITIES if name in config.get("condition_on", ScalarConfig.condition_on)],
         "recipe": recipe,

@@ -257,9 +257,8 @@ class Embeddings:
         queries = gallery.queries
         metadata = dict(gallery.metadata)
         problems = [f"{name}: {problem}" for name, told in gallery.problems().items() for problem in told]
-        length = queries.schema.field("embedding").type.list_size
         embeddings = cls(
-            text_embeds=text_embeds_of(queries, None if length % gallery.dim else gallery.dim),
+            text_embeds=text_embeds_of(queries, gallery.dim),
             modality_embeds=gallery.modality_embeds(),
             modality_mask=gallery.modality_mask,
             pairs=_read_pairs(queries, gallery.clip_ids, where),

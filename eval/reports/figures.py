@@ -3,7 +3,8 @@
 import os
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,34 @@ from eval.embedding.embeddings import Embeddings
 from eval.protocol.latent import clips_of, latent_space
 from eval.reports.result_files import R1, Run, percent
 from eval.reports.result_schema import method_title
-from modeling_scalar.configuration_scalar import MODALITIES
 
-# Okabe and Ito's colours, which stay apart under all common colour blindness; modalities keep theirs in every figure.
+# Okabe and Ito's colours, which stay apart under all common colour blindness; the paper's modalities keep theirs in
+# every figure, and others follow with what is left and some of Tol's.
 _MODALITY_COLOURS = {"video": "#E69F00", "audio": "#56B4E9", "subtitle": "#009E73"}
+_FURTHER_COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#F0E442", "#882255", "#332288", "#DDCC77", "#999999")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LINES = [(colour, marker, style) for style in ("-", "--") for colour, marker in zip(COLOURS, "osD^vPX", strict=True)]
 
 _CAPTION_WIDTH = 66
+_WEIGHT = "weight_"  # before the names of modalities, in the table of queries
 
 # Of the latent space.
 _MARKERS = {"text": "*", "video": "s", "audio": "^", "subtitle": "o"}
+_FURTHER_MARKERS = "DvPX<>ph"
 _TEXT_STYLE = {"s": 190, "edgecolor": "black", "zorder": 3}  # on top of the clips, with a rim
 _CLIP_STYLE = {"s": 22, "linewidth": 0, "alpha": 0.7}
 _NUM_SHOWN = 3
 _MAX_PERPLEXITY = 30
+
+
+def _styles(known: Mapping[str, str], further: Sequence[str], names: Iterable[str]) -> dict[str, str]:
+    """Those of these names: what is known of a name, or else the next of the further ones, over and over."""
+    others = cycle(further)
+    return {name: known[name] if name in known else next(others) for name in names}
+
+
+def _colours(modalities: Iterable[str]) -> dict[str, str]:
+    return _styles(_MODALITY_COLOURS, _FURTHER_COLOURS, modalities)
 
 
 def _plain(axes: Axes) -> None:
@@ -57,8 +71,9 @@ def _plot_recall(axes: Axes, run: Run) -> None:
     own = run["score"]["method"]
     axes.set_yticks(range(len(methods)), names)
     axes.set_ylim(-0.6, len(methods) - 0.4)
+    colours = _colours(rates[0]["mean_weight"])
     for tick, method in zip(axes.get_yticklabels(), methods, strict=True):
-        tick.set_color(_MODALITY_COLOURS.get(method, "black"))
+        tick.set_color(colours.get(method, "black"))
         tick.set_fontweight("bold" if method == own else "normal")
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
@@ -68,9 +83,8 @@ def _plot_recall(axes: Axes, run: Run) -> None:
 
 def _plot_mean_weights(axes: Axes, rates: Sequence[Mapping[str, Any]]) -> None:
     bottom = [0.0] * len(rates)
-    for modality in MODALITIES:
+    for modality, colour in _colours(rates[0]["mean_weight"]).items():
         heights = [entry["mean_weight"][modality] for entry in rates]
-        colour = _MODALITY_COLOURS[modality]
         bars = axes.bar(range(len(rates)), heights, 0.7, bottom=bottom, color=colour, label=modality)
         axes.bar_label(bars, [f"{h:.2f}" if h >= 0.03 else "" for h in heights], label_type="center", fontsize=8)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
@@ -149,24 +163,26 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
     Queries stand beside each other, those that one modality decides together, in the order of its weight.
 
     Args:
-        queries (`dict`): columns `caption`, `weight_video`, `weight_audio`, `weight_subtitle` (summing to 1) and
-            `decided`, the modality of the largest weight, as in `queries.parquet`.
+        queries (`dict`): columns `caption`, `weight_<modality>` of each modality (summing to 1) and `decided`, the
+            modality of the largest weight, as in `queries.parquet`.
         path (`str`): file to write.
         num_captions (`int`): captions to name per modality.
     """
-    weights = np.array([queries[f"weight_{modality}"] for modality in MODALITIES], dtype=float)  # (3, Q)
-    decided = np.array([MODALITIES.index(modality) for modality in queries["decided"]])
+    modalities = [name.removeprefix(_WEIGHT) for name in queries if name.startswith(_WEIGHT)]
+    colours = _colours(modalities)
+    weights = np.array([queries[f"{_WEIGHT}{modality}"] for modality in modalities], dtype=float)  # (M, Q)
+    decided = np.array([modalities.index(modality) for modality in queries["decided"]])
     order = np.lexsort((-weights[decided, np.arange(len(decided))], decided))
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    figure = Figure(figsize=(11, 4.2 * max(1, len(modalities) / 3)), layout="constrained")
     axes, text = figure.subplots(1, 2, width_ratios=(1.1, 1))
     start = 0
-    for index in range(len(MODALITIES)):
+    for index in range(len(modalities)):
         group = order[decided[order] == index]
-        first = np.roll(np.arange(len(MODALITIES)), -index)  # the modality that decides lies at the bottom
+        first = np.roll(np.arange(len(modalities)), -index)  # the modality that decides lies at the bottom
         axes.stackplot(
             np.arange(start, start + len(group) + 1),
             weights[np.ix_(first, np.append(group, group[-1:]))],  # a step needs its right end too
-            colors=[_MODALITY_COLOURS[MODALITIES[modality]] for modality in first],
+            colors=[colours[modalities[modality]] for modality in first],
             step="post",
             linewidth=0,
         )
@@ -175,15 +191,15 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
     axes.set_ylim(0, 1)
     axes.set_xlabel("queries, by the modality that decides them and its weight")
     axes.set_ylabel("weight at the relevant clip")
-    patches = [Patch(color=_MODALITY_COLOURS[modality], label=modality) for modality in MODALITIES]
+    patches = [Patch(color=colour, label=modality) for modality, colour in colours.items()]
     axes.legend(handles=patches, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize=9)
     _plain(axes)
     text.axis("off")
     lines = []
-    for index, modality in enumerate(MODALITIES):
+    for index, (modality, colour) in enumerate(colours.items()):
         members = [query for query in order if decided[query] == index]
         share = len(members) / len(order)
-        lines.append((f"{modality} decides {len(members)} queries ({share:.0%})", _MODALITY_COLOURS[modality], "bold"))
+        lines.append((f"{modality} decides {len(members)} queries ({share:.0%})", colour, "bold"))
         for query in members[:num_captions]:
             caption = textwrap.shorten(queries["caption"][query], _CAPTION_WIDTH, placeholder=" …")
             lines.append((f"{weights[index, query]:.2f}  {caption}", "black", "normal"))
@@ -195,7 +211,8 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
 
 
 def _shown_classes(measured: Mapping[str, dict[str, Any]]) -> list[str]:
-    """The classes that improve most over the first model in all others; of one model those with the best cosine."""
+    """The classes that improve most over the first model in all others; of one model those with the best cosine; the
+    first ones where none has a cosine."""
     first, *others = [
         {entry["label"]: entry["text_centroid_cosine"] for entry in space["classes"]} for space in measured.values()
     ]
@@ -204,7 +221,7 @@ def _shown_classes(measured: Mapping[str, dict[str, Any]]) -> list[str]:
         for label, cosine in first.items()
         if cosine is not None and all(other[label] is not None for other in others)
     }
-    return sorted(values, key=values.__getitem__, reverse=True)[:_NUM_SHOWN]
+    return (sorted(values, key=values.__getitem__, reverse=True) or list(first))[:_NUM_SHOWN]
 
 
 def _points(embeddings: Embeddings, classes: Sequence[str]) -> tuple[np.ndarray, list[tuple[str, str]]]:
@@ -217,7 +234,7 @@ def _points(embeddings: Embeddings, classes: Sequence[str]) -> tuple[np.ndarray,
         for clip in clips_of(embeddings, query).tolist():
             for column in embeddings.modality_mask[clip].nonzero().flatten().tolist():
                 vectors.append(embeddings.modality_embeds[clip, column])
-                owners.append((label, MODALITIES[column]))
+                owners.append((label, embeddings.modalities[column]))
     return torch.stack(vectors).float().numpy(), owners
 
 
@@ -235,7 +252,7 @@ def plot_latent(
     seed: int = 0,
 ) -> None:
     """
-    Draw texts, video, audio and subtitles of some classes in one t-SNE projection per model.
+    Draw texts and the modalities of clips of some classes in one t-SNE projection per model.
 
     Args:
         embeddings ([`Embeddings`] or `Mapping[str, Embeddings]`): one model, or several by name, of
@@ -265,6 +282,8 @@ def plot_latent(
     if not 0 < len(classes) <= len(COLOURS) or set(classes) - set(known[0]):
         raise ValueError(f"Expected 1 to {len(COLOURS)} of the classes {known[0]}, got {classes}.")
     colours = dict(zip(classes, COLOURS, strict=False))
+    names = (name for model in models.values() for name in model.modalities)
+    markers = _styles(_MARKERS, _FURTHER_MARKERS, dict.fromkeys(("text", *names)))
 
     figure = Figure(figsize=(4 * len(models) + 2, 4.5), layout="constrained")
     shown = {"text"}
@@ -275,13 +294,13 @@ def plot_latent(
         for label, kind in sorted(set(owners)):
             x, y = places[[owner == (label, kind) for owner in owners]].T
             axes.scatter(
-                x, y, marker=_MARKERS[kind], color=colours[label], **(_TEXT_STYLE if kind == "text" else _CLIP_STYLE)
+                x, y, marker=markers[kind], color=colours[label], **(_TEXT_STYLE if kind == "text" else _CLIP_STYLE)
             )
             shown.add(kind)
         axes.set(xticks=[], yticks=[], title=name)
         axes.set_xlabel(_annotation(measured[name]), fontsize=9)
-    kinds = [kind for kind in _MARKERS if kind in shown]
-    handles = [Line2D([], [], marker=_MARKERS[k], linestyle="", color="grey", label=k) for k in kinds]
+    kinds = [kind for kind in markers if kind in shown]
+    handles = [Line2D([], [], marker=markers[k], linestyle="", color="grey", label=k) for k in kinds]
     handles += [Line2D([], [], linewidth=6, color=colour, label=label) for label, colour in colours.items()]
     figure.legend(handles=handles, loc="outside right upper", frameon=False)
     Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from typing import Any
 from eval.reports.result_files import R1, Results, Run, Seeds, benchmark_name, first_run, label_name
 from eval.reports.result_schema import second_stage
 from eval.reports.tables import Cell, Row, Table
+from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 KEYS = [("", "benchmark"), ("", "label"), ("", "n")]
 """Columns at the left: what was measured, of which label, over how many seeds."""
@@ -107,6 +108,13 @@ def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]
 def rates_of(results: Results) -> list[float]:
     """Return every masking rate that some run measured."""
     return sorted({entry["rate"] for run in results.all_runs() for entry in run["retrieval"]["rates"]})
+
+
+def modalities_of(results: Results) -> tuple[str, ...]:
+    """Return the modalities of all clips, as runs name them in turn; where none does, the paper's."""
+    entries = (entry for run in results.all_runs() for entry in run["retrieval"]["rates"])
+    named = (name for entry in entries for field in ("presence", "mean_weight") for name in entry.get(field, ()))
+    return tuple(dict.fromkeys(named)) or PAPER_MODALITIES
 
 
 # Columns and rows ----------------------------------------------------------------------------------------------------
@@ -251,6 +259,7 @@ __all__ = [
     "in_part",
     "label_table",
     "margin_row",
+    "modalities_of",
     "rate_entry",
     "rates_of",
     "row_of",

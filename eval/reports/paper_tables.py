@@ -5,9 +5,11 @@ the paper published stands in rows of its own, marked "paper", and enters no num
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
+from eval.protocol.missing import ladder
 from eval.protocol.statistics import seed_interval, sign_test
 from eval.reports import paper
 from eval.reports.label_tables import (
@@ -22,6 +24,7 @@ from eval.reports.label_tables import (
     in_part,
     label_table,
     margin_row,
+    modalities_of,
     rate_entry,
     rates_of,
     two_stage,
@@ -30,8 +33,7 @@ from eval.reports.label_tables import (
 from eval.reports.result_files import R1, Results, Run, Seeds, benchmark_name, first_run, label_name, percent
 from eval.reports.result_schema import method_title
 from eval.reports.tables import Cell, Row, Table
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import METHODS
+from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
 
 DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
 """Directions of retrieval and their signs."""
@@ -234,54 +236,68 @@ def two_stage_missing_table(results: Results, policy: str) -> Table:
     return table
 
 
-def _letters(modalities: Sequence[str]) -> str:
-    return "".join(modality[0].upper() for modality in modalities)
+def _steps(run: Run) -> list[Mapping[str, Any]]:
+    """What was measured with the same modalities for all clips, the fewest first."""
+    return sorted(run["retrieval"].get("ladder", []), key=lambda step: len(step["modalities"]))
 
 
 def ladder_table(results: Results) -> Table:
     """Table S5: first-stage R@1 with one set of modalities for the whole gallery."""
-    steps = {b: first_run(labels)["retrieval"].get("ladder", []) for b, labels in results.runs.items()}
-    sets = sorted({tuple(step["modalities"]) for found in steps.values() for step in found}, key=len)
+    steps = {b: _steps(first_run(labels)) for b, labels in results.runs.items()}
+    sets = sorted(dict.fromkeys(tuple(step["modalities"]) for found in steps.values() for step in found), key=len)
+    names = dict.fromkeys(name for modalities in sets for name in modalities)
+    has_letters = len({name[0] for name in names}) == len(names)
 
-    recalls = [in_part("ladder", modalities=list(modalities)) for modalities in sets]
+    def short(modalities: Sequence[str]) -> str:
+        return "".join(name[0].upper() for name in modalities) if has_letters else "+".join(modalities)
 
     def change(run: Run, method: str | None = None) -> float | None:
-        ends = [measure(run, method) for measure in (recalls[0], recalls[-1])] if recalls else [None]
-        return None if None in ends else ends[1] - ends[0]
+        measures = [in_part("ladder", modalities=step["modalities"]) for step in _steps(run)]
+        first, last = (measure(run, method) for measure in (measures[0], measures[-1])) if measures else (None, None)
+        return None if first is None or last is None else last - first
 
-    columns = [Column("", _letters(names), measure) for names, measure in zip(sets, recalls, strict=True)]
-    columns.append(Column("", "Δ V→all", change, signed=True))
-    table = paper.LADDER if len(sets) == 3 else {}
+    columns = [Column("", short(found), in_part("ladder", modalities=list(found))) for found in sets]
+    firsts = {short(found[:1]) for found in sets}
+    columns.append(Column("", f"Δ {firsts.pop() if len(firsts) == 1 else 'first'}→all", change, signed=True))
+    table = paper.LADDER if sets == ladder(PAPER_MODALITIES) else {}
     published = _beside(results, table, lambda numbers: (*numbers, numbers[-1] - numbers[0]))
     lost = [
-        f"{benchmark_name(benchmark)} {_letters(step['modalities'])} {step['num_unscorable_clips']}"
+        f"{benchmark_name(benchmark)} {short(step['modalities'])} {step['num_unscorable_clips']}"
         for benchmark, found in steps.items()
         for step in found
         if step["num_unscorable_clips"]
     ]
-    note = (
-        "Text-to-video R@1 of the first stage, each label's own score, the same modalities for all clips (V video, A "
-        "audio, S subtitle)."
-    )
+    note = "Text-to-video R@1 of the first stage, each label's own score, the same modalities for all clips"
+    note += f" ({', '.join(f'{short([name])} {name}' for name in names)})." if has_letters and names else "."
     note += f" Clips that have none of them and cannot be found: {', '.join(lost)}." if lost else ""
     return label_table(results, "ladder", "Modality-subset ladder (Table S5)", note, columns, published)
 
 
 def classification_table(results: Results) -> Table:
     """Table S6: class labels as queries; each clip ranks them, first stage."""
-    groups = {None: "own score"} | {method: method_title(method) for method in (*MODALITIES, "uniform")}
+    methods = (None, *modalities_of(results), "uniform")
     columns = [
-        Column(group, f"Acc@{k}", first_stage(f"video_to_text_recall_at_{k}"), method=method)
-        for method, group in groups.items()
+        Column(
+            "own score" if method is None else method_title(method),
+            f"Acc@{k}",
+            first_stage(f"video_to_text_recall_at_{k}"),
+            method=method,
+        )
+        for method in methods
         for k in (1, 10)
     ]
+
+    def published(numbers: Numbers) -> list[float | None]:
+        told = {method: numbers[2 * place : 2 * place + 2] for place, method in enumerate((None, "video", "audio"))}
+        return [number for method in methods for number in told.get(method) or (None, None)]
+
     return label_table(
         results,
         "classification",
         "Classification as retrieval (Table S6)",
         "Each clip ranks the class labels; first stage; single pathways and equal weights on the same embeddings.",
         columns,
-        _beside(results, paper.CLASSIFICATION),
+        _beside(results, paper.CLASSIFICATION, published),
     )
 
 
@@ -376,16 +392,21 @@ def latent_table(results: Results) -> Table:
 
         return find
 
+    modalities = modalities_of(results)
     columns = [
         Column("", "classes", measure("num_classes"), digits=0),
         Column("", "text–centroid cosine", measure("text_centroid_cosine"), digits=2),
-        *(Column("silhouette", modality, measure("silhouette", modality), digits=2) for modality in MODALITIES),
+        *(Column("silhouette", modality, measure("silhouette", modality), digits=2) for modality in modalities),
     ]
 
     def published(benchmark: str) -> Published:
         rows = paper.published(paper.LATENT, benchmark)
         return {
-            name: (None, Cell((cosine,), digits=2), None, Cell((audio,), digits=2))
+            name: (
+                None,
+                Cell((cosine,), digits=2),
+                *(Cell((audio,), digits=2) if m == "audio" else None for m in modalities),
+            )
             for name, (cosine, audio) in rows.items()
         }
 

@@ -16,6 +16,7 @@ from eval.reports.label_tables import (
     gain,
     headings,
     in_part,
+    modalities_of,
     rate_entry,
     rates_of,
     row_of,
@@ -24,7 +25,6 @@ from eval.reports.label_tables import (
 from eval.reports.result_files import Results, Run, Seeds, benchmark_name, first_run, label_name, percent
 from eval.reports.result_schema import method_title
 from eval.reports.tables import Cell, Row, Table
-from modeling_scalar.configuration_scalar import MODALITIES
 
 _METRICS = {
     "R@1": "recall_at_1",
@@ -133,11 +133,12 @@ def kinds_table(results: Results) -> Table:
 def weights_table(results: Results) -> Table:
     """What is left of the gallery at each masking rate, and which modality the queries of a label lean on."""
     parts = (("clips", "presence", 0), ("weight", "mean_weight", 2), ("decided", "decided", 0))
+    modalities = modalities_of(results)
     columns = {
         percent(rate): [
             Column(group, modality, at_rate(field, modality, rate), digits=digits)
             for group, field, digits in parts
-            for modality in MODALITIES
+            for modality in modalities
         ]
         for rate in rates_of(results)
     }
@@ -151,7 +152,7 @@ def weights_table(results: Results) -> Table:
         "Clips that have a modality left; mean query-conditioned weight at the relevant clip; pairs of a query and "
         "a relevant clip decided by a modality, that of the largest weight."
     )
-    columns_shown = [*KEYS, ("", "masked"), *((group, modality) for group, *_ in parts for modality in MODALITIES)]
+    columns_shown = [*KEYS, ("", "masked"), *((group, modality) for group, *_ in parts for modality in modalities)]
     blocks = _label_blocks(results, rows_of)
     return Table("weights", "Weights of the modalities", note, columns_shown, blocks, len(KEYS) + 1)
 

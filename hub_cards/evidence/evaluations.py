@@ -19,7 +19,6 @@ from eval.reports.result_schema import check_result, method_title, second_stage
 from eval.reports.score_tables import scores_missing_table, scores_table, second_stage_table
 from eval.reports.tables import Table
 from gallery.files import read_json
-from modeling_scalar.configuration_scalar import MODALITIES
 
 from ..markdown import Markdown, table, text
 
@@ -264,9 +263,7 @@ def presence(result: Result) -> str:
     """Write how many clips of the gallery have each modality."""
     num_clips = result.content["retrieval"]["num_clips"]
     found = result.rates[0.0].get("presence", {})
-    return ", ".join(
-        f"{name} {found[name]:,} ({100 * found[name] / num_clips:.0f} %)" for name in MODALITIES if name in found
-    )
+    return ", ".join(f"{text(name)} {count:,} ({100 * count / num_clips:.0f} %)" for name, count in found.items())
 
 
 __all__ = [
