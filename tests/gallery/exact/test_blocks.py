@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from gallery.columns import gram_of
-from gallery.exact.blocks import Block
+from gallery.columns import clip_table, gram_of
+from gallery.exact.blocks import Block, blocks_of, in_one_block
+from gallery.storage import Part
 from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES, Pairs, ScoreOptions, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
 
@@ -37,3 +38,22 @@ def test_stored_inner_products_are_not_computed_again():
         scores = Pairs(texts, clips, ScoreOptions(query_temperature=1e3)).scores("scalar")
     mean = torch.einsum("qd,vmd->qvm", texts, modalities * mask[..., None]).sum(-1) / mask.sum(1)
     torch.testing.assert_close(scores, mean * mask.sum(1).sqrt(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("names", [("video",), ("title", "audio"), tuple("abcdefgh")])
+def test_blocks_know_the_modalities_of_their_table(names):
+    generator = torch.Generator().manual_seed(0)
+    embeds = torch.nn.functional.normalize(torch.randn(20, len(names), 8, generator=generator), dim=-1)
+    mask = torch.rand(20, len(names), generator=generator) < 0.8
+    mask[:, 0] |= ~mask.any(1)
+    tables = [
+        clip_table([str(row) for row in rows], embeds[rows], mask[rows], has_codes=True, modalities=names)
+        for rows in torch.arange(20).split(12)
+    ]
+    blocks = blocks_of(list(map(Part, tables)))
+    seen, some = torch.arange(len(names)) == 0, torch.arange(12) % 2 == 0
+    first, whole = blocks[0], in_one_block(blocks, torch.device("cpu"))
+    for block in (*blocks, whole, first[2:5], first.looking_at(seen), first.limited(some)):
+        assert block.modalities == names and len(block.vectors) == len(names) == block.gram.shape[2]
+    assert torch.equal(whole.modality_mask, mask)
+    torch.testing.assert_close(whole.modality_embeds, embeds * mask[..., None])

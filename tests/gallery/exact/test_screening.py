@@ -24,32 +24,43 @@ from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 MIN_NORM = 1e-3
-MIXES = torch.tensor([mix for mix in itertools.product([False, True], repeat=3) if any(mix)])
 KINDS = ("random", "clustered", "cancelling", "tied")
 
 
-def make_vectors(kind: str, count: int, dim: int, seed: int) -> torch.Tensor:
-    """Unit vectors (count, 3, dim): independent; in few groups; nearly cancelling; nearly or exactly the same."""
+def mixes_of(number: int) -> torch.Tensor:
+    """What clips may have of so many modalities, (2 ** number - 1, number)."""
+    return torch.tensor([mix for mix in itertools.product([False, True], repeat=number) if any(mix)])
+
+
+MIXES = mixes_of(3)
+
+
+def make_vectors(kind: str, count: int, dim: int, seed: int, number: int = 3) -> torch.Tensor:
+    """Unit vectors (count, number, dim): independent; in few groups; nearly cancelling; nearly or exactly the same,
+    of other clips and of the same one."""
     generator = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(count, 3, dim, generator=generator)
+    vectors = torch.randn(count, number, dim, generator=generator)
     if kind == "clustered":
         centres = torch.randn(5, 1, dim, generator=generator) * torch.arange(dim).add(1).rsqrt()
         vectors = centres[torch.randint(5, (count,), generator=generator)] + 0.05 * vectors
-    elif kind == "cancelling":
+    elif kind == "cancelling" and number > 1:
         noise = torch.tensor([1e-4, 1e-2, 0.3])[torch.randint(3, (count, 1), generator=generator)]
         vectors[:, 1] = -vectors[:, 0] + noise * vectors[:, 1]
-        vectors[::3, 2] = -(normalize(vectors[::3, 0], dim=-1) + normalize(vectors[::3, 1], dim=-1))
+        vectors[::3, -1] = -normalize(vectors[::3, :-1], dim=-1).sum(1)
     elif kind == "tied":
         few = torch.randint(count // 10 + 1, (count,), generator=generator)
         vectors = vectors[few] + 1e-4 * torch.randint(2, (count, 1, 1), generator=generator) * vectors
+        vectors[::4, 1::2] = vectors[::4, : number // 2]
     return normalize(vectors, dim=-1)
 
 
-def make_part(kind: str, count: int, dim: int, seed: int = 0, dtype=torch.float16, start: int = 0) -> Block:
-    generator = torch.Generator().manual_seed(seed + 1)
-    mask = MIXES[torch.randint(len(MIXES), (count,), generator=generator)]
-    vectors = make_vectors(kind, count, dim, seed) * mask[..., None]
-    modalities = tuple(vectors[:, index].to(dtype).contiguous() for index in range(3))
+def make_part(
+    kind: str, count: int, dim: int, seed: int = 0, dtype=torch.float16, start: int = 0, number: int = 3
+) -> Block:
+    generator, mixes = torch.Generator().manual_seed(seed + 1), mixes_of(number)
+    mask = mixes[torch.randint(len(mixes), (count,), generator=generator)]
+    vectors = make_vectors(kind, count, dim, seed, number) * mask[..., None]
+    modalities = tuple(column.to(dtype).contiguous() for column in vectors.unbind(1))
     allowed = torch.rand(count, generator=generator) < 0.9
     codes = encode(modalities) if multiplies_eight_bits() else None
     gram = gram_of(modalities)
@@ -70,7 +81,7 @@ def make_texts(parts: list[Block], count: int, seed: int, per_modality: bool = F
     near = vectors[torch.randint(len(vectors), (count,), generator=generator)].sum(1)
     texts = near + torch.randn(near.shape, generator=generator) * torch.rand(count, 1, generator=generator)
     if per_modality:
-        texts = texts[:, None] + 0.5 * torch.randn(count, 3, near.shape[1], generator=generator)
+        texts = texts[:, None] + 0.5 * torch.randn(count, len(parts[0].vectors), near.shape[1], generator=generator)
     return normalize(texts, dim=-1)
 
 
@@ -79,7 +90,7 @@ def all_scores(parts: list[Block], texts: torch.Tensor, options: ScoreOptions) -
     columns = []
     for part in parts:
         vectors = torch.stack(part.vectors, dim=1).double()
-        per_modality = texts.double() if texts.ndim == 3 else texts.double()[:, None].expand(-1, 3, -1)
+        per_modality = texts.double() if texts.ndim == 3 else texts.double()[:, None].expand(-1, vectors.shape[1], -1)
         cosines = torch.einsum("qmd,vmd->qvm", per_modality, vectors)
         for values, apply in ((options.modality_scale, torch.mul), (options.modality_offset, torch.add)):
             cosines = cosines if values is None else apply(cosines, torch.tensor(values, dtype=torch.float64))
@@ -292,37 +303,87 @@ def test_a_threshold_that_was_guessed_too_high_is_noticed(monkeypatch):
     assert torch.equal(wrong[0], right[0]) and torch.equal(wrong[1], right[1])
 
 
-def test_bounds_are_no_less_than_what_any_weights_give_and_one_is_reached():
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
+def test_bounds_are_no_less_than_what_any_weights_give_and_one_is_reached(number):
     generator = torch.Generator().manual_seed(0)
     for kind in KINDS:
-        part = make_part(kind, 400, 24, dtype=torch.float32)
+        part = make_part(kind, 400, 24, dtype=torch.float32, number=number)
         mask, gram = part.modality_mask, part.gram
         vectors = torch.stack(part.vectors, dim=1).double()
         text = normalize(torch.randn(24, generator=generator, dtype=torch.float64), dim=0)
         cosines = vectors @ text
         bounds = cone_bound(cosines, gram, mask, part.rho)
         spanned = spanned_bound(cosines.float(), part.inverse).double()
-        weights = torch.rand(2000, 1, 3, generator=generator, dtype=torch.float64).pow(4) * mask
+        weights = torch.rand(2000, 1, number, generator=generator, dtype=torch.float64).pow(4) * mask
         weights = weights / weights.sum(-1, keepdim=True)
         norms = torch.einsum("wvm,vmd->wvd", weights, vectors).norm(dim=-1)
         assert (norms.clamp(min=MIN_NORM) >= part.rho - 1e-12).all()
-        assert (norms.amin(0) < hull_distance(gram, mask) + 0.05).float().mean() > 0.9
         values = (weights * cosines).sum(-1) / norms.clamp(min=MIN_NORM)
         assert (values <= bounds + 1e-9).all()
         assert (values.amax(0).clamp(min=0) <= spanned + 1e-6).all()
-        reached = (values.amax(0) > bounds - 0.01) & (bounds > 0)
-        assert kind == "cancelling" or reached.float().mean() > 0.2  # the bound is no larger than it must be
+        if number <= 3:  # which as many weights fill
+            assert (norms.amin(0) < hull_distance(gram, mask) + 0.05).float().mean() > 0.9
+            reached = (values.amax(0) > bounds - 0.01) & (bounds > 0)
+            assert kind == "cancelling" or reached.float().mean() > 0.2  # the bound is no larger than it must be
 
 
-def test_inverses_are_those_of_what_is_present():
-    part = make_part("random", 50, 16, dtype=torch.float32)
+def by_faces(vectors: torch.Tensor, text: torch.Tensor) -> tuple[float, float]:
+    """Of the vectors (M, D) of a clip, the distance of their hull from 0 and the length of a text's projection on
+    their cone, by every set of them: the largest that is reached by weights >= 0."""
+    nearest, longest = torch.linalg.vector_norm(vectors, dim=1).min().item(), 0.0
+    for some in mixes_of(len(vectors)):
+        inverse = torch.linalg.inv(vectors[some] @ vectors[some].T)
+        if (inverse.sum(1) >= 0).all():
+            nearest = min(nearest, inverse.sum().item() ** -0.5)
+        cosines = vectors[some] @ text
+        if (inverse @ cosines >= 0).all():
+            longest = max(longest, (cosines @ inverse @ cosines).item() ** 0.5)
+    return nearest, longest
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("kind", ["random", "clustered"])
+def test_hull_and_cone_are_those_that_trying_every_set_of_vectors_gives(kind, number):
+    part = make_part(kind, 60, 16, dtype=torch.float32, number=number)
+    mask, vectors = part.modality_mask, torch.stack(part.vectors, dim=1).double()
+    texts = make_texts([part], 60, 0).double()
+    cosines = torch.einsum("nmd,nd->nm", vectors, texts)
+    found = [by_faces(clip[there], text) for clip, there, text in zip(vectors, mask, texts, strict=True)]
+    nearest, longest = torch.tensor(found, dtype=torch.float64).T
+    distances = hull_distance(vectors @ vectors.mT, mask)
+    torch.testing.assert_close(distances, nearest, rtol=0, atol=1e-9)
+    torch.testing.assert_close(part.rho, distances, rtol=0, atol=3e-6)
+    bounds = cone_bound(cosines, part.gram, mask, part.rho)
+    positive = cosines.masked_fill(~mask, -1).amax(1) > 0
+    assert positive.sum() > 20 and (bounds >= longest - 1e-12)[positive].all()
+    torch.testing.assert_close(bounds[positive], longest[positive], rtol=0, atol=1e-4)  # of Gram matrices in float32
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_inverses_are_those_of_what_is_present(number):
+    part = make_part("random", 50, 24, dtype=torch.float32, number=number)
     for row, present in enumerate(part.modality_mask):
-        expected = torch.zeros(3, 3, dtype=torch.float64)
+        expected = torch.zeros(number, number, dtype=torch.float64)
         index = present.nonzero().flatten()
         small = part.gram[row].double()[index][:, index]
         expected[index[:, None], index[None]] = torch.linalg.inv(small)
-        upper = [expected[m, n] * (1 if m == n else 2) for m in range(3) for n in range(m, 3)]
-        torch.testing.assert_close(inverse_of(part.gram, part.modality_mask)[row].double(), torch.stack(upper))
+        upper = [expected[m, n] * (1 if m == n else 2) for m in range(number) for n in range(m, number)]
+        torch.testing.assert_close(part.inverse[row].double(), torch.stack(upper))
+
+
+@pytest.mark.parametrize("number", [2, 3, 8])
+def test_an_inverse_of_too_few_digits_is_not_used(number):
+    vectors = make_vectors("random", 200, 64, 0, number)
+    noise = torch.logspace(-8, 0, 200)[:, None]
+    vectors[:, 1] = normalize(vectors[:, 0] + noise * vectors[:, 1], dim=-1)
+    mask = torch.ones(200, number, dtype=torch.bool)
+    inverse = inverse_of(gram_of(vectors.unbind(1)), mask)
+    is_used = inverse.amax(1) < 1e29
+    assert not is_used[:150].any() and is_used[190:].all() and inverse.isfinite().all()
+    cosines = vectors.double() @ normalize(vectors[0].sum(0) + torch.randn(64), dim=0).double()
+    positive = cosines.clamp(min=0)
+    exact = (positive * torch.linalg.solve(vectors.double() @ vectors.double().mT, positive)).sum(1).sqrt()
+    assert (spanned_bound(cosines.float(), inverse) >= exact)[is_used].all()
 
 
 def test_codes_miss_vectors_by_no_more_than_they_say():
