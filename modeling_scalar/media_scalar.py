@@ -131,16 +131,20 @@ def check_packets(path: AnyPath, container: Any, stream: Any, num_packets: int) 
 
 
 class Upright:
-    """Turns the frames of a stream, which errors name, to uint8 pictures `(height, width, 3)`, RGB and upright."""
+    """Turns the frames of a stream, which errors name, to uint8 pictures `(height, width, 3)`, RGB and upright; larger
+    ones are shrunk until no side is longer than `side`, if it is given."""
 
-    def __init__(self, name: str):
-        self.name, self.size = name, None
+    def __init__(self, name: str, side: int | None = None):
+        self.name, self.side, self.size = name, side, None
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: "av.VideoFrame") -> np.ndarray:
         if frame.is_corrupt:
             raise MediaError(f"{self.name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
-        image = self._reformatter.reformat(frame, format="rgb24").to_ndarray()
+        share = 1.0 if self.side is None else min(1.0, self.side / max(frame.width, frame.height))
+        width, height = (max(1, round(share * length)) for length in (frame.width, frame.height))
+        options = {} if share == 1 else {"width": width, "height": height, "interpolation": "AREA"}
+        image = self._reformatter.reformat(frame, format="rgb24", **options).to_ndarray()
         image = np.ascontiguousarray(np.rot90(image, k=round(frame.rotation / 90)) if frame.rotation else image)
         size, self.size = self.size or image.shape[:2], image.shape[:2]
         if self.size != size:

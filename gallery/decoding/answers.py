@@ -1,8 +1,10 @@
 """What a decoder says in answer to a request, checked before it is used."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -130,6 +132,26 @@ class Frames(Answer):
     def result(self) -> list[Any] | None:
         """What was kept of the chosen frames; `None` if there is no video."""
         return [self.kept[place] for place in self.order()] or None
+
+
+class TimedFrames(Frames):
+    """Frames at a pace, and when each appears."""
+
+    def clear(self) -> None:
+        super().clear()
+        self.seconds: dict[int, float] = {}
+
+    def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
+        answer, second = super().receive(kind, content, payload), _seconds(content)
+        if kind == "frame":
+            if second is None or not math.isfinite(second):
+                raise Nonsense
+            self.seconds[content["place"]] = float(second)
+        return answer
+
+    def timed(self) -> list[tuple[float, np.ndarray]]:
+        """When each frame appears, and the frame, in their order."""
+        return sorted(((self.seconds[place], frame) for place, frame in self.kept.items()), key=itemgetter(0))
 
 
 def _tracks(content: dict[str, Any]) -> list[Track]:
@@ -264,4 +286,4 @@ class Header(Answer):
         self.promised, self.seconds = content["promised"], _seconds(content)
 
 
-__all__ = ["Answer", "Contents", "Cues", "Frames", "Header", "Nonsense", "Sound", "Tracks", "natural"]
+__all__ = ["Answer", "Contents", "Cues", "Frames", "Header", "Nonsense", "Sound", "TimedFrames", "Tracks", "natural"]

@@ -1,20 +1,22 @@
 """The reader of files that nobody has looked at: as [`~modeling_scalar.media_scalar.MediaReader`], elsewhere."""
 
 import copy
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gallery.decoding.answers import Answer, Contents, Cues, Frames, Header, Sound, Tracks
+from gallery.decoding.answers import Answer, Contents, Cues, Frames, Header, Sound, TimedFrames, Tracks
 from gallery.decoding.limits import Limits
 from gallery.decoding.pool import ask
 from gallery.subtitles import TEXT_FILES, Track, Words, in_order, languages_of, subtitles_beside, subtitles_inside
 from modeling_scalar.media_scalar import SAMPLING_RATE, Choose, MediaError, MediaReader, Prepare, Window, join_lines
 
 _REMEMBERED = 1024  # files of which the contents are remembered
+_PIECE = 30.0  # seconds that are looked through at a time
 Processor = TypeVar("Processor")
 
 
@@ -89,6 +91,36 @@ class SandboxedReader(MediaReader):
             raise ValueError(f"`seek` must be 'index' or 'scan', got {seek!r}.")
         options = {"whole": choose is None, "seek": seek, "num_threads": num_threads, "window": window}
         return self._ask("frames", path, Frames(self.limits, prepare, choose, self.show), **options).result()
+
+    def read_pictures(
+        self, path: str | os.PathLike, pace: float, side: int, window: Window | None = None
+    ) -> list[tuple[float, np.ndarray]]:
+        """Read frames for another purpose than the model's: few, small, and with the second at which each appears.
+
+        Args:
+            path: a local media file.
+            pace (`float`): seconds from one to the next. From 0 on, the first frame of each step of so many is read;
+                and, where a window begins within one, the first that is seen in it.
+            side (`int`): pixels that no side has more of: larger frames are shrunk.
+            window (`tuple[float, float | None]`, *optional*): as in `read_frames`.
+
+        Returns:
+            The seconds, of the file, and uint8 frames `(height, width, 3)`, in their order; none if there is no video.
+        """
+        options = {"whole": False, "seek": "index", "num_threads": 0, "window": window, "pace": pace, "side": side}
+        return self._ask("frames", path, TimedFrames(self.limits), **options).timed()
+
+    def look_through(self, path: str | os.PathLike, pace: float, side: int) -> Iterator[tuple[float, np.ndarray]]:
+        """All that `read_pictures` reads of a file, piece by piece, so that no file is too long for the limits."""
+        length, last = pace * max(1, _PIECE // pace), -math.inf
+        seconds = self.read_duration(path)
+        pieces = 1 if seconds is None else math.ceil(seconds / length)
+        for piece in range(pieces):
+            window = None if pieces == 1 else (piece * length, (piece + 1) * length)
+            for second, picture in self.read_pictures(path, pace, side, window):
+                if second > last:  # one that stays is seen in the next piece, too
+                    yield second, picture
+                    last = second
 
     def read_audio(
         self, path: str | os.PathLike, window: Window | None = None, rate: int = SAMPLING_RATE

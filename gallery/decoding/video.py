@@ -4,7 +4,8 @@ A stream that does not decode is an error, or, if the request is lenient, read o
 that do: which these are depends on the file alone, not on the threads, nor on how it was sought at first.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -111,20 +112,22 @@ def _packets_of(path, container, stream) -> _Packets:
 
 
 class _Frames:
-    """Sends the chosen frames, each once, under the place of its key in `keys`."""
+    """Sends the chosen frames, each once, under the place of its key in `seconds`, which says when each appears."""
 
-    def __init__(self, channel: Channel, name: str, keys: Iterable[int]):
-        self.channel = channel
-        self.places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    def __init__(self, channel: Channel, name: str, seconds: Mapping[int, float], side: int | None):
+        self.channel, self.seconds = channel, seconds
+        self.places = {key: place for place, key in enumerate(seconds)}
         self.missing = set(self.places)
-        self.upright = Upright(name)
+        self.upright = Upright(name, side)
         channel.send("begin")  # frames sent before are void
 
     def add(self, key: int, frame: "av.VideoFrame") -> None:
         """Send a frame."""
         image = self.upright(frame)
         self.missing.remove(key)
-        self.channel.send("frame", image, place=self.places[key], height=image.shape[0], width=image.shape[1])
+        height, width, _ = image.shape
+        told = {"place": self.places[key], "height": height, "width": width, "seconds": self.seconds[key]}
+        self.channel.send("frame", image, **told)
 
 
 def _seek(container, stream, table: _PacketTable, key: int) -> Iterator | None:
@@ -271,38 +274,57 @@ def _set_threads(stream, num_threads: int) -> None:
 
 
 @dataclass
+class _Wanted:
+    """Which frames are asked for, see `send_frames`."""
+
+    whole: bool
+    window: Window | None = None
+    pace: float | None = None
+    side: int | None = None
+
+
+@dataclass
 class _Video:
     """A video stream, and the ways to send what is asked of it."""
 
     path: str
     name: str
     channel: Channel
-    whole: bool
-    window: Window | None
+    wanted: _Wanted
     packets: _Packets
     zero: float  # when it begins, in seconds
     tick: float
     end: float | None  # when it ends, from its beginning
     known: dict[str, Any]
 
-    def choose(self, available: Sequence[int]) -> list[int]:
-        """Those of the available frames that the other side chooses."""
-        if self.whole:
+    def choose(self, available: Sequence[int], seconds: Sequence[float]) -> list[int]:
+        """Those of the available frames, which appear at these times, that the other side chooses; at a pace, the
+        first of each step."""
+        if self.wanted.whole:
             return list(available)
+        if self.wanted.pace is not None:
+            steps = [math.floor(second / self.wanted.pace + 1e-6) for second in seconds]
+            return [available[place] for place, step in enumerate(steps) if not place or step > steps[place - 1]]
         return [available[place] for place in self.channel.ask("choose", available=len(available))["chosen"]]
+
+    def seconds_of(self, positions: Iterable[int]) -> list[float]:
+        """When the frames at decode positions appear."""
+        return [self.packets.table.pts[position] * self.tick - self.zero for position in positions]
 
     def listed(self) -> list[int] | None:
         """The decode positions of the frames in the window; `None` if the timestamps do not name the frames."""
         table = self.packets.table
         if table is None or not table.shown:
             return None
-        if self.window is None:
+        if self.wanted.window is None:
             return table.shown
-        times = [table.pts[position] * self.tick - self.zero for position in table.shown]
-        return [table.shown[place] for place in in_window(times, self.packets.end - self.zero, self.window)]
+        times = self.seconds_of(table.shown)
+        return [table.shown[place] for place in in_window(times, self.packets.end - self.zero, self.wanted.window)]
 
     def _frames(self, chosen: Sequence[int]) -> _Frames:
-        return _Frames(self.channel, self.name, [self.packets.table.pts[position] for position in chosen])
+        keys = [self.packets.table.pts[position] for position in chosen]
+        seconds = dict(zip(keys, self.seconds_of(chosen), strict=True))
+        return _Frames(self.channel, self.name, seconds, self.wanted.side)
 
     def by_index(self, container, stream, chosen: Sequence[int]) -> bool:
         """Send the frames at decode positions, seeking over what is not needed; returns whether that works."""
@@ -319,7 +341,7 @@ class _Video:
     def by_one_thread(self, chosen: Sequence[int] | None) -> bool:
         """Send the frames at decode positions with one thread; returns whether nothing is damaged on the way. Several
         threads meet damage behind what is asked for, and pass over some."""
-        if chosen is None or self.whole:
+        if chosen is None or self.wanted.whole:
             return False
         try:
             return self._seeking(chosen) or self.in_order(chosen, 1)
@@ -343,13 +365,15 @@ class _Video:
         if not times:
             raise MediaError(f"{self.name}: {self.packets.count} packets, of which none decodes to a frame.")
         places = list(range(len(times)))
-        if self.window is not None:
-            if None in times or sorted(times) != times:  # evenly then
-                times = [self.zero + (self.end or 0) * place / len(times) for place in places]
-            end = self.end or times[-1] - self.zero
-            places = in_window([seconds - self.zero for seconds in times], end, self.window)
+        if None in times or sorted(times) != times:  # evenly then
+            times = [self.zero + (self.end or 0) * place / len(times) for place in places]
+        seconds = [time - self.zero for time in times]
+        if self.wanted.window is not None:
+            places = in_window(seconds, self.end or seconds[-1], self.wanted.window)
         if places:
-            frames = _Frames(self.channel, self.name, self.choose(places))
+            chosen = self.choose(places, [seconds[place] for place in places])
+            appear = {place: seconds[place] for place in chosen}
+            frames = _Frames(self.channel, self.name, appear, self.wanted.side)
             _collect(enumerate(_decoded(*decoding)), frames)
         return len(times)
 
@@ -374,7 +398,7 @@ class _Video:
         table, found = self.packets.table, self.known.setdefault("groups", {})
         tried, damaged = set(), set()  # for this window: its choice must not depend on which others were read before
         while left := [position for position in listed if position not in damaged]:
-            chosen = self.choose(left)
+            chosen = self.choose(left, self.seconds_of(left))
             fresh = {table.key_position(position) for position in chosen} - tried
             if not fresh:
                 break
@@ -392,7 +416,7 @@ class _Video:
             self._decode_group(key, lambda frame: frame.pts in frames.missing and frames.add(frame.pts, frame))
         if frames.missing:
             return None
-        if self.window is not None or not damaged:
+        if self.wanted.window is not None or not damaged:
             return f"not all frames {IN_PART}, some are damaged."
         count = sum(len(table.group(key)) for key in tried)
         return f"{count - len(damaged)} of {count} frames that were decoded {IN_PART}, the others are damaged."
@@ -423,16 +447,10 @@ def _until(packets: Iterable, stream, table: _PacketTable, last: int) -> Iterato
     yield flush
 
 
-def send_frames(
-    path: str,
-    channel: Channel,
-    whole: bool,
-    seek: str,
-    num_threads: int,
-    window: Window | None = None,
-) -> None:
-    """Send the frames that the other side chooses, of those in the window: all if `whole`."""
-    damaged = _send_unless_damaged(path, channel, whole, seek, num_threads, window)
+def send_frames(path: str, channel: Channel, seek: str, num_threads: int, **wanted: Any) -> None:
+    """Send the frames that the other side chooses, of those in the `window`: all if `whole`, one every `pace` seconds
+    if that is given. No side of them is longer than `side`."""
+    damaged = _send_unless_damaged(path, channel, seek, num_threads, _Wanted(**wanted))
     if damaged is not None:  # what was opened before, and its threads, are gone
         video, chosen, problem = damaged
         if not video.by_one_thread(chosen):
@@ -440,7 +458,7 @@ def send_frames(
 
 
 def _send_unless_damaged(
-    path: str, channel: Channel, whole: bool, seek: str, num_threads: int, window: Window | None
+    path: str, channel: Channel, seek: str, num_threads: int, wanted: _Wanted
 ) -> tuple[_Video, list[int] | None, str] | None:
     """Do what `send_frames` does; where damage is met and the request is lenient, return the stream, the decode
     positions that were chosen, if there is a table, and what is wrong."""
@@ -453,25 +471,25 @@ def _send_unless_damaged(
         _set_threads(stream, num_threads)
         zero, tick = zero_of(container), float(stream.time_base or 0)
         end = None if container.duration is None else container.duration / av.time_base
-        known = {} if window is None else Known.of(path)
+        known = {} if wanted.window is None else Known.of(path)
         if "packets" not in known:
             known["packets"] = _packets_of(path, container, stream)
         packets = known["packets"]
         if packets.cut is not None:
-            read, stop = packets.end - zero, None if window is None else window[1]
+            read, stop = packets.end - zero, None if wanted.window is None else wanted.window[1]
             if not Request.is_lenient or stop is None or stop > read:  # windows before it are whole
                 Request.note(packets.cut, told_of_cut(name, packets.cut, container, read))
             end = read
         if packets.count == 0:
             return None
-        video = _Video(path, name, channel, whole, window, packets, zero, tick, end, known)
+        video = _Video(path, name, channel, wanted, packets, zero, tick, end, known)
         listed = video.listed()
         if listed == []:
             return None
-        chosen = None if listed is None else video.choose(listed)
+        chosen = None if listed is None else video.choose(listed, video.seconds_of(listed))
         try:
             # how a damaged stream is sought makes a difference: then by its index, where that is possible
-            if chosen is not None and not whole and (seek == "index" or Request.is_lenient):
+            if chosen is not None and not wanted.whole and (seek == "index" or Request.is_lenient):
                 if video.by_index(container, stream, chosen):
                     return None
             if chosen is None or not video.in_order(chosen, num_threads):

@@ -205,7 +205,7 @@ class Here:
 def read_by_index(monkeypatch):
     def read(path, choose):
         here = Here(choose)
-        video.send_frames(str(path), here, False, "index", 1)
+        video.send_frames(str(path), here, "index", 1, whole=False)
         return np.stack([here.frames[place] for place in range(len(here.frames))])
 
     monkeypatch.setattr(video, "_decoded", lambda *_: pytest.fail("fell back to decoding in order"))
