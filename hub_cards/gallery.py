@@ -24,7 +24,7 @@ from gallery.media import clip_sha256
 from gallery.published import MEDIA
 from gallery.storage import MANIFEST, read_manifest
 from gallery.subtitles import LANGUAGES, find_sidecar
-from gallery.transcripts import Transcripts
+from gallery.transcripts import KINDS, Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.media_scalar import check_file
 from modeling_scalar.model_identity import IDENTIFYING, ModelIdentity, identify
@@ -151,8 +151,7 @@ def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[Media
 
 
 def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
-    """Copy files, each with the subtitle file beside it and its transcript, and check that they are as embedded."""
-    transcripts, target_transcripts = Transcripts(gallery.path), Transcripts(folder)
+    """Copy files, each with the subtitle file beside it and its transcripts, and check that they are as embedded."""
     languages = gallery.metadata.get(LANGUAGES, ())
     for path, name in names.files.items():
         target, known = folder / MEDIA / name, gallery.files[path]
@@ -175,14 +174,14 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
                 f"{path}, or the subtitle file beside it, has changed since it was embedded, or a list gave its "
                 "subtitle. Index again, without a list."
             )
-        heard = transcripts.with_words(known.sha256)
-        if heard is not None:
-            # Without the folder in which the model lay that made it.
-            lines = heard.read_text(encoding="utf-8").split("\n")
-            lines = [without_folders(line) if line.startswith("NOTE ") else line for line in lines]
-            target_transcripts.folder.mkdir(exist_ok=True)
-            path = target_transcripts.path_of(known.sha256)
-            path.write_text("\n".join(lines), encoding="utf-8", newline="\n")
+        for kind in KINDS:
+            found, copy = Transcripts(gallery.path, kind).with_words(known.sha256), Transcripts(folder, kind)
+            if found is not None:
+                # Without the folder in which the model lay that made it.
+                lines = found.read_text(encoding="utf-8").split("\n")
+                lines = [without_folders(line) if line.startswith("NOTE ") else line for line in lines]
+                copy.folder.mkdir(exist_ok=True)
+                copy.path_of(known.sha256).write_text("\n".join(lines), encoding="utf-8", newline="\n")
 
 
 def stage_gallery(

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from transformers.utils import CONFIG_NAME
 
 from gallery.decoding import Stopped, check_not_stopped
 from gallery.files import read_json
+from gallery.transcripts import Cue
 from modeling_scalar.media_scalar import SAMPLING_RATE
 
 MOST_SECONDS = 30.0
@@ -32,14 +33,6 @@ _TOKENS = 12  # a second, twice what a fast speaker says, and as many more for t
 _LETTERS = 40  # a second, twice what a fast speaker says
 _CUE, _PAUSE = 6.0, 1.0  # words are shown together up to so many seconds, and up to such a pause
 _LEAST = SAMPLING_RATE // 10  # samples: models with convolutions can hear nothing shorter than some of these
-
-
-class Cue(NamedTuple):
-    """Words and when they are spoken, in seconds."""
-
-    start: float
-    stop: float
-    text: str
 
 
 class SpeechError(ValueError):
@@ -242,7 +235,6 @@ def recognizer_of(folder: Path, name: str | None = None, device: torch.device | 
 
 __all__ = [
     "MOST_SECONDS",
-    "Cue",
     "FasterWhisperRecognizer",
     "Recognizer",
     "SpeechError",

@@ -5,40 +5,19 @@ that are spoken in them; it says that a machine made it, which one, and of what 
 players show it. It is made once: where nothing was understood, nobody asks again. A file that changes gets another.
 """
 
-import html
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from filelock import FileLock
-
 from gallery.decoding import check_not_stopped
-from gallery.files import write_whole
-from gallery.transcripts import Transcripts
+from gallery.transcripts import Cue, Transcript, Transcripts
 from modeling_scalar.media_scalar import SAMPLING_RATE, MediaError, MediaReader
 
-from .recognizers import MOST_SECONDS, Cue, Recognizer
+from .recognizers import MOST_SECONDS, Recognizer
 from .voice import speech_probabilities, speech_stretches
 
 _READ = 240.0  # seconds of sound that are read at a time
-_MACHINE = "made by machine: "
-
-
-def _time(seconds: float) -> str:
-    minutes, milliseconds = divmod(round(1000 * seconds), 60_000)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{milliseconds / 1000:06.3f}"
-
-
-def write_transcript(path: Path, cues: Sequence[Cue], model: str, language: str | None) -> None:
-    """Write words as a WebVTT file that says which model heard them."""
-    lines = ["WEBVTT", *([] if language is None else [f"Language: {language}"]), ""]
-    lines += [f"NOTE {_MACHINE}{' '.join(model.replace('-->', '->').split())}", ""]
-    for cue in cues:
-        # of whole milliseconds, and never of none
-        stop = max(cue.stop, cue.start + 0.001)
-        lines += [f"{_time(cue.start)} --> {_time(stop)}", html.escape(cue.text, quote=False), ""]
-    write_whole(path, lambda file: file.write("\n".join(lines).encode("utf-8", "replace")))
 
 
 class Speech(Transcripts):
@@ -88,21 +67,17 @@ class Speech(Transcripts):
         return None if found is None else str(found)
 
     def _write(self, path: str, sha256: str, reader: MediaReader) -> None:
-        """Write down what is said, unless there is no sound; one process, while others wait for its transcript."""
-        self.folder.mkdir(exist_ok=True)
-        lock = self.folder / f".{sha256}.lock"
-        try:
-            with FileLock(lock, fallback_to_soft=False):
-                if self.has_words(sha256) is not None:
-                    return  # by another process, meanwhile
-                heard = list(self._hear(path, reader))
-                if heard:
-                    cues = [cue for part, _ in heard for cue in part]
-                    languages = Counter(language for part, language in heard for _ in part)
-                    language = languages.most_common(1)[0][0] if languages else None
-                    write_transcript(self.path_of(sha256), cues, self.recognizer.name, language)
-        finally:
-            lock.unlink(missing_ok=True)
+        """Write down what is said, unless there is no sound."""
+
+        def hear() -> Transcript | None:
+            heard = list(self._hear(path, reader))
+            if not heard:
+                return None
+            languages = Counter(language for part, language in heard for _ in part)
+            language = languages.most_common(1)[0][0] if languages else None
+            return Transcript([cue for part, _ in heard for cue in part], self.recognizer.name, language)
+
+        self.write_once(sha256, hear)
 
     def _hear(self, path: str, reader: MediaReader) -> Iterator[tuple[list[Cue], str | None]]:
         """What is heard in each stretch of speech; nothing at all if there is no sound."""
@@ -122,4 +97,4 @@ class Speech(Transcripts):
             start += length
 
 
-__all__ = ["Speech", "write_transcript"]
+__all__ = ["Speech"]

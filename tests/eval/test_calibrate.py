@@ -14,6 +14,7 @@ from eval.protocol.calibration import Calibration
 from eval.run import RunConfig, embeddings_of
 from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, score_options_of
+from gallery.transcripts import Cue, write_transcript
 from gallery.windows import SEGMENT
 from modeling_scalar import MODALITIES, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
@@ -21,8 +22,6 @@ from modeling_scalar.model_identity import identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import retrieval_scores
 from search.__main__ import app as search
-from search.recognizers import Cue
-from search.speech import write_transcript
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media
 
@@ -272,7 +271,7 @@ def test_what_a_machine_heard_in_a_clip_asks_for_it_too(place):
         writer.commit()
     (place / "heard" / "transcripts").mkdir()
     cues = [Cue(1, 2, "a dog"), Cue(31, 32, "rain")]
-    write_transcript(place / "heard" / "transcripts" / f"{'t' * 64}.vtt", cues, "whisper", None)
+    write_transcript(place / "heard" / "transcripts" / f"{'t' * 64}.speech.vtt", cues, "whisper", None)
     assert _subtitles_of_files(Gallery.open("heard"), SandboxedReader()) == {names[0]: "a dog", names[1]: "rain"}
 
 

@@ -16,7 +16,7 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, is_as_known
 from gallery.published import media_of
 from gallery.stills import Stills
-from gallery.transcripts import Transcripts
+from gallery.transcripts import SCREEN, Cue, Transcripts, write_transcript
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.hub.card_rules import refuse, validate
@@ -24,8 +24,6 @@ from hub_cards.hub.privacy import without_folders
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
-from search.recognizers import Cue
-from search.speech import write_transcript
 from tests.gallery.decoding.reading import read_subtitle
 from tests.hub_cards.pushing import Target, push_adapter, push_model
 
@@ -464,14 +462,18 @@ def test_a_transcript_goes_along_with_the_media_without_the_folder_of_what_heard
     names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
     (tmp_path / "gallery" / "transcripts").mkdir()
     for name, cues in ((names[0], ["/words/ that are/ said"]), (names[1], [])):
-        heard = tmp_path / "gallery" / "transcripts" / f"{clip_sha256(str(tmp_path / 'videos' / name))}.vtt"
+        heard = Transcripts(tmp_path / "gallery").path_of(clip_sha256(str(tmp_path / "videos" / name)))
         write_transcript(heard, [Cue(0, 1, words) for words in cues], "/home/me/models/whisper", "en")
+    read = Transcripts(tmp_path / "gallery", SCREEN).path_of(clip_sha256(str(tmp_path / "videos" / names[1])))
+    write_transcript(read, [Cue(0, 1, "words that are shown")], "a reader")
     stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
     published = Transcripts(tmp_path / "staged")
     assert published.count() == (1, 1)
     heard = published.with_words(Gallery.open(tmp_path / "staged").files[names[0]].sha256)
     assert read_subtitle(heard) == "/words/ that are/ said"
     assert "NOTE made by machine: whisper\n" in heard.read_text()
+    read = Transcripts(tmp_path / "staged", SCREEN).path_of(Gallery.open(tmp_path / "staged").files[names[1]].sha256)
+    assert read_subtitle(read) == "words that are shown"
     stage_gallery(tmp_path / "gallery", tmp_path / "without")
     assert Transcripts(tmp_path / "without").count() == (0, 0)  # words are of the media, too
 

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
+from gallery.transcripts import Transcripts
 from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 from search.__main__ import app
 from tests.gallery.test_subtitles import ASS, CUE, write_film
@@ -171,7 +172,7 @@ def presence(indexed):
 
 def transcript(indexed, name):
     known = Gallery.open(indexed.gallery).files[str(indexed.folder / name)]
-    path = indexed.gallery / "transcripts" / f"{known.sha256}.vtt"
+    path = Transcripts(indexed.gallery).path_of(known.sha256)
     return path.read_text() if path.exists() else None
 
 

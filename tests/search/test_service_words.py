@@ -6,11 +6,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from gallery.gallery import GalleryWriter, MediaFile
-from gallery.transcripts import Transcripts
+from gallery.transcripts import Cue as Heard
+from gallery.transcripts import Transcripts, write_transcript
 from gallery.windows import clip_id_of
-from search.recognizers import Cue as Heard
 from search.service.words import Cue, as_vtt, best_cues, read_cues, within
-from search.speech import write_transcript
 from tests.search.serving import make_app, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"

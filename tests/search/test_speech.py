@@ -10,12 +10,12 @@ import pytest
 
 from gallery.decoding import SandboxedReader, Stop, Stopped
 from gallery.gallery import Gallery, GalleryWriter
+from gallery.transcripts import Cue, write_transcript
 from gallery.windows import SEGMENT
 from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 from search.indexing import index_files
-from search.recognizers import Cue
 from search.sources import find_files
-from search.speech import Speech, write_transcript
+from search.speech import Speech
 from tests.gallery.decoding.reading import read_subtitle
 from tests.gallery.decoding.test_program import write_media
 from tests.search.recognizing import heard_by, save_ctc
@@ -211,8 +211,8 @@ def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(vid
     other = Thread(target=listen)
     found = Speech(tmp_path, heard_by("whisper", first)).of(path, "a1", reader=SandboxedReader())
     other.join(30)
-    assert answers == [found] and found.endswith("/transcripts/a1.vtt") and hears == ["once"]
-    assert os.listdir(tmp_path / "transcripts") == ["a1.vtt"]
+    assert answers == [found] and found.endswith("/transcripts/a1.speech.vtt") and hears == ["once"]
+    assert os.listdir(tmp_path / "transcripts") == ["a1.speech.vtt"]
 
 
 def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, tmp_path, monkeypatch):
@@ -239,7 +239,7 @@ def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, t
     thread.start()
     thread.join(30)
     assert told == [0.0, 0.5, 0.0] and len(ended) == 1
-    assert os.listdir(tmp_path / "transcripts") == ["a1.vtt"]  # what was not heard to its end is heard again
+    assert os.listdir(tmp_path / "transcripts") == ["a1.speech.vtt"]  # what was not heard to its end is heard again
 
 
 class Sound:
