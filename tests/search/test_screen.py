@@ -1,0 +1,296 @@
+"""Words on the screen: each line told once, with its seconds, and kept beside a gallery."""
+
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from threading import Thread
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from commands.errors import describe
+from gallery.decoding import SandboxedReader, Stop, Stopped
+from gallery.transcripts import SCREEN, Cue, Transcripts
+from search.screen import (
+    PACE,
+    RapidOcrReader,
+    Screen,
+    ScreenError,
+    cues_of,
+    in_reading_order,
+    read_screen,
+)
+from search.service.words import read_cues
+from tests.gallery.decoding.reading import read_subtitle
+from tests.gallery.decoding.test_program import write_media
+from tests.media_corpus import cut, media, tone, wav
+
+FONT = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+GREEN, WHITE = (30, 60, 40), (250, 250, 250)
+
+
+def at(*frames, pace=2.0):
+    return [(pace * place, list(lines)) for place, lines in enumerate(frames)]
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ([], []),
+        ([[], [], []], []),
+        ([["..."], ["-"]], []),
+        ([["exit"], ["exit"], ["exit"]], [(0, 6, "exit")]),
+        ([[], ["exit"], [], []], [(2, 4, "exit")]),
+        ([["one"], ["two"], ["two"]], [(0, 2, "one"), (2, 6, "two")]),
+        # what comes and goes together is one cue, in reading order
+        ([["title", "by somebody"], ["title", "by somebody"], ["end"]], [(0, 4, "title\nby somebody"), (4, 6, "end")]),
+        ([["title"], ["title", "more"], ["more"]], [(0, 4, "title"), (2, 6, "more")]),
+        # the same line, read a little differently; what was read most often is told
+        ([["Chapter one: belIs"], ["Chapter one: bells"], ["CHAPTER ONE BELLS"], ["Chapter one: bells"]],
+         [(0, 8, "Chapter one: bells")]),
+        ([["Grusse aus Koln am Rhein"], ["Grüsse aus Köln am Rhein"], ["Grüsse aus Köln am Rhein"]],
+         [(0, 6, "Grüsse aus Köln am Rhein")]),
+        # numbers are not misread but counted
+        ([["chapter 12 of the book"], ["chapter 13 of the book"]],
+         [(0, 2, "chapter 12 of the book"), (2, 4, "chapter 13 of the book")]),
+        # missed once is the same line, missed twice it was away
+        ([["exit"], [], ["exit"]], [(0, 6, "exit")]),
+        ([["exit"], [], [], ["exit"]], [(0, 2, "exit"), (6, 8, "exit")]),
+        ([["exit"], [], ["exit"], []], [(0, 6, "exit")]),
+        # twice in a frame is one line, two that are alike are two
+        ([["exit", "exit"], ["exit", "exit"]], [(0, 4, "exit")]),
+        ([["the door is on the left", "the door is on the lift"]] * 2,
+         [(0, 4, "the door is on the left\nthe door is on the lift")]),
+    ],
+)  # fmt: skip
+def test_a_line_is_told_once_from_its_first_frame_to_the_next_without_it(frames, expected):
+    assert cues_of(at(*frames), end=2.0 * len(frames)) == [Cue(*cue) for cue in expected]
+
+
+def test_frames_may_come_at_any_times():
+    frames = [(0.0, ["one"]), (100.0, ["one", "two"]), (100.5, ["two"]), (400.0, [])]
+    assert cues_of(frames, end=401.0) == [Cue(0.0, 100.5, "one"), Cue(100.0, 400.0, "two")]
+    assert cues_of([(7.0, ["one"])], end=0.0) == [Cue(7.0, 7.0, "one")]  # nobody knows how long the file is
+
+
+def box(left, top, right, bottom):
+    return [[left, top], [right, top], [right, bottom], [left, bottom]]
+
+
+def test_lines_beside_each_other_are_read_from_left_to_right():
+    boxes = [box(300, 12, 400, 30), box(10, 60, 90, 80), box(10, 8, 90, 28), box(500, 10, 600, 33), box(5, 40, 9, 58)]
+    assert in_reading_order(np.array(boxes, np.float32)) == [2, 0, 3, 4, 1]
+    slanted = np.array([[[0, 8], [100, 0], [100, 20], [0, 28]], box(110, 0, 200, 20)], np.float32)
+    assert in_reading_order(slanted) == [0, 1]
+
+
+class Fake:
+    """Reads the brightness of a picture."""
+
+    name = "a reader 1.0"
+
+    def __init__(self, fail=False):
+        self.pictures, self.fail = [], fail
+
+    def __call__(self, picture):
+        self.pictures.append(picture)
+        if self.fail:
+            raise ScreenError("no")
+        return [] if picture.mean() < 40 else [f"brightness of {picture.mean() / 50:.0f}"]
+
+
+def bright(value, size=(64, 48)):
+    return np.full((*size, 3), value, np.uint8)
+
+
+def test_a_picture_in_which_nothing_changes_is_not_read_again():
+    fake, noise = Fake(), np.random.default_rng(0)
+    pictures = [(bright(100) + noise.integers(0, 6, (64, 48, 3))).astype(np.uint8) for _ in range(5)]
+    pictures += [bright(200), bright(200), bright(200, (32, 32)), bright(0)]
+    cues = read_screen([(2.0 * place, picture) for place, picture in enumerate(pictures)], fake, end=18.0)
+    assert cues == [Cue(0, 10, "brightness of 2"), Cue(10, 16, "brightness of 4")]
+    assert [picture.shape[0] for picture in fake.pictures] == [64, 64, 32, 64]
+    small = bright(100)
+    small[40:48, 8:12] = 160  # a letter
+    fake = Fake()
+    read_screen([(0.0, bright(100)), (2.0, small)], fake, end=4.0)
+    assert len(fake.pictures) == 2
+    fake = Fake()  # what changes slowly changes in the end
+    read_screen([(float(step), bright(100 + 3 * step)) for step in range(20)], fake, end=20.0)
+    assert 3 < len(fake.pictures) < 10
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory):
+    """Two seconds in the dark, four seconds of 100, four of 200."""
+    path = tmp_path_factory.mktemp("slides") / "slides.mp4"
+    values = [0] * 20 + [100] * 40 + [200] * 40
+    write_media(path, num_frames=100, seconds_of_audio=1, pictures=lambda index: bright(values[index], (64, 64)))
+    return path
+
+
+def test_words_of_a_file_are_kept_with_its_seconds_and_who_read_them(slides, tmp_path):
+    fake = Fake()
+    screen, told = Screen(tmp_path, fake), []
+    screen.tell = lambda path, second: told.append((path, second))
+    found = screen.of(str(slides), "a1", SandboxedReader())
+    assert found == str(Transcripts(tmp_path, SCREEN).with_words("a1")) and len(fake.pictures) == 3
+    assert told == [(str(slides), pytest.approx(2.0 * place)) for place in range(5)]
+    cues = read_cues(found)
+    assert [cue.text for cue in cues] == ["brightness of 2", "brightness of 4"]
+    assert [(cue.start, cue.stop) for cue in cues] == [(2.0, 6.0), (6.0, pytest.approx(10.0, abs=0.1))]
+    assert "NOTE made by machine: a reader 1.0" in Path(found).read_text()
+    assert read_subtitle(found, window=(0.0, 3.0)) == "brightness of 2"
+    assert read_subtitle(found, window=(0.0, 2.0)) == ""
+    assert screen.of(str(slides), "a1", SandboxedReader()) == found and len(fake.pictures) == 3  # once
+    assert Screen(tmp_path).of(str(slides), "a1", SandboxedReader()) == found
+    assert Screen(tmp_path).of(str(slides), "a2", SandboxedReader()) is None
+    assert os.listdir(tmp_path / "transcripts") == ["a1.screen.vtt"]
+    assert Transcripts(tmp_path).count() == (0, 0) and screen.count() == (1, 1)  # what is heard is of another kind
+
+
+def test_what_has_no_words_is_read_once_and_what_has_no_picture_never(slides, tmp_path):
+    write_media(tmp_path / "dark.mp4", pictures=lambda index: bright(0, (64, 64)))
+    (tmp_path / "sound.wav").write_bytes(wav(tone(16_000)))
+    (tmp_path / "text.mp4").write_text("no video")
+    fake = Fake()
+    screen, reader = Screen(tmp_path, fake), SandboxedReader()
+    for _ in range(2):
+        for name in ("dark.mp4", "sound.wav", "text.mp4", "gone.mp4"):
+            assert screen.of(str(tmp_path / name), name[0], reader) is None
+    assert len(fake.pictures) == 1 and screen.count() == (1, 0) and screen.has_words("d") is False
+    assert screen.is_due("s") and not screen.is_due("d") and not Screen(tmp_path).is_due("s")
+
+
+def test_of_half_a_recording_the_words_are_read_that_are_there(slides, tmp_path):
+    data = media("matroska", "libx264", frames=100, encoder="g=10")
+    (tmp_path / "half.mkv").write_bytes(cut(data, 0.5))
+    fake = Fake()
+    Screen(tmp_path, fake).of(str(tmp_path / "half.mkv"), "a1", SandboxedReader())
+    assert 1 <= len(fake.pictures) < 100 / 10 / PACE
+
+
+def test_a_long_file_is_read_at_a_slower_pace(slides, tmp_path, monkeypatch):
+    monkeypatch.setattr("search.screen.MOST_FRAMES", 2)
+    told = []
+    screen = Screen(tmp_path, Fake())
+    screen.tell = lambda path, second: told.append(second)
+    screen.of(str(slides), "a1", SandboxedReader())
+    assert told == pytest.approx([0.0, 5.0], abs=0.11)
+
+
+def test_a_reader_that_fails_is_told_and_asked_again(slides, tmp_path):
+    with pytest.raises(ScreenError):
+        Screen(tmp_path, Fake(fail=True)).of(str(slides), "a1", SandboxedReader())
+    assert os.listdir(tmp_path / "transcripts") == []
+    assert Screen(tmp_path, Fake()).of(str(slides), "a1", SandboxedReader()) is not None
+
+
+def test_reading_is_given_up_at_the_next_frame_and_leaves_nothing(slides, tmp_path):
+    stop, ended, fake = Stop(), [], Fake()
+    screen = Screen(tmp_path, fake)
+    screen.tell = lambda path, second: second >= 4 and stop.set()
+
+    def read():
+        stop.join()
+        try:
+            screen.of(str(slides), "a1", SandboxedReader())
+        except Stopped as error:
+            ended.append(error)
+
+    thread = Thread(target=read)
+    thread.start()
+    thread.join(30)
+    assert len(ended) == 1 and len(fake.pictures) == 2 and os.listdir(tmp_path / "transcripts") == []
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rapidocr", None)
+    with pytest.raises(ModuleNotFoundError) as raised:
+        RapidOcrReader()
+    assert describe(raised.value) == (
+        'This needs the package rapidocr, which is not installed: `pip install "scalar-retrieval[screen]"`.'
+    )
+
+
+# The real reader -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rapid():
+    pytest.importorskip("rapidocr")
+    return RapidOcrReader()
+
+
+def drawn(*lines, size=(640, 360), ground=GREEN):
+    """A picture with lines, each `(text, left, top, size of the letters)`."""
+    picture = Image.new("RGB", size, ground)
+    for text, left, top, points in lines:
+        ImageDraw.Draw(picture).text((left, top), text, font=ImageFont.truetype(FONT, points), fill=WHITE)
+    return np.asarray(picture)
+
+
+def test_letters_of_many_sizes_and_two_languages_are_read_in_their_order(rapid):
+    picture = drawn(
+        ("Der Fluß trägt schöne Brücken", 20, 300, 24),
+        ("The bells ring at noon", 20, 20, 40),
+        ("left", 20, 120, 16),
+        ("right", 400, 122, 16),
+        ("small words of a label", 20, 200, 14),
+    )
+    assert rapid(picture) == [
+        "The bells ring at noon", "left", "right", "small words of a label", "Der Fluß trägt schöne Brücken",
+    ]  # fmt: skip
+    assert rapid.name == f"rapidocr {version('rapidocr')}, PP-OCRv6 small"
+
+
+def test_where_there_are_no_words_none_are_made_up(rapid):
+    random = np.random.default_rng(0)
+    rain = Image.new("RGB", (640, 360), (70, 80, 90))
+    for left, top in random.integers(0, (640, 360), (400, 2)).tolist():
+        ImageDraw.Draw(rain).line((left, top, left + 2, top + 14), fill=(150, 160, 170))
+    noise = random.integers(0, 255, (360, 640, 3), dtype=np.uint8)
+    for picture in (np.asarray(rain), noise, np.full((360, 640, 3), 90, np.uint8), np.zeros((1, 1, 3), np.uint8)):
+        assert rapid(picture) == []
+
+
+def test_colours_are_not_swapped(rapid):
+    """Blue on black is hardly seen by a reader that takes it for red; what counts is that both are read alike."""
+    seen = []
+    rapid._read, read = (lambda picture: seen.append(picture) or read(picture)), rapid._read
+    try:
+        rapid(drawn(("red", 20, 20, 40), ground=(200, 0, 10)))
+    finally:
+        rapid._read = read
+    assert seen[0][-1, -1].tolist() == [10, 0, 200]  # as OpenCV has it
+
+
+def test_a_film_with_moving_words_is_read_through(rapid, tmp_path):
+    def picture(index):
+        if index < 40:
+            return drawn(("Opening credits", 20 + 4 * index, 60 + index, 36), size=(384, 384))
+        if index < 60:
+            return drawn(size=(384, 384))
+        return drawn(("Thank you for watching", 20, 300, 24), ("The End", 20, 100, 48), size=(384, 384))
+
+    write_media(tmp_path / "film.mp4", num_frames=100, size=384, pictures=picture)
+    found = Screen(tmp_path, rapid).of(str(tmp_path / "film.mp4"), "a1", SandboxedReader())
+    cues = read_cues(found)
+    assert [(cue.start, cue.text) for cue in cues] == [
+        (0.0, "Opening credits"), (6.0, "The End Thank you for watching"),
+    ]  # fmt: skip
+    assert [cue.stop for cue in cues] == [4.0, pytest.approx(10.0, abs=0.1)]
+
+
+def test_threads_share_one_reader(rapid):
+    pictures = [drawn((f"number {number}", 20, 20 + 20 * number, 30 + number)) for number in range(4)]
+    found = {}
+    threads = [Thread(target=lambda place=place: found.update({place: rapid(pictures[place])})) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {place: [f"number {place}"] for place in range(4)}
