@@ -15,6 +15,7 @@ from gallery.subtitles import LANGUAGES
 from modeling_scalar.processing_scalar import ScalarProcessor
 from search.reading import Job, Reader, default_workers
 from search.recognizers import Recognizer
+from search.screen import LineReader, Screen
 from search.speech import Speech
 
 
@@ -26,6 +27,7 @@ def add_modality(
     texts: Mapping[str, Mapping[str, str]] | None = None,
     *,
     recognizer: Recognizer | None = None,
+    line_reader: LineReader | None = None,
     batch_size: int = 8,
     num_workers: int | None = None,
     progress: bool = False,
@@ -41,7 +43,7 @@ def add_modality(
         name (`str`): what it is called.
         model, processor: of the gallery, with this modality alone.
         texts (`dict[str, dict[str, str]]`, *optional*): of files of which a list tells it, what it says.
-        recognizer, batch_size, num_workers, progress: as of [`~search.indexing.Indexer`].
+        recognizer, line_reader, batch_size, num_workers, progress: as of [`~search.indexing.Indexer`].
 
     Returns:
         How many clips have it.
@@ -52,7 +54,7 @@ def add_modality(
     gallery, texts = writer.gallery(), texts or {}
     num_workers = default_workers() if num_workers is None else num_workers
     processor = sandboxed(processor, languages=gallery.metadata.get(LANGUAGES, ()))
-    reader = Reader(processor, "missing", Speech(writer.folder, recognizer))
+    reader = Reader(processor, "missing", Speech(writer.folder, recognizer), Screen(writer.folder, line_reader))
     files, rows = gallery.files, []
 
     def jobs() -> Iterator[Job]:

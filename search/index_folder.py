@@ -21,6 +21,7 @@ from gallery.provenance import describe, pending_download
 from gallery.querying import modalities_option
 from gallery.subtitles import LANGUAGES, languages_of
 from gallery.tables import is_table
+from gallery.transcripts import SCREEN
 from gallery.windows import SEGMENT, check_windows
 from gallery.writing import check_place
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
@@ -33,6 +34,7 @@ from .adding import add_modality
 from .indexing import Indexer, help_index
 from .reading import default_workers, memory_of_decoders
 from .recognizers import Recognizer, recognizer_of
+from .screen import LineReader, RapidOcrReader
 from .settings import DEFAULT_MODEL, IndexConfig
 from .sources import Selection, find_clips, find_files
 from .states import Report, Status
@@ -111,9 +113,19 @@ def _change(
             recognizer = None
             if config.transcribe is not None and name == "subtitle":
                 recognizer = _recognizer(config.transcribe, processor, network.device)
-            options = {"num_workers": config.num_workers, "batch_size": config.batch_size, "progress": True}
+            line_reader = _line_reader(config) if name == SCREEN else None
+            options = {
+                "line_reader": line_reader,
+                "num_workers": config.num_workers,
+                "batch_size": config.batch_size,
+                "progress": True,
+            }
             count = add_modality(writer, name, network, processor, texts, recognizer=recognizer, **options)
             say(f"{name} is added to {config.output}: {count} of {len(writer.gallery())} clips have it.")
+
+
+def _line_reader(config: IndexConfig) -> LineReader | None:
+    return RapidOcrReader() if config.read_text else None
 
 
 def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: bool) -> None:
@@ -146,14 +158,14 @@ def _modalities(config: IndexConfig) -> tuple[list[str] | None, list[str]]:
     The modalities of the gallery, after those to be added and dropped, `None` for those of the model; and of them
     those that are texts for which lists may have columns.
     """
-    names: list[str] | None = [*PAPER_MODALITIES, *config.text] if config.text else None
-    if config.model == LIGHT:
-        names = list(dict.fromkeys(["subtitle", "title", *config.text]))
-    for name in (*config.text, *config.add):
+    further = [*config.text, *([SCREEN] if config.read_text and SCREEN not in config.text else [])]
+    base = ("subtitle", "title") if config.model == LIGHT else PAPER_MODALITIES
+    names = list(dict.fromkeys([*base, *further])) if further or config.model == LIGHT else None
+    for name in (*further, *config.add):
         check_modality(name)
     if is_gallery(config.output) and (known := Gallery.open(config.output)).metadata:
         names = list(known.modalities)
-        if lacking := [name for name in config.text if name not in names]:
+        if lacking := [name for name in further if name not in (*names, *config.add)]:
             raise ValueError(
                 f"{config.output} finds clips by {', '.join(names)}. Add {', '.join(lacking)} by --add "
                 f"{' --add '.join(lacking)}."
@@ -268,7 +280,8 @@ def index_folder(config: IndexConfig) -> Report | None:
         network, processor = _load(identity, modalities, config, place)
         processor = sandboxed(processor, limits, _languages(config))
         recognizer = None if config.transcribe is None else _recognizer(config.transcribe, processor, network.device)
-    options = {"recognizer": recognizer, "num_workers": num_workers, "on_error": config.on_error}
+    options = {"recognizer": recognizer, "line_reader": _line_reader(config)}
+    options |= {"num_workers": num_workers, "on_error": config.on_error}
     if not crew.is_main:
         help_index(crew, config.output, network, processor, **options)
         return None

@@ -25,12 +25,14 @@ from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.parallel import Crew
 from gallery.subtitles import LANGUAGES
+from gallery.transcripts import SCREEN
 from gallery.windows import PARTLY, SEGMENT, UNFINISHED, check_windows, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
 from search.known import Known
 from search.reading import NOTHING, Found, Job, Reader, default_workers, joined, look
 from search.recognizers import Recognizer
+from search.screen import LineReader, Screen
 from search.speech import Speech
 from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
@@ -164,9 +166,9 @@ class _Read:
         return self.found.reason is not None and (self.window is None or self.found.reason != NOTHING)
 
 
-def _heard(path: str, second: float) -> str:
-    """Where in a file its words are being heard, for a bar."""
-    return f"hearing {plain(os.path.basename(path), 'utf-8')[-30:]} at {tqdm.format_interval(second)}"
+def _at(what: str, path: str, second: float) -> str:
+    """Where in a file its words are being heard, or read, for a bar."""
+    return f"{what} {plain(os.path.basename(path), 'utf-8')[-30:]} at {tqdm.format_interval(second)}"
 
 
 class Indexer:
@@ -182,6 +184,8 @@ class Indexer:
         model, processor: of the gallery, see [`~modeling_scalar.load_model`].
         recognizer ([`~search.recognizers.Recognizer`], *optional*): writes down what is said in clips with sound and
             without subtitles. What was written down before is read without it, too.
+        line_reader ([`~search.screen.LineReader`], *optional*): reads the words on the screen, where the gallery has
+            the modality `screen`; what was read before is there without it, too.
         batch_size (`int`): clips read and embedded at a time, and what a kill can lose.
         num_workers (`int`, *optional*): clips read at a time, each by a decoder of its own; by default some more than
             there are processors.
@@ -211,6 +215,7 @@ class Indexer:
         processor: ScalarProcessor,
         *,
         recognizer: Recognizer | None = None,
+        line_reader: LineReader | None = None,
         batch_size: int = 8,
         num_workers: int | None = None,
         on_error: str = "missing",
@@ -224,9 +229,10 @@ class Indexer:
         self.known = Known(writer.gallery(), writer.modalities)
         self.batch_size, self.prune, self.progress, self.crew = batch_size, prune, progress, crew or Crew()
         self._is_strict = on_error == "raise"
-        self._speech, self._segment = Speech(writer.folder, recognizer), writer.metadata.get(SEGMENT)
+        self._speech, self._screen = Speech(writer.folder, recognizer), Screen(writer.folder, line_reader)
+        self._segment = writer.metadata.get(SEGMENT)
         processor = sandboxed(processor, languages=writer.metadata.get(LANGUAGES, ()))
-        self._decoder, reader = processor.reader, Reader(processor, on_error, self._speech)
+        self._decoder, reader = processor.reader, Reader(processor, on_error, self._speech, self._screen)
         check_windows(self._decoder.limits.duration, self._segment)
         self._embed = partial(embed_batches, model, processor, reader, num_workers)
         self._ahead = batches_ahead(batch_size, num_workers)
@@ -360,7 +366,8 @@ class Indexer:
                 report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
                 continue
             mtime_ns, has_clips = unchanged_since(path, file, words, languages), path in known.clips
-            is_unheard = words is None and self._speech.is_due(file.sha256) and known.is_unheard(path)
+            is_unheard = words is None and self._speech.is_due(file.sha256) and known.lacks(path, _SUBTITLE, "audio")
+            is_unheard |= self._screen.is_due(file.sha256) and known.lacks(path, SCREEN, "video")
             is_news = not told.items() - {(_SUBTITLE, words)} <= file.words().items()
             if mtime_ns is None or is_unheard or is_news or self._is_worth_it(known.problems_of(path)):
                 todo[path] = None
@@ -396,7 +403,8 @@ class Indexer:
             total=len(todo), unit="file", disable=not (self.progress and todo),
             bar_format=None if self._segment is None else _BAR,
         )  # fmt: skip
-        self._speech.tell = lambda path, second: bar.set_postfix_str(_heard(path, second))
+        self._speech.tell = lambda path, second: bar.set_postfix_str(_at("hearing", path, second))
+        self._screen.tell = lambda path, second: bar.set_postfix_str(_at("reading words of", path, second))
         with closing(self._embedded(self._sources(todo, texts, report))) as batches, bar:
             for reads, batch in batches:
                 self._commit(reads, batch, report)
@@ -521,6 +529,7 @@ def help_index(
     processor: ScalarProcessor,
     *,
     recognizer: Recognizer | None = None,
+    line_reader: LineReader | None = None,
     num_workers: int | None = None,
     on_error: str = "missing",
 ) -> None:
@@ -535,7 +544,7 @@ def help_index(
     """
     num_workers = default_workers() if num_workers is None else num_workers
     processor = sandboxed(processor)
-    reader = Reader(processor, on_error, Speech(folder, recognizer))
+    reader = Reader(processor, on_error, Speech(folder, recognizer), Screen(folder, line_reader))
     crew.follow(partial(embed_batches, model, processor, reader, num_workers))
 
 

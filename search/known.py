@@ -9,8 +9,6 @@ import torch
 from gallery.decoding import IN_PART
 from gallery.gallery import Gallery, MediaFile
 
-_SOUND, _WORDS = 1, 2
-
 
 class Known:
     """
@@ -30,29 +28,31 @@ class Known:
         self.files: dict[str, MediaFile] = dict(gallery.files)
         self.clips = gallery.clips_of_files()
         self.problems = gallery.problems()
-        # Numbers, not pairs of them: there may be millions.
-        weights = {"audio": _SOUND, "subtitle": _WORDS}
-        self._weights = [weights.get(name, 0) for name in modalities]
-        mask = gallery.modality_mask.int() if len(gallery) else torch.zeros(0, len(modalities), dtype=torch.int32)
-        presence = (mask @ torch.tensor(self._weights, dtype=torch.int32)).tolist()
+        # Numbers, not lists of bools: there may be millions.
+        self._bits = {name: 2**place for place, name in enumerate(modalities)}
+        mask = gallery.modality_mask.long() if len(gallery) else torch.zeros(0, len(modalities), dtype=torch.long)
+        presence = (mask @ torch.tensor(list(self._bits.values()))).tolist()
         self._presence = dict(zip(gallery.clip_ids, presence, strict=True))
 
     def problems_of(self, path: str) -> list[str]:
         """What could not be read in the clips of a file."""
         return [problem for name in self.clips.get(path, ()) for problem in self.problems.get(name, ())]
 
-    def is_unheard(self, path: str) -> bool:
-        """Whether a file has sound and no subtitles, and nothing is wrong with it but that of its streams parts could
-        be read."""
-        presence = reduce(or_, (self._presence[name] for name in self.clips.get(path, ())), 0)
-        return presence == _SOUND and all(IN_PART in problem for problem in self.problems_of(path))
+    def lacks(self, path: str, words: str, source: str) -> bool:
+        """Whether a file has what words may be heard in or read from, as far as that is known, but not these, and
+        nothing is wrong with it but that of its streams parts could be read."""
+        names = self.clips.get(path, ())
+        presence = reduce(or_, (self._presence[name] for name in names), 0) | ~sum(self._bits.values())
+        asked = self._bits.get(words, 0)
+        is_lacking = bool(names) and asked and not presence & asked and presence & self._bits.get(source, -1)
+        return bool(is_lacking) and all(IN_PART in problem for problem in self.problems_of(path))
 
     def put_clip(self, path: str, name: str, mask: Sequence[bool], problems: Sequence[str]) -> None:
         """A clip of a file is there, or there again."""
         names = self.clips.setdefault(path, [])
         if name not in self._presence:
             names.append(name)
-        self._presence[name] = sum(weight for weight, here in zip(self._weights, mask, strict=True) if here)
+        self._presence[name] = sum(bit for bit, here in zip(self._bits.values(), mask, strict=True) if here)
         self.problems.pop(name, None)
         if problems:
             self.problems[name] = list(problems)

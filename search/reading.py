@@ -18,11 +18,13 @@ from PIL import Image
 from gallery.decoding import LIGHT_MEMORY, Limits, num_processors, showing
 from gallery.gallery import MediaFile
 from gallery.media import clip_sha256, clip_stat, pieces_of
+from gallery.transcripts import SCREEN
 from gallery.windows import SLIVER, seconds_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from modeling_scalar.scores_scalar import kind_of
 from search.recognizers import SpeechError
+from search.screen import Screen, ScreenError
 from search.speech import Speech
 
 NOTHING = "it has no picture, no sound and no subtitles"
@@ -129,7 +131,7 @@ class _File:
         self.lock = Lock()
         self.looked: tuple[MediaFile, bool] | None = None
         self.is_listened = self.is_measured = False
-        self.transcript: str | None = None
+        self.transcripts: dict[str, str | None] = {}
         self.unheard: str | None = None
         self.seconds: float | None = None
 
@@ -141,11 +143,11 @@ class Reader:
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): with a sandboxed reader.
         on_error (`str`): "missing" or "raise", see [`~search.indexing.Indexer`].
-        speech ([`~search.speech.Speech`]): the transcripts of the gallery.
+        speech ([`~search.speech.Speech`]), screen ([`~search.screen.Screen`]): the transcripts of the gallery.
     """
 
-    def __init__(self, processor: ScalarProcessor, on_error: str, speech: Speech):
-        self.processor, self.on_error, self.speech = processor, on_error, speech
+    def __init__(self, processor: ScalarProcessor, on_error: str, speech: Speech, screen: Screen):
+        self.processor, self.on_error, self.speech, self.screen = processor, on_error, speech, screen
         self._lock, self._files = Lock(), {}
 
     def __call__(self, job: Job) -> tuple[Found, Clip | None]:
@@ -159,7 +161,7 @@ class Reader:
             return found, None
         words = job.subtitle
         if words is None:
-            words, found.unheard = self._transcript(path, file)
+            words, found.unheard = self._transcripts(path, file).get("subtitle"), file.unheard
             found.is_transcribed = words is not None
             if found.unheard is not None and self.on_error == "raise":
                 found.reason = found.unheard
@@ -172,7 +174,7 @@ class Reader:
 
         try:
             processor = showing(self.processor, keep)
-            options |= self._texts(job, found)
+            options |= self._texts(job, file, found)
             clip = processor.read_clip(path, on_error=self.on_error, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
             if clip.is_empty:
@@ -191,7 +193,7 @@ class Reader:
             found.heard = self.processor.max_audio_seconds
         return found, clip
 
-    def _texts(self, job: Job, found: Found) -> dict[str, dict[str, str]]:
+    def _texts(self, job: Job, file: _File, found: Found) -> dict[str, dict[str, str]]:
         """What is known of a file in words, but what is spoken and shown in it, as an option of reading; it is noted,
         too. What a list says counts more than its own tags, and these more than what was known before."""
         names = [name for name in self.processor.modalities if kind_of(name) == "text" and name != "subtitle"]
@@ -203,6 +205,8 @@ class Reader:
         others = {name: text for name, text in job.before.items() if name not in names}
         words = others | texts
         found.file = replace(found.file, texts=json.dumps(words, ensure_ascii=False) if words else None)
+        if SCREEN in names and SCREEN not in texts and (read := self._transcripts(job.path, file).get(SCREEN)):
+            texts[SCREEN] = self.processor.reader.read_subtitle(read, job.window)
         return {"texts": texts}
 
     def _file(self, path: str) -> _File:
@@ -232,16 +236,19 @@ class Reader:
                     file.seconds = self.processor.reader.read_duration(job.path)
             return file.seconds
 
-    def _transcript(self, path: str, file: _File) -> tuple[str | None, str | None]:
-        """The transcript of a file, if it has one, and why it could not be made."""
+    def _transcripts(self, path: str, file: _File) -> dict[str, str | None]:
+        """The transcripts of a file by modality, as far as it has them; why one could not be made is noted of it."""
         with file.lock:
             if not file.is_listened:
                 file.is_listened = True
-                try:
-                    file.transcript = self.speech.of(path, file.looked[0].sha256, self.processor.reader)
-                except SpeechError as error:
-                    file.unheard = str(error)
-            return file.transcript, file.unheard
+                makers = {"subtitle": self.speech, SCREEN: self.screen}
+                for name in (name for name in makers if name in self.processor.modalities):
+                    try:
+                        found = makers[name].of(path, file.looked[0].sha256, self.processor.reader)
+                        file.transcripts[name] = found
+                    except (SpeechError, ScreenError) as error:
+                        file.unheard = str(error)
+            return file.transcripts
 
 
 __all__ = [

@@ -137,6 +137,14 @@ class IndexConfig:
             "for automatic speech recognition: a folder, or a Hub id.",
         ),
     ] = None
+    read_text: Annotated[
+        bool,
+        _model(
+            "--read-text",
+            help="Read the words on the screen, once, by RapidOCR, as the modality `screen` of the gallery. Needs the "
+            "extra `screen`.",
+        ),
+    ] = False
     language: Annotated[
         str | None,
         _reading(

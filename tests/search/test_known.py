@@ -19,7 +19,9 @@ def assert_up_to_date(known, writer):
     assert known.files == fresh.files and known.problems == fresh.problems
     assert {path: sorted(clips) for path, clips in known.clips.items()} == fresh.clips
     assert known._presence == fresh._presence
-    assert [known.is_unheard(path) for path in known.files] == [fresh.is_unheard(path) for path in known.files]
+    assert [known.lacks(path, "subtitle", "audio") for path in known.files] == [
+        fresh.lacks(path, "subtitle", "audio") for path in known.files
+    ]
 
 
 def test_what_is_known_stays_what_the_gallery_says_whatever_happens_to_files(tmp_path):
