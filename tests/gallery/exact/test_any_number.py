@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gallery.columns import clip_table
-from gallery.exact import device_search
+from gallery.exact import device_search, screening
 from gallery.exact.blocks import Block, blocks_of
 from gallery.exact.device_search import find_best_on_device
 from gallery.exact.screening import find_best
@@ -49,6 +49,7 @@ def all_options(number: int) -> list[tuple[ScoreOptions, bool]]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", range(1, 9))
 def test_what_is_found_is_what_all_pairs_in_float64_give(kind, number, monkeypatch):
+    monkeypatch.setattr(screening, "_LEAST_SAMPLE", 64)
     monkeypatch.setattr(device_search, "_MORE", 0)
     blocks, seen = make_blocks(kind, [150, 60, 90], number), mixes_of(number)
     seen = seen[torch.randperm(len(seen), generator=torch.Generator().manual_seed(number))[:7]]
@@ -63,8 +64,9 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(kind, number, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", range(2, 9))
-def test_two_thousand_queries_at_every_mask_are_answered_as_all_pairs_in_float64_do(kind, number):
-    blocks, masks = make_blocks(kind, [1500, 500, 500], number), mixes_of(number)
+def test_two_thousand_queries_at_every_mask_are_answered_as_all_pairs_in_float64_do(kind, number, monkeypatch):
+    monkeypatch.setattr(screening, "_LEAST_SAMPLE", 256)
+    blocks, masks = make_blocks(kind, [900, 300, 300], number), mixes_of(number)
     counts = [2000 // len(masks) + (place < 2000 % len(masks)) for place in range(len(masks))]
     for place, (mask, count) in enumerate(zip(masks, counts, strict=True)):
         options, per_modality = all_options(number)[place % 6]

@@ -8,24 +8,26 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from gallery.columns import gram_of
-from gallery.exact.blocks import Block
-from gallery.exact.bounds import bound_vectors, stored_bounds
+from gallery.exact.bounds import _grid, bound_vectors, num_rows, stored_bounds
 from gallery.exact.cone import hull_distance
 from modeling_scalar.scores_scalar import ScoreOptions
-from tests.gallery.exact.test_screening import KINDS, MIN_NORM, all_scores, make_part, make_texts
+from tests.gallery.exact.test_screening import KINDS, MIN_NORM, all_scores, make_part, make_texts, mixes_of
 
 TEMPERATURES = (1e-6, 0.01, 0.1, 1.0, 10.0, math.inf)  # from what the best modality decides alone to equal weights
 CALIBRATIONS = {
     "plain": {},
-    "scaled": {"modality_scale": [0.7, 1.0, 1.4]},
-    "calibrated": {"modality_scale": [0.7, 1.0, 1.4], "modality_offset": [-0.3, 0.1, -0.2]},
-    "below zero": {"modality_offset": [-3.0, -3.0, -3.0]},
+    "scaled": {"modality_scale": [0.7, 1.0, 1.4, 0.9, 1.2]},
+    "calibrated": {"modality_scale": [0.7, 1.0, 1.4, 0.9, 1.2], "modality_offset": [-0.3, 0.1, -0.2, 0.2, 0.0]},
+    "below zero": {"modality_offset": [-3.0] * 5},
 }
 
 
-def made(kind, count, dim, seed=0, dtype=torch.float32):
-    part = make_part(kind, count, dim, seed=seed, dtype=dtype)
+def calibration_of(name, number=3):
+    return {key: values[:number] for key, values in CALIBRATIONS[name].items()}
+
+
+def made(kind, count, dim, seed=0, dtype=torch.float32, number=3):
+    part = make_part(kind, count, dim, seed=seed, dtype=dtype, number=number)
     part.allowed[:] = True
     return part, torch.stack(part.vectors, dim=1)
 
@@ -40,9 +42,10 @@ def as_an_engine_computes(stored, is_used, texts, dtype):
     return largest(stored.float(), is_used, queries).double()
 
 
-def least_slack(kind, count, num_texts, dtype, calibration, seed=0):
+def least_slack(kind, count, num_texts, dtype, name, seed=0, number=3):
     """By how much the bounds that an engine computes exceed scores, at least, over all pairs and temperatures."""
-    part, embeds = made(kind, count, 33, seed, dtype)
+    part, embeds = made(kind, count, 33, seed, dtype, number)
+    calibration = calibration_of(name, number)
     mask = part.modality_mask
     bounds = bound_vectors(embeds, mask, MIN_NORM, **calibration)
     texts = make_texts([part], num_texts, seed)
@@ -58,18 +61,19 @@ def least_slack(kind, count, num_texts, dtype, calibration, seed=0):
 
 @pytest.mark.parametrize("name", CALIBRATIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_score_at_any_temperature_exceeds_the_bound_that_an_engine_computes(kind, name):
+@pytest.mark.parametrize("number", range(1, 6))
+def test_no_score_at_any_temperature_exceeds_the_bound_that_an_engine_computes(kind, name, number):
     for dtype in (torch.float32, torch.float16):
-        assert least_slack(kind, 400, 40, dtype, CALIBRATIONS[name]) >= 0
+        assert least_slack(kind, 400 if number == 3 else 100, 40, dtype, name, number=number) >= 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALIBRATIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_score_of_many_galleries_exceeds_the_bound(kind, name):
-    for seed in range(10):
+    for seed, number in enumerate((3, 2, 3, 4, 3, 5)):
         for dtype in (torch.float32, torch.float16):
-            assert least_slack(kind, 3000, 200, dtype, CALIBRATIONS[name], seed) >= 0
+            assert least_slack(kind, 3000 if number == 3 else 600, 200, dtype, name, seed, number) >= 0
 
 
 def test_without_the_distance_of_the_hull_the_bound_would_be_exceeded():
@@ -85,62 +89,93 @@ def test_without_the_distance_of_the_hull_the_bound_would_be_exceeded():
     assert exceeded
 
 
-def test_a_bound_holds_for_clips_of_which_something_is_not_looked_at():
+@pytest.mark.parametrize("number", [2, 3, 4, 5])
+def test_a_bound_holds_for_clips_of_which_something_is_not_looked_at(number):
     for kind in ("random", "cancelling"):
-        part, embeds = made(kind, 200, 16)
+        part, embeds = made(kind, 200, 16, number=number)
         mask = part.modality_mask
         bounds = bound_vectors(embeds, mask, MIN_NORM)
         texts = make_texts([part], 40, 0)
         found = largest(bounds.rows, bounds.is_used, texts.double()).clamp(min=0)
-        for seen in itertools.product([False, True], repeat=3):
-            left = mask & torch.tensor(seen)
-            rows = left.any(1)
-            if not rows.any():
-                continue
-            masked = made(kind, 200, 16)[0]
-            vectors = tuple(v * left[:, m, None] for m, v in enumerate(masked.vectors))
-            masked = Block(vectors, left, gram=gram_of(vectors), is_there=masked.is_there, min_norm=MIN_NORM)
+        for seen in mixes_of(number):
+            masked = part.looking_at(seen)
+            rows = masked.modality_mask.any(1)
             for temperature in TEMPERATURES[::2]:
                 scores = torch.from_numpy(all_scores([masked], texts, ScoreOptions(temperature)))
                 assert (scores[:, rows] <= found[:, rows] + 1e-9).all()
 
 
+def small_simplices(number, detail):
+    """As docs/scale.md has them: from some point on, sums s_1 <= s_2 <= ... of parts are raised by one each, in some
+    order, so that none leaves the large simplex. Of each the corners, as parts of each modality."""
+    found = []
+    for start in itertools.product(range(detail + 1), repeat=number - 1):
+        for order in itertools.permutations(range(number - 1)):
+            sums = [start]
+            for place in order:
+                sums.append(tuple(value + (index == place) for index, value in enumerate(sums[-1])))
+            bounded = [(0, *corner, detail) for corner in sums]
+            corners = [tuple(b - a for a, b in itertools.pairwise(corner)) for corner in bounded]
+            if min(map(min, corners)) >= 0:
+                found.append(corners)
+    return found
+
+
+@pytest.mark.parametrize(("number", "detail"), [(1, 3), (2, 4), (3, 1), (3, 3), (4, 2), (4, 3), (5, 3)])
+def test_every_weighing_lies_in_one_small_simplex(number, detail):
+    points, corners = _grid(number, detail)
+    simplices = points[corners]  # (T, M, M)
+    assert len(points) == len(points.unique(dim=0)) == num_rows(number, detail)
+    assert {frozenset(map(tuple, s)) for s in (simplices * detail).round().int().tolist()} == {
+        frozenset(corners) for corners in small_simplices(number, detail)
+    }
+    # As many of the same size as fill the large one, and no two of them overlap.
+    sizes = torch.linalg.det(simplices).abs()
+    torch.testing.assert_close(sizes, torch.full_like(sizes, detail ** (1 - number)))
+    weights = torch.distributions.Dirichlet(torch.ones(number).double()).sample((500,))
+    shares = torch.linalg.solve(simplices.mT[:, None], weights[None, ..., None])[..., 0]  # (T, 500, M)
+    assert ((shares >= -1e-12).all(-1).sum(0) == 1).all()
+
+
 def by_loop(embeds, mask, detail):
     """The rows of one clip as docs/scale.md has them, point by point: of weights (in parts), the row."""
-    points = [point for point in itertools.product(range(detail + 1), repeat=3) if sum(point) == detail]
-    found = {point: math.inf for point in points if all(mask[m] for m in range(3) if point[m])}
+    number = len(mask)
+    points = [point for point in itertools.product(range(detail + 1), repeat=number) if sum(point) == detail]
+    found = {point: math.inf for point in points if all(mask[m] for m in range(number) if point[m])}
     units = {point: normalize(torch.tensor(point).double() @ embeds, dim=0) for point in found}
-    steps = [(-1, 1, 0), (-1, 0, 1)], [(1, -1, 0), (1, 0, -1)]  # to the other corners of triangles, both ways up
-    for point in points:
-        for step in steps:
-            three = [point, *(tuple(a + b for a, b in zip(point, one, strict=True)) for one in step)]
-            if not all(one in points for one in three):
-                continue
-            there = [one for one in three if one in found]
-            if there:
-                vectors = torch.stack([units[one] for one in there] + [torch.zeros(12)] * (3 - len(there))).double()
-                known = torch.tensor([[True] * len(there) + [False] * (3 - len(there))])
-                rho = hull_distance((vectors @ vectors.T)[None], known).item()
-                for one in there:
-                    found[one] = min(found[one], rho)
+    for corners in small_simplices(number, detail):
+        there = [one for one in corners if one in found]
+        if there:
+            vectors = torch.stack([units[one] for one in there])
+            known = torch.ones(1, len(there), dtype=torch.bool)
+            rho = hull_distance((vectors @ vectors.T)[None], known).item()
+            for one in there:
+                found[one] = min(found[one], rho)
     return {point: units[point] / rho for point, rho in found.items()}
 
 
-@pytest.mark.parametrize("detail", [1, 2, 3, 4])
-def test_rows_are_those_of_the_definition(detail):
-    part, embeds = made("random", 30, 12)
+@pytest.mark.parametrize(
+    ("number", "detail"), [(1, 3), (2, 3), (3, 1), (3, 2), (3, 3), (3, 4), (4, 2), (4, 3), (5, 2)]
+)
+def test_rows_are_those_of_the_definition(number, detail):
+    part, embeds = made("random", 20, 12, number=number)
     embeds, mask = embeds.double(), part.modality_mask
     bounds = bound_vectors(embeds, mask, MIN_NORM, detail=detail)
-    for clip in range(30):
+    assert bounds.rows.shape[1] == num_rows(number, detail)
+    for clip in range(20):
         expected = torch.stack(list(by_loop(embeds[clip], mask[clip], detail).values()))
         rows = bounds.rows[clip][bounds.is_used[clip]]
+        assert len(rows) == len(expected) == num_rows(int(mask[clip].sum()), detail)
         distances = torch.cdist(expected, rows)
-        assert (
-            len(rows)
-            == len(expected)
-            == {1: 1, 2: detail + 1, 3: (detail + 1) * (detail + 2) // 2}[int(mask[clip].sum())]
-        )
         assert (distances.amin(0) < 1e-8).all() and (distances.amin(1) < 1e-8).all()
+
+
+def test_rows_are_as_many_as_are_told_beforehand():
+    assert [num_rows(number) for number in range(1, 9)] == [1, 4, 10, 20, 35, 56, 84, 120]
+    assert [num_rows(3, detail) for detail in (2, 3, 4)] == [6, 10, 15]
+    part, embeds = made("random", 5, 12, number=4)
+    offset = {"modality_offset": [0.1] * 4}
+    assert bound_vectors(embeds, part.modality_mask, MIN_NORM, **offset).rows.shape[1] == num_rows(4, has_offset=True)
 
 
 @pytest.mark.parametrize("detail", [1, 2, 4, 6])
