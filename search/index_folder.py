@@ -21,7 +21,7 @@ from gallery.provenance import describe, pending_download
 from gallery.querying import modalities_option
 from gallery.subtitles import LANGUAGES, languages_of
 from gallery.tables import is_table
-from gallery.transcripts import SCREEN
+from gallery.transcripts import SCREEN, Transcripts
 from gallery.windows import SEGMENT, check_windows
 from gallery.writing import check_place
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
@@ -269,6 +269,10 @@ def index_folder(config: IndexConfig) -> Report | None:
             selection = Selection(config.exclude, config.hidden)
             modalities, evidence = _modalities(config)
             files, texts = _find(config, selection, evidence)
+            if config.words_of is not None:
+                for file in Gallery.open(config.words_of).files.values():
+                    known = {name: text for name, text in file.words().items() if name in evidence}
+                    texts[file.path] = known | texts.get(file.path, {})
             # All that can be wrong is told before the model is loaded, which takes longest.
             _check(config, limits)
     with crew.together():  # the first process has downloaded the models
@@ -295,6 +299,8 @@ def index_folder(config: IndexConfig) -> Report | None:
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, config.segment, len(there) > 0)
         _choose_languages(writer, config.language, len(there) > 0)
+        if config.words_of is not None:
+            Transcripts(config.words_of).copy(writer.folder)
         options |= {"batch_size": config.batch_size, "prune": config.prune, "progress": True, "crew": crew}
         indexer = Indexer(writer, network, processor, **options)
         if config.watch:

@@ -137,6 +137,13 @@ class IndexConfig:
             "for automatic speech recognition: a folder, or a Hub id.",
         ),
     ] = None
+    words_of: Annotated[
+        Path | None,
+        _gallery(
+            metavar="GALLERY",
+            help="Another gallery of these files: what was heard, read and said of them there is not made again.",
+        ),
+    ] = None
     read_text: Annotated[
         bool,
         _model(

