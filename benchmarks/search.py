@@ -2,6 +2,7 @@
 
     python -m benchmarks.search [--clips 100000] [--dim 512] [--queries 1,64,1000] [--threads 1] [--data clustered]
     python -m benchmarks.search --device cuda [--clips 1000000]
+    python -m benchmarks.search --modalities 1,2,3,4,5,6,7,8 [--clips 100000]
     python -m benchmarks.search --growth 10000,1000000 [--dim 64]
 
 Searching is the call that users make, `Gallery.search`, and is told as a ratio to three plain float32 matrix products
@@ -13,6 +14,8 @@ cone are nearer to those of embeddings.
 Peers: FAISS' flat search over one modality alone (`pip install faiss-cpu`); the Gramian volume as its authors compute
 it, and as it is computed here; SCALAR's definition, a centroid written out for every pair. What takes long is run on a
 part of the clips, and its time counted in full: it is linear in their number, as that of the products is.
+
+With `--modalities`, the same for galleries of so many modalities, each told by as many matrix products.
 
 On a GPU, searching is told in milliseconds, and as a share of the rate at which its memory is read: the vectors' bytes
 over the time, divided by the bytes over the time of a sum over as much memory.
@@ -32,7 +35,7 @@ from benchmarks.scoring import materialised, stacked_volume
 from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.storage import MANIFEST
-from modeling_scalar.scores_scalar import retrieval_scores
+from modeling_scalar.scores_scalar import PAPER_MODALITIES, retrieval_scores
 
 try:
     import faiss
@@ -60,31 +63,37 @@ def made_vectors(data: str, shape: tuple[int, ...], generator: torch.Generator) 
     return normalize(vectors, dim=-1)
 
 
-def made_clips(count: int, dim: int, generator: torch.Generator, data: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors of clips, and presence as in a mixed archive."""
-    embeds = made_vectors(data, (count, 3, dim), generator)
-    mask = torch.rand(count, 3, generator=generator) < torch.tensor([0.95, 0.85, 0.6])
+def made_clips(
+    count: int, dim: int, generator: torch.Generator, data: str, number: int = 3
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors of clips of so many modalities, and presence as in a mixed archive."""
+    embeds = made_vectors(data, (count, number, dim), generator)
+    presence = torch.tensor([0.95, 0.85, 0.6])[torch.arange(number) % 3]
+    mask = torch.rand(count, number, generator=generator) < presence
     mask[:, 0] |= ~mask.any(1)
     return embeds * mask[..., None], mask
 
 
 def fill(
-    folder: Path, count: int, dim: int, dtype: str, batch: int = 16_384, data: str = "random", has_codes: bool = True
-) -> Gallery:
-    """A gallery of made clips."""
+    folder: Path, count: int, dim: int, dtype: str, batch: int = 16_384, data: str = "random", has_codes: bool = True,
+    number: int = 3,
+) -> Gallery:  # fmt: skip
+    """A gallery of made clips of so many modalities."""
     generator = torch.Generator().manual_seed(0)
+    modalities = [*PAPER_MODALITIES, *(f"text_{place}" for place in range(4, number + 1))][:number]
     with GalleryWriter(folder, dtype, has_codes) as writer:
         writer.metadata = {"model": "made", "fingerprint": "0" * 64, "query_temperature": 0.1}
+        writer.metadata["modalities"] = modalities
         for start in range(0, count, batch):
             stop = min(start + batch, count)
             names = [f"clip {number}" for number in range(start, stop)]
-            writer.put_clips(names, *made_clips(stop - start, dim, generator, data))
+            writer.put_clips(names, *made_clips(stop - start, dim, generator, data, number))
             writer.commit()
     return Gallery.open(folder)
 
 
-def three_products(texts: torch.Tensor, vectors: list[torch.Tensor], out: torch.Tensor) -> None:
-    """The limit: what any score over three modalities has to compute."""
+def matrix_products(texts: torch.Tensor, vectors: list[torch.Tensor], out: torch.Tensor) -> None:
+    """The limit: what any score over these modalities has to compute."""
     for start in range(0, len(vectors[0]), BLOCK):
         for matrix in vectors:
             block = matrix[start : start + BLOCK]
@@ -131,6 +140,21 @@ def peers_of(vectors: list[torch.Tensor], mask: torch.Tensor, num_queries: int) 
     return found
 
 
+def run_in_turn(methods: dict[str, Search], texts: torch.Tensor) -> dict[str, list[float]]:
+    """Seconds of CPU time of each method in each round but the first, counted for all clips."""
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(ROUNDS + 1):
+        for name, (method, part) in methods.items():
+            start = time.process_time()
+            method(texts)
+            times[name].append((time.process_time() - start) / part)
+    return {name: values[1:] for name, values in times.items()}
+
+
+def ratio_of(values: list[float], floor: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(values, floor, strict=True))
+
+
 def measure_search(options: argparse.Namespace, folder: Path) -> None:
     kinds = {"eight bits, float16": ("float16", True), "float16": ("float16", False), "float32": ("float32", False)}
     galleries = {
@@ -149,7 +173,7 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
         texts = made_vectors(options.data, (count, options.dim), generator)
         out = torch.empty(count, BLOCK)
         methods: dict[str, Search] = {
-            "three matrix products": (lambda texts, out=out: three_products(texts, vectors, out), share),
+            "three matrix products": (lambda texts, out=out: matrix_products(texts, vectors, out), share),
             "copying search": (lambda texts: copying_search(texts, vectors, mask), share),
         }
         methods |= {name: (run, part * share) for name, (run, part) in peers_of(vectors, mask, count).items()}
@@ -160,17 +184,11 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
                         lambda texts, gallery=gallery, method=method: gallery.search(texts, K, method=method),
                         1.0,
                     )
-        times: dict[str, list[float]] = {name: [] for name in methods}
-        for _ in range(ROUNDS + 1):
-            for name, (method, part) in methods.items():
-                start = time.process_time()
-                method(texts)
-                times[name].append((time.process_time() - start) / part)
+        times = run_in_turn(methods, texts)
         print(f"{count} queries x {options.clips} clips x {options.dim}, k = {K}, {options.threads} thread(s)")
         floor = times["three matrix products"]
         for name, values in times.items():
-            ratio = statistics.median(a / b for a, b in list(zip(values, floor, strict=True))[1:])
-            print(f"    {name:28} {statistics.median(values[1:]) * 1e3:10.1f} ms   {ratio:7.2f} x")
+            print(f"    {name:28} {statistics.median(values) * 1e3:10.1f} ms   {ratio_of(values, floor):7.2f} x")
         for name, gallery in galleries.items():
             found = rank(gallery.searcher.blocks, texts, K, "scalar")
             counts, same = found.num_scored.float(), ""
@@ -178,6 +196,29 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
                 exact = copying_search(texts, vectors, mask)
                 same = f", the same {K} clips as the copying search: {(exact == found.rows).float().mean():.2%}"
             print(f"    {name}: scored in full {counts.median():.0f} clips (median), {counts.max():.0f} (most){same}")
+
+
+def measure_modalities(options: argparse.Namespace, folder: Path) -> None:
+    """Searching galleries of several numbers of modalities, in eight bits and float16."""
+    print(f"{options.clips} clips x {options.dim}, k = {K}, {options.threads} thread(s), eight bits and float16")
+    print("modalities  queries     products       search     ratio    scored in full (median)")
+    for number in options.modalities:
+        gallery = fill(folder / str(number), options.clips, options.dim, "float16", data=options.data, number=number)
+        few = min(options.clips, max(IN_MEMORY // number, BLOCK))
+        embeds, _ = made_clips(few, options.dim, torch.Generator().manual_seed(0), options.data, number)
+        vectors = [matrix.contiguous() for matrix in embeds.unbind(1)]
+        for count in options.queries:
+            texts = made_vectors(options.data, (count, options.dim), torch.Generator().manual_seed(1))
+            out, share = torch.empty(count, BLOCK), few / options.clips
+            methods: dict[str, Search] = {
+                "products": (lambda texts, out=out, vectors=vectors: matrix_products(texts, vectors, out), share),
+                "search": (lambda texts, gallery=gallery: gallery.search(texts, K), 1.0),
+            }
+            times = run_in_turn(methods, texts)
+            products, search = (statistics.median(values) * 1e3 for values in times.values())
+            scored = rank(gallery.searcher.blocks, texts, K, "scalar").num_scored.float().median()
+            ratio = ratio_of(times["search"], times["products"])
+            print(f"{number:10} {count:8} {products:9.1f} ms {search:9.1f} ms {ratio:7.2f} x {scored:10.0f}")
 
 
 def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
@@ -259,6 +300,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", choices=("random", "clustered"), default="clustered")
     parser.add_argument("--device", default=None, help="A GPU, as `cuda`, in place of the processor.")
+    parser.add_argument(
+        "--modalities", type=numbers, default=[], help="Numbers of them for which a search is measured."
+    )
     parser.add_argument("--growth", type=numbers, default=[], help="Sizes at which adding and opening are measured.")
     parser.add_argument("--folder", type=Path, default=None, help="Where galleries are made; needs a few GB.")
     options = parser.parse_args()
@@ -266,7 +310,12 @@ def main() -> None:
     if faiss is not None:
         faiss.omp_set_num_threads(options.threads)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        measure = measure_growth if options.growth else measure_on_device if options.device else measure_search
+        given = (
+            (options.growth, measure_growth),
+            (options.modalities, measure_modalities),
+            (options.device, measure_on_device),
+        )
+        measure = next((measure for value, measure in given if value), measure_search)
         measure(options, Path(folder))
 
 
