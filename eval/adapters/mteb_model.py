@@ -27,6 +27,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.embedding.embed_dataset import embed_rows, problems_of
+from eval.embedding.embeddings import concat_embeds_of
 from eval.protocol.second_stage import first_candidates, match_logits, two_stage_scores
 from gallery.columns import listed
 from gallery.decoding import sandboxed
@@ -306,7 +307,7 @@ class ScalarSearch:
         missing = [name for name in ids if name not in known]
         if missing:
             raise ValueError(f"These clips are not in the gallery {self.gallery.path}: {listed(missing)}.")
-        rows, concat_embeds = [known[name] for name in ids], self.gallery.concat_embeds()
+        rows, concat_embeds = [known[name] for name in ids], concat_embeds_of(self.gallery)
         embeds = self.gallery.modality_embeds()[rows].float()
         concat_embeds = None if concat_embeds is None else concat_embeds[rows].float()
         return _Gallery(ids, clips, embeds, self.gallery.modality_mask[rows], concat_embeds)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from gallery.columns import (
     DTYPES,
+    check_modality,
     clip_table,
     listed,
     off_unit,
@@ -38,6 +39,12 @@ from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES
 
 FUSED = "fused"
 """What the vectors are called that a joint encoder fuses itself, of several modalities of a clip at once."""
+
+
+def concat_embeds_of(gallery: Gallery) -> torch.Tensor | None:
+    """Copy what concatenation heads gave `(clips, 3, dim)`; `None` without them, or where clips have other modalities
+    than the heads know."""
+    return gallery.concat_embeds() if gallery.modalities == PAPER_MODALITIES else None
 
 
 def _chosen(ids: list[str], selected: torch.Tensor) -> list[str]:
@@ -265,7 +272,7 @@ class Embeddings:
             clip_ids=gallery.clip_ids,
             query_ids=texts_of(queries, "query_id"),
             captions=texts_of(queries, "caption"),
-            concat_embeds=gallery.concat_embeds(),
+            concat_embeds=concat_embeds_of(gallery),
             problems=problems + metadata.pop("problems", []),
             metadata=metadata,
             modalities=gallery.modalities,
@@ -378,6 +385,8 @@ def _load_file(path: Path) -> Embeddings:
         if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
             raise ValueError(f"`{name}` in {path} must be a list of strings.")
     number = modality_embeds.shape[1]
+    for name in content.get(MODALITIES, ()):
+        check_modality(name)
     if MODALITIES not in content and number != len(PAPER_MODALITIES):
         raise ValueError(
             f"{path} holds {number} vectors of each clip, so it must say what these are called: in `{MODALITIES}`, a "
@@ -428,4 +437,4 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
     return _checked(_load_file(path), normalize)
 
 
-__all__ = ["FUSED", "Embeddings", "load_embeddings"]
+__all__ = ["FUSED", "Embeddings", "concat_embeds_of", "load_embeddings"]

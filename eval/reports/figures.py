@@ -24,7 +24,7 @@ from eval.reports.result_schema import method_title
 # Okabe and Ito's colours, which stay apart under all common colour blindness; the paper's modalities keep theirs in
 # every figure, and others follow with what is left and some of Tol's.
 _MODALITY_COLOURS = {"video": "#E69F00", "audio": "#56B4E9", "subtitle": "#009E73"}
-_FURTHER_COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#F0E442", "#882255", "#332288", "#DDCC77", "#999999")
+_FURTHER_COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#882255", "#332288", "#999999", "#DDCC77", "#F0E442")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LINES = [(colour, marker, style) for style in ("-", "--") for colour, marker in zip(COLOURS, "osD^vPX", strict=True)]
 

@@ -15,7 +15,7 @@ from gallery.hits import remarks_of
 from gallery.matching import clip_views
 from gallery.media import clip_sha256, clip_stat
 from gallery.querying import QueryModel
-from gallery.reranking import places_of
+from gallery.reranking import places_of, rerank
 from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -129,6 +129,22 @@ def test_the_order_is_that_of_the_second_stage_of_the_evaluation(place, model, d
         assert {hit.clip_id: hit.score for hit in hits} == {hit.clip_id: hit.score for hit in before}
     assert found != first  # or nothing would be tested
     assert any(hit.match is None for hits in found for hit in hits)
+
+
+def test_hits_of_other_modalities_are_put_in_order_by_what_the_cross_encoder_reads(place):
+    gallery = place[2]
+    hits = gallery.search(CAPTIONS[:1], len(place[1]))
+    searcher, files = gallery.searcher, gallery.files
+    expected = rerank(hits, searcher.query_model, files, DEPTH)
+
+    def renamed(hit):
+        presence = {"title": True} | {name: here for name, here in hit.presence.items() if name != "subtitle"}
+        return replace(hit, presence=presence)
+
+    others = [found.having([renamed(hit) for hit in found]) for found in hits]
+    found = rerank(others, searcher.query_model, files, DEPTH, modalities=("title", "video", "audio"))
+    assert [(hit.clip_id, hit.match) for hit in found[0]] == [(hit.clip_id, hit.match) for hit in expected[0]]
+    assert any(hit.match is not None for hit in found[0])
 
 
 def test_fewer_hits_than_are_reranked_are_the_first_of_them(place):

@@ -598,6 +598,44 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, temperature
     torch.testing.assert_close(namespace["weights"][None], query_weights(*arguments, **options))
 
 
+@pytest.mark.parametrize("per_modality", [False, True])
+def test_a_card_shows_and_scores_five_modalities_by_name(tmp_path, monkeypatch, per_modality):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    names = ("video", "title", "audio", "speech", "on_screen")
+    generator = torch.Generator().manual_seed(2)
+
+    def unit(*shape):
+        return torch.nn.functional.normalize(torch.randn(*shape, DIM, generator=generator), dim=-1)
+
+    mask = torch.rand(CLIPS, 5, generator=generator) < 0.6
+    mask[:, 3] |= ~mask.any(1)
+    calibration = {"modality_scale": [1, 2, 0.5, 1, 1.5], "modality_offset": [0.3, -0.1, 0.05, 0, 0.2]}
+    embeddings = replace(
+        random_embeddings(metadata={"score_options": {"method": "scalar"} | calibration}),
+        text_embeds=unit(QUERIES, 5) if per_modality else unit(QUERIES),
+        modality_embeds=unit(CLIPS, 5) * mask[..., None],
+        modality_mask=mask,
+        modalities=names,
+    )
+    embeddings.save(tmp_path / "store")
+    stage_gallery(tmp_path / "store", tmp_path / "staged", "unknown")
+    assert Gallery.open(tmp_path / "staged").modalities == names
+    card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
+    for name, count in zip(names, mask.sum(0).tolist(), strict=True):
+        assert f"| `clips` | `{name}` | list of {DIM} floats | unit vector, zeros" in card
+        assert f"| with {name.replace('_', chr(92) + '_')} | {count} ({count / CLIPS:.1%}) |" in card
+    assert "| list of 5 bools | whether the clip has video, title, audio, speech, on\\_screen |" in card
+    assert "| scale of the cosines of video, title, audio, speech, on\\_screen | `1, 2, 0.5, 1, 1.5` |" in card
+    assert ("for each of video, title, audio, speech" in card) == per_modality and "presence as 5 times 0 or 1" in card
+    (tmp_path / "staged" / "README.md").write_text(card)
+    namespace = {}
+    for block in blocks(card):
+        exec(block.replace('"user/gallery"', repr(str(tmp_path / "staged"))), namespace)
+    arguments = (embeddings.text_embeds[:1], embeddings.modality_embeds, mask, "scalar", 0.3)
+    expected = retrieval_scores(*arguments, modalities=names, **calibration)
+    torch.testing.assert_close(namespace["scores"][None], expected)
+
+
 FROM_HUB = """
 import json
 from pathlib import Path

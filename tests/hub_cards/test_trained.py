@@ -13,6 +13,7 @@ from eval.reports.result_files import R1
 from hub_cards.adapter import adapter_card, stage_adapter
 from hub_cards.card import Details
 from hub_cards.model import model_card, stage_model
+from hub_cards.trained import _needed
 from tests.conftest import ROOT
 from tests.hub_cards.evidence.test_evaluations import make_content
 from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
@@ -175,6 +176,21 @@ def test_a_score_that_some_clips_do_not_have_is_not_praised_for_incomplete_clips
     write_json(CONFIG | {"aggregation": "gram"}, folder / "config.json")
     body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
     assert "has no score" not in body and "whichever of them a clip has" in body and "[frames, None]" in body
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "modalities", "needed"),
+    [
+        ("scalar", ("video", "title"), []),
+        ("title", ("video", "title"), ["title"]),
+        ("triangle", ("title", "audio", "video"), ["audio", "video"]),
+        ("concat_head", ("video", "audio", "subtitle"), ["video"]),
+        ("of a plugin", ("video",), []),
+        ("max", ("screen",), ["screen"]),
+    ],
+)
+def test_what_a_clip_needs_follows_from_the_names_of_modalities(aggregation, modalities, needed):
+    assert _needed(aggregation, modalities) == needed
 
 
 def test_an_infinite_temperature_is_written_as_one(tmp_path):

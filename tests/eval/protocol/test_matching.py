@@ -30,6 +30,19 @@ def every_request(rows, condition_on=PAPER):
     return torch.tensor(requests), shown
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_views_are_those_of_the_papers_modalities_wherever_they_stand(policy):
+    mask = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) < 0.5
+    expected = clip_views(mask, PAPER, policy)
+    other = torch.ones(40, dtype=torch.bool)
+    columns = torch.stack([other, mask[:, 1], mask[:, 2], other, mask[:, 0]], dim=1)
+    names = ("title", "audio", "subtitle", "screen", "video")
+    assert torch.equal(clip_views(columns, PAPER, policy, names), expected) and len(expected.unique()) > 3
+    without = mask.clone()
+    without[:, 0] = False
+    assert torch.equal(clip_views(columns[:, :4], PAPER, policy, names[:4]), clip_views(without, PAPER, policy))
+
+
 def match(model, processor, rows, requests, **options):
     captions = [row["caption"] for row in rows]
     return match_logits(model, processor, make_clips(rows), captions, requests, progress=False, **options)

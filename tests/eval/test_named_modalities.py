@@ -1,0 +1,472 @@
+"""Evaluation of clips with any number of named modalities, against loops in double precision."""
+
+import hashlib
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import normalize
+from typer.testing import CliRunner
+
+from eval.__main__ import app
+from eval.calibrate import CalibrateConfig, calibrate
+from eval.embedding.embeddings import Embeddings, load_embeddings
+from eval.protocol.calibration import _Likelihood
+from eval.protocol.first_stage import evaluate_embeddings, measurable_methods, measure_first_stage, pathways
+from eval.protocol.latent import latent_space
+from eval.protocol.missing import ladder, ladder_masks
+from eval.protocol.second_stage import _FirstStage
+from eval.reports import figures, paper_tables, score_tables
+from eval.reports.result_files import load_results
+from eval.run import RunConfig, run
+from gallery.gallery import Gallery, GalleryWriter
+from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from modeling_scalar.scores_scalar import METHODS
+from tests.eval.reports.made_runs import make_run, save
+from tests.eval.test_calibrate import Scores
+
+FIVE = ("video", "title", "audio", "speech", "screen")
+EIGHT = (*FIVE, "subtitle", "story", "place")
+TAU, CLIPS = 0.2, 24
+
+
+def made(modalities=FIVE, clips=CLIPS, dim=12, seed=0, **changes):
+    """Two captions of each clip, near one of the modalities that it has."""
+    generator, number = torch.Generator().manual_seed(seed), len(modalities)
+    embeds = normalize(torch.randn(clips, number, dim, generator=generator), dim=-1)
+    mask = torch.rand(clips, number, generator=generator) < 0.7
+    mask[torch.arange(clips), torch.arange(clips) % number] = True
+    rows = torch.arange(2 * clips) % clips
+    own = torch.multinomial(mask[rows].float(), 1, generator=generator).squeeze(1)
+    texts = embeds[rows, own] + 0.7 * torch.randn(2 * clips, dim, generator=generator) / dim**0.5
+    names = [f"query{row}" for row in range(2 * clips)]
+    parts = {
+        "text_embeds": normalize(texts, dim=-1),
+        "modality_embeds": embeds * mask[..., None],
+        "modality_mask": mask,
+        "pairs": torch.stack([torch.arange(2 * clips), rows], dim=1),
+        "clip_ids": [f"clip{row}" for row in range(clips)],
+        "query_ids": names,
+        "captions": names,
+        "modalities": modalities,
+        "metadata": {"query_temperature": TAU},
+    }
+    return Embeddings(**parts | changes)
+
+
+def slow_mask(clip_id, present, rate):
+    """The rule of the paper's supplement, for whatever a clip has."""
+    there = [place for place, here in enumerate(present) if here]
+    digest = hashlib.md5(f"0{clip_id}".encode()).hexdigest()
+    if len(there) > 1 and int(digest[:8], 16) / 2**32 < rate:
+        lost = there[int(digest[8:16], 16) % len(there)]
+        return [here and place != lost for place, here in enumerate(present)]
+    return list(present)
+
+
+def slow_weights(cosines, present):
+    powers = [math.exp(cosine / TAU) if here else 0.0 for cosine, here in zip(cosines, present, strict=True)]
+    return [power / sum(powers) for power in powers]
+
+
+def slow_score(text, vectors, present):
+    """Eq. 2 and 3 by the centroid itself; the cosines, and the weights."""
+    cosines = [float(text @ vector) for vector in vectors]
+    weights = slow_weights(cosines, present)
+    centroid = sum(weight * vector for weight, vector in zip(weights, vectors, strict=True))
+    return float(text @ centroid) / float(np.linalg.norm(centroid)), cosines, weights
+
+
+def slow_protocol(embeddings, mask):
+    """Recall of SCALAR and of each modality, weights at the relevant clip, and what decides, for one mask."""
+    texts, vectors = (array.double().numpy() for array in (embeddings.text_embeds, embeddings.modality_embeds))
+    number, weights_of = len(embeddings.modalities), []
+    scores = np.full((len(texts), 1 + number, len(vectors)), -np.inf)
+    for query, text in enumerate(texts):
+        for clip, present in enumerate(mask):
+            if any(present):
+                scores[query, 0, clip], cosines, weights = slow_score(text, vectors[clip], present)
+                scores[query, 1:, clip] = np.where(present, cosines, -np.inf)
+                if clip == query % len(vectors):
+                    weights_of.append(weights)
+    hits = []
+    for query in range(len(texts)):
+        own = scores[query, :, query % len(vectors)]
+        hits.append((scores[query] >= own[:, None]).sum(axis=1) == 1)
+    return 100 * np.mean(hits, axis=0), np.array(weights_of)
+
+
+@pytest.mark.parametrize("modalities", [("title",), ("audio", "story"), FIVE, EIGHT])
+def test_the_protocol_is_that_of_loops_for_any_number_of_names(modalities):
+    embeddings, number = made(modalities), len(modalities)
+    measured, table = measure_first_stage(embeddings, rates=(0.0, 0.9), query_temperature=TAU)
+    assert pathways(modalities) == modalities
+    for entry in measured["rates"]:
+        mask = [
+            slow_mask(name, present, entry["rate"])
+            for name, present in zip(embeddings.clip_ids, embeddings.modality_mask.tolist(), strict=True)
+        ]
+        recalls, weights = slow_protocol(embeddings, mask)
+        found = [entry["methods"][name]["text_to_video_recall_at_1"] for name in ("scalar", *modalities)]
+        assert found == pytest.approx(recalls.tolist())
+        best = entry["best_pathway"]
+        assert best["text_to_video_recall_at_1"] == pytest.approx(recalls[1:].max()) and best["method"] in modalities
+        assert entry["aggregation_gain"]["scalar"] == pytest.approx(recalls[0] - recalls[1:].max())
+        assert not set(entry["aggregation_gain"]) & set(modalities)
+        assert entry["presence"] == dict(zip(modalities, np.sum(mask, axis=0).tolist(), strict=True))
+        assert list(entry["mean_weight"]) == list(entry["decided"]) == list(modalities)
+        assert list(entry["mean_weight"].values()) == pytest.approx(weights.mean(axis=0).tolist(), abs=1e-5)
+        decided = np.bincount(weights.argmax(axis=1), minlength=number).tolist()
+        assert list(entry["decided"].values()) == decided and (number == 1 or sorted(decided)[-2] > 0)
+        assert entry["methods"]["scalar"]["num_unscorable_clips"] == 0
+        if entry["rate"] == 0:
+            shown = [[table[f"weight_{name}"][row] for name in modalities] for row in range(2 * CLIPS)]
+            assert np.allclose(shown, weights, atol=1e-5)
+            assert table["decided"] == [modalities[place] for place in weights.argmax(axis=1)]
+    assert (np.array(mask) != embeddings.modality_mask.numpy()).any() or number == 1
+    sets = [tuple(step["modalities"]) for step in measured["ladder"]]
+    assert sets == ladder(modalities) == [modalities[: count + 1] for count in range(number)]
+    for count, step in enumerate(measured["ladder"]):
+        left = [
+            [here and place <= count for place, here in enumerate(row)] for row in embeddings.modality_mask.tolist()
+        ]
+        assert step["num_unscorable_clips"] == sum(not any(row) for row in left)
+        recalls, _ = slow_protocol(embeddings, left)
+        assert step["text_to_video_recall_at_1"]["scalar"] == pytest.approx(recalls[0])
+
+
+def test_the_ladder_of_the_papers_names_is_the_papers():
+    names = ("video", "audio", "subtitle")
+    assert ladder(names) == [("video",), ("video", "audio"), names]
+    mask = torch.rand(50, 3, generator=torch.Generator().manual_seed(0)) < 0.6
+    for step, left in zip(ladder(names), ladder_masks(mask), strict=True):
+        assert torch.equal(left, mask & torch.tensor([name in step for name in names]))
+
+
+# Scores --------------------------------------------------------------------------------------------------------------
+
+
+def test_scores_that_need_certain_modalities_are_measured_where_clips_have_them():
+    names = measurable_methods(made())
+    assert names[4:9] == FIVE and "triangle" in names and not {"subtitle", "concat_head"} & set(names)
+    assert set(names) == (set(METHODS) | set(FIVE)) - {"subtitle", "concat_head"}
+    assert not {"video", "audio", "triangle"} & set(measurable_methods(made(("title", "speech"))))
+    several = replace(made(), text_embeds=made().text_embeds[:, None].expand(-1, 5, -1))
+    assert set(measurable_methods(several)) == {"scalar", "uniform", "max", "mean", "rank_fusion", *FIVE}
+    metrics = evaluate_embeddings(made(), ("triangle",), (0.0,))["rates"][0]["methods"]["triangle"]
+    lacking = (~made().modality_mask[:, [0, 2]].all(1)).sum().item()
+    assert metrics["num_unscorable_clips"] == lacking > 0
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (("triangle",), r"'triangle' reads the modalities \['audio', 'video'\], but these clips have \('title', 's"),
+        (("video",), r"'video' reads the modalities \['video'\], but these clips have \('title', 'speech'\)"),
+        (
+            ("screen",),
+            r"`methods` must be among .*'title', 'speech'\), got \['screen'\]. The clips have title, speech",
+        ),
+        (("fused",), "`scalar eval run --fused`"),
+    ],
+)
+def test_scores_of_modalities_that_clips_do_not_have_are_refused(methods, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_embeddings(made(("title", "speech")), methods)
+
+
+def test_a_name_of_a_modality_is_checked_before_anything_is_read(tmp_path):
+    made().save(tmp_path / "gallery")
+    RunConfig(tmp_path / "out", embeddings_path=tmp_path / "gallery", methods=("title", "gram"))
+    with pytest.raises(ValueError, match=r"got \['story'\]. The clips have video, title, audio, speech, screen"):
+        RunConfig(tmp_path / "out", embeddings_path=tmp_path / "gallery", methods=("title", "story"))
+    ScalarJointConfig(modalities=["video", "title"]).save_pretrained(tmp_path / "model")
+    source = {"model_path": tmp_path / "model", "benchmark": "own", "root": "clips.csv"}
+    RunConfig(tmp_path / "out", **source, methods=("title",))
+    with pytest.raises(ValueError, match=r"got \['story'\]. The clips have video, title\."):
+        RunConfig(tmp_path / "out", **source, methods=("story",))
+
+
+def test_what_was_fused_can_be_a_modality_and_then_is_a_pathway():
+    names = ("video", "fused")
+    assert measurable_methods(made(names))[4:6] == names == pathways(names)
+    entry = evaluate_embeddings(made(names), ("fused",), (0.0,))["rates"][0]
+    assert list(entry["methods"]) == ["fused", "video"] and entry["aggregation_gain"] == {}
+
+
+def test_the_first_stage_before_a_cross_encoder_reads_modalities_by_name():
+    embeddings = made()
+    stage = _FirstStage(embeddings, embeddings.modality_mask, "text_to_video", 3, 5, {"method": "screen"})
+    cosines = embeddings.text_embeds.double() @ embeddings.modality_embeds[:, 4].double().T
+    cosines = cosines.masked_fill(~embeddings.modality_mask[:, 4], -torch.inf)
+    for row, found in enumerate(stage.candidates.tolist()):
+        assert set(found) == set(cosines[row].topk(3).indices.tolist())
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def test_embeddings_know_their_names_when_they_are_read_again(tmp_path):
+    embeddings = made(metadata={"model": "m", "modalities": ["video", "audio", "subtitle"]})
+    embeddings.save(tmp_path / "store")
+    again, gallery = Embeddings.load(tmp_path / "store"), Gallery.open(tmp_path / "store")
+    assert again.modalities == gallery.modalities == FIVE and again.metadata["modalities"] == list(FIVE)
+    assert embeddings.metadata["modalities"] == ["video", "audio", "subtitle"]  # what was given stays
+    for name in ("text_embeds", "modality_embeds", "modality_mask"):
+        assert torch.equal(getattr(again, name), getattr(embeddings, name))
+
+
+def test_heads_are_left_out_where_a_modality_was_added_that_they_do_not_know(tmp_path):
+    paper = made(("video", "audio", "subtitle"))
+    replace(paper, concat_embeds=paper.modality_embeds.flip(2)).save(tmp_path / "store")
+    assert Embeddings.load(tmp_path / "store").concat_embeds is not None
+    with GalleryWriter(tmp_path / "store") as writer:
+        writer.add_modality("title", paper.clip_ids[:3], normalize(torch.ones(3, 12), dim=-1))
+    found = Embeddings.load(tmp_path / "store")
+    assert found.modalities == ("video", "audio", "subtitle", "title") and found.concat_embeds is None
+    assert found.modality_mask[:, 3].tolist() == [True] * 3 + [False] * (CLIPS - 3)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_one_file_names_its_modalities(tmp_path, suffix):
+    embeddings, path = made(), tmp_path / f"theirs{suffix}"
+    arrays = {name: getattr(embeddings, name) for name in ("text_embeds", "modality_embeds", "pairs")}
+
+    def write(**texts):
+        if suffix == ".npz":
+            np.savez(path, **{name: value.numpy() for name, value in arrays.items()}, **texts)
+        else:
+            save_file(arrays, path, {name: json.dumps(value) for name, value in texts.items()})
+
+    write(modalities=list(FIVE))
+    found = load_embeddings(path)
+    assert found.modalities == FIVE and torch.equal(found.modality_mask, embeddings.modality_mask)
+    run(RunConfig(tmp_path / "out", embeddings_path=path, methods=("title",), rates=(0.0,)))
+    write()
+    with pytest.raises(ValueError, match="5 vectors of each clip, so it must say what these are called"):
+        load_embeddings(path)
+    write(modalities=[*FIVE[:4], "Screen!"])
+    with pytest.raises(ValueError, match="A modality is called by small letters"):
+        load_embeddings(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"modalities": FIVE[:4]},
+            r"`modality_embeds` of shape \(24, 4, 12\).*clips are video, title, audio, speech\.",
+        ),
+        ({"modalities": (*FIVE[:4], "video")}, "`modalities` must be different names, at least one"),
+        ({"text_embeds": torch.ones(48, 4, 12)}, r"Expected `text_embeds` of shape \(48, 5, 12\), got \(48, 4, 12\)"),
+        ({"concat_embeds": torch.ones(24, 3, 12)}, "Concatenation heads read the modalities"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(made(), **changes)
+
+
+# Calibration ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_likelihood_of_five_modalities_is_that_of_loops():
+    embeddings = made(clips=6)
+    generator = torch.Generator().manual_seed(1)
+    temperatures = torch.tensor([TAU, 0.07], dtype=torch.float64)
+    numbers = torch.cat([temperatures.log(), 0.2 * torch.randn(10, generator=generator, dtype=torch.float64)])
+    scale, offset = numbers[2:7].exp().tolist(), numbers[7:].tolist()
+    texts, vectors = (array.double().numpy() for array in (embeddings.text_embeds, embeddings.modality_embeds))
+    total = 0.0
+    for query, text in enumerate(texts):
+        powers = []
+        for rows, present in zip(vectors, embeddings.modality_mask.tolist(), strict=True):
+            cosines = [a * float(text @ row) + b for a, row, b in zip(scale, rows, offset, strict=True)]
+            weights = slow_weights(cosines, present)
+            centroid = sum(weight * row for weight, row in zip(weights, rows, strict=True))
+            score = sum(w * c for w, c in zip(weights, cosines, strict=True)) / np.linalg.norm(centroid)
+            powers.append(math.exp(score / 0.07))
+        total -= math.log(powers[query % 6] / sum(powers)) / 12
+    prior = ((math.log(TAU) - math.log(0.1)) / 3) ** 2 + ((math.log(0.07) - math.log(0.05)) / 3) ** 2
+    prior += sum(math.log(a) ** 2 for a in scale) + sum(b**2 for b in offset) / 0.25
+    assert _Likelihood(embeddings, {}, ())(numbers).item() == pytest.approx(total + prior / 2 / 12, rel=1e-9)
+    fixed = _Likelihood(embeddings, {}, ("title",)).options(numbers)
+    assert fixed["modality_scale"][1] == 1 and fixed["modality_offset"][1] == 0
+    assert fixed["modality_scale"][[0, 2, 3, 4]].tolist() == pytest.approx([scale[0], *scale[2:]])
+
+
+def write_model(folder, modalities):
+    Scores(ScalarJointConfig(modalities=modalities, has_logit_scale=True)).save_pretrained(folder)
+
+
+@pytest.fixture
+def biased(tmp_path):
+    """A gallery in which the cosines of titles lie above all others, and a model that names them in another order."""
+    embeddings = made(clips=60, dim=32)
+    way = normalize(torch.randn(32, generator=torch.Generator().manual_seed(2)), dim=-1)
+    embeds, texts = embeddings.modality_embeds.clone(), embeddings.text_embeds
+    embeds[:, 1] = normalize(embeds[:, 1] + 1.5 * way, dim=-1)
+    embeddings.modality_embeds = embeds * embeddings.modality_mask[..., None]
+    embeddings.text_embeds = normalize(texts + 1.5 * way, dim=-1)
+    embeddings.save(tmp_path / "gallery")
+    write_model(tmp_path / "model", ["screen", "title", "video", "audio"])
+    return tmp_path
+
+
+def test_scales_and_offsets_are_fitted_told_and_written_by_name(biased):
+    command = ["calibrate", "--embeddings", biased / "gallery", "--output", biased / "out", "--folds", 2, "--write"]
+    command += ["--scale-offset", "--model", biased / "model"]
+    done = CliRunner().invoke(app, list(map(str, command)))
+    assert done.exit_code == 0, done.output
+    report = json.loads((biased / "out" / "calibration.json").read_text())
+    assert report["is_better"] and report["modalities"] == list(FIVE)
+    for name in ("modality_scale", "modality_offset"):
+        told = dict(zip(FIVE, report["after"][name], strict=True))
+        line = next(line for line in done.output.splitlines() if line.startswith(name.replace("_", " ")))
+        assert line.endswith(", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+        config = json.loads((biased / "model" / "config.json").read_text())
+        assert config[name] == [told[own] for own in ("screen", "title", "video", "audio")]
+    assert told["title"] < min(value for name, value in told.items() if name != "title")
+    gallery = Gallery.open(biased / "gallery")
+    assert gallery.calibration == {name: report["after"][name] for name in ("modality_scale", "modality_offset")}
+    after = evaluate_embeddings(load_embeddings(gallery.path), ("scalar",), (0.0,), **report["after"])
+    measured = run(RunConfig(biased / "run", embeddings_path=gallery.path, methods=("scalar",), rates=(0.0,)))
+    assert measured["retrieval"]["rates"] == after["rates"]
+
+
+def test_numbers_of_some_modalities_are_not_written_into_a_model_of_others(biased):
+    write_model(biased / "model", ["video", "story"])
+    options = {"embeddings_path": biased / "gallery", "model_path": str(biased / "model"), "write": True}
+    config = CalibrateConfig(biased / "out", **options, scale_offset=True, num_folds=2, progress=False)
+    with pytest.raises(ValueError, match="also embeds story, of which these clips have nothing"):
+        calibrate(config)
+    _, written = calibrate(replace(config, scale_offset=False))  # a temperature is of no modality
+    assert biased / "model" / "config.json" not in written
+
+
+def test_without_subtitles_there_is_nothing_to_ask_for(biased):
+    config = CalibrateConfig(biased / "out", embeddings_path=biased / "gallery", subtitles=True, progress=False)
+    with pytest.raises(ValueError, match="modality 'subtitle', but the clips of .* have video, title, audio, speech"):
+        calibrate(config)
+
+
+# Tables and figures --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Every figure that is drawn, by its file's name."""
+    found, plain = {}, figures.Figure.savefig
+
+    def savefig(figure, path, **options):
+        found[getattr(path, "name", path)] = figure
+        plain(figure, path, **options)
+
+    monkeypatch.setattr(figures.Figure, "savefig", savefig)
+    return found
+
+
+def labels_of(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_tables_and_figures_of_five_modalities_show_the_five_names(tmp_path, drawn):
+    embeddings = made()
+    embeddings.save(tmp_path / "gallery")
+    command = ["run", "--embeddings", tmp_path / "gallery", "--output", tmp_path / "out", "--label", "mine"]
+    done = CliRunner().invoke(app, list(map(str, [*command, "--rate", 0, "--rate", 0.5])))
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (
+        results["retrieval"]["rates"]
+        == evaluate_embeddings(embeddings, rates=(0, 0.5), query_temperature=TAU)["rates"]
+    )
+    shown = done.output
+    for name in FIVE:
+        assert all(f" {group} {name} |" in shown for group in ("clips", "weight", "decided"))
+        assert f"| {name} " in shown  # its row among the scores
+    assert "video+title+audio+speech+screen" in shown and "Δ video→all" in shown  # two names begin with s
+    table = pq.read_table(tmp_path / "out" / "queries.parquet")
+    assert [name for name in table.column_names if name.startswith("weight_")] == [f"weight_{n}" for n in FIVE]
+    _, weights = drawn["results.png"].axes
+    assert labels_of(weights) == list(FIVE)
+    heights = [bar.get_height() for bar in weights.containers[1]]
+    assert heights == pytest.approx([entry["mean_weight"]["title"] for entry in results["retrieval"]["rates"]])
+    colours = {bars.get_label(): bars[0].get_facecolor() for bars in weights.containers}
+    assert len(set(colours.values())) == 5
+    (name,) = (name for name in drawn if name.startswith("weights_"))
+    picture, text = drawn[name].axes
+    assert labels_of(picture) == list(FIVE)
+    told = [line.get_text() for line in text.texts]
+    for modality, count in results["retrieval"]["rates"][0]["decided"].items():
+        assert any(line.startswith(f"{modality} decides {count} queries") for line in told)
+
+
+def test_colours_are_those_of_the_paper_and_differ_for_eight():
+    colours = figures._colours(("story", *EIGHT))
+    assert {name: colours[name] for name in ("video", "audio", "subtitle")} == figures._MODALITY_COLOURS
+    assert len(set(colours.values())) == len(EIGHT)
+
+
+def test_reports_hold_benchmarks_of_different_modalities_side_by_side(tmp_path):
+    made(("video", "title")).save(tmp_path / "gallery")
+    run(RunConfig(tmp_path / "runs", embeddings_path=tmp_path / "gallery", label="scalar", rates=(0.0,)))
+    results = load_results([tmp_path / "runs", save(tmp_path / "paper", make_run("scalar"))])
+    weights = score_tables.weights_table(results)
+    headings = [name for group, name in weights.columns if group == "weight"]
+    assert sorted(headings) == ["audio", "subtitle", "title", "video"]
+    rows = {row[0]: dict(zip(weights.columns, map(str, row), strict=True)) for row in weights.rows}
+    assert rows["miniature"]["weight", "title"] == rows["gallery"]["weight", "audio"] == "–"
+    assert rows["miniature"]["weight", "audio"] == "0.30" and rows["gallery"]["weight", "title"] != "–"
+    steps = paper_tables.ladder_table(results)
+    assert [name for _, name in steps.columns[3:]] == ["V", "VT", "VA", "VAS", "Δ V→all"]
+    assert "V video, T title, A audio, S subtitle" in steps.note
+    # The paper's values stand beside its own modalities alone.
+    paper = load_results([save(tmp_path / "vatex", make_run("scalar", benchmark="vatex"))])
+    assert any("paper" in row[1] for row in paper_tables.ladder_table(paper).rows)
+    both = load_results([tmp_path / "runs", tmp_path / "vatex"])
+    assert not any("paper" in row[1] for row in paper_tables.ladder_table(both).rows)
+
+
+# Classes -------------------------------------------------------------------------------------------------------------
+
+
+def classes(modalities):
+    rows, names = torch.arange(CLIPS), ["dog", "cat", "rain", "horn"]
+    pairs = torch.stack([rows % 4, rows], dim=1)
+    texts = made(modalities).text_embeds[:4]
+    return made(modalities, text_embeds=texts, pairs=pairs, query_ids=names, captions=names)
+
+
+def test_the_latent_space_has_a_silhouette_of_each_modality_and_the_centroid_of_video_and_audio():
+    space, embeddings = latent_space(classes(FIVE)), classes(FIVE)
+    assert list(space["silhouette"]) == list(FIVE) and all(value is not None for value in space["silhouette"].values())
+    for query, entry in enumerate(space["classes"]):
+        total = np.zeros(12)
+        for clip in range(query, CLIPS, 4):
+            for column in (0, 2):  # video and audio
+                if embeddings.modality_mask[clip, column]:
+                    total += embeddings.modality_embeds[clip, column].double().numpy()
+        text = embeddings.text_embeds[query].double().numpy()
+        expected = text @ total / np.linalg.norm(text) / np.linalg.norm(total)
+        assert entry["text_centroid_cosine"] == pytest.approx(expected)
+    assert latent_space(classes(("video", "title")))["text_centroid_cosine"] is None
+
+
+@pytest.mark.parametrize("modalities", [FIVE, ("title", "speech")])
+def test_classes_of_any_modalities_are_drawn_and_classified(tmp_path, drawn, modalities):
+    classes(modalities).save(tmp_path / "gallery")
+    results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "gallery", rates=(0.0,)))
+    assert results["task"] == "classification" and list(results["latent"]["silhouette"]) == list(modalities)
+    (legend,) = drawn["latent.png"].legends
+    assert [text.get_text() for text in legend.get_texts()][: len(modalities) + 1] == ["text", *modalities]
+    tables = (tmp_path / "out" / "report" / "tables.md").read_text()
+    for name in modalities:
+        assert f"{name} Acc@1" in tables and f"silhouette {name}" in tables
+    accuracies = results["retrieval"]["rates"][0]["methods"][modalities[0]]
+    assert f"{accuracies['video_to_text_recall_at_1']:.1f}" in tables
