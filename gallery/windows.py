@@ -7,10 +7,18 @@
 import math
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 SEGMENT = "segment"
-"""In the metadata of a gallery of windows: how many seconds each has."""
+"""In the metadata of a gallery of windows: how many seconds each has, or has at most."""
+
+SCENES = "scenes"
+"""In the metadata of a gallery of windows that end where scenes change."""
+
+LEAST = 2.0
+"""Seconds that a scene has at least to be a window: a shorter one is joined to the one after it, the last one to the
+one before."""
 
 UNFINISHED = "not all of its windows are embedded yet"
 """The reason that is noted of a file until they are."""
@@ -77,6 +85,29 @@ def windows_of(seconds: float | None, segment: float | None) -> list[tuple[float
     return list(zip(starts, [*starts[1:], None], strict=True))
 
 
+def windows_at(cuts: Iterable[float], seconds: float, most: float) -> list[tuple[float, float | None] | None]:
+    """
+    Cut a file into windows at given places.
+
+    Args:
+        cuts (iterable of `float`): the seconds at which scenes begin, in their order.
+        seconds (`float`): how long it lasts.
+        most (`float`): how long a window is at most; longer scenes are shared evenly among as few as will do.
+
+    Returns:
+        `list`: as [`windows_of`]. Each has at least `LEAST` seconds, if the file has, and twice as many are allowed.
+    """
+    starts = [0.0]
+    for cut in cuts:
+        if cut >= starts[-1] + LEAST and cut <= seconds - LEAST:
+            starts.append(cut)
+    shared: list[float] = []
+    for start, stop in pairwise([*starts, seconds]):
+        count = max(1, math.ceil((stop - start - SLIVER) / most))
+        shared += [round(start + part * (stop - start) / count, 3) for part in range(count)]
+    return [None] if len(shared) == 1 else list(zip(shared, [*shared[1:], None], strict=True))
+
+
 def clip_id_of(path: str, window: tuple[float, float | None] | None) -> str:
     """Name a window of a file, or the whole file."""
     if window is None:
@@ -122,7 +153,9 @@ def whole_files(clip_ids: Iterable[str]) -> set[str]:
 
 
 __all__ = [
+    "LEAST",
     "PARTLY",
+    "SCENES",
     "SEGMENT",
     "SLIVER",
     "UNFINISHED",
@@ -133,5 +166,6 @@ __all__ = [
     "place_of_clip",
     "seconds_of",
     "whole_files",
+    "windows_at",
     "windows_of",
 ]

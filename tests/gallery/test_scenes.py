@@ -1,0 +1,201 @@
+"""Where scenes change, in films that are made here: at which second is known."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from gallery.decoding import SandboxedReader
+from gallery.scenes import PACE, cuts_of, scene_windows
+from gallery.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
+from tests.gallery.decoding.test_program import write_media
+from tests.media_corpus import cut, media, noisy, tone, wav
+
+DRAW = np.random.default_rng(0)
+# Colours that people would tell apart, not those of one place seen from another side.
+SCENES = [
+    np.clip(DRAW.normal(mean, 25, (48, 96, 3)), 0, 255).astype(np.uint8)
+    for mean in ((200, 60, 40), (40, 120, 60), (60, 60, 180), (220, 210, 190), (20, 20, 25), (150, 90, 160))
+]
+
+
+def seen(number, step, speed=1):
+    """A scene over which the camera moves."""
+    return np.roll(SCENES[number % len(SCENES)], speed * step, axis=1)[:48, :48]
+
+
+def film(lengths, pace=0.2, **options):
+    """Frames of scenes that last so many steps, with their seconds, and the seconds at which they begin."""
+    numbers = [number for number, length in enumerate(lengths) for _ in range(length)]
+    starts = np.cumsum([0, *lengths])[1:-1] * pace
+    return [(step * pace, seen(number, step, **options)) for step, number in enumerate(numbers)], starts.tolist()
+
+
+def test_hard_cuts_are_found_at_the_frame_with_which_a_scene_begins():
+    frames, starts = film([23, 11, 57, 30, 12, 40])
+    assert cuts_of(frames) == pytest.approx(starts)
+
+
+def test_a_camera_that_moves_makes_no_cut():
+    assert cuts_of([(step * 0.2, seen(0, step, speed=5)) for step in range(100)]) == []
+    gradient = np.linspace(0, 255, 400)[None, :, None] * np.ones((48, 1, 3))
+    sweep = [(step * 0.2, np.roll(gradient, -4 * step, axis=1)[:, :60].astype(np.uint8)) for step in range(85)]
+    assert cuts_of(sweep) == []
+
+
+def test_what_stands_still_and_what_there_is_none_of_has_no_cut():
+    assert (
+        cuts_of([]) == cuts_of([(3.0, seen(0, 0))]) == cuts_of([(0.2 * step, seen(0, 0)) for step in range(50)]) == []
+    )
+
+
+@pytest.mark.parametrize("length", [3, 5, 8, 15])
+def test_a_fade_is_one_cut_in_its_middle(length):
+    shares = np.concatenate([np.zeros(30), (np.arange(length) + 1) / (length + 1), np.ones(30)])
+    frames = [
+        (0.2 * step, ((1 - share) * seen(0, step) + share * seen(1, step)).astype(np.uint8))
+        for step, share in enumerate(shares)
+    ]
+    (cut_at,) = cuts_of(frames)
+    assert abs(cut_at - 0.2 * (30 + length / 2)) <= 0.2 * (1 + length / 4)
+
+
+def test_a_fade_through_black_begins_a_scene_or_two():
+    shares = np.concatenate([np.ones(30), np.linspace(1, 0, 6), np.zeros(2), np.linspace(0, 1, 6), np.ones(30)])
+    frames = [
+        (0.2 * step, (share * seen(0 if step < 37 else 3, step)).astype(np.uint8)) for step, share in enumerate(shares)
+    ]
+    cuts = cuts_of(frames)
+    assert 1 <= len(cuts) <= 2 and all(6.0 <= second <= 9.0 for second in cuts)
+
+
+@pytest.mark.parametrize("period", [1, 2, 3])
+def test_flickering_light_and_a_flash_make_no_cut(period):
+    flicker = [
+        (0.2 * step, (seen(0, step) * (1.0 if step // period % 2 else 0.6)).astype(np.uint8)) for step in range(100)
+    ]
+    assert cuts_of(flicker) == []
+    flash = [(0.2 * step, np.full((48, 48, 3), 255, np.uint8) if step == 50 else seen(2, step)) for step in range(100)]
+    assert cuts_of(flash) == []
+
+
+def test_a_cut_is_found_in_flickering_light():
+    frames = [
+        (0.2 * step, (seen(2 if step < 50 else 3, step) * (1.0 if step % 2 else 0.8)).astype(np.uint8))
+        for step in range(100)
+    ]
+    assert cuts_of(frames) == pytest.approx([10.0])
+
+
+def test_frames_count_by_how_long_they_are_seen():
+    """Slides come one by one, and a film may pause."""
+    slides = [(seconds, seen(number, 0)) for number, seconds in enumerate((0.0, 10.0, 11.0, 60.0, 63.0))]
+    assert cuts_of(slides, end=100.0) == [10.0, 11.0, 60.0, 63.0] and cuts_of(slides) == [10.0, 11.0, 60.0]
+    frames, _ = film([20, 20])
+    slow = [(second if second < 4 else second + 50, frame) for second, frame in frames]
+    assert cuts_of(slow) == [54.0]
+
+
+def test_windows_end_at_cuts_and_have_all_seconds_within_their_bounds():
+    for _ in range(300):
+        seconds, most = DRAW.uniform(0.1, 200), DRAW.choice([4.0, 10.0, 60.0])
+        cuts = np.sort(DRAW.uniform(0, seconds, DRAW.integers(0, 30))).round(3).tolist()
+        windows = windows_at(cuts, seconds, most)
+        if windows == [None]:
+            assert seconds <= most + SLIVER and not [cut for cut in cuts if LEAST <= cut <= seconds - LEAST]
+            continue
+        assert whole_files(clip_id_of("a", window) for window in windows) == {"a"}
+        assert windows[0][0] == 0 and all(one[1] == other[0] for one, other in pairwise(windows))
+        lengths = [(seconds if stop is None else stop) - start for start, stop in windows]
+        assert min(lengths) >= LEAST - 2e-3 and max(lengths) <= most + SLIVER + 1e-3
+        starts = {start for start, _ in windows}
+        for place, cut_at in enumerate(cuts):  # every cut that is far from others begins a window
+            before, after = [0.0, *cuts][place], [*cuts, seconds][place + 1]
+            assert cut_at in starts or cut_at - before < LEAST or after - cut_at < LEAST
+
+
+@pytest.mark.parametrize(
+    ("cuts", "seconds", "most", "starts"),
+    [
+        ([], 50, 60, [0]),
+        ([20], 50, 60, [0, 20]),
+        ([20, 21, 22.5], 50, 60, [0, 20, 22.5]),  # one second is joined to what follows
+        ([1, 49], 50, 60, [0]),
+        ([], 100, 60, [0, 50]),  # a long scene is shared evenly
+        ([10], 190, 60, [0, 10, 70, 130]),
+        ([10], 71, 60, [0, 10, 40.5]),
+        ([], 60.02, 60, [0]),  # of which no encoder makes anything
+        ([0.5], 1, 60, [0]),
+    ],
+)
+def test_short_scenes_are_joined_and_long_ones_shared(cuts, seconds, most, starts):
+    windows = windows_at(cuts, seconds, most)
+    assert [0 if window is None else window[0] for window in windows] == starts
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def write_film(path, lengths, **options):
+    """A film of 10 frames a second, of scenes that last so many seconds."""
+    numbers = [number for number, length in enumerate(lengths) for _ in range(round(10 * length))]
+    pictures = lambda index: np.ascontiguousarray(seen(numbers[index], index // 2))  # noqa: E731
+    write_media(path, num_frames=len(numbers), size=48, pictures=pictures, **options)
+    return str(path)
+
+
+def starts_of(path, most=60.0, reader=None):
+    reader = reader or SandboxedReader()
+    windows = scene_windows(str(path), reader.read_duration(path), most, reader)
+    return [0.0 if window is None else window[0] for window in windows]
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.mkv", "film.webm", "film.avi"])
+def test_a_film_is_cut_where_its_scenes_change(tmp_path, name):
+    codec = {"film.webm": "libvpx", "film.avi": "mpeg4"}.get(name, "libx264")
+    path = write_film(tmp_path / name, [5, 3.5, 1, 4], codec=codec)
+    assert starts_of(path) == pytest.approx([0, 5, 8.5], abs=PACE + 0.11)  # the third scene is too short
+    assert starts_of(path) == starts_of(path)
+
+
+def test_what_is_looked_through_piece_by_piece_is_cut_as_a_whole(tmp_path, monkeypatch):
+    path = write_film(tmp_path / "film.mp4", [5, 3.5, 4])
+    expected = starts_of(path)
+    for piece in (1.0, 5.0):
+        monkeypatch.setattr("gallery.decoding.reader._PIECE", piece)
+        assert starts_of(path) == expected
+
+
+def test_frames_at_any_times_are_cut_where_scenes_change(tmp_path):
+    lengths, milliseconds = [25, 31, 24], np.cumsum(DRAW.integers(40, 300, 80)).tolist()
+    numbers = [number for number, length in enumerate(lengths) for _ in range(length)]
+    path = tmp_path / "film.mkv"
+    pictures = lambda index: np.ascontiguousarray(seen(numbers[index], index))  # noqa: E731
+    write_media(path, num_frames=80, size=48, pictures=pictures, milliseconds=milliseconds)
+    first, second = ((milliseconds[place] - milliseconds[0]) / 1000 for place in (25, 56))
+    assert starts_of(path) == pytest.approx([0, first, second], abs=0.31)
+
+
+def test_what_has_no_pictures_is_shared_evenly(tmp_path):
+    (tmp_path / "sound.wav").write_bytes(wav(tone(10 * 16_000)))
+    assert starts_of(tmp_path / "sound.wav", most=4.0) == pytest.approx([0, 10 / 3, 20 / 3], abs=1e-3)
+
+
+def test_a_static_film_and_a_short_one_are_not_cut_and_what_is_gone_is_told(tmp_path):
+    write_media(tmp_path / "still.mp4", num_frames=60, size=48, pictures=lambda index: seen(0, 0).copy())
+    assert starts_of(tmp_path / "still.mp4") == [0.0]
+    path = write_film(tmp_path / "short.mp4", [1.5, 1.5])
+    assert starts_of(path) == [0.0]
+    with pytest.raises(FileNotFoundError):
+        scene_windows(str(tmp_path / "gone.mp4"), 10.0, 60.0, SandboxedReader())
+
+
+def test_of_a_damaged_film_the_scenes_that_can_be_read_are_cut(tmp_path):
+    path = write_film(tmp_path / "film.mkv", [5, 4, 5], options={"g": "10"})
+    whole, data = starts_of(path), (tmp_path / "film.mkv").read_bytes()
+    (tmp_path / "half.mkv").write_bytes(cut(data, 0.6))
+    assert starts_of(tmp_path / "half.mkv")[:2] == whole[:2]
+    (tmp_path / "noisy.mkv").write_bytes(noisy(data, 0.9, 400))
+    assert starts_of(tmp_path / "noisy.mkv")[:2] == whole[:2]
+    (tmp_path / "wrong.mp4").write_bytes(media("mp4", "libx264", frames=60)[:500])
+    assert scene_windows(str(tmp_path / "wrong.mp4"), 6.0, 4.0, SandboxedReader()) == [(0.0, 3.0), (3.0, None)]
