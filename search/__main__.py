@@ -249,7 +249,7 @@ def info(config: InfoConfig) -> None:
     from gallery.gallery import Gallery
     from gallery.searching import seen_of
     from gallery.transcripts import Transcripts
-    from gallery.windows import SEGMENT, UNFINISHED
+    from gallery.windows import SCENES, SEGMENT, UNFINISHED
 
     opened = Gallery.open(config.gallery)
     if config.missing:
@@ -267,7 +267,8 @@ def info(config: InfoConfig) -> None:
     if opened.metadata.get(SEGMENT) is not None:
         cut = [names for path, names in clips.items() if names != [path]]
         counts = f"files cut: {len(cut)}, into {sum(map(len, cut))}; whole: {len(clips) - len(cut)}"
-        show(f"windows: {opened.metadata[SEGMENT]:g} s; {counts}")
+        length = f"{'scenes of at most ' if opened.metadata.get(SCENES) else ''}{opened.metadata[SEGMENT]:g} s"
+        show(f"windows: {length}; {counts}")
     for name, values in opened.calibration.items():
         show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     show(f"clips of which a stream could not be read: {len(opened.problems())}")

@@ -22,7 +22,7 @@ from gallery.querying import modalities_option
 from gallery.subtitles import LANGUAGES, languages_of
 from gallery.tables import is_table
 from gallery.transcripts import SCREEN, Transcripts
-from gallery.windows import SEGMENT, check_windows
+from gallery.windows import SCENES, SEGMENT, check_windows
 from gallery.writing import check_place
 from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
 from modeling_scalar.model_identity import LIGHT, ModelIdentity, identify
@@ -35,7 +35,7 @@ from .indexing import Indexer, help_index
 from .reading import default_workers, memory_of_decoders
 from .recognizers import Recognizer, recognizer_of
 from .screen import LineReader, RapidOcrReader
-from .settings import DEFAULT_MODEL, IndexConfig
+from .settings import DEFAULT_MODEL, LONGEST_SCENE, IndexConfig
 from .sources import Selection, find_clips, find_files
 from .states import Report, Status
 from .watching import watch
@@ -128,15 +128,23 @@ def _line_reader(config: IndexConfig) -> LineReader | None:
     return RapidOcrReader() if config.read_text else None
 
 
-def _choose_segment(writer: GalleryWriter, segment: float | None, has_clips: bool) -> None:
-    """Keep in the metadata how long windows are; a gallery that holds clips has it once and for all."""
-    found = writer.metadata.get(SEGMENT)
-    if segment is None or segment == found:
+def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool) -> None:
+    """Keep in the metadata how files are cut; a gallery that holds clips has it once and for all."""
+    found = {name: value for name, value in writer.metadata.items() if name in (SEGMENT, SCENES)}
+    if config.segment is None:
+        return
+    wanted: dict[str, object] = {SEGMENT: config.segment}
+    if config.segment == "scenes":
+        longest = found[SEGMENT] if found.get(SCENES) else LONGEST_SCENE
+        wanted = {SEGMENT: config.segment_max or longest, SCENES: True}
+    if wanted == found:
         return
     if has_clips:
-        kind = "whole files" if found is None else f"windows of {found:g} seconds"
+        scenes = "scenes of at most" if found.get(SCENES) else "windows of"
+        kind = f"{scenes} {found[SEGMENT]:g} seconds" if found else "whole files"
         raise ValueError(f"{writer.folder} holds {kind}. Leave --segment away, or index into a new gallery.")
-    writer.metadata = writer.metadata | {SEGMENT: segment}
+    others = {name: value for name, value in writer.metadata.items() if name not in found}
+    writer.metadata = others | wanted
 
 
 def _choose_languages(writer: GalleryWriter, language: str | None, has_clips: bool) -> None:
@@ -206,7 +214,7 @@ def _check(config: IndexConfig, limits: Limits) -> None:
     """Refuse a gallery that cannot take what is asked for, and download the models that are not here."""
     output = config.output
     check_format(output)
-    check_windows(limits.duration, config.segment)
+    check_windows(limits.duration, config.segment_max if config.segment == "scenes" else config.segment)
     _languages(config)
     if not is_gallery(output):
         check_place(output)
@@ -297,7 +305,7 @@ def index_folder(config: IndexConfig) -> Report | None:
             writer.metadata = describe(network, identity.download()) | {"model": name}
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
-        _choose_segment(writer, config.segment, len(there) > 0)
+        _choose_segment(writer, config, len(there) > 0)
         _choose_languages(writer, config.language, len(there) > 0)
         if config.words_of is not None:
             Transcripts(config.words_of).copy(writer.folder)

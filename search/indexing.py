@@ -24,9 +24,10 @@ from gallery.embedding import Embedded, batches_ahead, check_reading, embed_batc
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.parallel import Crew
+from gallery.scenes import scene_windows
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import SCREEN
-from gallery.windows import PARTLY, SEGMENT, UNFINISHED, check_windows, clip_id_of, place_of_clip, windows_of
+from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, check_windows, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
 from search.known import Known
@@ -176,8 +177,9 @@ class Indexer:
     Brings a gallery up to date with files; every batch is committed when it is embedded.
 
     Where the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip of
-    its own (see [`~gallery.windows`]). A run that ends between two windows of a file goes on there. Where it has
-    `"languages"`, subtitles in these come first (see [`~gallery.subtitles`]).
+    its own (see [`~gallery.windows`]), and if it has `"scenes"`, where scenes change. A run that ends between two
+    windows of a file goes on there. Where it has `"languages"`, subtitles in these come first (see
+    [`~gallery.subtitles`]).
 
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
@@ -424,7 +426,7 @@ class Indexer:
             there, seconds = self.known.clips.get(path, []), None
             try:
                 seconds = None if self._segment is None else self._decoder.read_duration(path)
-                windows = windows_of(seconds, self._segment)
+                windows = self._windows_of(path, seconds)
             except (OSError, ValueError) as error:
                 if file is not None:  # it is as it was, and so are its windows: nothing can be added to them now
                     reason = str(error).removeprefix(f"{path}: ").rstrip(".")
@@ -441,6 +443,12 @@ class Indexer:
             was_known = bool(there) and (file is None or file.reason != UNFINISHED)
             before = self.known.files[path].words() if path in self.known.files else {}
             yield _Source(path, texts.get(path, {}), before, missing, len(windows), seconds, stale, was_known)
+
+    def _windows_of(self, path: str, seconds: float | None) -> list[Window | None]:
+        """The windows of a file that lasts so long: as the gallery has them."""
+        if self.writer.metadata.get(SCENES):
+            return scene_windows(path, seconds, self._segment, self._decoder)
+        return windows_of(seconds, self._segment)
 
     def _embedded(self, sources: Iterable[_Source]) -> Iterator[tuple[list[_Read], Embedded]]:
         """The windows of files in batches, as soon as they are read and embedded."""

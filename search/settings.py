@@ -3,6 +3,7 @@
 Imports nothing slow, so that `--help` is quick; settings are checked where they are made.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -15,6 +16,8 @@ from commands.options import MODEL, READING, Device, Given, Limit, ModelDtype
 
 from .engine.address import is_address
 
+LONGEST_SCENE = 60.0
+"""Seconds of a window that ends where a scene changes, at most, where nothing else is said."""
 DEFAULT_MODEL = "google/embeddinggemma-2"
 """The model of a new gallery: one that needs no training."""
 
@@ -44,6 +47,19 @@ def _folder(path: Path) -> Path:
     return path
 
 
+def _segment(text: str) -> float | Literal["scenes"]:
+    """How files are cut: a number of seconds, or `scenes`."""
+    if text == "scenes":
+        return text
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds < math.inf:
+        raise ValueError(f"`--segment` is a number of seconds, at least 1, or `scenes`, got {text!r}.")
+    return seconds
+
+
 def _read_folder(path: Path) -> Path:
     """The folder of a gallery that is only read: a published one is downloaded."""
     from gallery.published import folder_of, is_published
@@ -71,7 +87,12 @@ Moved = Annotated[str | None, _model(help="Where the gallery's model is now, if 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexConfig:
-    """What is indexed, and how, see [`~search.index_folder.index_folder`]."""
+    """
+    What is indexed, and how, see [`~search.index_folder.index_folder`].
+
+    Raises:
+        ValueError: settings contradict each other.
+    """
 
     paths: Annotated[
         Sequence[Path],
@@ -88,9 +109,20 @@ class IndexConfig:
         _gallery(help="Precision of a new gallery, by default float16.", show_default=False),
     ] = None
     segment: Annotated[
+        float | Literal["scenes"] | None,
+        _gallery(
+            metavar="SECONDS|scenes",
+            help="Cut longer files into windows of so many seconds, or where their scenes change, each a clip of its "
+            "own; of a new gallery.",
+        ),
+        Given(str, _segment),
+    ] = None
+    segment_max: Annotated[
         float | None,
         _gallery(
-            min=1, help="Cut longer files into windows of so many seconds, each a clip of its own; of a new gallery."
+            min=4,  # so that half of it is no shorter than the shortest one
+            show_default=False,
+            help=f"With --segment scenes: no window is longer, by default {LONGEST_SCENE:g} seconds.",
         ),
     ] = None
     text: Annotated[
@@ -179,6 +211,10 @@ class IndexConfig:
         ),
     ] = None
     limit: Limit = None
+
+    def __post_init__(self) -> None:
+        if self.segment_max is not None and self.segment != "scenes":
+            raise ValueError("--segment-max is how long a scene is at most: it needs --segment scenes.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,9 +66,7 @@ def made(unless_fast, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     generate(folder / "data", num_train=24, num_validation=0, num_test=6, num_proc=1)
     targets = folder / "targets.safetensors"
-    make_semantic_targets(
-        load_benchmark("miniature", folder / "data", "train"), targets, "light", num_neighbors=4
-    )
+    make_semantic_targets(load_benchmark("miniature", folder / "data", "train"), targets, "light", num_neighbors=4)
     train_run(folder, ["miniature_backbone"], folder / "backbone", "--max_steps", "2")
     for name, recipes in (("adapter", ["miniature"]), ("gram", ["gram", "miniature"])):
         options = ("--model", folder / "backbone", "--semantic_targets", targets, "--max_steps", "6")

@@ -1,0 +1,81 @@
+"""Files are indexed as windows that end where scenes change."""
+
+import pytest
+
+from gallery import embedding
+from gallery.gallery import Gallery, GalleryWriter
+from search.indexing import index_files
+from search.settings import IndexConfig
+from search.sources import find_files
+from tests.gallery.test_scenes import write_film
+from tests.search.test_indexing import of
+from tests.search.test_windows import encoder, index, loaded, names, place, run  # noqa: F401
+
+LENGTHS = [3, 2.5, 1, 2.5, 9]
+
+
+@pytest.fixture
+def films(place):  # noqa: F811
+    """A film of scenes; other clips are too short, or nothing changes in them."""
+    write_film(place / "clips" / "film.mp4", LENGTHS)
+    return place
+
+
+def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
+    told = index("--segment", "scenes", "--segment-max", "6").stdout
+    assert "3 new" in told
+    of_film = [name for name in names() if name.startswith("film")]
+    starts = [float(name.partition("#t=")[2].partition(",")[0]) for name in of_film]
+    assert sorted(starts) == pytest.approx([0, 3, 5.5, 9, 13.5], abs=0.21)
+    assert {name for name in names() if not name.startswith("film")} == {"short.wav", "talk.mkv"}
+    metadata = Gallery.open("gallery").metadata
+    assert (metadata["segment"], metadata["scenes"]) == (6.0, True)
+    assert "windows: scenes of at most 6 s; files cut: 1, into 5; whole: 2" in run("info", "gallery").stdout
+
+    write_film(films / "clips" / "more.mp4", [4, 4])
+    for options in ((), ("--segment", "scenes"), ("--segment", "scenes", "--segment-max", "6")):
+        told = index(*options).stdout
+        assert "0 changed" in told and [name for name in names() if name.startswith("film")] == of_film
+    assert len([name for name in names() if name.startswith("more")]) == 2
+    for options in (("--segment", "6"), ("--segment", "scenes", "--segment-max", "7")):
+        told = index(*options, code=1).stderr
+        assert "holds scenes of at most 6 seconds. Leave --segment away" in told
+    index("--output", "other", "--segment", "6")
+    told = index("--output", "other", "--segment", "scenes", code=1).stderr
+    assert "holds windows of 6 seconds. Leave --segment away" in told
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_windows(films, loaded, monkeypatch):  # noqa: F811
+    embedded, embed = [], embedding.embed_clips
+    files = find_files(["clips/film.mp4"])
+
+    def fail_at_the_third(model, features):
+        embedded.append(1)
+        if len(embedded) == 3:
+            raise KeyboardInterrupt
+        return embed(model, features)
+
+    def index_one_by_one():
+        with GalleryWriter("gallery", "float32") as writer:
+            writer.metadata = writer.metadata or {"model": "encoder", "segment": 6.0, "scenes": True}
+            return index_files(files, writer, *loaded, batch_size=1, num_workers=1)
+
+    monkeypatch.setattr(embedding, "embed_clips", fail_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        index_one_by_one()
+    begun = names()
+    assert len(begun) == 2
+    report = index_one_by_one()
+    assert len(embedded) == 6 and set(begun) < set(names()) and len(names()) == 5 and of(report, "new") == files
+    assert Gallery.open("gallery").files[files[0]].reason is None
+    assert of(index_one_by_one(), "unchanged") == files and len(embedded) == 6
+
+
+def test_how_files_are_cut_is_checked_before_anything_is_read(films):
+    for wanted in ("0.5", "shots", "nan", "inf"):
+        assert f"at least 1, or `scenes`, got '{wanted}'" in index("--segment", wanted, code=1).stderr
+    assert index("--segment", "scenes", "--segment-max", "3", code=2)
+    for segment in (None, 30.0):
+        with pytest.raises(ValueError, match="--segment-max .* needs --segment scenes"):
+            IndexConfig(paths=["clips"], output="gallery", segment=segment, segment_max=20.0)
+    assert not (films / "gallery").exists()
