@@ -1,4 +1,5 @@
-"""Which clips a search may find, by what is known of them beside their vectors: path, duration, date, modalities.
+"""Which clips a search may find, by what is known of them beside their vectors: path, duration, date, modalities, and
+what is said in them.
 
 What is not known of a clip cannot fulfil a condition: such clips are left out, and counted.
 """
@@ -7,9 +8,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +19,12 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.columns import from_utf8
+from gallery.words import folded
 
-DURATION, DATE = "duration", "date"
+if TYPE_CHECKING:
+    from gallery.cues import ClipWords
+
+DURATION, DATE, WORDS = "duration", "date", "words"
 """What may be unknown of a clip."""
 
 _PLAIN = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
@@ -133,6 +139,8 @@ class Filter:
             subtitle file beside that, was last changed: from the first moment on, and before the second. A date alone
             is its first moment; without a zone it is UTC.
         has (`tuple[str]`), lacks (`tuple[str]`): modalities that the clip must have, and must not have.
+        words (`tuple[str]`): words, or phrases, all of which must be said in the clip, or stand in another text of it;
+            see [`~gallery.words`]. A query has them in quotation marks.
 
     Raises:
         ValueError: nothing could fulfil it, or a value is not what it must be.
@@ -145,9 +153,10 @@ class Filter:
     before: datetime | None = None
     has: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     def __post_init__(self):
-        for name in ("paths", "has", "lacks"):
+        for name in ("paths", "has", "lacks", "words"):
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value or ()))
         for name in ("after", "before"):
@@ -167,6 +176,9 @@ class Filter:
             raise ValueError(f"No time is after {self.after} and before {self.before}. Swap them?")
         if both := set(self.has) & set(self.lacks):
             raise ValueError(f"No clip both has and lacks {' and '.join(sorted(both))}. Choose one of the two.")
+        for word in self.words:
+            if not folded(word):
+                raise ValueError(f"`words` must be words or phrases, got {word!r}.")
 
     def check_modalities(self, modalities: Sequence[str]) -> None:
         """Raise a ValueError if it asks for modalities that there are none of, or that clips lack all there are."""
@@ -176,6 +188,10 @@ class Filter:
             )
         if set(self.lacks) == set(modalities):
             raise ModalityError("Every clip has something: do not name all modalities in `lacks`.")
+
+    def saying(self, words: Iterable[str]) -> "Filter":
+        """The same filter, which asks for these words, too."""
+        return replace(self, words=tuple(dict.fromkeys((*self.words, *words))))
 
     @property
     def is_empty(self) -> bool:
@@ -190,8 +206,8 @@ class Allowed:
 
     Args:
         mask (`torch.BoolTensor` of shape `(N,)`): the clips, in gallery order.
-        unknown (`dict[str, int]`): by `"duration"` and `"date"`, how many clips are left out because that is not
-            known of them, though they fulfil everything else that is known.
+        unknown (`dict[str, int]`): by `"duration"`, `"date"` and `"words"`, how many clips are left out because that
+            is not known of them, though they fulfil everything else that is known.
     """
 
     mask: torch.Tensor
@@ -211,6 +227,7 @@ class ClipFacts:
         clips (`pa.Table`), files (`pa.Table`, *optional*): the tables of a gallery.
         has_windows (`bool`): whether names of clips may name windows of files.
         modality_mask (`torch.BoolTensor` of shape `(N, M)`), modalities (sequence of `str`): what each clip has.
+        words ([`~gallery.cues.ClipWords`], *optional*): what is said in each.
     """
 
     def __init__(
@@ -220,10 +237,11 @@ class ClipFacts:
         has_windows: bool,
         modality_mask: torch.Tensor,
         modalities: Sequence[str],
+        words: "ClipWords | None" = None,
     ):
         self._names, self._files, self._has_windows = clips.column("clip_id"), files, has_windows
         self._told = clips.column("seconds")
-        self._modality_mask, self._modalities = modality_mask, list(modalities)
+        self._modality_mask, self._modalities, self._words = modality_mask, list(modalities), words
 
     @cached_property
     def _windows(self) -> pa.ChunkedArray | None:
@@ -327,10 +345,11 @@ class ClipFacts:
             return f"no path fits, but {int(near.sum())} would in other upper and lower case, such as {such}"
         return f"no path fits, and there are such as {such}"
 
-    def allowed(self, wanted: Filter) -> Allowed:
-        """The clips that fulfil a filter; a ValueError if it asks for a modality that there is none of."""
+    def allowed(self, wanted: Filter, among: torch.Tensor | None = None) -> Allowed:
+        """The clips that fulfil a filter, of those `among` some, `(N,)`, if these are given; a ValueError if it asks
+        for a modality that there is none of."""
         wanted.check_modalities(self._modalities)
-        mask, unknown = torch.ones(len(self._names), dtype=torch.bool), {}
+        mask, unknown = torch.ones(len(self._names), dtype=torch.bool) if among is None else among.clone(), {}
         if wanted.paths:
             mask &= torch.stack([self.fit(glob) for glob in wanted.paths]).any(0)
         for names, expected in ((wanted.has, True), (wanted.lacks, False)):
@@ -346,10 +365,14 @@ class ClipFacts:
             for moment, is_least in ((wanted.after, True), (wanted.before, False)):
                 if moment is not None:
                     mask &= ((self.changed >= _nanoseconds(moment)) == is_least) | unknown[DATE]
+        for word in wanted.words:
+            says, is_unknown = map(torch.from_numpy, self._words.say(word))
+            unknown[WORDS] = unknown.get(WORDS, False) | is_unknown
+            mask &= says | is_unknown
         left_out = {name: int((mask & rows).sum()) for name, rows in unknown.items()}
         for rows in unknown.values():
             mask &= ~rows
         return Allowed(mask, {name: count for name, count in left_out.items() if count})
 
 
-__all__ = ["DATE", "DURATION", "Allowed", "ClipFacts", "Filter", "ModalityError", "PatternError", "fitting"]
+__all__ = ["DATE", "DURATION", "WORDS", "Allowed", "ClipFacts", "Filter", "ModalityError", "PatternError", "fitting"]

@@ -70,6 +70,7 @@ from gallery.writing import Writer
 from modeling_scalar.scores_scalar import CALIBRATION
 
 if TYPE_CHECKING:
+    from gallery.cues import ClipWords
     from gallery.querying import QueryModel
     from gallery.searching import FolderSearcher
 
@@ -269,7 +270,15 @@ class Gallery(Described):
     def clip_facts(self) -> ClipFacts:
         """What filters look at."""
         has_windows = self.metadata.get(SEGMENT) is not None
-        return ClipFacts(self.clips, self.file_rows, has_windows, self.modality_mask, self.modalities)
+        about = self.modality_mask, self.modalities, self.clip_words
+        return ClipFacts(self.clips, self.file_rows, has_windows, *about)
+
+    @cached_property
+    def clip_words(self) -> "ClipWords":
+        """What is said in clips: [`~gallery.cues.ClipWords`]."""
+        from gallery.cues import ClipWords  # not at the top: decoders come with it
+
+        return ClipWords(self)
 
     def row_of(self, clip_id: str) -> int:
         """The place of a clip in the gallery; a KeyError if there is none of that name."""

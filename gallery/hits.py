@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commands.texts import plain
-from gallery.filters import DATE, DURATION
+from gallery.filters import DATE, DURATION, WORDS
 from gallery.windows import Place
 
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
 _SHOWN = 50  # hits that a notebook or a prompt shows of more
 _COPIES = 5  # that are named of more
-_UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed"}
+_UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed", WORDS: "what is said in them"}
 _PER_LINE = 4  # weights
 _COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # seen on white and on black
 # Of other modalities in their order, each as far as can be from those before it with every kind of colour vision.

@@ -24,6 +24,7 @@ from gallery.media import has_given_words, is_as_known
 from gallery.querying import QueryModel
 from gallery.transcripts import Transcripts
 from gallery.windows import Place
+from gallery.words import split_query
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def rerank(
             query_model.model,
             query_model.processor,
             list(clips),
-            [hits.query for hits in results],
+            [split_query(hits.query)[0] for hits in results],
             torch.tensor(requests, dtype=torch.long).view(-1, 3),
             batches,
             _BATCH_SIZE,

@@ -29,6 +29,7 @@ from gallery.storage import DamagedFileError
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
+from gallery.words import split_query
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING
 
@@ -89,6 +90,9 @@ class Searcher(Protocol):
 
     def among(self, allowed: Any) -> Any:
         """What may be found, also where all may be."""
+
+    def saying(self, allowed: Any, words: Sequence[str]) -> Any:
+        """Of the clips that may be found those in which words are said."""
 
     def outside(self, among: Any, hits: Hits) -> Any:
         """Of the clips that may be found those of other files than these hits are of."""
@@ -171,7 +175,8 @@ def search(
     Args:
         queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)` or `(Q, M, D)`): texts, which the
             gallery's own model embeds (see [`~gallery.querying.load_query_model`]), or vectors of unit norm along the
-            last axis, one or one for each modality.
+            last axis, one or one for each modality. What a text has in quotation marks must be said in a clip, see
+            [`~gallery.words.split_query`].
         k (`int`): hits per query; fewer come back where the gallery has fewer clips that `method` can score.
         query_temperature (`float`, *optional*): the gallery's own when None.
         method (`str`, *optional*): as in `retrieval_scores`; by default the model's own, of vectors `"scalar"`. A
@@ -229,12 +234,20 @@ def search(
         check_texts(texts)
         if not texts:
             return Results()
+        asked, words = zip(*map(split_query, texts), strict=True)
+        check_texts(asked)
+        if len(set(words)) > 1:  # what may be found is not the same
+            options = {"modalities": modalities, "allowed": allowed, "per_file": per_file, "unique": unique}
+            options |= {"rerank": rerank, "fusion_weight": fusion_weight} | score_parameters
+            return Results(searcher.search(text, k, query_temperature, method, **options) for text in texts)
+        if words[0]:
+            allowed = searcher.saying(allowed, words[0])
         with _LOADING:
             model = searcher.query_model or searcher.load_model()
         if rerank is not None:
             check_depth(rerank)
             check_can_match(model.model)
-        embeds, method = model.embed(texts), method or model.method
+        embeds, method = model.embed(asked), method or model.method
         score_parameters = (model.learned if method == model.method else {}) | score_parameters
 
     everything, allowed = allowed, searcher.once(allowed) if unique else allowed
@@ -400,6 +413,14 @@ class FolderSearcher(Described):
     def among(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed:
         """What may be a hit, also where all may be."""
         return self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
+
+    def saying(self, allowed: torch.Tensor | Filter | Allowed | None, words: Sequence[str]) -> Filter | Allowed:
+        """Of the clips that may be hits those in which words are said."""
+        if allowed is None or isinstance(allowed, Filter):
+            return (allowed or Filter()).saying(words)
+        among = self.among(allowed)
+        found = self.gallery.clip_facts.allowed(Filter(words=tuple(words)), among.mask)
+        return Allowed(found.mask, among.unknown | found.unknown)
 
     @cached_property
     def _contents(self) -> tuple[np.ndarray, np.ndarray]:

@@ -102,6 +102,13 @@ class Transcripts:
         for path in self.folder.glob(f"*{ending}") if self.folder.is_dir() else ():
             yield path.name.removesuffix(ending)
 
+    def kept(self) -> dict[str, list[Path]]:
+        """All transcripts of every kind that are kept of each file, by its hash."""
+        found: dict[str, list[Path]] = {}
+        for path in sorted(self.folder.glob("*.vtt")) if self.folder.is_dir() else ():
+            found.setdefault(path.name.partition(".")[0], []).append(path)
+        return found
+
     def count(self) -> tuple[int, int]:
         """How many transcripts there are, and how many of them have words."""
         found = [self.has_words(sha256) for sha256 in self._hashes()]

@@ -81,10 +81,12 @@ def query(config: QueryConfig) -> None:
     """Print the best clips of each query and the weight of each modality in each."""
     from gallery.filters import Filter
     from gallery.hits import remarks_of
+    from gallery.words import split_query
 
     from .engine.address import is_address
     from .running import ask_served
 
+    asked = [split_query(text) for text in config.texts]
     wanted = Filter(
         config.path, config.min_duration, config.max_duration, config.after, config.before, config.has, config.lacks
     )
@@ -92,11 +94,12 @@ def query(config: QueryConfig) -> None:
     with _opened(config.gallery) as searcher:
         options["modalities"] = _unmasked(searcher.modalities, config.mask)
         if is_address(config.gallery):
-            searcher.check_asked(config.rerank, wanted, config.unique)
+            quoted = [word for _, words in asked for word in words]
+            searcher.check_asked(config.rerank, wanted.saying(quoted), config.unique)
         if config.like is None:
             own = (config.model, config.device, config.model_dtype, config.rerank)
             fingerprint = searcher.metadata.get("fingerprint") if own == (None,) * len(own) else None
-            searcher.query_model = ask_served(config.gallery, fingerprint, config.texts)
+            searcher.query_model = ask_served(config.gallery, fingerprint, [text for text, _ in asked])
             if searcher.query_model is None:
                 searcher.load_model(config.model, config.device, config.model_dtype)
             options |= {"rerank": config.rerank, "fusion_weight": config.fusion_weight}

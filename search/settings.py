@@ -227,7 +227,10 @@ class QueryConfig:
     """
 
     gallery: Place
-    texts: Annotated[Sequence[str], Argument(help="One or more queries.")] = ()
+    texts: Annotated[
+        Sequence[str],
+        Argument(help="One or more queries. What one has in quotation marks must be said: 'a dog \"good boy\"'."),
+    ] = ()
     like: Annotated[
         str | None,
         _query(
@@ -278,6 +281,7 @@ class QueryConfig:
     def __post_init__(self) -> None:
         from gallery.querying import check_texts
         from gallery.reranking import check_weight
+        from gallery.words import split_query
         from modeling_scalar.devices import device_of_name
         from modeling_scalar.scores_scalar import ScoreOptions
 
@@ -295,6 +299,7 @@ class QueryConfig:
         if self.temperature is not None:
             ScoreOptions(self.temperature)  # which refuses what cannot be one
         check_texts(list(self.texts))
+        check_texts([split_query(text)[0] for text in self.texts])
 
 
 @dataclass(frozen=True, kw_only=True)

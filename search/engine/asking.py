@@ -267,6 +267,10 @@ class EngineSearcher(Described):
 
     with_copies = once
 
+    def saying(self, allowed: Any, words: Sequence[str]) -> NoReturn:
+        """An [`UnsupportedError`]."""
+        self.check_asked(allowed=Filter(words=tuple(words)))
+
     def why_no_hits(self, method: str, among: Any = None, is_like: bool = False) -> str:
         """Why a search finds nothing."""
         return f"none of the {'other ' if is_like else ''}clips in {self.path} fulfils what was asked for"

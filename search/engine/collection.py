@@ -574,12 +574,17 @@ def condition_of(
     all but one clip, named by its number, and those of some files.
 
     Raises:
-        ValueError: patterns of paths, which an engine has no index for.
+        ValueError: patterns of paths, or words, which an engine has no index for.
     """
     wanted = wanted or Filter()
     if wanted.paths:
         raise UnsupportedError(
             "A vector engine knows no patterns of paths. Leave them away, or search the gallery in its folder."
+        )
+    if wanted.words:
+        raise UnsupportedError(
+            "A vector engine does not know what is said in clips. Leave the quotation marks away, or search the "
+            "gallery in its folder."
         )
     having = _having(wanted)
     must = [] if modalities is None else [_is_any("has", modalities)]

@@ -18,6 +18,7 @@ import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import plain
+from gallery.cues import Cue, cues_of, may_have_words
 from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import Certainty, Hit, Hits
@@ -28,8 +29,19 @@ from modeling_scalar.scores_scalar import METHODS
 from search.engine.errors import UnsupportedError
 
 from .media import kind_of
-from .models import FILTERS, About, Answer, Asked, EmbedAnswer, FilterName, Found, Listing, ListRequest, Modality
-from .words import Cue, cues_of
+from .models import (
+    FILTERS,
+    About,
+    Answer,
+    Asked,
+    Chosen,
+    EmbedAnswer,
+    FilterName,
+    Found,
+    Listing,
+    ListRequest,
+    Modality,
+)
 
 _TEXTS = 1024  # whose embeddings are kept
 
@@ -57,6 +69,11 @@ class Summary(NamedTuple):
     problem: str | None = None
 
 
+def leaving(asked: Chosen) -> str:
+    """What leaves clips out of an answer."""
+    return "The filters, or the words in quotation marks," if asked.allowed and asked.allowed.words else "The filters"
+
+
 class View(ABC):
     """
     One state of a gallery.
@@ -80,6 +97,9 @@ class View(ABC):
     def num_files(self, per_file: bool) -> int | None:
         """How many files there are, if that is what is told, and known; else `None`."""
         return None
+
+    def read_words(self) -> None:  # noqa: B027 - an engine has none
+        """Read what is said in all clips, which may take long, and is done once."""
 
     @abstractmethod
     def key_of(self, hit: Hit) -> str:
@@ -130,6 +150,7 @@ class View(ABC):
                     kind=kind,
                     media=None if kind is None else f"api/clips/{key}/media",
                     captions=f"api/clips/{key}/captions" if kind and hit.presence.get("subtitle") else None,
+                    words=f"api/clips/{key}/words" if kind and may_have_words(hit.presence) else None,
                     still=f"api/clips/{key}/still" if place in with_stills else None,
                     copies=[self.name_of(self.gallery.place_of(copy)) for copy in hit.copies],
                     num_windows=self.num_windows(place) if per_file else None,
@@ -186,10 +207,10 @@ class Source(ABC):
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
 
-    def words_of(self, key: str) -> list[Cue]:
-        """What is said in the file of a clip, as far as it is known; an [`UnknownClipError`] if no clip has this
-        key."""
-        return cues_of(self.path_of(key), self.view().gallery.metadata.get(LANGUAGES, ()))
+    def texts_of(self, key: str) -> list[list[Cue]]:
+        """What is said in the file of a clip, as far as it is known, and then what other texts are kept of it; an
+        [`UnknownClipError`] if no clip has this key."""
+        return [cues_of(self.path_of(key), self.view().gallery.metadata.get(LANGUAGES, ()))]
 
     def still_of(self, key: str) -> Path | None:
         """The still picture of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""
@@ -277,11 +298,15 @@ class Archive:
         if not hits.num_clips:
             return "The gallery holds no clips."
         if not hits.num_allowed:
-            return f"The filters leave none of the {hits.num_clips} clips."
+            return f"{leaving(asked)} leave none of the {hits.num_clips} clips."
         looked_at = dict.fromkeys(asked.modalities or ())
         missing = "" if not looked_at else f" of {' or '.join(looked_at)}"
         what = "in the gallery has" if hits.num_allowed == hits.num_clips else "that could be found has"
         return f"No clip of the {hits.num_allowed} {what} what the score {self.method!r} needs{missing}."
+
+    def read_words(self) -> None:
+        """Read what is said in all clips, if that is not known yet."""
+        self.source.view().read_words()
 
     def search(self, text: str, asked: Asked) -> Answer:
         """The best clips of a text; the model is not asked for one that was embedded before."""
@@ -329,4 +354,4 @@ class Archive:
         )
 
 
-__all__ = ["Archive", "AwayError", "Source", "Summary", "UnknownClipError", "View"]
+__all__ = ["Archive", "AwayError", "Source", "Summary", "UnknownClipError", "View", "leaving"]

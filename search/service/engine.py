@@ -94,7 +94,7 @@ class EngineSource(Source):
     """
 
     lists = knows_copies = False
-    filters = tuple(name for name in FILTERS if name != "paths")
+    filters = tuple(name for name in FILTERS if name not in ("paths", "words"))
     why_no_uploads = (
         "Files cannot be added to a vector engine from here. Index them into a folder, and push it: `scalar push`."
     )

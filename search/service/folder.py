@@ -19,19 +19,18 @@ import torch
 
 from commands.errors import describe, plain
 from gallery.columns import from_utf8, lists_of, presence_of, texts_of, to_utf8
+from gallery.cues import ClipWords, Cue, words_of_file
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.gallery import Gallery, folder_of_all
 from gallery.hits import Hit, Hits
 from gallery.stills import Stills
 from gallery.storage import MANIFEST, Shard, damaged_shards
-from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.scores_scalar import find_method
 
-from .archive import Source, Summary, UnknownClipError, View
+from .archive import Source, Summary, UnknownClipError, View, leaving
 from .models import Listing, ListRequest
-from .words import Cue, cues_of, read_cues
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +134,10 @@ class FolderView(View):
             return None
         return self._files.get(to_utf8(place.path), 1)
 
+    def read_words(self) -> None:
+        """Read what is said in all clips, which may take long, and is done once."""
+        self.gallery.clip_words.read()
+
     def stills_of(self, places: Collection[Place]) -> dict[Place, Path]:
         """The still pictures of those of these places that have one."""
         files, stills = self.gallery.files_at({place.path for place in places}), Stills(self.gallery.path)
@@ -202,7 +205,7 @@ class FolderView(View):
             num_allowed=among.num_clips,
             num_files=len(rows) if is_by_file else None,
             unknown=among.unknown,
-            note=None if len(rows) else f"The filters leave none of the {num_clips} clips.",
+            note=None if len(rows) else f"{leaving(asked)} leave none of the {num_clips} clips.",
         )
 
     def is_here(self, place: Place) -> bool:
@@ -277,7 +280,9 @@ class Folder(Source):
             with self._opening:
                 if stamp != self._stamp or self.problem:
                     try:
-                        self._view = self._open()
+                        before, view = self._view.gallery.clip_words, self._open()
+                        view.gallery.clip_words = ClipWords(view.gallery, before)
+                        self._view = view
                         self.problem = None
                     except (OSError, ValueError) as error:
                         self.problem = _CHANGED
@@ -310,13 +315,15 @@ class Folder(Source):
             raise UnknownClipError("The file of this clip was not published with the gallery, or cannot be had now.")
         return path
 
-    def words_of(self, key: str) -> list[Cue]:
-        """What is said in a clip, or what a machine heard in it; an [`UnknownClipError`] if no clip has this key."""
+    def texts_of(self, key: str) -> list[list[Cue]]:
+        """What is said in a clip, or what a machine heard in it, and then what other texts are kept of it; an
+        [`UnknownClipError`] if no clip has this key."""
         view, clip_id = self.clip_of(key)
         path = view.gallery.place_of(clip_id).path
         file = view.gallery.files_at([path]).get(path)
-        heard = None if file is None else Transcripts(self.folder).with_words(file.sha256)
-        return cues_of(path, view.gallery.metadata.get(LANGUAGES, ())) if heard is None else read_cues(heard)
+        kept = [] if file is None else Transcripts(self.folder).kept().get(file.sha256, [])
+        found = words_of_file(view.gallery, path, file, kept)
+        return [found.said, *found.others]
 
     def still_of(self, key: str) -> Path | None:
         """The still picture of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""

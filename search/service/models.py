@@ -6,6 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from gallery.filters import Filter
 from gallery.hits import Certainty
+from gallery.words import split_query
 
 Modality = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 _Modalities = Annotated[list[Modality], Field(max_length=64)]
@@ -19,6 +20,7 @@ LONGEST_NAME = 1000
 LONGEST_KEY = 100
 MOST_SECONDS = 1e9
 MOST_PATHS, LONGEST_PATH = 8, 500
+MOST_WORDS, LONGEST_WORDS = 8, 500
 MOST_TEXTS = 64
 _LONGEST_MOMENT = 50
 
@@ -61,6 +63,9 @@ class Wanted(_Strict):
     before: _Moment = Field(None, description="Its file was changed before.")
     has: _Modalities = Field([], description="Modalities that it must have.")
     lacks: _Modalities = Field([], description="Modalities that it must not have.")
+    words: list[Annotated[str, Field(min_length=1, max_length=LONGEST_WORDS)]] = Field(
+        [], max_length=MOST_WORDS, description="Words or phrases that must be said in it, or stand in its other texts."
+    )
 
     @model_validator(mode="after")
     def _can_be_fulfilled(self) -> Self:
@@ -72,7 +77,7 @@ class Wanted(_Strict):
         return Filter(**dict(self))
 
 
-FilterName = Literal["paths", "min_duration", "max_duration", "after", "before", "has", "lacks"]
+FilterName = Literal["paths", "min_duration", "max_duration", "after", "before", "has", "lacks", "words"]
 FILTERS: tuple[FilterName, ...] = get_args(FilterName)
 
 
@@ -137,7 +142,17 @@ class EmbedAnswer(BaseModel):
 class SearchRequest(Asked):
     """A query in words."""
 
-    query: str = Field(min_length=1, max_length=LONGEST_QUERY, description="What to look for.")
+    query: str = Field(
+        min_length=1,
+        max_length=LONGEST_QUERY,
+        description="What to look for; what it has in quotation marks must be said in a clip, as `filter.words`.",
+    )
+
+    @property
+    def allowed(self) -> Filter | None:
+        """Which clips may be told: also, those in which is said what the query has in quotation marks."""
+        allowed, (_, words) = super().allowed, split_query(self.query)
+        return (allowed or Filter()).saying(words) if words else allowed
 
 
 class LikeRequest(Asked):
@@ -161,6 +176,7 @@ class Found(BaseModel):
     kind: Kind | None = Field(description="How to play it; none where there is no file that can be played.")
     media: str | None = Field(description="Where to play it from.")
     captions: str | None = Field(description="Where its subtitles may be had, if it has some, as WebVTT.")
+    words: str | None = Field(description="Where to ask what is said in it, and stands in its other texts.")
     still: str | None = Field(description="Where a small picture of it may be had, if there is one, as JPEG.")
     copies: list[str] = Field(description="Names of clips of the same content, where such are told once.")
     num_windows: int | None = Field(
@@ -175,6 +191,9 @@ class Said(BaseModel):
     stop: float
     text: str
     is_asked: bool = Field(description="Whether words of the query are among them.")
+    marks: list[tuple[int, int]] = Field(
+        description="Where what the query has in quotation marks stands: from which character to which."
+    )
 
 
 class Listing(BaseModel):
@@ -186,7 +205,7 @@ class Listing(BaseModel):
     num_files: int | None = Field(
         None, description="Where each file is told once, and it is known: in the gallery, in a list those it has."
     )
-    unknown: dict[Literal["duration", "date"], int] = Field(
+    unknown: dict[Literal["duration", "date", "words"], int] = Field(
         description="How many clips the filter left out because what it asks for is not known of them."
     )
     note: str | None = Field(None, description="Why there are no clips, where there are none.")

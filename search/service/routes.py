@@ -12,7 +12,10 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from gallery.cues import Cue, within
+from gallery.decoding import Stop
 from gallery.subtitles import MEDIA_FILES
+from gallery.words import places_of, split_query
 
 from .archive import Archive
 from .guard import COOKIE, Token
@@ -23,6 +26,7 @@ from .models import (
     MOST_SECONDS,
     About,
     Answer,
+    Chosen,
     EmbedAnswer,
     EmbedRequest,
     LikeRequest,
@@ -34,7 +38,7 @@ from .models import (
     Upload,
 )
 from .uploads import Uploads
-from .words import Cue, as_vtt, best_cues, within
+from .words import as_vtt, best_cues
 
 Result = TypeVar("Result")
 
@@ -76,9 +80,13 @@ class Threads:
             ThreadPoolExecutor(_ASKING, "about"),
             ThreadPoolExecutor(_ASKING, "path"),
         )
+        self._stop = Stop()
+        self.words = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
 
     def end(self) -> None:
         """Wait for the model and for files, but not for what may wait for an engine."""
+        self._stop.set()  # words of all files may be read
+        self.words.shutdown(wait=False, cancel_futures=True)
         for pool in (self.searches, self.summaries, self.paths):
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in (self.model, self.files):
@@ -135,14 +143,26 @@ async def about(here: Here) -> About:
     return await call_in(here.threads.summaries, here.archive.about, most_bytes, extensions)
 
 
+async def _ready(asked: Chosen, here: Service) -> None:
+    """Wait until what is said in clips is known, if it is asked for: so that other searches do not wait for it."""
+    if asked.allowed is not None and asked.allowed.words:
+        await call_in(here.threads.words, here.archive.read_words)
+
+
 @router.post("/search")
 async def search(request: SearchRequest, here: Here) -> Answer:
     """Find clips by words."""
-    text = request.query.strip()
+    return await find(request, here)
+
+
+async def find(request: SearchRequest, here: Service) -> Answer:
+    """Answer a query in words."""
+    text, _ = split_query(request.query.strip())
     if not text:
         raise HTTPException(422, "`query`: type what you are looking for.")
     if not here.archive.is_known(text):  # so that searches that need no model never wait for it
         await call_in(here.threads.model, here.archive.embed, text)
+    await _ready(request, here)
     return await call_in(here.threads.searches, here.archive.search, text, request)
 
 
@@ -157,12 +177,14 @@ async def embed(request: EmbedRequest, here: Here) -> EmbedAnswer:
 @router.post("/clips")
 async def clips(request: ListRequest, here: Here) -> Listing:
     """List clips by name."""
+    await _ready(request, here)
     return await call_in(here.threads.searches, here.archive.listed, request)
 
 
 @router.post("/like", responses=_problems({404: "There is no such clip."}))
 async def like(request: LikeRequest, here: Here) -> Answer:
     """Find the clips most like one that was found."""
+    await _ready(request, here)
     return await call_in(here.threads.searches, here.archive.like, request.key, request)
 
 
@@ -211,7 +233,8 @@ _WORDS = _problems({404: "There is no such clip, or nothing is known of what is 
 )
 async def captions(key: str, here: Here) -> Response:
     """Tell what is said in the file of a clip, as players take it."""
-    return Response(as_vtt(await _cues_of(key, here)), media_type="text/vtt", headers={"cache-control": "no-cache"})
+    said, *_ = await _texts_of(key, here)
+    return Response(as_vtt(said), media_type="text/vtt", headers={"cache-control": "no-cache"})
 
 
 @router.get("/clips/{key}/words", responses=_WORDS)
@@ -223,16 +246,24 @@ async def words(
     stop: Annotated[float | None, Query(ge=0, le=MOST_SECONDS)] = None,
 ) -> list[Said]:
     """Tell which words of a clip fit a query best, or its first ones."""
-    cues = within(await _cues_of(key, here), start, stop)
-    best = await call_in(here.threads.files, best_cues, cues, query, _MOST_CUES)
-    return [Said(**cue._asdict(), is_asked=is_asked) for cue, is_asked in best]
+    texts = await _texts_of(key, here)
+    return await call_in(here.threads.files, _best_of, texts, query, start, stop)
 
 
-async def _cues_of(key: str, here: Service) -> list[Cue]:
-    cues = await call_in(here.threads.files, here.archive.source.words_of, key)
-    if not cues:
+def _best_of(texts: list[list[Cue]], query: str, start: float | None, stop: float | None) -> list[Said]:
+    cues = within(sorted(cue for cues in texts for cue in cues), start, stop)
+    quoted = split_query(query)[1]
+    return [
+        Said(**cue._asdict(), is_asked=is_asked, marks=places_of(quoted, cue.text))
+        for cue, is_asked in best_cues(cues, query, _MOST_CUES)
+    ]
+
+
+async def _texts_of(key: str, here: Service) -> list[list[Cue]]:
+    texts = await call_in(here.threads.files, here.archive.source.texts_of, key)
+    if not any(texts):
         raise HTTPException(404, "Nothing is known of what is said in this clip.")
-    return cues
+    return texts
 
 
 @uploading.post(

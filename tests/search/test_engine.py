@@ -190,6 +190,10 @@ def test_filters_are_asked_of_the_engine(tmp_path, either):
     assert told.unknown == {"duration": 7, "date": 2}
     with pytest.raises(ValueError, match="no patterns of paths"):
         EngineSearcher(either, "it").search(texts, 8, allowed=Filter(paths="holiday/**"))
+    with pytest.raises(ValueError, match="does not know what is said in clips. Leave the quotation marks away"):
+        EngineSearcher(either, "it").search(texts, 8, allowed=Filter(words="Karin"))
+    with pytest.raises(ValueError, match="does not know what is said in clips"):
+        EngineSearcher(either, "it").saying(None, ["Karin"])
 
 
 def test_a_list_is_made_longer_until_the_proof_closes(tmp_path, either):
@@ -682,6 +686,7 @@ def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
     assert "The second stage reads files" in run("query", address, "audio", "--rerank", 5, code=1).stderr
     assert "no patterns of paths" in run("query", address, "audio", "--path", "*.mkv", code=1).stderr
+    assert "what is said in clips" in run("query", address, 'an "audio"', code=1).stderr
     assert "does not know which files are copies" in run("query", address, "audio", "--unique", code=1).stderr
     told = run("query", address, "--like", "model/config.json", code=1).stderr  # any file that is no clip
     assert "An engine finds what is like its own clips" in told

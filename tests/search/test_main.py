@@ -450,6 +450,19 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
     assert "`after` must be a date as 2026-01-31" in wrong.stderr
 
 
+def test_what_a_query_has_in_quotation_marks_must_be_said(place):
+    (place / "clips" / "cat.mp4").write_text("audio subtitle")
+    (place / "clips" / "cat.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nAudio, Karin!\n")
+    (place / "clips" / "lost.mp4").write_text("audio subtitle")
+    index()
+    asked = run("query", "gallery", '"audio"', "audio", "--json")
+    told = json.loads(asked.stdout)
+    assert [(answer["query"], answer["num_allowed"]) for answer in told] == [('"audio"', 1), ("audio", 3)]
+    assert [os.path.basename(hit["clip_id"]) for hit in told[0]["hits"]] == ["cat.mp4"] and len(told[1]["hits"]) == 3
+    assert "1 clip was left out because it is not known what is said in them." in asked.stderr
+    assert "A query is empty" in run("query", "gallery", '""', code=1).stderr
+
+
 def test_clips_like_a_file_of_another_place_are_found(place):
     index()
     (place / "else").mkdir()

@@ -359,6 +359,27 @@ def test_a_hit_shows_what_is_said_and_plays_from_there(open_page, tmp_path, talk
         assert page.locator(".hit", has_text="cat.webm").locator(".said-words li").count() == 0
 
 
+@pytest.mark.slow
+def test_what_is_quoted_is_found_and_marked(open_page, tmp_path, talk):
+    names = {name: talk for name in ("dog.webm", "<b>&amp; \"odd\" 'name'.webm")}
+    with served(tmp_path, names | {"cat.webm": talk}) as (address, _):
+        for name, text in zip(names, ("A dóg 🐕 called Karín, &lt;Karin>!", "No dog."), strict=True):
+            srt = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
+            (tmp_path / "clips" / name).with_suffix(".srt").write_text(srt)
+        page = open_page(address)
+        ask(page, 'a dog "karin"')
+        assert shown(page) == ["dog.webm"]
+        assert page.locator("#taken").inner_text() == "These are the best of 1 clip."
+        page.locator(".said-words mark").nth(1).wait_for()
+        assert page.locator(".said-words mark").all_inner_texts() == ["Karín", "Karin"]
+        assert page.locator(".said-words q").inner_text() == "A dóg 🐕 called Karín, <Karin>!"
+        ask(page, '"otto"')
+        assert shown(page) == []
+        page.get_by_text("The filters, or the words in quotation marks, leave none of the 3 clips.").wait_for()
+        ask(page, "karin dog")
+        assert len(shown(page)) == 3 and page.locator("mark").count() == 0
+
+
 def put_stills(place, *names, hashes=None):
     """Still pictures of files, of which those with the same hash are copies."""
     picture = io.BytesIO()

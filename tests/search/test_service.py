@@ -160,7 +160,9 @@ def test_the_schema_describes_every_answer(place):
     assert {"query", "k", "temperature", "modalities", "filter", "per_file", "unique", "within"} == set(
         types["SearchRequest"]
     )
-    assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks"} == set(types["Wanted"])
+    assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks", "words"} == set(
+        types["Wanted"]
+    )
     assert {"date", "date-time"} <= {kind.get("format") for kind in types["Wanted"]["after"]["anyOf"]}
 
 

@@ -119,7 +119,7 @@ def server(tmp_path, monkeypatch, at_once):
 
 
 # Of clips that an engine holds these are not known, or otherwise.
-OTHERWISE = ("key", "media", "captions", "problems")
+OTHERWISE = ("key", "media", "captions", "words", "problems")
 
 
 def name_of(hit):
@@ -199,11 +199,13 @@ def test_a_collection_cannot_make_other_files_public(tmp_path):
 def test_what_an_engine_cannot_be_asked_is_told_in_a_sentence(both):
     folder, engine = both
     about, known = (client.get("/api/gallery").json() for client in (engine, folder))
-    assert set(known["filters"]) - set(about["filters"]) == {"paths"} and "has" in about["filters"]
+    assert set(known["filters"]) - set(about["filters"]) == {"paths", "words"} and "has" in about["filters"]
     told = ask(engine, code=422, filter={"paths": ["holiday/**"]})["error"]
     assert told.startswith("A vector engine knows no patterns of paths.")
     key = ask(engine)["hits"][0]["key"]
     assert "patterns of paths" in ask(engine, code=422, call="like", key=key, filter={"paths": ["*"]})["error"]
+    told = ask(engine, 'a dog "Karin"', code=422)["error"]
+    assert told.startswith("A vector engine does not know what is said in clips. Leave the quotation marks away")
     assert not about["uploads"] and not about["lists"] and known["lists"]
     assert "search for something" in engine.post("/api/clips", json={}).json()["error"]
     for client, word in ((engine, "scalar push"), (folder, "--allow-uploads")):

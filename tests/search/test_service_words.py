@@ -1,16 +1,19 @@
 """What is said in a clip, as the service tells it."""
 
 import os
+from pathlib import Path
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
+from gallery.cues import Cue, read_cues, within
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.transcripts import Cue as Heard
 from gallery.transcripts import Transcripts, write_transcript
 from gallery.windows import clip_id_of
-from search.service.words import Cue, as_vtt, best_cues, read_cues, within
-from tests.search.serving import make_app, write_gallery
+from search.service.words import as_vtt, best_cues
+from tests.search.serving import make_app, vectors_of, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
 SRT = """1
@@ -88,6 +91,47 @@ def test_a_clip_tells_its_words_and_its_captions(client):
     assert captions.headers["content-type"].startswith("text/vtt") and captions.text == as_vtt(CUES)
     heard = client.get(f"/api/clips/{found['heard.webm', None]['key']}/words").json()
     assert [(cue["start"], cue["text"]) for cue in heard] == [(1, "a bell rings")]
+
+
+def found_by(client, query, **options):
+    answer = client.post("/api/search", json={"query": query} | options).json()
+    return {(hit["name"], hit["start"]) for hit in answer["hits"]}, answer["num_allowed"], answer["unknown"], answer
+
+
+def test_what_is_quoted_must_be_said_in_a_clip(client):
+    archive = client.app.archive
+    with GalleryWriter(client.folder / "gallery") as writer:  # which knows of subtitles
+        names = [str(client.folder / "clips" / name) for name in ("talk.webm#t=0,2", "talk.webm#t=2", "heard.webm")]
+        vectors = torch.stack([vectors_of(Path(name).name) for name in names])
+        writer.put_clips([*names], vectors, torch.ones(3, 3, dtype=torch.bool))
+        writer.commit()
+    assert found_by(client, '"the dog"')[:3] == ({("talk.webm", 0)}, 1, {})
+    assert found_by(client, 'x "DOGS answer"')[:3] == ({("talk.webm", 2)}, 1, {})
+    assert found_by(client, '"a béll"')[:3] == ({("heard.webm", None)}, 1, {})
+    both = found_by(client, "x", filter={"words": ["the"]})
+    assert both[:3] == ({("talk.webm", 0), ("talk.webm", 2)}, 2, {}) and both[3]["exact"]
+    assert found_by(client, '"dog"', filter={"words": ["nothing"]})[1] == 0
+    note = found_by(client, '"dog" and "bell"')[3]["note"]
+    assert note == "The filters, or the words in quotation marks, leave none of the 4 clips."
+    listed = client.post("/api/clips", json={"filter": {"words": ["dogs"]}}).json()
+    assert [hit["start"] for hit in listed["hits"]] == [2]
+    assert archive.is_known("x DOGS answer") and not archive.is_known('x "DOGS answer"')
+    assert client.post("/api/search", json={"query": ' "" '}).status_code == 422
+    wrong = client.post("/api/search", json={"query": "x", "filter": {"words": ["..."]}})
+    assert wrong.status_code == 422 and "words or phrases" in wrong.json()["error"]
+    os.remove(client.folder / "clips" / "talk.webm")
+    with GalleryWriter(client.folder / "gallery") as writer:
+        writer.metadata |= {"languages": []}
+        writer.commit()
+    assert found_by(client, '"the dog"')[:3] == ({("talk.webm", 0)}, 1, {})  # as it was read
+
+
+def test_cues_with_what_is_quoted_come_first_and_it_is_marked(client):
+    key = hits(client)["talk.webm", 0]["key"]
+    told = client.get(f"/api/clips/{key}/words", params={"query": 'dogs answer "ALL nothing" "animals"'}).json()
+    marked = {cue["text"]: [cue["text"][start:stop] for start, stop in cue["marks"]] for cue in told}
+    assert marked == {CUES[1].text: ["animals"], CUES[2].text: []}
+    assert best_cues(CUES, 'two dogs answer the other "animals"', 1) == [(CUES[1], True)]
 
 
 def test_nothing_is_told_of_what_is_no_subtitle_file(client):

@@ -1,0 +1,237 @@
+"""What is said in the clips of a gallery: the cues of their subtitles and transcripts, and of whatever other text is
+kept for them.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tqdm import tqdm
+
+from gallery.columns import MediaFile, to_utf8
+from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_processors
+from gallery.media import has_given_words
+from gallery.published import is_from_hub
+from gallery.subtitles import LANGUAGES, MEDIA_FILES, TEXT_FILES, find_sidecar
+from gallery.transcripts import Transcripts
+from gallery.windows import Place
+from gallery.words import folded
+
+if TYPE_CHECKING:
+    from gallery.gallery import Gallery
+
+_REMEMBERED = 64  # files, of which a track is found by reading all of the file
+_PATIENCE = 1.0  # seconds after which it is told how far the reading is
+_WORDLESS = ("video", "audio", "fused")  # all other modalities are texts
+
+
+class Cue(NamedTuple):
+    """Words, and from which second to which they are said."""
+
+    start: float
+    stop: float
+    text: str
+
+
+def _stamp(path: str | os.PathLike) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _read(path: str, stamp: tuple[int, int], languages: tuple[str, ...]) -> list[Cue]:
+    try:
+        return [Cue(*cue) for cue in SandboxedReader(languages=languages).read_cues(path)]
+    except (OSError, ValueError):
+        return []
+
+
+def read_cues(path: str | os.PathLike, languages: Iterable[str] = ()) -> list[Cue]:
+    """
+    Read what is said.
+
+    Args:
+        path (`str`): a subtitle file; or a media file, of which its text tracks say it.
+        languages (iterable of `str`): of tracks those that come first.
+
+    Returns:
+        The cues in their order; none of a file that cannot be read.
+    """
+    stamp = _stamp(path)
+    return [] if stamp is None else _read(os.fspath(path), stamp, tuple(languages))
+
+
+def _is_media(path: str) -> bool:
+    """Whether there is a media file: a gallery may name any other."""
+    return os.path.isabs(path) and os.path.isfile(path) and os.path.splitext(path)[1].lower() in MEDIA_FILES
+
+
+def cues_of(path: str, languages: Iterable[str] = ()) -> list[Cue]:
+    """The cues of the subtitles of a media file that is there; none of other files."""
+    if not _is_media(path):
+        return []
+    beside = find_sidecar(path, languages)
+    # a link may lead to what is nobody's business
+    if beside is not None and not os.path.realpath(beside).lower().endswith(TEXT_FILES):
+        return []
+    return read_cues(path if beside is None else beside, languages)
+
+
+def within(cues: Sequence[Cue], start: float | None, stop: float | None) -> list[Cue]:
+    """The cues that are said, at least partly, between two seconds."""
+    least, most = start or 0.0, float("inf") if stop is None else stop
+    return [cue for cue in cues if cue.stop > least and cue.start < most]
+
+
+def may_have_words(presence: Mapping[str, bool]) -> bool:
+    """Whether there may be words in a clip that has these modalities: a text, or it is not known of texts."""
+    texts = [is_there for name, is_there in presence.items() if name not in _WORDLESS]
+    return any(texts) or not texts
+
+
+class Texts(NamedTuple):
+    """
+    The words of a file.
+
+    Args:
+        said (`list[Cue]`): of its subtitles, or its transcript.
+        others (`list[list[Cue]]`): of each further text that is kept for it.
+        is_read (`bool`): whether the file could be looked into, so that nothing is said where `said` is empty.
+    """
+
+    said: list[Cue]
+    others: list[list[Cue]]
+    is_read: bool
+
+
+def words_of_file(gallery: "Gallery", path: str, known: MediaFile | None, kept: Sequence[Path]) -> Texts:
+    """
+    Read the words of a file of a gallery.
+
+    Args:
+        gallery ([`~gallery.gallery.Gallery`]), path (`str`): the file, as the gallery names it.
+        known ([`~gallery.columns.MediaFile`], *optional*): what the gallery knows of it.
+        kept (sequence of `Path`): what [`~gallery.transcripts.Transcripts.kept`] has of it.
+    """
+    heard = [file for file in kept if known is not None and file.stem == known.sha256]
+    said = [cue for file in heard for cue in read_cues(file)]
+    others = [cues for file in kept if file not in heard and (cues := read_cues(file))]
+    if said or (known is not None and has_given_words(known)):
+        return Texts(said, others, bool(said))
+    # of a published gallery, files would be downloaded one by one
+    media = None if is_from_hub(Path(gallery.path)) else gallery.media_of(Place(path))
+    if media is None or not _is_media(media):
+        return Texts([], others, False)
+    return Texts(cues_of(media, gallery.metadata.get(LANGUAGES, ())), others, True)
+
+
+class _Known(NamedTuple):
+    """Of each clip what its words were read from, the words, a line for each text, and whether these are all."""
+
+    sources: pa.Array
+    texts: pa.Array
+    is_whole: np.ndarray
+
+
+class ClipWords:
+    """
+    The words of the clips of a gallery, read once, when they are first asked for.
+
+    Args:
+        gallery ([`~gallery.gallery.Gallery`]): as it was opened.
+        before ([`ClipWords`], *optional*): of an earlier state; what was read of clips that are the same is taken.
+    """
+
+    def __init__(self, gallery: "Gallery", before: "ClipWords | None" = None):
+        self._gallery, self._lock = gallery, Lock()
+        self._before = None if before is None else before._known or before._before
+        self._known: _Known | None = None
+
+    def read(self) -> None:
+        """Read the words, which may take long; a [`~gallery.decoding.Stopped`] if that is given up."""
+        with self._lock:
+            if self._known is None:
+                self._known, self._before = self._read(), None
+
+    def say(self, words: str) -> tuple[np.ndarray, np.ndarray]:
+        """Which clips say words, or a phrase, and of which others it is not known; bools `(N,)` each."""
+        self.read()
+        says = np.array(pc.match_substring(self._known.texts, folded(words)), dtype=bool)
+        return says, ~(says | self._known.is_whole)
+
+    def _read(self) -> _Known:
+        gallery, kept = self._gallery, Transcripts(self._gallery.path).kept()
+        names, known, mask = gallery.clip_ids, gallery.files, gallery.modality_mask
+        places = [gallery.place_of(name) for name in names]
+        files = {place.path: known.get(place.path) for place in places}
+        kept = {path: [] if file is None else kept.get(file.sha256, []) for path, file in files.items()}
+        states = {
+            path: f"{file and file.sha256} {[(text.name, _stamp(text)) for text in kept[path]]}"
+            for path, file in files.items()
+        }
+        sources = [to_utf8(f"{name}\0{states[place.path]}") for name, place in zip(names, places, strict=True)]
+        sources = pa.array(sources, pa.large_string())
+        of_texts = [place for place, name in enumerate(gallery.modalities) if name not in _WORDLESS]
+        texts = [""] * len(names)
+        is_whole = ~mask[:, of_texts].any(1).numpy() if of_texts else np.zeros(len(names), dtype=bool)
+        if self._before is not None:
+            at = pc.fill_null(pc.index_in(sources, value_set=self._before.sources), -1).to_numpy()
+            for row in np.flatnonzero((at >= 0) & self._before.is_whole[at]).tolist():
+                texts[row], is_whole[row] = self._before.texts[at[row]].as_py(), True
+        rows: dict[str, list[int]] = {}
+        for row in np.flatnonzero(~is_whole).tolist():
+            rows.setdefault(places[row].path, []).append(row)
+        for path, found in self._texts_of({path: (files[path], kept[path]) for path in rows}):
+            for row in rows[path]:
+                _, start, stop = places[row]
+                parts = (within(cues, start, stop) for cues in (found.said, *found.others))
+                texts[row] = "\n".join(folded(" ".join(cue.text for cue in part)) for part in parts)
+                is_whole[row] = _are_all(found, dict(zip(gallery.modalities, mask[row].tolist(), strict=True)))
+        return _Known(sources, pa.array(texts, pa.large_string()), is_whole)
+
+    def _texts_of(self, files: Mapping[str, tuple[MediaFile | None, list[Path]]]) -> Iterator[tuple[str, Texts]]:
+        """The words of files, several read at a time."""
+
+        def read(path: str) -> tuple[str, Texts]:
+            return path, words_of_file(self._gallery, path, *files[path])
+
+        stop = Stop()
+        readers = ThreadPoolExecutor(num_processors(), initializer=stop.join)
+        try:
+            with tqdm(total=len(files), desc="reading words", unit="file", delay=_PATIENCE, disable=None) as bar:
+                for path, found in readers.map(read, files):
+                    check_not_stopped()
+                    yield path, found
+                    bar.update()
+        finally:
+            stop.set()
+            readers.shutdown(wait=True, cancel_futures=True)
+
+
+def _are_all(found: Texts, presence: Mapping[str, bool]) -> bool:
+    """Whether a clip that has these modalities has no words but those that were found of its file."""
+    is_silent = found.is_read if "subtitle" not in presence else not presence["subtitle"]
+    has_others = any(there for name, there in presence.items() if name not in (*_WORDLESS, "subtitle"))
+    return (bool(found.said) or is_silent) and (bool(found.others) or not has_others)
+
+
+__all__ = [
+    "ClipWords",
+    "Cue",
+    "Texts",
+    "cues_of",
+    "may_have_words",
+    "read_cues",
+    "within",
+    "words_of_file",
+]

@@ -1,0 +1,63 @@
+"""Words as they are compared: upper and lower case, accents and what stands between words do not count. In scripts
+that put no spaces between words each character is one. A query has in quotation marks what must be said word by word.
+"""
+
+import re
+from collections.abc import Iterable
+from unicodedata import combining, normalize
+
+_SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_WORD = re.compile(rf"[{_SPACELESS}]|[^\W_{_SPACELESS}]+")
+_QUOTES = '"“”„‟«»'
+_QUOTED = re.compile(f"[{_QUOTES}]([^{_QUOTES}]*)[{_QUOTES}]")
+
+
+def _plain(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    return "".join(letter for letter in normalize("NFKD", normalize("NFKD", text).casefold()) if not combining(letter))
+
+
+def folded(text: str) -> str:
+    """The words of a text as they are compared, each between two spaces; `""` of a text without any."""
+    words = _WORD.findall(_plain(text))
+    return f" {' '.join(words)} " if words else ""
+
+
+def split_query(query: str) -> tuple[str, tuple[str, ...]]:
+    """
+    Tell what of a query must be said word by word: what it has in quotation marks.
+
+    Returns:
+        The text that the model reads, which is the query without these marks; and the words, or phrases.
+
+    Example:
+        >>> split_query('dog "Karin"')
+        ('dog Karin', ('Karin',))
+    """
+    quoted = [" ".join(part.split()) for part in _QUOTED.findall(query)]
+    text = " ".join(_QUOTED.sub(r"\1", query).split()) if quoted else query
+    return text, tuple(dict.fromkeys(part for part in quoted if folded(part)))
+
+
+def places_of(words: Iterable[str], text: str) -> list[tuple[int, int]]:
+    """Where some words, or phrases, stand in a text: from which character to which."""
+    letters = [(letter, place) for place, original in enumerate(text) for letter in _plain(original)]
+    found = list(_WORD.finditer("".join(letter for letter, _ in letters)))
+    told, spans = [match[0] for match in found], set()
+    for wanted in (folded(word).split() for word in words):
+        for first in range(len(told) - len(wanted) + 1):
+            if wanted and told[first : first + len(wanted)] == wanted:
+                start, stop = (
+                    letters[found[first].start()][1],
+                    letters[found[first + len(wanted) - 1].end() - 1][1] + 1,
+                )
+                while stop < len(text) and combining(text[stop]):
+                    stop += 1
+                spans.add((start, stop))
+    return sorted(spans)
+
+
+__all__ = ["folded", "places_of", "split_query"]

@@ -1,0 +1,218 @@
+"""Words that a query has in quotation marks, and the clips in which they are said."""
+
+import unicodedata
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gallery import cues
+from gallery.cues import ClipWords, read_cues
+from gallery.filters import Filter
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.hits import remarks_of
+from gallery.transcripts import Transcripts
+from gallery.words import folded, places_of, split_query
+from tests.gallery.conftest import MADE_BY
+
+DIM = 4
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "words"),
+    [
+        ('dog "Karin"', "dog Karin", ("Karin",)),
+        ('"Karin"', "Karin", ("Karin",)),
+        ('a "good   boy"  and "Karin" "Karin"', "a good boy and Karin Karin", ("good boy", "Karin")),
+        ("“Karin” „Otto“ «Zoë»", "Karin Otto Zoë", ("Karin", "Otto", "Zoë")),  # as telephones write them
+        ('"Karin\'s" dog', "Karin's dog", ("Karin's",)),
+        ("no  marks 'here'", "no  marks 'here'", ()),
+        ('a 15" screen', 'a 15" screen', ()),
+        ('a "..." b', "a ... b", ()),
+        ('""', "", ()),
+    ],
+)
+def test_what_is_quoted_is_read_by_the_model_without_the_marks_and_must_be_said(query, text, words):
+    assert split_query(query) == (text, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "marked"),
+    [
+        ("karin", "KARIN, come! Karin's here; Karina is not.", ["KARIN", "Karin"]),
+        ("KARIN", "Karín and " + unicodedata.normalize("NFD", "Karín"), ["Karín", "Kari\u0301n"]),
+        ("good  dog", "A good,\ndog. Goods dog, good hot dog", ["good,\ndog"]),
+        ("don't", "I don’t; I DON'T; I dont", ["don’t", "DON'T"]),
+        ("Straße", "die STRASSE, die Strasse", ["STRASSE", "Strasse"]),
+        ("ﬁne", "FINE", ["FINE"]),
+        ("my dog", "my_dog-2", ["my_dog"]),
+        ("猫", "我的猫很好", ["猫"]),
+        ("α", "Α ά beta", ["Α", "ά"]),
+        ("x", "", []),
+    ],
+)
+def test_case_accents_and_what_stands_between_words_do_not_count(words, text, marked):
+    assert [text[start:stop] for start, stop in places_of([words], text)] == marked
+    assert (folded(words) in folded(text)) == bool(marked)
+
+
+def srt(*cues):
+    def clock(seconds):
+        return f"00:00:{seconds:06.3f}".replace(".", ",")
+
+    return "".join(f"{n}\n{clock(a)} --> {clock(b)}\n{text}\n\n" for n, (a, b, text) in enumerate(cues))
+
+
+def make(folder, presence, files=(), segment=None, modalities=("video", "audio", "subtitle")):
+    """A gallery of clips that have these modalities."""
+    mask = torch.tensor([[name in has for name in modalities] for has in presence.values()])
+    generator = torch.Generator().manual_seed(0)
+    embeds = torch.randn(*mask.shape, DIM, generator=generator)
+    with GalleryWriter(folder / "gallery", "float32") as writer:
+        writer.metadata = (
+            MADE_BY | {"modalities": list(modalities)} | ({} if segment is None else {"segment": segment})
+        )
+        writer.put_clips(list(presence), torch.nn.functional.normalize(embeds, dim=-1) * mask[..., None], mask)
+        writer.put_files(files)
+        writer.commit()
+    return Gallery.open(folder / "gallery")
+
+
+def keep(folder, name, *cues):
+    """Put a text into the store of transcripts."""
+    (folder / "gallery" / "transcripts").mkdir(exist_ok=True)
+    text = srt(*cues).replace(",", ".")
+    (folder / "gallery" / "transcripts" / f"{name}.vtt").write_text(f"WEBVTT\n\n{text}")
+
+
+def said(gallery, *words, **options):
+    """The clips that say words, by the end of their names, and how many are left out as it is not known."""
+    allowed = gallery.searcher.allowed(Filter(words=words, **options))
+    names = [name.rpartition("/")[2] for name in gallery.clip_ids]
+    return [name for name, fits in zip(names, allowed.mask.tolist(), strict=True) if fits], allowed.unknown
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Clips with a subtitle file, a transcript, words of a list, no words, no file, and none of them but a title."""
+    names = ("spoken", "heard", "given", "silent", "gone", "titled")
+    clips = {name: str(tmp_path / f"{name}.mp4") for name in names}
+    for name in set(names) - {"gone"}:
+        (tmp_path / f"{name}.mp4").write_bytes(b"x")
+    (tmp_path / "spoken.srt").write_text(srt((0, 1, "Karin, sit!"), (1, 2, "Good"), (2, 3, "dog.")))
+    hashes = {name: f"{number:064x}" for number, name in enumerate(names)}
+    hashes["given"] += "+" + "f" * 64
+    files = [MediaFile(clips[name], 1, 0, hashes[name]) for name in names]
+    lacking = {"silent": ("video",), "titled": ("video", "title")}
+    presence = {clips[name]: lacking.get(name, ("video", "subtitle")) for name in names}
+    gallery = make(tmp_path, presence, files, modalities=("video", "subtitle", "title"))
+    keep(tmp_path, hashes["heard"], (0, 1, "Karín barks"))
+    keep(tmp_path, f"{hashes['titled']}.title", (0, 9, "Karin at the sea"))
+    keep(tmp_path, f"{hashes['gone']}.title", (0, 9, "Karin's dog"))
+    return SimpleNamespace(folder=tmp_path, gallery=gallery, hashes=hashes)
+
+
+def test_clips_that_say_all_words_are_found_in_whatever_is_kept_of_them(place):
+    left_out = {"words": 1}  # of a list
+    assert said(place.gallery, "karin") == (["spoken.mp4", "heard.mp4", "gone.mp4", "titled.mp4"], left_out)
+    assert said(place.gallery, "good dog") == (["spoken.mp4"], {"words": 2})  # over two cues; or said in what is gone
+    assert said(place.gallery, "karin", "GOOD") == (["spoken.mp4"], {"words": 2})
+    assert said(place.gallery, "karin", "sea", "bark") == ([], left_out | {"words": 2})
+    assert said(place.gallery, "karin", has="title") == (["titled.mp4"], {})
+    assert said(place.gallery, "dog karin")[0] == said(place.gallery, "kar")[0] == []
+    assert said(place.gallery, "sea karin") == ([], {"words": 2})
+    with pytest.raises(ValueError, match="must be words or phrases, got '...'"):
+        Filter(words="...")
+
+
+def test_a_window_has_the_words_that_are_said_in_it(tmp_path):
+    spoken = [(0.5, 1.5, "one two"), (1.5, 2.5, "three"), (2.5, 4.5, "four"), (6, 7, "five")]
+    (tmp_path / "talk.mp4").write_bytes(b"x")
+    (tmp_path / "talk.srt").write_text(srt(*spoken))
+    spans = [(0, 2), (2, 4), (4, None)]
+    names = [f"{tmp_path}/talk.mp4#t={start}" + ("" if stop is None else f",{stop}") for start, stop in spans]
+    gallery = make(tmp_path, dict.fromkeys(names, ("video", "subtitle")), segment=2)
+    met = set()
+    for words in ("one", "two three", "three four", "three", "four", "four five", "one four", "five"):
+        expected = []
+        for name, (start, stop) in zip(names, spans, strict=True):
+            heard = [text for first, last, text in spoken if last > start and (stop is None or first < stop)]
+            if f" {words} " in f" {' '.join(heard)} ":
+                expected.append(name.rpartition("/")[2])
+        assert said(gallery, words) == (expected, {})
+        met.add(tuple(expected))
+    assert len(met) > 4
+
+
+def test_of_vectors_of_all_together_it_is_not_known_whether_there_are_words_before_files_are_read(tmp_path):
+    for name in ("spoken.mp4", "silent.mp4", "notes.srt"):
+        (tmp_path / name).write_bytes(srt((0, 1, "secret")).encode())
+    (tmp_path / "spoken.vtt").write_text("WEBVTT\n\n00:00.000 --> 00:01.000\nKarin\n")
+    names = [str(tmp_path / name) for name in ("spoken.mp4", "silent.mp4", "gone.mp4", "notes.srt")]
+    gallery = make(tmp_path, dict.fromkeys(names, ("fused",)), modalities=("fused",))
+    assert said(gallery, "Karin") == (["spoken.mp4"], {"words": 2})
+    assert said(gallery, "secret")[0] == []  # a gallery may name any file
+
+
+def test_words_are_read_once_and_of_the_next_state_only_those_that_are_new(place, monkeypatch):
+    asked = []
+    monkeypatch.setattr(cues, "read_cues", lambda path, *rest: asked.append(path) or read_cues(path, *rest))
+    first = said(place.gallery, "karin")
+    assert said(place.gallery, "sea")[0] == ["titled.mp4"] and len(asked) == len(set(asked)) >= 4
+    (place.folder / "new.mp4").write_bytes(b"x")
+    (place.folder / "new.srt").write_text(srt((0, 1, "Karin")))
+    with GalleryWriter(place.folder / "gallery", "float32") as writer:
+        vectors = torch.zeros(1, 3, DIM)
+        vectors[..., 0] = 1
+        writer.put_clips([str(place.folder / "new.mp4")], vectors, torch.tensor([[True, True, False]]))
+        writer.commit()
+    keep(place.folder, f"{place.hashes['heard']}.screen", (0, 1, "EXIT"))
+    later, begun = Gallery.open(place.folder / "gallery"), len(asked)
+    later.clip_words = ClipWords(later, place.gallery.clip_words)
+    assert said(later, "karin") == ([*first[0], "new.mp4"], first[1])
+    assert said(later, "exit")[0] == ["heard.mp4"]
+    assert place.folder / "spoken.srt" not in asked[begun:] and place.folder / "new.srt" in asked[begun:]
+
+
+class Model:
+    """Embeds texts as one direction, and remembers them."""
+
+    method, learned = "scalar", {}
+
+    def __init__(self):
+        self.texts = []
+
+    def embed(self, texts):
+        self.texts += texts
+        return torch.eye(DIM)[:1].expand(len(texts), DIM)
+
+
+def test_a_search_by_texts_is_the_search_among_clips_that_say_what_is_quoted(place):
+    gallery, model = place.gallery, Model()
+    gallery.searcher.query_model = model
+    found = gallery.search(['a dog "Karin"', "a dog", '"Karin" on "the sea"'], 9)
+    assert model.texts == ["a dog Karin", "a dog", "Karin on the sea"]
+    assert [hits.query for hits in found] == ['a dog "Karin"', "a dog", '"Karin" on "the sea"']
+    vectors = torch.eye(DIM)[:1]
+    for hits, words in zip(found, [("Karin",), (), ("Karin", "the sea")], strict=True):
+        (same,) = gallery.search(vectors, 9, allowed=Filter(words=words))
+        assert hits == same and hits.num_allowed == same.num_allowed and hits.unknown == same.unknown
+    assert [hits.num_allowed for hits in found] == [4, 6, 1]
+    assert "2 clips were left out because it is not known what is said in them." in remarks_of(found)
+    mask = torch.tensor([name.endswith(("spoken.mp4", "given.mp4")) for name in gallery.clip_ids])
+    hits = gallery.search('"Karin"', allowed=mask)
+    assert [hit.clip_id for hit in hits] == [str(place.folder / "spoken.mp4")]
+    assert (hits.num_allowed, hits.unknown) == (1, {"words": 1})
+    assert gallery.search('"Otto"').reason.startswith("the filter leaves none")
+    with pytest.raises(ValueError, match="A query is empty"):
+        gallery.search('""')
+
+
+def test_a_gallery_without_clips_says_nothing(tmp_path):
+    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+        writer.metadata = MADE_BY
+        writer.commit()
+    gallery = Gallery.open(tmp_path / "gallery")
+    gallery.searcher.query_model = Model()
+    assert gallery.search('"Karin"') == [] and Transcripts(gallery.path).kept() == {}
+    gallery.clip_words.read()
