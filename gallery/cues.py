@@ -3,7 +3,7 @@ kept for them.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_proce
 from gallery.media import has_given_words
 from gallery.published import is_from_hub
 from gallery.subtitles import LANGUAGES, MEDIA_FILES, TEXT_FILES, find_sidecar
-from gallery.transcripts import Transcripts
+from gallery.transcripts import SCREEN, SPEECH, Transcripts
 from gallery.windows import Place
 from gallery.words import folded
 
@@ -123,7 +123,7 @@ def words_of_file(gallery: "Gallery", path: str, known: MediaFile | None, kept: 
         known ([`~gallery.columns.MediaFile`], *optional*): what the gallery knows of it.
         kept (sequence of `Path`): what [`~gallery.transcripts.Transcripts.kept`] has of it.
     """
-    heard = [file for file in kept if known is not None and file.stem == known.sha256]
+    heard = [file for file in kept if file.name.endswith(f".{SPEECH}.vtt")]
     said = [cue for file in heard for cue in read_cues(file)]
     others = [cues for file in kept if file not in heard and (cues := read_cues(file))]
     if said or (known is not None and has_given_words(known)):
@@ -176,7 +176,7 @@ class ClipWords:
         files = {place.path: known.get(place.path) for place in places}
         kept = {path: [] if file is None else kept.get(file.sha256, []) for path, file in files.items()}
         states = {
-            path: f"{file and file.sha256} {[(text.name, _stamp(text)) for text in kept[path]]}"
+            path: f"{file and (file.sha256, file.texts)} {[(text.name, _stamp(text)) for text in kept[path]]}"
             for path, file in files.items()
         }
         sources = [to_utf8(f"{name}\0{states[place.path]}") for name, place in zip(names, places, strict=True)]
@@ -192,11 +192,14 @@ class ClipWords:
         for row in np.flatnonzero(~is_whole).tolist():
             rows.setdefault(places[row].path, []).append(row)
         for path, found in self._texts_of({path: (files[path], kept[path]) for path in rows}):
+            told = {} if files[path] is None else files[path].words()
             for row in rows[path]:
                 _, start, stop = places[row]
-                parts = (within(cues, start, stop) for cues in (found.said, *found.others))
-                texts[row] = "\n".join(folded(" ".join(cue.text for cue in part)) for part in parts)
-                is_whole[row] = _are_all(found, dict(zip(gallery.modalities, mask[row].tolist(), strict=True)))
+                parts = [within(cues, start, stop) for cues in (found.said, *found.others)]
+                words = [" ".join(cue.text for cue in part) for part in parts]
+                texts[row] = "\n".join(map(folded, (*words, *told.values())))
+                presence = dict(zip(gallery.modalities, mask[row].tolist(), strict=True))
+                is_whole[row] = _are_all(found, told, presence)
         return _Known(sources, pa.array(texts, pa.large_string()), is_whole)
 
     def _texts_of(self, files: Mapping[str, tuple[MediaFile | None, list[Path]]]) -> Iterator[tuple[str, Texts]]:
@@ -218,11 +221,13 @@ class ClipWords:
             readers.shutdown(wait=True, cancel_futures=True)
 
 
-def _are_all(found: Texts, presence: Mapping[str, bool]) -> bool:
-    """Whether a clip that has these modalities has no words but those that were found of its file."""
+def _are_all(found: Texts, told: Collection[str], presence: Mapping[str, bool]) -> bool:
+    """Whether a clip that has these modalities has no words but those that were found of its file, and those of the
+    modalities that are told."""
     is_silent = found.is_read if "subtitle" not in presence else not presence["subtitle"]
-    has_others = any(there for name, there in presence.items() if name not in (*_WORDLESS, "subtitle"))
-    return (bool(found.said) or is_silent) and (bool(found.others) or not has_others)
+    known = {*_WORDLESS, "subtitle", *told, *([SCREEN] if found.others else [])}
+    has_others = any(there for name, there in presence.items() if name not in known)
+    return (bool(found.said) or is_silent) and not has_others
 
 
 __all__ = [
