@@ -124,6 +124,11 @@ class JointEncoderModel(ScalarRetrievalModel):
         """Return what can be given in place of [`inputs_of`] a modality, where it was computed before."""
         return ((f"{name}_pooled",),)
 
+    def share_towers(
+        self, rows: Mapping[str, Rows], given: dict[str, tuple[str, ...]], inputs: dict[str, Any]
+    ) -> None:
+        """Compute in place what an encoder would else compute twice, for a modality alone and for what is fused."""
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
@@ -300,15 +305,17 @@ class JointEncoderModel(ScalarRetrievalModel):
         given, size, device = self._given(inputs, names)
         modality_mask = self._presence(modality_mask, given, size, device)
         rows = {name: Rows(column) for name, column in zip(names, modality_mask.unbind(dim=1), strict=True)}
+        is_fused = given.get("fused") == () and bool(rows["fused"])
+        if is_fused:
+            self.share_towers(rows, given, inputs)
         vectors = {
             name: rows[name].spread(self._vectors(name, rows[name], keys, inputs))
             for name, keys in given.items()
             if keys and rows[name]
         }
-        if given.get("fused") == () and rows["fused"]:
-            wanted = rows["fused"].present
+        if is_fused:
             vectors["fused"] = self._fuse(
-                wanted, modality_mask, given, inputs, lambda name, some: some.take(vectors[name])
+                rows["fused"].present, modality_mask, given, inputs, lambda name, some: some.take(vectors[name])
             )
         dtype = torch.promote_types(self.dtype, torch.float32)
         absent = torch.zeros(size, self.config.projection_dim, dtype=dtype, device=modality_mask.device)
@@ -342,6 +349,8 @@ class JointEncoderModel(ScalarRetrievalModel):
             raise ValueError("Heads are made for vectors of single modalities: what is fused has none.")
         given, size, device = self._given(inputs, list(dict.fromkeys((*self.config.modalities, "fused"))))
         modality_mask = self._presence(modality_mask, given, size, device)
+        columns = zip(self.config.modalities, modality_mask.unbind(dim=1), strict=True)
+        self.share_towers({name: Rows(column) for name, column in columns}, given, inputs)
 
         def alone(name: str, rows: Rows) -> torch.Tensor:
             return self._vectors(name, rows, given[name], inputs)
@@ -482,6 +491,20 @@ class ScalarJointModel(JointEncoderModel):
         )
         return [row[mask] for row, mask in zip(output.pooler_output, output.attention_mask.bool(), strict=True)]
 
+    def share_towers(
+        self, rows: Mapping[str, Rows], given: dict[str, tuple[str, ...]], inputs: dict[str, Any]
+    ) -> None:
+        """Run each tower once for its modality and for what is fused, most of the work; see [`JointEncoderModel`]."""
+        for name in _OF_TOWERS:
+            if given.get(name) == self.inputs_of(name) and rows[name]:
+                _, given[name] = self.stored_inputs(name)
+                inputs[f"{name}_soft_tokens"] = self._padded_tokens(name, rows[name], inputs)
+
+    def _padded_tokens(self, name: str, rows: Rows, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """What a tower gives, `(batch, tokens, hidden)`, with zeros after that of a row and where it is absent."""
+        tokens = self._soft_tokens(name, {key: rows.take(inputs[key]) for key in _OF_TOWERS[name]})
+        return rows.spread(nn.utils.rnn.pad_sequence(tokens, batch_first=True))
+
     def get_tower_features(
         self, modality_mask: torch.Tensor | None = None, with_states: bool = True, **inputs: torch.Tensor
     ) -> dict[str, torch.Tensor]:
@@ -509,30 +532,30 @@ class ScalarJointModel(JointEncoderModel):
             every = torch.ones(len(values), dtype=torch.bool, device=values.device)
             rows = Rows(every if modality_mask is None else modality_mask[:, index])
             if rows:
-                chosen = {key: rows.take(value) for key, value in of_tower.items()}
-                features[f"{name}_soft_tokens"] = rows.spread(
-                    nn.utils.rnn.pad_sequence(self._soft_tokens(name, chosen), batch_first=True)
-                )
+                features[f"{name}_soft_tokens"] = self._padded_tokens(name, rows, of_tower)
         return features
 
-    def _with_soft_tokens(
-        self, sequence: str, tokens: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]
+    def _encode_with_soft_tokens(
+        self, sequence: str, names: Sequence[str], inputs: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """The sequences of that name with the output of towers in place of their placeholders, by modality."""
+        """Encode the sequences of that name with the output of towers in place of the placeholders of modalities."""
         config, ids = self.backbone.config, inputs[f"{sequence}_input_ids"]
-        is_soft = {name: ids == getattr(config, f"{name}_token_id") for name in tokens}
-        words = ids.masked_fill(torch.stack(list(is_soft.values())).any(dim=0), config.text_config.pad_token_id)
+        is_soft = {name: ids == getattr(config, f"{name}_token_id") for name in names}
+        words = ids
+        for places in is_soft.values():
+            words = words.masked_fill(places, config.text_config.pad_token_id)
         embeds = self.get_input_embeddings()(words)
-        for name, values in tokens.items():
-            counts = is_soft[name].sum(dim=1)  # of each row, (rows,)
-            if int(counts.max()) > values.shape[1]:
+        for name, places in is_soft.items():
+            tokens, counts = inputs[f"{name}_soft_tokens"], places.sum(dim=1)  # of each row, (rows,)
+            if int(counts.max()) > tokens.shape[1]:
                 raise ValueError(
-                    f"`{name}_soft_tokens` has {values.shape[1]} tokens a row, but the sequences have placeholders "
+                    f"`{name}_soft_tokens` has {tokens.shape[1]} tokens a row, but the sequences have placeholders "
                     f"for {int(counts.max())}. Give those that were computed with `{name}_input_ids`."
                 )
-            own = torch.arange(values.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
-            embeds = embeds.masked_scatter(is_soft[name][..., None], values[own].to(embeds.dtype))
-        return embeds
+            own = torch.arange(tokens.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
+            embeds = embeds.masked_scatter(places[..., None], tokens[own].to(embeds.dtype))
+        batch = {"inputs_embeds": embeds, "attention_mask": inputs[f"{sequence}_attention_mask"]}
+        return self._encode(batch).pooler_output
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         """Embed queries; see [`JointEncoderModel`]."""
@@ -540,41 +563,33 @@ class ScalarJointModel(JointEncoderModel):
 
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
-        return self._encode_sequences(name, [name], inputs)
-
-    def encode_fused(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Embed several modalities of clips that have all of them into one vector; see [`JointEncoderModel`]."""
-        return self._encode_sequences("fused", names, inputs)
-
-    def _encode_sequences(
-        self, sequence: str, names: Sequence[str], inputs: Mapping[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """Encode the sequences of that name, in which the media of some modalities have their places."""
-        batch = {"attention_mask": inputs[f"{sequence}_attention_mask"]}
-        media = [name for name in names if name in _OF_TOWERS]
-        if any(f"{name}_soft_tokens" in inputs for name in media):
-            tokens = {
-                name: inputs[f"{name}_soft_tokens"]
-                if f"{name}_soft_tokens" in inputs
-                else nn.utils.rnn.pad_sequence(self._soft_tokens(name, inputs), batch_first=True)
-                for name in media
-            }
-            return self._encode(
-                batch | {"inputs_embeds": self._with_soft_tokens(sequence, tokens, inputs)}
-            ).pooler_output
-        batch["input_ids"] = inputs[f"{sequence}_input_ids"]
-        if "video" in media:
+        if f"{name}_soft_tokens" in inputs:
+            return self._encode_with_soft_tokens(name, [name], inputs)
+        batch = {key: inputs[f"{name}_{key}"] for key in ("input_ids", "attention_mask")}
+        if name == "video":
             frames = inputs["pixel_values_videos"]
             batch |= {
                 "pixel_values_videos": frames.flatten(0, 1),  # (rows * frames, patches, values)
                 "video_position_ids": inputs["video_position_ids"].flatten(0, 1),
                 "num_frames_per_video": torch.full((len(frames),), frames.shape[1], device=frames.device),
             }
-        if "audio" in media:
-            batch |= {key: inputs[key] for key in _OF_TOWERS["audio"]}
+        elif name == "audio":
+            batch |= {key: inputs[key] for key in _OF_TOWERS[name]}
         return self._encode(batch).pooler_output
 
-    def forward(  # by their names, from which a Trainer tells what it may pass
+    def encode_fused(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Embed several modalities of clips that have all of them into one vector; see [`JointEncoderModel`]."""
+        for name in _OF_TOWERS:
+            is_placed = (inputs["fused_input_ids"] == getattr(self.backbone.config, f"{name}_token_id")).any(dim=1)
+            if (is_placed != (name in names)).any():
+                raise ValueError(
+                    f"`modality_mask` leaves {list(names)} of clips whose fused sequences were made of others. "
+                    "Make them by `processor.fuse(clips, modality_mask)`."
+                )
+        return self._encode_with_soft_tokens("fused", [name for name in names if name in _OF_TOWERS], inputs)
+
+    # What a signature does not name, the Trainer of transformers removes from a batch by default.
+    def forward(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,

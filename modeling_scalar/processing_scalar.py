@@ -494,7 +494,7 @@ class ScalarProcessor(ProcessorMixin):
         if not clips:
             raise ValueError("The list of clips is empty: pass at least one clip.")
         modality_mask = torch.tensor([[clip.has(name) for name in self.modalities] for clip in clips])
-        if self.presence == "vast":
+        if self.presence == "vast":  # a subtitle, which comes last, may be blank
             modality_mask[:, -1] = torch.tensor([clip.subtitle is not None for clip in clips])
         if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
             names = ", ".join(f"{row} ({clips[row].path or 'no path'})" for row in empty)

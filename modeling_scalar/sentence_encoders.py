@@ -301,9 +301,9 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
                     for clip, generator, is_here in zip(clips, generators, here, strict=True)
                 ]
             elif name == "audio":
-                waveforms = zip(clips, here, strict=True)
                 data["audio_waveforms"] = [
-                    clip.waveform[: self.max_samples] if here else None for clip, here in waveforms
+                    clip.waveform[: self.max_samples] if is_here else None
+                    for clip, is_here in zip(clips, here, strict=True)
                 ]
             elif name != "fused":
                 texts = [clip.text_of(name) if is_here else "" for clip, is_here in zip(clips, here, strict=True)]

@@ -186,6 +186,18 @@ def test_what_the_towers_gave_before_is_fused_alike(six):
         torch.testing.assert_close(model.get_modality_features(**rest, **features)[0], expected, **CLOSE)
 
 
+@torch.no_grad()
+def test_a_tower_runs_once_for_its_modality_and_what_is_fused(six, monkeypatch):
+    model, processor = six
+    batch, calls = processor(clips=make_clips()), []
+    for name, tower in (("video", model.backbone.vision_tower), ("audio", model.backbone.audio_tower)):
+        monkeypatch.setattr(
+            tower, "forward", lambda *a, _f=tower.forward, _n=name, **o: calls.append(_n) or _f(*a, **o)
+        )
+    model.get_modality_features(**batch)
+    assert sorted(calls) == ["audio", "video"]
+
+
 def test_stored_vectors_take_the_place_of_all_inputs(six):
     model, _ = six
     embeds, mask = embed(six, make_clips(MIXED))
@@ -365,6 +377,10 @@ def test_unknown_inputs_and_masks_are_refused(six):
         model(**batch | {"modality_mask": torch.ones(3, 3, dtype=torch.bool)})
     with pytest.raises(ValueError, match=r"To fuse .* the inputs of \['fused'\] are needed"):
         model(**{key: value for key, value in batch.items() if not key.startswith("fused")})
+    silent = batch["modality_mask"].clone()
+    silent[:, SIX.index("audio")] = False
+    with pytest.raises(ValueError, match=r"fused sequences were made of others. Make them by `processor.fuse"):
+        model(**batch | {"modality_mask": silent})
     nothing = torch.zeros(3, 6, dtype=torch.bool)
     nothing[:, SIX.index("fused")] = True
     with pytest.raises(ValueError, match="must leave something of every clip"):
