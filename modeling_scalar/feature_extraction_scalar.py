@@ -245,8 +245,7 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
             `BatchFeature` with `input_features` of shape `(clips, num_segments, segment_length, num_mel_bins)`.
         """
         check_sampling_rate(sampling_rate, self.sampling_rate)
-        features = [self.process_waveform(waveform) for waveform in list_waveforms(waveforms)]
-        if not features:
+        if not (features := [self.process_waveform(waveform) for waveform in list_waveforms(waveforms)]):
             raise ValueError("The list of waveforms is empty: pass at least one.")
         return to_batch({"input_features": torch.stack(features)}, return_tensors)
 

@@ -323,8 +323,7 @@ class MediaReader:
         self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
     ) -> tuple[list[np.ndarray], int] | None:
         """Read the ranges of the samples of `read_audio` that `choose` takes, and count them all; `None` if none."""
-        waveform = self.read_audio(path, window, rate)
-        if waveform is None:
+        if (waveform := self.read_audio(path, window, rate)) is None:
             return None
         return [waveform[start:stop] for start, stop in choose(len(waveform))], len(waveform)
 

@@ -610,8 +610,7 @@ class ScalarModel(ScalarRetrievalModel):
         if not len(input_ids):
             return condition_states.new_zeros(0, 2)
         tracing = torch.compiler.is_compiling()
-        empty = [] if tracing else (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist()
-        if empty:
+        if empty := [] if tracing else (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist():
             # sdpa would return zeros there and eager attention an average of nothing: never send an empty row.
             raise ValueError(f"`condition_mask` must have at least one True per row; rows {empty[:10]} have none.")
         conditions = {
