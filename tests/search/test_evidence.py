@@ -94,7 +94,7 @@ def test_each_clip_is_found_by_its_evidence_and_the_largest_weight_names_it(plac
     assert best("risk of electric shock") == ("c.mp4", "screen")
     assert best("risk of electric shock", "--mask", "screen")[1] == "title"
     assert best('"high voltage"') == ("c.mp4", "screen")  # words that must be there
-    assert best('company "img 2041"') == ("b.mp4", "screen")
+    assert best('company "img 2041"') == ("b.mp4", "title")
     assert not json.loads(run("query", "gallery", 'a "tiger"', "--json").stdout)[0]["hits"]
     sha256 = Gallery.open("gallery").files[str(place / "clips" / "b.mp4")].sha256
     words = Transcripts(place / "gallery", SCREEN).path_of(sha256).read_text()
