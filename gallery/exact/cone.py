@@ -15,7 +15,7 @@ LONGEST = 1.02  # of vectors that are kept as unit vectors
 ROUNDING = 1e-6  # of a few operations in float32 on numbers of about 1
 _ROUNDED = 1e-7  # more than what float32 leaves open of an inner product in a Gram matrix
 _CANCELLING = 0.1  # a distance from 0 below which Gram matrices in float32 have too few digits for small errors
-_AT_ONCE = 2**17  # numbers of the Gram matrices that are solved at a time, in cache
+_AT_ONCE = 2**18  # numbers of the Gram matrices that are solved at a time, in cache
 _ALL_CHANGE, _TURNS = 8, 64  # turns in which all that is wrong changes; after which any weights will do
 _LEAST_PIVOT = 1e-14  # below is rounding in float64
 _ZERO = 1e-10  # what is less below 0 is rounding
@@ -25,11 +25,14 @@ _ZERO = 1e-10  # what is less below 0 is rounding
 
 
 def _in_cache(gram: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """So many Gram matrices at a time, `(M, M, P)` in float64, and rows `(P, M)` of others, `(M, P)`: sums along short
-    rows are slow."""
-    size = max(_AT_ONCE // gram[0].numel(), 1) if len(gram) else 1
-    for matrices, *rows in zip(gram.split(size), *(other.split(size) for other in others), strict=True):
-        yield matrices.permute(1, 2, 0).double().contiguous(), *(row.T.contiguous() for row in rows)
+    """So many Gram matrices at a time, and rows of others."""
+    size = max(_AT_ONCE // gram.shape[1] ** 2, 1)
+    return zip(gram.split(size), *(other.split(size) for other in others), strict=True)
+
+
+def _columns(*rows: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The same with the first axis last, `(M, P)` of `(P, M)`: sums along short rows are slow."""
+    return (values.movedim(0, -1).contiguous() for values in rows)
 
 
 def _solved(gram: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -62,11 +65,12 @@ def _nearest(
     matrices are positive definite (K. G. Murty, 1974): hence the ridge, of what rounding may take from eigenvalues.
     """
     found, ridge = [], max(gram.shape[1] * torch.finfo(gram.dtype).eps, 1e-12)
-    for whole, products, present in _in_cache(gram, target, modality_mask):
+    for some in _in_cache(gram, target, modality_mask):
+        whole, products, present = _columns(some[0].double(), *some[1:])
         matrices, rows = whole.clone(), torch.arange(whole.shape[2], device=gram.device)
-        matrices.diagonal().add_(ridge)
         weights, chosen = torch.zeros_like(products), present & (products > 0)
         for turn in range(_TURNS):
+            matrices.diagonal().add_(ridge)
             of_those = chosen.double()
             solved = _solved(matrices * of_those[:, None] * of_those, products * of_those)
             weights.index_copy_(1, rows, solved)
@@ -75,12 +79,12 @@ def _nearest(
             again = is_wrong.any(0).nonzero()[:, 0]
             if not len(again):
                 break
-            matrices, products, present, chosen, is_wrong, rows = (
-                x.index_select(-1, again) for x in (matrices, products, present, chosen, is_wrong, rows)
-            )
             if turn >= _ALL_CHANGE:
                 is_wrong &= is_wrong.flip(0).cumsum(0).flip(0) == 1  # the last one
-            chosen = chosen ^ is_wrong
+            rows, chosen = rows.index_select(0, again), (chosen ^ is_wrong).index_select(1, again)
+            # Rows are gathered several times as fast as columns.
+            matrices, products, present = _columns(*(values.index_select(0, rows) for values in some))
+            matrices = matrices.double()
         weights.clamp_(min=0)
         found.append((weights, (whole * weights).sum(1)))
     weights, products = zip(*found, strict=True)
@@ -119,7 +123,8 @@ def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
     number, found = gram.shape[1], []
     upper = torch.triu_indices(number, number, device=gram.device)
     units = torch.eye(number, dtype=torch.float64, device=gram.device)[..., None]
-    for matrices, present in _in_cache(gram, modality_mask):
+    for some in _in_cache(gram, modality_mask):
+        matrices, present = _columns(some[0].double(), some[1])
         inverse = _solved(matrices, units.expand_as(matrices)) * (present[:, None] & present)
         # With S the sum of what it holds, squares by it miss a share of at most (2 M + 3) 6e-8 S, see `spanned_bound`.
         is_safe = inverse.abs().sum((0, 1)) <= 1e4 / (2 * number + 3)
