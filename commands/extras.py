@@ -19,6 +19,7 @@ _EXTRAS = {
     "langcodes": ("search", "train", "eval"),
     "language_data": ("search", "train", "eval"),
     "matplotlib": ("eval",),
+    "mcp": ("mcp",),
     "mteb": ("mteb",),
     "onnxruntime": ("screen",),
     "peft": ("search", "train", "eval", "hub"),

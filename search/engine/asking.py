@@ -381,6 +381,13 @@ def _place_of(point: Point) -> Place:
     return place if place.path == path else Place(path)
 
 
+def hit_of(point: Point, rank: int = 1, score: float = math.nan, weights: dict[str, float] | None = None) -> Hit:
+    """A clip as a hit."""
+    presence = dict(zip(point.modalities, point.modality_mask, strict=True))
+    name = from_utf8(point.payload["clip_id"])
+    return Hit(rank, name, score, weights, presence, key=point.number, place=_place_of(point))
+
+
 def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[bool]) -> list[Hit]:
     if not best.points:
         return []
@@ -391,17 +398,9 @@ def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[
     weights = paired_weights(texts, embeds, masks & torch.tensor(seen), **weighing).tolist()
     scores = torch.from_numpy(best.scores).float().tolist()
     return [
-        Hit(
-            number,
-            from_utf8(point.payload["clip_id"]),
-            score,
-            dict(zip(point.modalities, line, strict=True)),
-            dict(zip(point.modalities, point.modality_mask, strict=True)),
-            key=point.number,
-            place=_place_of(point),
-        )
+        hit_of(point, number, score, dict(zip(point.modalities, line, strict=True)))
         for number, (point, score, line) in enumerate(zip(best.points, scores, weights, strict=True), start=1)
     ]
 
 
-__all__ = ["Best", "EngineSearcher", "find_best"]
+__all__ = ["Best", "EngineSearcher", "find_best", "hit_of"]

@@ -4,16 +4,20 @@ import base64
 import hashlib
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from . import routes
 from .archive import Archive
-from .guard import Guard, Token
+from .guard import ASSISTANTS, Guard, Token
 from .media import is_known
 from .problems import ANSWERED, answer_of
 from .uploads import Uploads
@@ -64,6 +68,13 @@ async def no_icon() -> Response:
     return Response(status_code=204)
 
 
+async def _assistants(request: Request) -> ASGIApp:
+    """What answers an assistant."""
+    if request.app.state.assistants is None:
+        raise HTTPException(404, 'For assistants, the service needs `pip install "scalar-retrieval[mcp]"`.')
+    return request.app.state.assistants
+
+
 @asynccontextmanager
 async def _running(app: FastAPI) -> AsyncIterator[None]:
     """Watch over the gallery, and embed what comes, as long as the service runs."""
@@ -72,7 +83,12 @@ async def _running(app: FastAPI) -> AsyncIterator[None]:
     if service.uploads is not None:
         service.uploads.start()
     try:
-        yield
+        async with AsyncExitStack() as stack:
+            if find_spec("mcp") is not None:
+                from .assistants import Assistants
+
+                app.state.assistants = await stack.enter_async_context(Assistants(service).running())
+            yield
     finally:
         if service.uploads is not None:
             service.uploads.stop()
@@ -109,12 +125,13 @@ def build_app(
         openapi_url="/api/openapi.json",
         lifespan=_running,
     )
-    api.state.service = routes.Service(archive, uploads, token)
+    api.state.service, api.state.assistants = routes.Service(archive, uploads, token), None
     for kind in ANSWERED:
         api.add_exception_handler(kind, answer_of)
     api.include_router(_page_router)
     api.include_router(routes.router)
     api.include_router(routes.uploading, include_in_schema=uploads is not None)
+    api.router.routes.append(Route(ASSISTANTS, _assistants, methods=["POST"], include_in_schema=False))
     return Guard(api, names, token, 0 if uploads is None else uploads.most_bytes, is_public)
 
 

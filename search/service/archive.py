@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -25,7 +26,8 @@ from gallery.hits import Certainty, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT, Place
-from modeling_scalar.scores_scalar import METHODS
+from modeling_scalar.paired import paired_weights
+from modeling_scalar.scores_scalar import METHODS, WEIGHING
 from search.engine.errors import UnsupportedError
 
 from .media import kind_of
@@ -105,6 +107,11 @@ class View(ABC):
     def key_of(self, hit: Hit) -> str:
         """What a hit is asked for by."""
 
+    @abstractmethod
+    def clip(self, key: str) -> tuple[Hit, torch.Tensor, torch.Tensor]:
+        """The clip of a key as a hit without a score, its vectors `(M, D)`, and which of them there are; an
+        [`UnknownClipError`] if there is none."""
+
     def is_here(self, place: Place) -> bool:
         """Whether the file of a hit may be played."""
         return True
@@ -130,11 +137,12 @@ class View(ABC):
         """What a clip is called: its file, and the folder that this is in; where others lie is nobody's business."""
         return plain(os.sep.join(place.path.split(os.sep)[-2:]).lstrip(os.sep), "utf-8")
 
-    def found(self, hits: Hits, per_file: bool = False) -> list[Found]:
+    def found(self, hits: Sequence[Hit], per_file: bool = False) -> list[Found]:
         """Hits as they are told."""
-        told, with_stills = [], self.with_stills([hits.place_of(hit) for hit in hits])
-        for hit in hits:
-            place, key = hits.place_of(hit), self.key_of(hit)
+        places = [Place(hit.clip_id) if hit.place is None else hit.place for hit in hits]
+        told, with_stills = [], self.with_stills(places)
+        for hit, place in zip(hits, places, strict=True):
+            key = self.key_of(hit)
             kind = kind_of(place.path, hit.presence.get("video", True)) if self.is_here(place) else None
             told.append(
                 Found(
@@ -325,6 +333,19 @@ class Archive:
             return self._answer(view, asked, like=clip_id)
         except NothingToCompareError as error:
             raise UnknownClipError(str(error)) from error
+
+    def moment(self, key: str, text: str | None) -> Found:
+        """The clip of a key, with the weights of its modalities for a text where the score has such; an
+        [`UnknownClipError`] if there is none."""
+        view = self.source.clip_of(key)[0]
+        hit, embeds, mask = view.clip(key)
+        if text is not None and METHODS[self.method].weights == "query":
+            gallery = view.gallery
+            options = {"query_temperature": gallery.query_temperature} | gallery.calibration | self._asking.learned
+            weighing = {name: options[name] for name in WEIGHING if name in options}
+            weights = paired_weights(self.embed(text), embeds[None].float(), mask[None], **weighing)[0].tolist()
+            hit = replace(hit, weights=dict(zip(gallery.modalities, weights, strict=True)))
+        return view.found([hit])[0]
 
     def listed(self, asked: ListRequest) -> Listing:
         """Clips by name."""

@@ -10,12 +10,13 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import torch
 
 from commands.errors import describe
 from gallery.filters import Filter
 from gallery.hits import Hit, Hits
 from gallery.windows import Place
-from search.engine.asking import EngineSearcher
+from search.engine.asking import EngineSearcher, hit_of
 from search.engine.collection import About, condition_of
 from search.engine.errors import DamagedError, EngineError
 
@@ -74,6 +75,15 @@ class EngineView(View):
     def key_of(self, hit: Hit) -> str:
         """What a hit is asked for by."""
         return str(hit.key)
+
+    def clip(self, key: str) -> tuple[Hit, torch.Tensor, torch.Tensor]:
+        """The clip of a key as a hit without a score, its vectors, and which of them there are; an
+        [`UnknownClipError`] if there is none."""
+        with self._noting():
+            point = self.gallery.point_of(key)
+        if point is None:
+            raise UnknownClipError(_UNKNOWN)
+        return hit_of(point), torch.from_numpy(point.modality_embeds), torch.tensor(point.modality_mask)
 
     def is_here(self, place: Place) -> bool:
         """Whether the file of a hit may be played: files are where they were indexed, maybe on another machine."""

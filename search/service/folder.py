@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import torch
 
 from commands.errors import describe, plain
-from gallery.columns import from_utf8, lists_of, presence_of, texts_of, to_utf8
+from gallery.columns import embeds_of, from_utf8, lists_of, presence_of, texts_of, to_utf8
 from gallery.cues import ClipWords, Cue, words_of_file
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.gallery import Gallery, folder_of_all
@@ -166,6 +166,20 @@ class FolderView(View):
         )
         return order.to_numpy(), paths.combine_chunks().dictionary_encode().indices.to_numpy()
 
+    def _hit(self, rank: int, name: str, presence: list[bool], problems: list[str]) -> Hit:
+        """A clip without a score."""
+        has = dict(zip(self.gallery.modalities, presence, strict=True))
+        place = self.gallery.place_of(name)
+        return Hit(rank, name, math.nan, None, has, place=place, problems=tuple(problems))
+
+    def clip(self, key: str) -> tuple[Hit, torch.Tensor, torch.Tensor]:
+        """The clip of a key as a hit without a score, its vectors, and which of them there are; an
+        [`UnknownClipError`] if there is none."""
+        name = self.clip_of(key)
+        rows = self.gallery.clips.slice(self.gallery.row_of(name), 1)
+        mask = presence_of(rows)[0]
+        return self._hit(1, name, mask.tolist(), lists_of(rows, "problems")[0]), embeds_of(rows)[0], mask
+
     def listed(self, asked: ListRequest) -> Listing:
         """Clips by name, windows of a file in their order."""
         if not len(self.gallery):
@@ -185,18 +199,7 @@ class FolderView(View):
             rows[asked.skip : asked.skip + asked.k]
         )
         clips = zip(texts_of(told, "clip_id"), presence_of(told).tolist(), lists_of(told, "problems"), strict=True)
-        hits = [
-            Hit(
-                rank=rank,
-                clip_id=name,
-                score=math.nan,
-                weights=None,
-                presence=dict(zip(self.gallery.modalities, presence, strict=True)),
-                place=self.gallery.place_of(name),
-                problems=tuple(problems),
-            )
-            for rank, (name, presence, problems) in enumerate(clips, start=asked.skip + 1)
-        ]
+        hits = [self._hit(rank, *clip) for rank, clip in enumerate(clips, start=asked.skip + 1)]
         num_clips = len(self.gallery)
         hits = Hits(hits, num_clips, 0)
         return Listing(

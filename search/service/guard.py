@@ -21,6 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .problems import problem
 
 COOKIE = "scalar_search"
+ASSISTANTS = "/mcp"
+"""Where assistants ask."""
 SHORTEST_TOKEN = 16
 
 MOST_REQUESTS = 96
@@ -130,6 +132,11 @@ def _reading_to_the_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
     return receiving, sending
 
 
+def _is_asked(scope: Scope) -> bool:
+    """Whether a request is for anything but the page, which everybody may have."""
+    return scope["path"].startswith("/api/") or scope["path"] == ASSISTANTS
+
+
 class Guard:
     """
     An ASGI application around another one.
@@ -162,7 +169,7 @@ class Guard:
         headers = Headers(scope=scope)
         if refusal := self._refusal(scope, headers):
             return await problem(*refusal)(scope, receive, send)
-        if not scope["path"].startswith("/api/"):  # the page lies ready in memory, and waits for nothing
+        if not _is_asked(scope):  # the page lies ready in memory, and waits for nothing
             return await self._app(scope, receive, send)
         is_stream = scope["path"].startswith("/api/clips/")
         kind, most = ("stream", MOST_STREAMS) if is_stream else ("question", MOST_REQUESTS)
@@ -188,7 +195,7 @@ class Guard:
         is_foreign = site in ("cross-site", "same-site") and not is_navigation
         if is_foreign or (origin is not None and origin.lower().partition("://")[2] != hosts[0].lower()):
             return 403, "The request comes from a page of another site."
-        is_open = not scope["path"].startswith("/api/") or scope["path"] == "/api/session"
+        is_open = not _is_asked(scope) or scope["path"] == "/api/session"
         if self._token is not None and not is_open and not self._token.knows(headers):
             return 401, "A token is needed. Send it as `Authorization: Bearer TOKEN`, or type it into the page."
         return None
@@ -236,4 +243,14 @@ class Guard:
         return receiving
 
 
-__all__ = ["COOKIE", "MOST_BYTES", "MOST_REQUESTS", "MOST_STREAMS", "SHORTEST_TOKEN", "Guard", "Token", "host_of"]
+__all__ = [
+    "ASSISTANTS",
+    "COOKIE",
+    "MOST_BYTES",
+    "MOST_REQUESTS",
+    "MOST_STREAMS",
+    "SHORTEST_TOKEN",
+    "Guard",
+    "Token",
+    "host_of",
+]

@@ -29,6 +29,7 @@ from .models import (
     Chosen,
     EmbedAnswer,
     EmbedRequest,
+    Found,
     LikeRequest,
     Listing,
     ListRequest,
@@ -223,6 +224,23 @@ async def still(key: str, request: Request, here: Here) -> Response:
     return await call_in(here.threads.files, media_response, str(path), request.headers, _STILL_CACHED)
 
 
+_MOST_LINES = 100  # that are told of a moment
+
+
+async def moment(key: str, query: str | None, here: Service) -> tuple[Found, list[Cue], int]:
+    """A clip with its weights for a query, the cues that fit this best or all of them, and how many there are."""
+    text = None if query is None else split_query(query.strip())[0]
+    if text == "":
+        raise HTTPException(422, "`query`: type what you are looking for.")
+    if text is not None and not here.archive.is_known(text):
+        await call_in(here.threads.model, here.archive.embed, text)
+    found = await call_in(here.threads.searches, here.archive.moment, key, text)
+    texts = await call_in(here.threads.files, here.archive.source.texts_of, key)
+    cues = within(sorted(cue for cues in texts for cue in cues), found.start, found.stop)
+    best = await call_in(here.threads.files, best_cues, cues, query or "", _MOST_LINES)
+    return found, [cue for cue, _ in best] if len(cues) > _MOST_LINES else cues, len(cues)
+
+
 _WORDS = _problems({404: "There is no such clip, or nothing is known of what is said in it."})
 
 
@@ -325,4 +343,4 @@ async def remove(upload_id: str, here: Here, uploads: Taking) -> Upload:
     return _known(await call_in(here.threads.files, uploads.remove, upload_id))
 
 
-__all__ = ["SEARCHES", "Service", "Threads", "router", "uploading"]
+__all__ = ["SEARCHES", "Service", "Threads", "find", "moment", "router", "uploading"]

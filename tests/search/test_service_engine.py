@@ -27,6 +27,7 @@ from search.engine.errors import DamagedError, EngineError
 from search.engine.push import push
 from search.service import engine as engine_module
 from search.service import server as server_module
+from search.service.archive import UnknownClipError
 from search.service.engine import EngineSource
 from search.service.routes import SEARCHES
 from tests.search.engines import EdgeServer
@@ -194,6 +195,17 @@ def test_a_collection_cannot_make_other_files_public(tmp_path):
         (hit,) = ask(engine)["hits"]
         assert hit["media"] is None
         assert engine.get(f"/api/clips/{hit['key']}/media").status_code == 404
+
+
+def test_a_clip_by_its_key_has_the_weights_of_the_search(both):
+    for client in both:
+        hits = ask(client)["hits"]
+        told = [client.app.archive.moment(hit["key"], "a dog") for hit in hits]
+        assert [found.weights for found in told] == [pytest.approx(hit["weights"]) for hit in hits]
+        assert [found.name for found in told] == [hit["name"] for hit in hits] and told[0].score is None
+        assert client.app.archive.moment(hits[0]["key"], None).weights is None
+        with pytest.raises(UnknownClipError):
+            client.app.archive.moment("0" * len(hits[0]["key"]), None)
 
 
 def test_what_an_engine_cannot_be_asked_is_told_in_a_sentence(both):

@@ -1,0 +1,146 @@
+"""What assistants ask the service by the Model Context Protocol."""
+
+import asyncio
+import json
+import sys
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from starlette.testclient import TestClient
+
+from gallery.windows import clip_id_of
+from search.service import app as app_module
+from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
+
+ADDRESS = "http://127.0.0.1:8000"
+SRT = "1\n00:00:00,500 --> 00:00:01,500\nKarin, sit!\n\n2\n00:00:03,000 --> 00:00:04,000\nGood dog.\n"
+
+
+@pytest.fixture
+def place(tmp_path):
+    names = [*PRESENCE, clip_id_of("talk.webm", (0, 2)), clip_id_of("talk.webm", (2, None))]
+    write_gallery(tmp_path, dict.fromkeys(names, b"x"), segment=2)
+    (tmp_path / "clips" / "dog.srt").write_text(SRT)
+    return tmp_path
+
+
+def asking(address, ask, token=None, mode="auto"):
+    """Have an assistant ask, as `ask(client)`."""
+
+    async def session():
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        async with httpx2.AsyncClient(headers=headers) as http:
+            async with Client(streamable_http_client(f"{address}mcp", http_client=http), mode=mode) as client:
+                return await ask(client)
+
+    return asyncio.run(session())
+
+
+async def call(client, tool, **arguments):
+    result = await client.call_tool(tool, arguments)
+    if result.is_error:
+        return result.content[0].text
+    assert json.loads(result.content[0].text) == result.structured_content
+    return result.structured_content
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_an_assistant_searches_and_looks_into_what_it_found(place, mode):
+    app = make_app(place)
+
+    async def ask(client):
+        tools = (await client.list_tools()).tools
+        assert {tool.name for tool in tools} == {"search", "get_moment"}
+        assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
+        found = await call(client, "search", query="a dog", k=3)
+        moment = await call(client, "get_moment", key=found["hits"][0]["key"], query="a dog")
+        said = await call(client, "search", query='x "good dog"', filters={"has": ["subtitle"]}, modalities=["audio"])
+        plain = await call(client, "get_moment", key=said["hits"][0]["key"])
+        return found, moment, said, plain
+
+    with serving(app) as address, TestClient(make_app(place), address) as http:
+        found, moment, said, plain = asking(address, ask, mode=mode)
+        known = http.post("/api/search", json={"query": "a dog", "k": 3}).json()
+        other = http.post("/api/search", json={"query": 'x "good dog"', "modalities": ["audio"]}).json()
+    for answer, expected in ((found, known), (said, other)):
+        assert answer["hits"] == [{name: hit[name] for name in answer["hits"][0]} for hit in expected["hits"]]
+        assert {name: answer[name] for name in answer if name != "hits"}.items() <= expected.items()
+    assert len(found["hits"]) == 3 and [hit["name"] for hit in said["hits"]] == ["dog.webm"]
+    first = found["hits"][0]
+    assert moment["weights"] == pytest.approx(first["weights"]) and moment["name"] == first["name"]
+    assert (plain["name"], plain["start"], plain["stop"], plain["weights"]) == ("dog.webm", None, None, None)
+    assert [line["text"] for line in plain["words"]] == ["Karin, sit!", "Good dog."] and plain["num_words"] == 2
+
+
+def test_a_window_has_its_seconds_and_its_words(place):
+    (place / "clips" / "talk.srt").write_text(SRT)
+    with serving(make_app(place)) as address, TestClient(make_app(place), address) as http:
+        hits = http.post("/api/search", json={"query": "a dog"}).json()["hits"]
+        key = next(hit["key"] for hit in hits if hit["start"] == 2)
+        moment = asking(address, lambda client: call(client, "get_moment", key=key))
+    assert (moment["name"], moment["start"], moment["stop"]) == ("talk.webm", 2, None)
+    assert [line["text"] for line in moment["words"]] == ["Good dog."] and moment["presence"]["video"]
+
+
+def test_what_is_wrong_is_told_in_a_sentence(place):
+    async def ask(client):
+        return [
+            await call(client, "search", query=""),
+            await call(client, "search", query="a dog", k=0, colour="red"),
+            await call(client, "search", query="a dog", modalities=["smell"]),
+            await call(client, "search", query="a dog", filters={"min_duration": 9, "max_duration": 2}),
+            await call(client, "search", query='""'),
+            await call(client, "get_moment", key="0" * 16),
+            await call(client, "get_moment", key="0" * 16, query=" "),
+            await call(client, "remove"),
+        ]
+
+    with serving(make_app(place)) as address:
+        told = asking(address, ask)
+    empty, many, smell, swapped, none, unknown, blank, tool = told
+    assert empty.startswith("`query`: ") and "`k`: " in many and "`colour`: " in many
+    assert "`modalities` must name some of" in smell and "Swap them?" in swapped
+    assert none == blank == "`query`: type what you are looking for."
+    assert unknown.startswith("There is no such clip") and tool.startswith("There is no tool 'remove'")
+    assert not any("Traceback" in text or str(place) in text for text in told)
+
+
+def test_a_fault_is_told_without_the_inside_of_the_service(place, monkeypatch, caplog):
+    app = make_app(place)
+    monkeypatch.setattr(app.archive, "search", lambda *_: {}["secret"])
+    with serving(app) as address:
+        told = asking(address, lambda client: call(client, "search", query="a dog"))
+    assert told == "A fault of the service; its log says more." and "secret" in caplog.text
+
+
+def test_an_assistant_needs_the_token_and_the_name_of_this_machine(place):
+    with serving(make_app(place, secret=SECRET)) as address:
+        found = asking(address, lambda client: call(client, "search", query="a dog", k=1), token=SECRET)
+        assert len(found["hits"]) == 1
+        for token in (None, "a-token-of-enough-errors"):
+            with pytest.raises(ExceptionGroup):  # of its connection
+                asking(address, lambda client: call(client, "search", query="a dog"), token=token)
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    headers = {"accept": "application/json, text/event-stream"}
+    with TestClient(make_app(place, secret=SECRET), ADDRESS) as client:
+        assert client.post("/mcp", json=request, headers=headers).status_code == 401
+        headers["authorization"] = f"Bearer {SECRET}"
+        answer = client.post("/mcp", json=request, headers=headers)
+        assert {tool["name"] for tool in answer.json()["result"]["tools"]} == {"search", "get_moment"}
+        assert answer.headers["content-type"] == "application/json" and "mcp-session-id" not in answer.headers
+        for refused, code in (({"host": "evil.example"}, 400), ({"origin": "http://evil.example"}, 403)):
+            assert client.post("/mcp", json=request, headers=headers | refused).status_code == code
+        assert client.get("/mcp", headers=headers).status_code == 405  # nothing is kept to listen to
+        assert client.post("/mcp", content=b"x" * 2**17, headers=headers).status_code == 413
+        assert "/mcp" not in client.get("/api/openapi.json", headers=headers).text
+
+
+def test_without_the_package_the_answer_says_what_to_install(place, monkeypatch):
+    monkeypatch.setattr(app_module, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "search.service.assistants", None)
+    with TestClient(make_app(place), ADDRESS) as client:
+        answer = client.post("/mcp", json={})
+        assert answer.status_code == 404 and 'pip install "scalar-retrieval[mcp]"' in answer.json()["error"]
+        assert client.post("/api/search", json={"query": "a dog"}).status_code == 200
