@@ -23,13 +23,13 @@ from gallery.subtitles import LANGUAGES, MEDIA_FILES, TEXT_FILES, find_sidecar
 from gallery.transcripts import SCREEN, SPEECH, Transcripts
 from gallery.windows import Place
 from gallery.words import folded
+from modeling_scalar.scores_scalar import kind_of
 
 if TYPE_CHECKING:
     from gallery.gallery import Gallery
 
 _REMEMBERED = 64  # files, of which a track is found by reading all of the file
 _PATIENCE = 1.0  # seconds after which it is told how far the reading is
-_WORDLESS = ("video", "audio", "fused")  # all other modalities are texts
 
 
 class Cue(NamedTuple):
@@ -95,7 +95,7 @@ def within(cues: Sequence[Cue], start: float | None, stop: float | None) -> list
 
 def may_have_words(presence: Mapping[str, bool]) -> bool:
     """Whether there may be words in a clip that has these modalities: a text, or it is not known of texts."""
-    texts = [is_there for name, is_there in presence.items() if name not in _WORDLESS]
+    texts = [is_there for name, is_there in presence.items() if kind_of(name) == "text"]
     return any(texts) or not texts
 
 
@@ -181,7 +181,7 @@ class ClipWords:
         }
         sources = [to_utf8(f"{name}\0{states[place.path]}") for name, place in zip(names, places, strict=True)]
         sources = pa.array(sources, pa.large_string())
-        of_texts = [place for place, name in enumerate(gallery.modalities) if name not in _WORDLESS]
+        of_texts = [place for place, name in enumerate(gallery.modalities) if kind_of(name) == "text"]
         texts = [""] * len(names)
         is_whole = ~mask[:, of_texts].any(1).numpy() if of_texts else np.zeros(len(names), dtype=bool)
         if self._before is not None:
@@ -225,8 +225,8 @@ def _are_all(found: Texts, told: Collection[str], presence: Mapping[str, bool]) 
     """Whether a clip that has these modalities has no words but those that were found of its file, and those of the
     modalities that are told."""
     is_silent = found.is_read if "subtitle" not in presence else not presence["subtitle"]
-    known = {*_WORDLESS, "subtitle", *told, *([SCREEN] if found.others else [])}
-    has_others = any(there for name, there in presence.items() if name not in known)
+    known = {"subtitle", *told, *([SCREEN] if found.others else [])}
+    has_others = any(there for name, there in presence.items() if kind_of(name) == "text" and name not in known)
     return (bool(found.said) or is_silent) and not has_others
 
 
