@@ -30,7 +30,6 @@ from gallery.embedding import check_reading, in_background
 from gallery.files import naming, write_json
 from gallery.provenance import versions
 from modeling_scalar import ScalarJointConfig, ScalarProcessor
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.devices import device_of_name
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
@@ -48,7 +47,7 @@ _TOKENS_PER_SECOND = 25  # of sound, in a joint encoder
 def _row_shapes(model: ScalarRetrievalModel, processor: ScalarProcessor, with_states: bool) -> dict[str, list[int]]:
     """Shapes of the features of one clip, by asking the towers; -1 is the number of tokens of a joint encoder."""
     if isinstance(model.config, ScalarJointConfig):
-        names = [name for name, place in RAGGED.items() if MODALITIES[place] in model.config.modalities]
+        names = [name for name, modality in RAGGED.items() if modality in model.config.modalities]
         hidden = model.config.backbone_config.text_config.hidden_size
         return {name: [-1] if name.endswith("_input_ids") else [-1, hidden] for name in names}
     size, extractor = processor.image_processor.image_size, processor.feature_extractor
@@ -60,11 +59,11 @@ def _row_shapes(model: ScalarRetrievalModel, processor: ScalarProcessor, with_st
     return {name: list(features[name].shape[1:]) for name in FEATURES if name in features}
 
 
-def _schema(shapes: dict[str, list[int]], dtype: str) -> pa.Schema:
+def _schema(shapes: dict[str, list[int]], dtype: str, num_modalities: int) -> pa.Schema:
     """The columns: what a clip has, and its features, flat, each a list or null."""
     kinds = {name: pa.int32() if name.endswith("_input_ids") else pa.type_for_alias(dtype) for name in shapes}
     lists = [(name, pa.large_list(kind)) for name, kind in kinds.items()]
-    return pa.schema([("presence", pa.list_(pa.bool_(), len(MODALITIES))), *lists])
+    return pa.schema([("presence", pa.list_(pa.bool_(), num_modalities)), *lists])
 
 
 def _row_bytes(schema: pa.Schema, shapes: dict[str, list[int]], processor: ScalarProcessor) -> dict[str, int]:
@@ -82,7 +81,7 @@ def _row_bytes(schema: pa.Schema, shapes: dict[str, list[int]], processor: Scala
 
 def _check_disk(folder: Path, rows: datasets.Dataset, views: int, row_bytes: dict[str, int], num_done: int) -> None:
     """Log how much there is to write, and raise a ValueError if it does not fit."""
-    given = [sum(path is not None for path in rows[f"{name}_path"]) for name in MODALITIES[:2]]
+    given = {name: sum(path is not None for path in rows[f"{name}_path"]) for name in ("video", "audio")}
     total = views * sum(given[FEATURES[name]] * size for name, size in row_bytes.items())
     needed = int(total * (1 - num_done / len(rows)))
     free = shutil.disk_usage(folder).free
@@ -126,13 +125,13 @@ def _tower_features(model: ScalarRetrievalModel, batch: dict[str, torch.Tensor],
         features = model.get_tower_features(**inputs, with_states=with_states)
     arrays = {}
     for name, value in features.items():
-        present = batch["modality_mask"][:, FEATURES[name]]
+        present = batch["modality_mask"][:, list(model.config.modalities).index(FEATURES[name])]
         value = value[present.to(value.device)].to(getattr(torch, dtype))
         if not value.isfinite().all():
             raise ValueError(f"Some `{name}` are not finite in {dtype}. Use float32, or check the model's weights.")
         arrays[name] = list(value.cpu().numpy())
         if name in RAGGED:
-            arrays |= _rows_of_tokens(model, MODALITIES[FEATURES[name]], arrays[name], batch, present)
+            arrays |= _rows_of_tokens(model, FEATURES[name], arrays[name], batch, present)
     return batch["modality_mask"].numpy(), arrays
 
 
@@ -155,22 +154,22 @@ def _rows_of_tokens(
 
 
 def _record_batch(
-    of_batch: Sequence[tuple[np.ndarray, dict]], schema: pa.Schema, video_ids: list[str]
+    of_batch: Sequence[tuple[np.ndarray, dict]], schema: pa.Schema, video_ids: list[str], modalities: Sequence[str]
 ) -> pa.RecordBatch:
     """A row for each view of each clip: all views of the first clip, then of the next."""
-    masks = np.stack([mask for mask, _ in of_batch], axis=1)  # (clips, views, 3)
+    masks = np.stack([mask for mask, _ in of_batch], axis=1)  # (clips, views, M)
     varying = (masks != masks[:, :1]).any(axis=(1, 2)).nonzero()[0]
     if len(varying):
         raise ValueError(
             f"The clips {[video_ids[row] for row in varying]} have a modality in some of their views and not in "
             "others: parts of their files cannot be decoded. Repair them."
         )
-    presence = masks.reshape(-1, len(MODALITIES))
-    columns = [pa.FixedSizeListArray.from_arrays(pa.array(presence.reshape(-1)), len(MODALITIES))]
+    presence = masks.reshape(-1, len(modalities))
+    columns = [pa.FixedSizeListArray.from_arrays(pa.array(presence.reshape(-1)), len(modalities))]
     for field in schema.remove(0):
         views = [features.get(field.name, ()) for _, features in of_batch]
         rows = (row.reshape(-1) for clip in zip(*views, strict=True) for row in clip)
-        present = presence[:, FEATURES[field.name]]
+        present = presence[:, modalities.index(FEATURES[field.name])]
         columns.append(pa.array([next(rows) if there else None for there in present], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -262,7 +261,8 @@ def cache_features(
 
     model.eval()
     shapes = _row_shapes(model, processor, with_states)
-    schema = _schema(shapes, dtype)
+    modalities = list(model.config.modalities)
+    schema = _schema(shapes, dtype, len(modalities))
     _check_disk(folder, rows, views, _row_bytes(schema, shapes, processor), start)
     if not start:
         description["shapes"] = shapes
@@ -279,7 +279,7 @@ def cache_features(
             features, problems = zip(*of_batch, strict=True)
             done = description["rows_done"]
             names = rows[done : done + batch_size]["video_id"]
-            message = _record_batch(features, schema, names).serialize()
+            message = _record_batch(features, schema, names, modalities).serialize()
             description["num_bytes"] = _append(folder / TABLE, description["num_bytes"], message)
             description |= {"rows_done": done + len(names), "problems": description["problems"] + problems[0]}
             write_json(description, folder / DESCRIPTION)

@@ -33,7 +33,7 @@ def reduced_views(
     Hide one modality, drawn uniformly from what a clip has, in a fraction of the clips that have enough.
 
     Args:
-        modality_mask (`torch.BoolTensor` of shape `(batch, 3)`): what each clip has.
+        modality_mask (`torch.BoolTensor` of shape `(batch, M)`): what each clip has.
         full_probability (`float`): probability that a clip keeps everything.
         draws (`torch.Tensor` of shape `(batch, 2)`): uniform numbers in [0, 1): whether, and which. Given from
             outside, so that a clip draws the same on every device and whichever process it lies on.
@@ -41,7 +41,7 @@ def reduced_views(
             with 1 a clip that has two may lose one of them as well.
 
     Returns:
-        `torch.BoolTensor` of shape `(batch, 3)`, a subset of `modality_mask` that lacks at most one of its True in a
+        `torch.BoolTensor` of shape `(batch, M)`, a subset of `modality_mask` that lacks at most one of its True in a
         row, and none where a row has no more than `min_modalities`.
     """
     draws = draws.to(modality_mask.device)

@@ -17,7 +17,6 @@ from gallery.columns import stacked, texts_of
 from gallery.gallery import Gallery
 from modeling_scalar import ScalarJointModel, ScalarProcessor
 from modeling_scalar.checking import part_of
-from modeling_scalar.configuration_scalar import MODALITIES
 
 from .data import Examples
 from .identity import tensors_sha256
@@ -80,7 +79,12 @@ class EmbeddingDataset(Examples):
         gallery.check_model(model_path, fingerprint, must_know=True)
         places = rows_of(gallery, rows, "Embed the split that is trained on with `scalar eval embed`.")
         super().__init__(rows)
-        self._mask = gallery.modality_mask[places]
+        if list(gallery.modalities) != list(base.config.modalities):
+            raise ValueError(
+                f"{gallery.path} holds {', '.join(gallery.modalities)}, but the model embeds "
+                f"{', '.join(base.config.modalities)}. Embed the split with this model."
+            )
+        self._names, self._mask = gallery.modalities, gallery.modality_mask[places]
         self._modalities = gallery.modality_embeds()[places]
         self._texts = _texts_of(gallery, base, processor, rows["caption"], progress)
 
@@ -90,7 +94,7 @@ class EmbeddingDataset(Examples):
         return {"stored vectors": tensors_sha256(read)} | super().identity()
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        vectors = {f"{name}_pooled": self._modalities[index, i] for i, name in enumerate(MODALITIES)}
+        vectors = {f"{name}_pooled": self._modalities[index, i] for i, name in enumerate(self._names)}
         return {"index": index, "presence": self._mask[index], "text_pooled": self._texts[index]} | vectors
 
 
@@ -113,7 +117,8 @@ def _texts_of(
 def collate_embeddings(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """Turn examples of [`EmbeddingDataset`] into the arguments of [`ScalarJointModel`], and `clip_index`."""
     mask = torch.stack([example["presence"] for example in examples])
-    there = [f"{name}_pooled" for name, is_there in zip(MODALITIES, mask.any(dim=0).tolist(), strict=True) if is_there]
+    names = [name for name in examples[0] if name.endswith("_pooled") and name != "text_pooled"]  # in their order
+    there = [name for name, is_there in zip(names, mask.any(dim=0).tolist(), strict=True) if is_there]
     stacks = {name: torch.stack([example[name] for example in examples]) for name in ("text_pooled", *there)}
     return stacks | {"modality_mask": mask, "clip_index": torch.tensor([example["index"] for example in examples])}
 

@@ -25,7 +25,6 @@ from torch.nn.utils.rnn import pad_sequence
 from eval.benchmarks.rows import read_row
 from gallery.files import read_json
 from modeling_scalar import Clip, ScalarJointConfig, ScalarProcessor
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .data import Examples
@@ -38,11 +37,11 @@ logger = logging.getLogger(__name__)
 TABLE, DESCRIPTION = "features.arrow", "features.json"
 """The files of a folder: a row for each view of each clip, all views of the first clip before those of the next; and
 what it was made from, the shapes of its lists, and how many rows and bytes of it are whole."""
-RAGGED = {"video_soft_tokens": 0, "video_input_ids": 0, "audio_soft_tokens": 1, "audio_input_ids": 1}
+RAGGED = {f"{name}_{kind}": name for name in ("video", "audio") for kind in ("soft_tokens", "input_ids")}
 """Those of a joint encoder: how many tokens a clip has depends on its pictures and its sound."""
-FEATURES = {"video_pooled": 0, "video_states": 0, "audio_pooled": 1, "audio_states": 1, **RAGGED}
-"""The columns, named as the arguments of the model, with the place of their modality in `MODALITIES`. Each holds flat
-lists, null where the clip lacks the modality."""
+FEATURES = {f"{name}_{kind}": name for name in ("video", "audio") for kind in ("pooled", "states")} | RAGGED
+"""The columns, named as the arguments of the model, with their modality. Each holds flat lists, null where the clip
+lacks the modality."""
 VERSION = 2
 
 _DESCRIBED = {"sha256": dict, "seed": int, "views": int, "on_error": str, "num_rows": int}
@@ -163,7 +162,7 @@ class FeatureDataset(Examples):
             values = stored[name][0]
             if values.is_valid:  # a copy: the map is read-only
                 example[name] = torch.from_numpy(values.values.to_numpy().reshape(shape).copy())
-        if present[MODALITIES.index("subtitle")]:
+        if dict(zip(self.processor.modalities, present, strict=True)).get("subtitle"):
             text_alone = row | {"video_path": None, "audio_path": None}
             example["subtitle"] = read_row(self.processor, text_alone, self.on_error).subtitle
         return example
@@ -218,20 +217,20 @@ class FeatureCollator:
         """Collate examples."""
         batch = dict(self.processor(text=[example["caption"] for example in examples]))
         batch["modality_mask"] = torch.stack([example["presence"] for example in examples])
+        has = dict(zip(self.processor.modalities, batch["modality_mask"].T, strict=True))
         clips = [Clip(subtitle=example["subtitle"]) for example in examples if "subtitle" in example]
         if clips:
             tokens = self.processor(clips=clips)
-            has_subtitle = batch["modality_mask"][:, MODALITIES.index("subtitle")]
             for key, fill in (
                 ("subtitle_input_ids", self.processor.tokenizer.pad_token_id),
                 ("subtitle_attention_mask", 0),
             ):
-                batch[key] = _scatter(tokens[key], has_subtitle, fill)
+                batch[key] = _scatter(tokens[key], has["subtitle"], fill)
         for name, modality in FEATURES.items():
             values = [example[name] for example in examples if name in example]
             if not values:
                 continue
-            present = batch["modality_mask"][:, modality]
+            present = has[modality]
             if name.endswith("_input_ids"):
                 fill, mask = self.processor.tokenizer.pad_token_id, name.replace("input_ids", "attention_mask")
                 batch[name] = _scatter(self._padded(values, fill).long(), present, fill)

@@ -84,7 +84,7 @@ def _targets(model: ScalarModel, recipe: str, unreached: Sequence[str]) -> tuple
 def _joint_unreached(model: ScalarJointModel, learnable_temperature: bool, modalities: Sequence[str]) -> list[str]:
     """Name the modules of a joint encoder that the objective does not reach."""
     modules, towers = [] if learnable_temperature else ["logit_scale"], towers_of(model)
-    for name in (name for name in MODALITIES if name not in modalities):
+    for name in (name for name in model.config.modalities if name not in modalities):
         modules.append(f"{name}_head")
         if name in towers:
             modules += [module.rpartition(".")[2] for module in towers[name].modules]
@@ -103,12 +103,12 @@ def _joint_targets(
     if "heads" in parts and not model.config.has_heads:
         raise ValueError("`adapter: heads` needs a model with heads: load it with `has_heads=True`.")
     reached = [name for name in model.config.modalities if name in modalities]
-    lacking = [name for name in parts if name in MODALITIES and name not in reached]
+    lacking = [name for name in parts if name not in ("trunk", "heads", *reached)]
     if lacking:
         raise ValueError(f"`adapter` names {lacking}, but of clips this model trains {reached} only. Leave them out.")
     adapted = FAMILIES[model.config.backbone_config.model_type].adapted
     patterns = [adapted[part] for part in parts if part != "heads"]
-    heads = [f"{name}_head" for name in ("text", *MODALITIES)] if "heads" in parts else []
+    heads = [f"{name}_head" for name in ("text", *model.config.modalities)] if "heads" in parts else []
     return (
         rf"backbone\.({'|'.join(patterns)})" if patterns else DUMMY_TARGET_MODULES,
         [name for name in (*heads, "hyperbolic", "logit_scale") if hasattr(model, name) and name not in unreached],
@@ -148,7 +148,7 @@ def apply_adapters(
     if learnable_temperature and not model.config.has_logit_scale:
         raise ValueError("`learnable_temperature` needs a model with a temperature: load it with `has_logit_scale`.")
     if modalities is None:
-        modalities = METHODS[model.config.aggregation].reads or MODALITIES
+        modalities = METHODS[model.config.aggregation].reads or model.config.modalities
     is_joint = isinstance(model.config, ScalarJointConfig)
     if is_joint:
         unreached = _joint_unreached(model, learnable_temperature, modalities)

@@ -39,8 +39,8 @@ class Batch:
 
     Args:
         rows ([`RowLayout`]): which rows lie where; b of the B rows lie here.
-        texts (`torch.Tensor` of shape `(b, dim)`), modalities (`(b, 3, dim)`), mask (`(b, 3)`): complete views.
-        reduced_mask (`(b, 3)`): what is left of each clip in its reduced view.
+        texts (`torch.Tensor` of shape `(b, dim)`), modalities (`(b, M, dim)`), mask (`(b, M)`): complete views.
+        reduced_mask (`(b, M)`): what is left of each clip in its reduced view.
         score_options (`dict`): how the model scores, keyword arguments of `retrieval_scores`. What is said of
             centroids below needs its `method` and `query_temperature`.
         affinities (`torch.Tensor` of shape `(B, B)`, *optional*): S* of the captions, 0 where unknown.
@@ -68,7 +68,7 @@ class Batch:
 
     @cached_property
     def all_masks(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Complete and reduced, `(B, 3)` each."""
+        """Complete and reduced, `(B, M)` each."""
         return tuple(self.rows.gather(torch.cat([self.mask, self.reduced_mask], dim=1)).chunk(2, dim=1))
 
     @cached_property

@@ -18,7 +18,7 @@ from transformers import set_seed
 from commands.errors import show
 from eval.benchmarks.rows import marks_of_clips
 from gallery.decoding import Limits, sandboxed
-from modeling_scalar import MODALITIES, ScalarProcessor, load_model
+from modeling_scalar import ScalarProcessor, load_model
 from modeling_scalar.model_identity import LIGHT, identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
@@ -70,7 +70,7 @@ def _build_model(
         args.uses_matching,
         args.learnable_temperature,
         revision=revision,
-        modalities=MODALITIES if OBJECTIVES[args.objective].reads_every_modality else None,
+        modalities=model.config.modalities if OBJECTIVES[args.objective].reads_every_modality else None,
     )
     return adapted, processor
 

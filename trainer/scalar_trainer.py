@@ -12,7 +12,6 @@ from transformers import PretrainedConfig
 
 from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.configuration_joint_scalar import FAMILIES
-from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS
@@ -146,7 +145,7 @@ class ScalarTrainer(ResumableTrainer):
         if args.compile_towers:
             for tower in encoder_parts(self.scalar_model):
                 tower.compile()
-        self.gradient_audit = GradientAudit(MODALITIES, config.condition_on)
+        self.gradient_audit = GradientAudit(config.modalities, config.condition_on)
         self.add_callback(self.gradient_audit)
         self._count_anew()
 
@@ -369,7 +368,8 @@ class ScalarTrainer(ResumableTrainer):
             temperature = centroid_temperature(self.scalar_config.aggregation, self.scalar_config.query_temperature)
             calibration = (getattr(self.scalar_config, name) for name in CALIBRATION)
             weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature, *calibration)
-            parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(MODALITIES)}
+            names = self.scalar_config.modalities
+            parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(names)}
             parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()
         if batch.temperature is not None:
             parts["temperature"] = batch.temperature

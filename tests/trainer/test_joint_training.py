@@ -17,7 +17,7 @@ from eval.benchmarks import load_benchmark
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.miniature import generate
 from eval.run import RunConfig, evaluate
-from gallery.gallery import Gallery
+from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
 from modeling_scalar.model_identity import identify
 from tests.conftest import ROOT
@@ -363,6 +363,32 @@ def test_a_step_from_a_gallery_is_the_step_through_the_encoder(place, gallery, t
         results.append(step(trainer_of(tmp_path, model, dataset, collate_embeddings, adapter="heads"), batch))
     assert_same_step(*reversed(results))
     assert len(results[0]["gradients"]) == 4
+
+
+def test_a_further_modality_is_trained_by_its_name_and_where_no_clip_has_it_nothing_changes(place, gallery, tmp_path):
+    names, results = [*MODALITIES, "title"], []
+    for number, modalities in enumerate((MODALITIES, names, names)):
+        folder = Gallery.open(gallery).copy(tmp_path / str(number)).path
+        with GalleryWriter(folder) as writer:
+            titled = writer.gallery().clip_ids[:4] if number == 2 else []
+            vectors = torch.randn(len(titled), writer.gallery().dim, generator=torch.Generator().manual_seed(0))
+            if number:
+                writer.add_modality("title", titled, torch.nn.functional.normalize(vectors, dim=-1))
+        model, processor = load(place, "heads", random=False, modalities=list(modalities))
+        dataset = dataset_of(place, folder, model, processor)
+        batch = collate_embeddings([dataset[index] for index in range(6)])
+        results.append(step(trainer_of(tmp_path, model, dataset, collate_embeddings, adapter="heads"), batch))
+    three, lacking, titled = results
+    for name, value in three["parts"].items():
+        torch.testing.assert_close(lacking["parts"][name], value, atol=1e-6, rtol=1e-6, msg=name)
+    assert_same_step({**lacking, "gradients": {k: lacking["gradients"][k] for k in three["gradients"]}}, three)
+    assert lacking["parts"]["weight_title"] == 0 < titled["parts"]["weight_title"]
+    (head,) = titled["gradients"].keys() - three["gradients"].keys()
+    assert "title_head" in head and titled["gradients"][head].abs().max() > 1e-3
+    with pytest.raises(
+        ValueError, match="holds video, audio, subtitle, title, but the model embeds"
+    ):
+        dataset_of(place, folder, *load(place, "heads", random=False))
 
 
 def test_captions_that_a_gallery_lacks_are_embedded(place, gallery):
