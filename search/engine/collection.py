@@ -35,7 +35,7 @@ from qdrant_client.local.qdrant_local import QdrantLocal
 
 from gallery.columns import from_utf8, precision_of, to_utf8
 from gallery.described import modalities_told
-from gallery.exact.bounds import DETAIL, bound_vectors, stored_bounds
+from gallery.exact.bounds import DETAIL, bound_vectors, num_rows, stored_bounds
 from gallery.filters import DATE, DURATION, Filter
 from modeling_scalar.scores_scalar import MIN_NORM
 
@@ -424,7 +424,8 @@ class Collection:
     def points_at_once(self) -> int:
         """How many points are written by one call."""
         about = self.about()
-        rows = (about.detail + 1) * (about.detail + 2)  # with those for scores below 0; and the clip's vectors
+        # With those for scores below 0; and the clip's vectors.
+        rows = num_rows(len(about.modalities), about.detail, has_offset=True)
         numbers = (about.dim + 1) * rows + about.dim * len(about.modalities)
         return int(np.clip(_NUMBERS_AT_ONCE // numbers, 1, 256))
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from commands.errors import describe
+from gallery.cues import read_cues
 from gallery.decoding import SandboxedReader, Stop, Stopped
 from gallery.transcripts import SCREEN, Cue, Transcripts
 from search.screen import (
@@ -23,7 +24,6 @@ from search.screen import (
     in_reading_order,
     read_screen,
 )
-from search.service.words import read_cues
 from tests.gallery.decoding.reading import read_subtitle
 from tests.gallery.decoding.test_program import write_media
 from tests.media_corpus import cut, media, tone, wav

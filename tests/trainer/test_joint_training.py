@@ -385,9 +385,7 @@ def test_a_further_modality_is_trained_by_its_name_and_where_no_clip_has_it_noth
     assert lacking["parts"]["weight_title"] == 0 < titled["parts"]["weight_title"]
     (head,) = titled["gradients"].keys() - three["gradients"].keys()
     assert "title_head" in head and titled["gradients"][head].abs().max() > 1e-3
-    with pytest.raises(
-        ValueError, match="holds video, audio, subtitle, title, but the model embeds"
-    ):
+    with pytest.raises(ValueError, match="holds video, audio, subtitle, title, but the model embeds"):
         dataset_of(place, folder, *load(place, "heads", random=False))
 
 
