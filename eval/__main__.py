@@ -89,6 +89,10 @@ def embed(config: EmbedConfig) -> None:
 @command_of(app, RunConfig)
 def run(config: RunConfig) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
+    if config.model_path is not None:  # before the slow imports: a model that cannot be had is told at once
+        from modeling_scalar.model_identity import identify
+
+        identify(config.model_path).at_hand()
     from eval.run import evaluate
 
     _show_log()

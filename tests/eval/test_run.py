@@ -442,7 +442,7 @@ def test_command_prints_the_table_and_repeats_rates(tmp_path):
     [
         (["--embeddings", "nowhere"], "nowhere"),
         (["--model", "m"], "belong together"),
-        (["--model", "m", "--benchmark", "unknown", "--root", "r"], "unknown"),
+        (["--model", ".", "--benchmark", "unknown", "--root", "r"], "unknown"),
         (["--model", "m", "--benchmark", "miniature", "--root", "r", "--policy", "none"], "`policies` must be"),
         (["--model", "m", "--benchmark", "miniature", "--root", "r", "--fusion-split", "test"], "on another split"),
         (["--embeddings", "e", "--fusion-weight", "0.1"], "Fusion is a rule of the second stage"),
