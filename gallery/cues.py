@@ -20,7 +20,7 @@ from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_proce
 from gallery.media import has_given_words
 from gallery.published import is_from_hub
 from gallery.subtitles import LANGUAGES, MEDIA_FILES, TEXT_FILES, find_sidecar
-from gallery.transcripts import SCREEN, SPEECH, Transcripts
+from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
 from gallery.windows import Place
 from gallery.words import folded
 from modeling_scalar.scores_scalar import kind_of
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 64  # files, of which a track is found by reading all of the file
 _PATIENCE = 1.0  # seconds after which it is told how far the reading is
-
-
-class Cue(NamedTuple):
-    """Words, and from which second to which they are said."""
-
-    start: float
-    stop: float
-    text: str
 
 
 def _stamp(path: str | os.PathLike) -> tuple[int, int] | None:
@@ -232,7 +224,6 @@ def _are_all(found: Texts, told: Collection[str], presence: Mapping[str, bool]) 
 
 __all__ = [
     "ClipWords",
-    "Cue",
     "Texts",
     "cues_of",
     "may_have_words",

@@ -19,12 +19,13 @@ import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import plain
-from gallery.cues import Cue, cues_of, may_have_words
+from gallery.cues import cues_of, may_have_words
 from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import Certainty, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.subtitles import LANGUAGES
+from gallery.transcripts import Cue
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import METHODS, WEIGHING

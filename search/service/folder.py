@@ -19,13 +19,13 @@ import torch
 
 from commands.errors import describe, plain
 from gallery.columns import embeds_of, from_utf8, lists_of, presence_of, texts_of, to_utf8
-from gallery.cues import ClipWords, Cue, words_of_file
+from gallery.cues import ClipWords, words_of_file
 from gallery.filters import Allowed, ClipFacts, Filter
 from gallery.gallery import Gallery, folder_of_all
 from gallery.hits import Hit, Hits
 from gallery.stills import Stills
 from gallery.storage import MANIFEST, Shard, damaged_shards
-from gallery.transcripts import Transcripts
+from gallery.transcripts import Cue, Transcripts
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.scores_scalar import find_method
 

@@ -12,9 +12,10 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from gallery.cues import Cue, within
+from gallery.cues import within
 from gallery.decoding import Stop
 from gallery.subtitles import MEDIA_FILES
+from gallery.transcripts import Cue
 from gallery.words import places_of, split_query
 
 from .archive import Archive

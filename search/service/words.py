@@ -4,7 +4,7 @@ import html
 from collections import Counter
 from collections.abc import Sequence
 
-from gallery.cues import Cue
+from gallery.transcripts import Cue
 from gallery.words import folded, places_of, split_query
 
 _LEAST = 3  # letters that two forms of a word begin with alike

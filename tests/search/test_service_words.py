@@ -7,10 +7,9 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from gallery.cues import Cue, read_cues, within
+from gallery.cues import read_cues, within
 from gallery.gallery import GalleryWriter, MediaFile
-from gallery.transcripts import Cue as Heard
-from gallery.transcripts import Transcripts, write_transcript
+from gallery.transcripts import Cue, Transcripts, write_transcript
 from gallery.windows import clip_id_of
 from search.service.words import as_vtt, best_cues
 from tests.search.serving import make_app, vectors_of, write_gallery
@@ -66,7 +65,7 @@ def client(tmp_path):
         writer.commit()
     transcripts = Transcripts(tmp_path / "gallery")
     transcripts.folder.mkdir()
-    write_transcript(transcripts.path_of("0" * 64), [Heard(1.0, 2.0, "a bell rings")], "a model", "en")
+    write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "a bell rings")], "a model", "en")
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         client.folder = tmp_path
         yield client
