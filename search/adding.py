@@ -8,6 +8,7 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from commands.errors import say
 from gallery.decoding import sandboxed
 from gallery.embedding import batches_ahead, embed_batches, in_batches
 from gallery.gallery import GalleryWriter
@@ -69,6 +70,7 @@ def add_modality(
     embedded = embed_batches(model, processor, reader, num_workers, batches, batches_ahead(batch_size, num_workers))
     found: list[tuple[str, torch.Tensor]] = []
     told: dict[str, str | None] = {}
+    failed: dict[str, str] = {}
     bar = tqdm(total=len(gallery), unit="clip", desc=name, disable=not progress)
     with closing(embedded) as embedded, bar:
         first = 0
@@ -77,10 +79,15 @@ def add_modality(
             names = [rows[first + place] for place in batch.embeddable]
             found += zip(names, embeds, strict=True)
             # A file that has changed since is read again, whole, by the next run.
+            for note in batch.notes:
+                if note.unheard or note.is_lost:
+                    failed[note.file.path] = note.unheard or note.reason
             notes = (note.file for note in batch.notes)
             told |= {note.path: note.texts for note in notes if note.sha256 == files[note.path].sha256}
             first += len(batch.notes)
             bar.update(len(batch.notes))
+    for path, reason in failed.items():
+        say(f"{path} has no {name}: {reason}")
     vectors = torch.stack([vector for _, vector in found]) if found else torch.zeros(0, gallery.dim or 0)
     writer.add_modality(name, [clip_id for clip_id, _ in found], vectors)
     # Not before: of words that are noted nobody asks again whether they are embedded.

@@ -159,13 +159,14 @@ class Reader:
         found = Found(media, reason=media.reason, is_lost=is_lost)
         if found.reason is not None:
             return found, None
-        words = job.subtitle
+        transcripts = self._transcripts(job, file)
+        found.unheard, words = file.unheard, job.subtitle
         if words is None:
-            words, found.unheard = self._transcripts(path, file).get("subtitle"), file.unheard
+            words = transcripts.get("subtitle")
             found.is_transcribed = words is not None
-            if found.unheard is not None and self.on_error == "raise":
-                found.reason = found.unheard
-                return found, None
+        if found.unheard is not None and self.on_error == "raise":
+            found.reason = found.unheard
+            return found, None
         options = {"window": job.window, "subtitle": words}
         options = {name: value for name, value in options.items() if value is not None}
 
@@ -174,7 +175,7 @@ class Reader:
 
         try:
             processor = showing(self.processor, keep)
-            options |= self._texts(job, file, found)
+            options |= self._texts(job, transcripts, found)
             clip = processor.read_clip(path, on_error=self.on_error, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
             if clip.is_empty:
@@ -193,7 +194,7 @@ class Reader:
             found.heard = self.processor.max_audio_seconds
         return found, clip
 
-    def _texts(self, job: Job, file: _File, found: Found) -> dict[str, dict[str, str]]:
+    def _texts(self, job: Job, transcripts: Mapping[str, str | None], found: Found) -> dict[str, dict[str, str]]:
         """What is known of a file in words, but what is spoken and shown in it, as an option of reading; it is noted,
         too. What a list says counts more than its own tags, and these more than what was known before."""
         names = [name for name in self.processor.modalities if kind_of(name) == "text" and name != "subtitle"]
@@ -205,7 +206,7 @@ class Reader:
         others = {name: text for name, text in job.before.items() if name not in names}
         words = others | texts
         found.file = replace(found.file, texts=json.dumps(words, ensure_ascii=False) if words else None)
-        if SCREEN in names and SCREEN not in texts and (read := self._transcripts(job.path, file).get(SCREEN)):
+        if SCREEN in names and SCREEN not in texts and (read := transcripts.get(SCREEN)):
             texts[SCREEN] = self.processor.reader.read_subtitle(read, job.window)
         return {"texts": texts}
 
@@ -236,15 +237,17 @@ class Reader:
                     file.seconds = self.processor.reader.read_duration(job.path)
             return file.seconds
 
-    def _transcripts(self, path: str, file: _File) -> dict[str, str | None]:
-        """The transcripts of a file by modality, as far as it has them; why one could not be made is noted of it."""
+    def _transcripts(self, job: Job, file: _File) -> dict[str, str | None]:
+        """The transcripts of a file by modality, as far as it has them and no list says what they would; why one could
+        not be made is noted of it."""
         with file.lock:
             if not file.is_listened:
                 file.is_listened = True
                 makers = {"subtitle": self.speech, SCREEN: self.screen}
-                for name in (name for name in makers if name in self.processor.modalities):
+                wanted = [name for name in makers if name in self.processor.modalities and name not in job.texts]
+                for name in wanted:
                     try:
-                        found = makers[name].of(path, file.looked[0].sha256, self.processor.reader)
+                        found = makers[name].of(job.path, file.looked[0].sha256, self.processor.reader)
                         file.transcripts[name] = found
                     except (SpeechError, ScreenError) as error:
                         file.unheard = str(error)

