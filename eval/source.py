@@ -16,7 +16,7 @@ from eval.benchmarks import Split, configure_processor, describe_benchmark, load
 from eval.benchmarks.rows import num_trained_on, query_kinds
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, embed_fused_dataset
-from eval.embedding.embeddings import Embeddings, load_embeddings
+from eval.embedding.embeddings import FUSED, Embeddings, load_embeddings
 from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import check_methods
 from eval.protocol.missing import ladder_masks, rate_masks
@@ -146,13 +146,15 @@ class Source:
             **query_kinds(split.dataset, split.task),
         )
 
-    def add_fused(self, embeddings: Embeddings) -> None:
-        """Embed what the model itself fuses of all that each mask of the protocol leaves of a clip."""
-        ids, mask, split = embeddings.clip_ids, embeddings.modality_mask, self.split
+    def add_fused(self, embeddings: Embeddings) -> Embeddings:
+        """Embed what the model itself fuses of all that each mask of the protocol leaves of a clip; of an encoder that
+        does not embed it as a modality, it is added as a term of weight 0."""
+        ids, mask, split = embeddings.clip_ids, embeddings.modality_mask[:, embeddings.parts], self.split
         masks = rate_masks(ids, mask, self.config.rates, self.config.mask_seed) + ladder_masks(mask)
         embeddings.fused_embeds = embed_fused_dataset(
             self.model, self.processor, split.dataset, embeddings, masks, task=split.task, **self.config.reading()
         )
+        return embeddings if FUSED in embeddings.modalities else embeddings.with_fused()
 
     def _two_stage(self, split: Split, embeddings: Embeddings, score: Mapping[str, Any], **options: Any) -> TwoStage:
         config = self.config
@@ -220,7 +222,7 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
     if gallery is not None or path is None:
         embeddings.save(Path(config.output) / "embeddings")
     if config.fused:
-        source.add_fused(embeddings)
+        embeddings = source.add_fused(embeddings)
     return embeddings, source
 
 

@@ -27,6 +27,16 @@ def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
 
 
+def recalibrated(options: Mapping[str, Any], before: Sequence[str], after: Sequence[str]) -> dict[str, Any]:
+    """Return how clips are scored once they have other modalities: a new one is not calibrated."""
+    changed = {}
+    for name, neutral in CALIBRATION.items():
+        if options.get(name) is not None:
+            known = dict(zip(before, options[name], strict=True))
+            changed[name] = [known.get(modality, neutral) for modality in after]
+    return {**options, **changed}
+
+
 def modalities_told(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """The modalities of clips as the metadata name them, by default the paper's."""
     return tuple(metadata.get(MODALITIES) or PAPER_MODALITIES)
@@ -133,5 +143,6 @@ __all__ = [
     "calibration_of",
     "check_metadata",
     "modalities_told",
+    "recalibrated",
     "score_options_of",
 ]

@@ -54,6 +54,7 @@ from gallery.described import (
     NoClipError,
     calibration_of,
     modalities_told,
+    recalibrated,
     score_options_of,
 )
 from gallery.exact.codes import are_codes_of
@@ -67,7 +68,6 @@ from gallery.storage import verify as verify_files
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from gallery.writing import Writer
-from modeling_scalar.scores_scalar import CALIBRATION
 
 if TYPE_CHECKING:
     from gallery.cues import ClipWords
@@ -668,12 +668,7 @@ class GalleryWriter(Writer):
 
     def _replace_clips(self, tables: Sequence[pa.Table], modalities: Sequence[str]) -> None:
         """Commit the same clips with other modalities; a new one is not calibrated."""
-        before = self.modalities
-        options = dict(self.metadata.get("score_options") or {})
-        for option, neutral in CALIBRATION.items():
-            if options.get(option) is not None:
-                known = dict(zip(before, options[option], strict=True))
-                options[option] = [known.get(name, neutral) for name in modalities]
+        options = recalibrated(self.metadata.get("score_options") or {}, self.modalities, modalities)
         self.metadata |= {MODALITIES: list(modalities)} | ({"score_options": options} if options else {})
         if tables:
             self.clear("clips")

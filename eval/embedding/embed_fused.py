@@ -27,11 +27,6 @@ def check_fuses(model: PreTrainedModel) -> None:
             "Fused vectors are those of a joint encoder that takes several modalities at once and has no trained "
             "heads, which this model is not. Leave `--fused` away."
         )
-    if FUSED in model.config.modalities:
-        raise ValueError(
-            f"This model embeds what it fuses as a modality of its own, {FUSED!r}, which is measured as others are. "
-            "Leave `--fused` away."
-        )
 
 
 def needed_mixes(masks: Iterable[torch.Tensor]) -> list[list[Mix]]:
@@ -56,12 +51,14 @@ def embed_fused_dataset(
     Embed what masks leave of the clips of a data set, each set of modalities of a clip into one vector.
 
     Every file is read once more, and the model computes once for each set of two and more modalities of a clip that
-    occurs. What is left of a single modality has its vector already.
+    occurs. What is left of a single modality has its vector already, and so has all of a clip where [`FUSED`] is one
+    of its modalities.
 
     Args:
         model ([`~modeling_scalar.JointEncoderModel`]), processor, dataset: of which the embeddings were made.
         embeddings ([`Embeddings`]): of the same clips.
-        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, M)`): what may be read of each clip.
+        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, parts)`): what may be read of each clip, of all
+            modalities but [`FUSED`].
         batch_size (`int`): sets of modalities per forward pass.
         on_error, progress, num_workers, task: as in [`~eval.embedding.embed_dataset.embed_dataset`].
 
@@ -80,7 +77,10 @@ def embed_fused_dataset(
             f"{len(missing)} clips of the embeddings are not in the benchmark, such as {missing[0]!r}: what the model "
             "fuses is read from their files. Give the benchmark that was embedded."
         )
-    left = needed_mixes(mask & embeddings.modality_mask for mask in masks)
+    whole = embeddings.modality_mask[:, embeddings.parts]
+    left = needed_mixes(mask & whole for mask in masks)
+    if FUSED in embeddings.modalities:
+        left = [[mix for mix in mixes if list(mix) != own] for mixes, own in zip(left, whole.tolist(), strict=True)]
     clips = [row for row, mixes in enumerate(left) if mixes]
 
     def read(row: int) -> tuple[int, tuple[int, Clip]]:
@@ -90,9 +90,14 @@ def embed_fused_dataset(
         by_row = dict(clips)
         keys = [(row, mix) for row in by_row for mix in left[row]]
         return [
-            (part, processor.fuse([by_row[row] for row, _ in part], torch.tensor([mix for _, mix in part])))
+            (part, processor.fuse([by_row[row] for row, _ in part], whole_masks([mix for _, mix in part])))
             for part in in_batches(keys, batch_size)
         ]
+
+    def whole_masks(mixes: list[Mix]) -> torch.Tensor:
+        masks = torch.ones(len(mixes), len(processor.modalities), dtype=torch.bool)
+        masks[:, [index for index, name in enumerate(processor.modalities) if name != FUSED]] = torch.tensor(mixes)
+        return masks
 
     fused = {}
     with tqdm(total=len(clips), desc="fused", unit="clip", disable=not progress) as bar:

@@ -31,7 +31,7 @@ from gallery.columns import (
     texts_of,
     to_utf8,
 )
-from gallery.described import MODALITIES, modalities_told
+from gallery.described import MODALITIES, modalities_told, recalibrated, score_options_of
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import gallery_manifest
 from gallery.storage import TABLES
@@ -69,8 +69,8 @@ class Embeddings:
         concat_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`, *optional*): what the concatenation heads give
             for each clip, in the order of `CONCATENATIONS`; zero where the clip lacks a modality of the head. Only
             some checkpoints have these heads, and only clips with the paper's modalities.
-        fused_embeds (`dict`, *optional*): of joint encoders that fuse: what they make of all that a mix of modalities
-            leaves of a clip, by the row of the clip and the mix, M bools. In memory alone: not saved.
+        fused_embeds (`dict`, *optional*): what a joint encoder fuses of two and more modalities of a clip, by the row
+            of the clip and the mix, a bool for each of `parts`. In memory alone: not saved.
         problems (`list[str]`): what could not be read and counts as absent, each with the identifier of its clip.
         metadata (`dict`): where the embeddings come from; anything JSON can hold.
         modalities (`tuple[str, ...]`): what the M vectors of a clip are called; by default the paper's three.
@@ -142,6 +142,59 @@ class Embeddings:
         if empty:
             raise ValueError(f"Every clip needs at least one modality; these have none: {listed(empty)}.")
 
+    @property
+    def parts(self) -> list[int]:
+        """The indices of the modalities that can be hidden by themselves: all but [`FUSED`], which is made of them."""
+        return [index for index, name in enumerate(self.modalities) if name != FUSED]
+
+    def with_fused(self) -> "Embeddings":
+        """Return the same with what `fused_embeds` has of each clip as a modality more, a term of weight 0: scores of
+        the others stay as they are."""
+        after = (*self.modalities, FUSED)
+        mixes = enumerate(map(tuple, self.modality_mask.tolist()))
+        vectors = torch.stack([self._fused(row, mix).float() for row, mix in mixes])
+        options = recalibrated(score_options_of(self.metadata), self.modalities, after)
+        options["modality_term"] = [*(options.get("modality_term") or [None] * len(after))[:-1], 0.0]
+        return replace(
+            self,
+            modality_embeds=torch.cat([self.modality_embeds, vectors[:, None].to(self.modality_embeds.dtype)], dim=1),
+            modality_mask=torch.cat([self.modality_mask, torch.ones(len(vectors), 1, dtype=torch.bool)], dim=1),
+            concat_embeds=None,
+            metadata=self.metadata | {"score_options": options},
+            modalities=after,
+        )
+
+    def _fused(self, row: int, mix: tuple[bool, ...]) -> torch.Tensor | None:
+        """What the encoder makes of this mix of parts of a clip, of a single one its own vector; `None` if that is not
+        known."""
+        if sum(mix) == 1:
+            return self.modality_embeds[row, self.parts[mix.index(True)]]
+        if FUSED in self.modalities and list(mix) == self.modality_mask[row, self.parts].tolist():
+            return self.modality_embeds[row, self.modalities.index(FUSED)]
+        return (self.fused_embeds or {}).get((row, mix))
+
+    def shown(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        Show what a mask leaves of each clip.
+
+        Args:
+            mask (`torch.BoolTensor` of shape `(clips, len(parts))`): what is left.
+
+        Returns:
+            The mask `(clips, M)`; and, where a modality is [`FUSED`], its vectors `(clips, dim)`, of what is left.
+            Where it is not known what the encoder makes of that, it is absent: nothing hidden is shown in it.
+        """
+        if FUSED not in self.modalities:
+            return mask, None
+        index, shown = self.modalities.index(FUSED), self.modality_mask.clone()
+        vectors = self.modality_embeds[:, index].clone()
+        shown[:, self.parts] = mask
+        for row in (mask != self.modality_mask[:, self.parts]).any(1).nonzero().flatten().tolist():
+            fused = self._fused(row, tuple(mask[row].tolist())) if shown[row, index] else None
+            shown[row, index] = fused is not None
+            vectors[row] = 0 if fused is None else fused
+        return shown, vectors
+
     def check_finite(self) -> None:
         """Raise a ValueError that names the captions and clips with a NaN or infinity where it counts."""
         clips = (~self.modality_embeds.isfinite().all(dim=-1) & self.modality_mask).any(dim=1)
@@ -179,7 +232,7 @@ class Embeddings:
 
     def manifest(self) -> dict[str, Any]:
         """Return what identifies the gallery: [`~gallery.provenance.gallery_manifest`]."""
-        return gallery_manifest(self.clip_ids, self.modality_mask)
+        return gallery_manifest(self.clip_ids, self.modality_mask[:, self.parts])
 
     def kinds(self) -> list[str | None]:
         """

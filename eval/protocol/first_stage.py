@@ -26,6 +26,7 @@ from modeling_scalar.scores_scalar import (
     METHODS,
     PAPER_MODALITIES,
     Method,
+    ScoreOptions,
     find_method,
 )
 
@@ -40,7 +41,10 @@ _CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 def _known(modalities: Sequence[str]) -> dict[str, Method]:
     """The scores of clips that have these modalities, in the order of tables; single modalities stand together."""
-    names = (part for name in METHODS for part in (modalities if name in PAPER_MODALITIES else (name,)))
+    first, *others = METHODS
+    parts = [name for name in modalities if name != FUSED]
+    names = (part for name in others for part in (parts if name in PAPER_MODALITIES else (name,)))
+    names = (first, *[FUSED] * (FUSED in modalities), *names)
     methods = {name: find_method(name, None if name in METHODS else modalities) for name in names}
     return {
         name: method for name, method in methods.items() if {*method.needs, *(method.reads or ())} <= {*modalities}
@@ -50,14 +54,13 @@ def _known(modalities: Sequence[str]) -> dict[str, Method]:
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
     """Return the scores for which these embeddings have what is needed: some need certain modalities, `concat_head`
     its heads, and only some take texts with a vector for each modality; after the first of them, what the encoder
-    fuses. That is no registered score, for it is not a function of the modalities' vectors."""
+    fuses."""
     has_heads, has_one_text = embeddings.concat_embeds is not None, embeddings.text_embeds.ndim == 2
-    names = [
+    return tuple(
         name
         for name, method in _known(embeddings.modalities).items()
         if (has_heads or not method.uses_concat_heads) and (has_one_text or method.takes_text_per_modality)
-    ]
-    return tuple(names if embeddings.fused_embeds is None else [names[0], FUSED, *names[1:]])
+    )
 
 
 def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODALITIES) -> None:
@@ -75,34 +78,23 @@ def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODA
         find_method(method, modalities)
 
 
-def _is_fused(embeddings: Embeddings, method: str) -> bool:
-    return method == FUSED and embeddings.fused_embeds is not None
+def masks_of(
+    embeddings: Embeddings, rates: Sequence[float], mask_seed: int
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return what is shown of each clip, `(clips, M)`, at each masking rate, and with each set of the ladder."""
+    parts = embeddings.modality_mask[:, embeddings.parts]
+    of_parts = rate_masks(embeddings.clip_ids, parts, rates, mask_seed), ladder_masks(parts)
+    return tuple([embeddings.shown(mask)[0] for mask in masks] for masks in of_parts)
 
 
 def _scorable(embeddings: Embeddings, modality_mask: torch.Tensor, method: str) -> torch.Tensor:
-    if _is_fused(embeddings, method):
-        return modality_mask.any(dim=1)
     return find_method(method, embeddings.modalities).covers(modality_mask, embeddings.modalities)
 
 
-def _fused_scores(embeddings: Embeddings, queries: slice, clips: slice, mask: torch.Tensor) -> torch.Tensor:
-    """Cosines (queries, clips) with what the encoder fuses of what is left of each clip; -inf of nothing."""
-    shown, mask = embeddings.modality_embeds[clips].float(), mask[clips]
-    start = clips.start or 0
-    # Of a single modality it is that one's vector.
-    vectors = [
-        embeddings.fused_embeds[start + row, tuple(mix)]
-        if sum(mix) > 1
-        else shown[row, mix.index(True) if any(mix) else 0]
-        for row, mix in enumerate(mask.tolist())
-    ]
-    scores = embeddings.text_embeds[queries].float() @ torch.stack(vectors).float().T
-    return scores.masked_fill(~mask.any(dim=1), -torch.inf)
-
-
 def pathways(modalities: Sequence[str] = PAPER_MODALITIES) -> tuple[str, ...]:
-    """Return the methods that read a single modality; joint scores are compared with the best of them."""
-    return tuple(name for name, method in _known(modalities).items() if method.is_pathway)
+    """Return the methods that read a single modality; joint scores are compared with the best of them. What an encoder
+    fuses is none."""
+    return tuple(name for name, method in _known(modalities).items() if method.is_pathway and name != FUSED)
 
 
 def _blocks(
@@ -149,7 +141,8 @@ def rank_pairs(
     Args:
         embeddings ([`Embeddings`]): queries, clips and which query describes which clip.
         masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, M)`): the most that may be read of each clip. A
-            clip with nothing left cannot be scored by any method and ranks last.
+            clip with nothing left cannot be scored by any method and ranks last. What an encoder fuses is that of what
+            is left, see [`Embeddings.shown`].
         methods (`Sequence[str]`): keys of `METHODS`, and modalities of the clips.
         directions (`Sequence[str]`): `"text_to_video"` ranks clips for each query, `"video_to_text"` queries for each
             clip that a query describes.
@@ -165,7 +158,7 @@ def rank_pairs(
         ValueError: a method is unknown or lacks what it needs, or an embedding that counts is not finite.
     """
     embeddings.check_finite()
-    check_methods([name for name in methods if not _is_fused(embeddings, name)], embeddings.modalities)
+    check_methods(methods, embeddings.modalities)
     if max_pairs < 1:
         raise ValueError(f"`max_pairs` must be at least 1, got {max_pairs}.")
     pairs, size = embeddings.pairs, (len(embeddings.query_ids), len(embeddings.clip_ids))
@@ -175,6 +168,7 @@ def rank_pairs(
         key: {method: {name: torch.empty(len(pairs), dtype=torch.long) for name in directions} for method in methods}
         for key in distinct
     }
+    shown_by = {key: embeddings.shown(mask[:, embeddings.parts]) for key, mask in distinct.items()}
     blocks = list(_blocks(*size, directions, max_pairs))
     total = len(methods) * len(distinct) * len(blocks)
     with tqdm(total=total, desc="scores", unit="matrix", disable=not progress) as bar:
@@ -193,15 +187,14 @@ def rank_pairs(
                 **score_options,
             )
             for key, mask in distinct.items():
-                shown = every.masked(mask[clips])
+                left, fused = shown_by[key]
+                replaced = {} if fused is None else {embeddings.modalities.index(FUSED): fused[clips]}
+                shown = every.masked((mask & left)[clips], replaced)
                 for method in methods:
-                    is_fused, scores = _is_fused(embeddings, method), None
-                    is_directed = not is_fused and find_method(method, embeddings.modalities).directed
+                    scores, is_directed = None, find_method(method, embeddings.modalities).directed
                     for direction in block_directions:
                         if is_directed:
                             scores = shown.with_options(direction=direction).scores(method)
-                        elif scores is None and is_fused:
-                            scores = _fused_scores(embeddings, queries, clips, mask)
                         elif scores is None:
                             scores = shown.scores(method)
                         ranks[key][method][direction][here] = _ranks(scores, block_pairs, direction)
@@ -222,7 +215,7 @@ def relevant_weights(
         score_options: of [`~modeling_scalar.scores_scalar.retrieval_scores`]; those that weights depend on count.
 
     Returns:
-        `torch.FloatTensor` of shape `(pairs, M)`: sums to 1, 0 where absent.
+        `torch.FloatTensor` of shape `(pairs, M)`: sums to 1, 0 where absent and of terms.
     """
     calibration = {name: value for name, value in score_options.items() if name in CALIBRATION}
     return torch.cat(
@@ -237,6 +230,16 @@ def relevant_weights(
             for queries, clips in (chunk.unbind(1) for chunk in embeddings.pairs.split(_CHUNK))
         ]
     )
+
+
+def _weighed(
+    embeddings: Embeddings, modality_mask: torch.Tensor, score_options: Mapping[str, Any]
+) -> tuple[torch.Tensor, list[str]]:
+    """The weights of [`relevant_weights`] of those modalities that are weighed, and their names."""
+    terms = ScoreOptions(modality_term=score_options.get("modality_term"))
+    weighed = terms.aggregated(embeddings.modalities)
+    weights = relevant_weights(embeddings, modality_mask, **score_options)
+    return weights[:, weighed], [embeddings.modalities[index] for index in weighed]
 
 
 def _metrics(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, float]:
@@ -256,7 +259,7 @@ def _rate_entry(
     score_options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What was measured at one masking rate, as result files hold it."""
-    names, singles = embeddings.modalities, pathways(embeddings.modalities)
+    singles = pathways(embeddings.modalities)
     methods = {
         method: _metrics(by_direction, embeddings.pairs)
         | {"num_unscorable_clips": (~_scorable(embeddings, modality_mask, method)).sum().item()}
@@ -264,12 +267,12 @@ def _rate_entry(
     }
     recalls = {method: entry["text_to_video_recall_at_1"] for method, entry in methods.items()}
     best = max(singles, key=recalls.__getitem__)
-    weights = relevant_weights(embeddings, modality_mask, **score_options)
+    weights, names = _weighed(embeddings, modality_mask, score_options)
     decided = weights.argmax(1).bincount(minlength=len(names))
     return {
         "rate": float(rate),
         "num_masked_clips": (modality_mask != embeddings.modality_mask).any(dim=1).sum().item(),
-        "presence": dict(zip(names, modality_mask.sum(dim=0).tolist(), strict=True)),
+        "presence": dict(zip(embeddings.modalities, modality_mask.sum(dim=0).tolist(), strict=True)),
         "methods": methods,
         "best_pathway": {"method": best, "text_to_video_recall_at_1": recalls[best]},
         "aggregation_gain": {name: recall - recalls[best] for name, recall in recalls.items() if name not in singles},
@@ -339,7 +342,7 @@ def evaluate_embeddings(
     """
     methods = measurable_methods(embeddings) if methods is None else methods
     methods = tuple(dict.fromkeys((*methods, *pathways(embeddings.modalities))))
-    masks = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
+    masks, _ = masks_of(embeddings, rates, mask_seed)
     ranks = rank_pairs(embeddings, masks, methods, max_pairs=max_pairs, progress=progress, **score_options)
     return _at_rates(embeddings, rates, mask_seed, masks, ranks, score_options)
 
@@ -373,15 +376,15 @@ def measure_first_stage(
         ValueError: as in [`evaluate_embeddings`].
     """
     methods = measurable_methods(embeddings) if methods is None else methods
-    fused = () if embeddings.fused_embeds is None else (FUSED,)
+    fused = (FUSED,) if FUSED in embeddings.modalities else ()
     singles = pathways(embeddings.modalities)
     methods = tuple(dict.fromkeys((method, *fused, *methods, *singles)))
-    at_rates = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
-    steps = ladder_masks(embeddings.modality_mask)
+    at_rates, steps = masks_of(embeddings, rates, mask_seed)
     ranks = rank_pairs(embeddings, [*at_rates, *steps], methods, progress=progress, **score_options)
     ranks, of_steps = ranks[: len(at_rates)], ranks[len(at_rates) :]
     measured = _at_rates(embeddings, rates, mask_seed, at_rates, ranks, score_options)
-    is_joint, sets = any(name not in singles for name in methods), ladder(embeddings.modalities)
+    is_joint = any(name not in singles for name in methods)
+    sets = ladder([embeddings.modalities[index] for index in embeddings.parts])
     measured["ladder"] = [
         _ladder_entry(embeddings, *step) for step in zip(sets, steps, of_steps, strict=True) if is_joint
     ]
@@ -430,13 +433,14 @@ def queries_of(embeddings: Embeddings, ranks: Ranks, **score_options: Any) -> di
     first = torch.full((len(embeddings.query_ids),), len(queries)).scatter_reduce_(
         0, queries, torch.arange(len(queries)), "amin"
     )
-    weights = relevant_weights(embeddings, embeddings.modality_mask, **score_options)[first]
+    weights, names = _weighed(embeddings, embeddings.modality_mask, score_options)
+    weights = weights[first]
     return {
         "query_id": embeddings.query_ids,
         "caption": embeddings.captions,
         "clip_id": [embeddings.clip_ids[row] for row in embeddings.pairs[first, 1].tolist()],
-        **{f"weight_{name}": column.tolist() for name, column in zip(embeddings.modalities, weights.T, strict=True)},
-        "decided": [embeddings.modalities[index] for index in weights.argmax(1).tolist()],
+        **{f"weight_{name}": column.tolist() for name, column in zip(names, weights.T, strict=True)},
+        "decided": [names[index] for index in weights.argmax(1).tolist()],
         **{
             f"rank_{method}": first_ranks(by_direction["text_to_video"], queries).tolist()
             for method, by_direction in ranks.items()

@@ -18,6 +18,7 @@ from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import measure_first_stage
 from eval.protocol.missing import ladder_masks, mask_modalities, rate_masks
 from eval.run import RunConfig, run
+from gallery.described import score_options_of
 from modeling_scalar import ScalarModel, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.modeling_joint_scalar import JointEncoderModel
@@ -168,7 +169,9 @@ def test_the_fused_method_can_be_named_where_it_is_measured():
     embeddings = Embeddings(vectors[:, 0], vectors[:, 1:], torch.ones(4, 3).bool(), pairs, names, names, names)
     mixes = [mix for mix in product((False, True), repeat=3) if sum(mix) > 1]
     embeddings.fused_embeds = {(row, mix): vectors[row, 0] for row in range(4) for mix in mixes}
-    measured, _ = measure_first_stage(embeddings, methods=config.methods, rates=config.rates)
+    embeddings = embeddings.with_fused()
+    score = score_options_of(embeddings.metadata)
+    measured, _ = measure_first_stage(embeddings, methods=config.methods, rates=config.rates, **score)
     methods = measured["rates"][0]["methods"]
     assert list(methods)[:2] == ["scalar", "fused"] and "gram" not in methods
     assert methods["fused"]["text_to_video_recall_at_1"] == 100
