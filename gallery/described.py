@@ -1,5 +1,6 @@
 """What embedded clips say of themselves, wherever they lie: which model made them, and how they are scored."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,11 @@ from modeling_scalar.scores_scalar import CALIBRATION, PAPER_MODALITIES, check_c
 
 MODALITIES = "modalities"
 """The entry of the metadata that names the modalities of clips, in their order; without it they are the paper's."""
+
+LEAST_SCORE = "least_score"
+"""The entry of the metadata that tells what the best hit of a query must score to match well: the `score`, the number
+of clips and the modalities that it was fitted to, and the score options; see `eval.protocol.least_score`."""
+_LEAST_SCORE = {"score": float, "num_clips": int, "modalities": list, "score_options": dict}
 
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
 
@@ -25,6 +31,11 @@ def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     told = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
     options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in told.items() if v is not None}
     return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
+
+
+def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return [`score_options_of`] as JSON has it: how scores are computed that something is fitted to."""
+    return {name: str(value) if value == math.inf else value for name, value in score_options_of(metadata).items()}
 
 
 def modalities_told(metadata: Mapping[str, Any]) -> tuple[str, ...]:
@@ -46,6 +57,17 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         check_calibration(modalities=modalities, **calibration_of(metadata))
     except ValueError as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
+    told = metadata.get(LEAST_SCORE)
+    if told is None:
+        return
+    if not (
+        isinstance(told, dict)
+        and all(type(told.get(name)) is kind for name, kind in _LEAST_SCORE.items())
+        and math.isfinite(told["score"])
+    ):
+        raise ValueError(
+            f"`{LEAST_SCORE}` in the metadata of {where} must have {', '.join(_LEAST_SCORE)}, got {told!r:.80}."
+        )
 
 
 class NoClipError(ValueError):
@@ -97,6 +119,13 @@ class Described:
         """The scale and the offset of each modality's cosines, as far as there are any; see `retrieval_scores`."""
         return calibration_of(self.metadata)
 
+    @property
+    def least_score(self) -> dict[str, Any] | None:
+        """What the best hit of a query must score to match well, see [`LEAST_SCORE`]; `None` where that was not
+        fitted, or to scores that were computed otherwise."""
+        told = self.metadata.get(LEAST_SCORE)
+        return None if told is None or told["score_options"] != fitted_to(self.metadata) else told
+
     def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None:
         """
         Raise a ValueError if this gallery was made by another model.
@@ -119,11 +148,13 @@ class Described:
 
 
 __all__ = [
+    "LEAST_SCORE",
     "MODALITIES",
     "Described",
     "NoClipError",
     "calibration_of",
     "check_metadata",
+    "fitted_to",
     "modalities_told",
     "score_options_of",
 ]
