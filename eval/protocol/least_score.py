@@ -130,7 +130,7 @@ def fit_least_score(
             told[kind, is_held_out] = 100.0 * (scores[is_held_out] < score)
     answered, unanswered = (by_group(values, groups) for values in told)
     return LeastScore(
-        score=None if score == -math.inf else score,
+        score=None if score == -math.inf else float(np.float32(score)),  # as hits have it
         answered=float(answered.mean()),
         unanswered=float(unanswered.mean()),
         **paired_bootstrap(unanswered, answered, seed=seed),
