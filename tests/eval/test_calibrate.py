@@ -289,7 +289,9 @@ def test_of_windows_the_subtitles_are_those_shown_in_them_and_what_is_left_out_i
     )
     assert "2 of 6 clips with picture or sound have no subtitle that can be read" in caplog.text
     assert " parameters in bfloat16, " in caplog.text
-    assert json.loads((place / "out" / "calibration.json").read_text())["clips_without_subtitle"] == 2
+    report = json.loads((place / "out" / "calibration.json").read_text())
+    assert report["clips_without_subtitle"] == 2
+    assert report["least_score"]["modalities"] == ["video", "audio"] and report["least_score"]["num_clips"] == 6
     texts = _subtitles_of_files(Gallery.open("windows"), SandboxedReader())
     assert texts == dict(zip(windows, ["a dog", "rain", "bells", "a star", ""], strict=True))
 
