@@ -57,14 +57,9 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         check_calibration(modalities=modalities, **calibration_of(metadata))
     except ValueError as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
-    told = metadata.get(LEAST_SCORE)
-    if told is None:
-        return
-    if not (
-        isinstance(told, dict)
-        and all(type(told.get(name)) is kind for name, kind in _LEAST_SCORE.items())
-        and math.isfinite(told["score"])
-    ):
+    told = metadata.get(LEAST_SCORE, {})
+    kinds = {name: type(value) for name, value in told.items()} if isinstance(told, dict) else None
+    if LEAST_SCORE in metadata and (kinds != _LEAST_SCORE or not math.isfinite(told["score"])):
         raise ValueError(
             f"`{LEAST_SCORE}` in the metadata of {where} must have {', '.join(_LEAST_SCORE)}, got {told!r:.80}."
         )

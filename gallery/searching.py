@@ -141,19 +141,14 @@ def _learned(searcher: Searcher, method: str) -> dict[str, Any]:
 
 
 def _note_least_score(
-    searcher: Searcher,
-    found: Sequence[Hits],
-    query_temperature: float | None,
-    method: str | None,
-    modalities: Sequence[str] | None,
-    score_parameters: Mapping[str, Any],
+    searcher: Searcher, found: list[Hits], temperature: float | None, method: str, modalities: Any, parameters: Any
 ) -> None:
     """Note with hits of queries to all clips what the best one must score, where that was fitted to such searches."""
     told = searcher.least_score
-    if told is None or method != told["score_options"]["method"] or set(CALIBRATION) & set(score_parameters):
+    if told is None or method != told["score_options"]["method"] or set(CALIBRATION) & set(parameters):
         return
     seen = set(searcher.modalities if modalities is None else modalities)
-    if seen != set(told["modalities"]) or query_temperature not in (None, searcher.query_temperature):
+    if seen != set(told["modalities"]) or temperature not in (None, searcher.query_temperature):
         return
     for hits in found:
         hits.least_score = told["score"] if hits.num_clips >= _FEWEST * told["num_clips"] else None

@@ -129,14 +129,10 @@ def fit_least_score(
         for kind, scores in enumerate(found):
             told[kind, is_held_out] = 100.0 * (scores[is_held_out] < score)
     answered, unanswered = (by_group(values, groups) for values in told)
-    return LeastScore(
-        score=None if score == -math.inf else float(np.float32(score)),  # as hits have it
-        answered=float(answered.mean()),
-        unanswered=float(unanswered.mean()),
-        **paired_bootstrap(unanswered, answered, seed=seed),
-        num_clips=len(embeddings.clip_ids),
-        modalities=list(modalities),
-    )
+    score = None if score == -math.inf else float(np.float32(score))  # as hits have it
+    about = {"num_clips": len(embeddings.clip_ids), "modalities": list(modalities)}
+    interval = paired_bootstrap(unanswered, answered, seed=seed)
+    return LeastScore(score, float(answered.mean()), float(unanswered.mean()), **interval, **about)
 
 
 def format_least_score(found: LeastScore, is_kept: bool) -> list[str]:
