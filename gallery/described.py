@@ -20,7 +20,7 @@ _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would b
 
 
 def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the scale and the offset of each modality's cosines that metadata tell, as far as there are any."""
+    """Return how the cosines of each modality enter scores, as far as metadata tell; see `retrieval_scores`."""
     options = metadata.get("score_options") or {}
     return {name: options[name] for name in CALIBRATION if options.get(name) is not None}
 
@@ -111,7 +111,7 @@ class Described:
 
     @property
     def calibration(self) -> dict[str, list[float]]:
-        """The scale and the offset of each modality's cosines, as far as there are any; see `retrieval_scores`."""
+        """How the cosines of each modality enter scores, as far as that is told; see `retrieval_scores`."""
         return calibration_of(self.metadata)
 
     @property
@@ -120,6 +120,14 @@ class Described:
         fitted, or to scores that were computed otherwise."""
         told = self.metadata.get(LEAST_SCORE)
         return None if told is None or told["score_options"] != fitted_to(self.metadata) else told
+
+    def calibration_of(self, seen: Sequence[bool]) -> dict[str, list[float]]:
+        """The same where some modalities `(M,)` alone are looked at: a centroid is of terms, too, if they are all."""
+        found = self.calibration
+        terms = found.get("modality_term", ())
+        if terms and None not in [term for term, is_seen in zip(terms, seen, strict=True) if is_seen]:
+            del found["modality_term"]
+        return found
 
     def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None:
         """

@@ -667,10 +667,10 @@ class GalleryWriter(Writer):
         return [part.kept() for part in self._old("clips")]
 
     def _replace_clips(self, tables: Sequence[pa.Table], modalities: Sequence[str]) -> None:
-        """Commit the same clips with other modalities; the scale and the offset of a new one are neutral."""
+        """Commit the same clips with other modalities; a new one is not calibrated."""
         before = self.modalities
         options = dict(self.metadata.get("score_options") or {})
-        for option, neutral in zip(CALIBRATION, (1.0, 0.0), strict=True):
+        for option, neutral in CALIBRATION.items():
             if options.get(option) is not None:
                 known = dict(zip(before, options[option], strict=True))
                 options[option] = [known.get(name, neutral) for name in modalities]

@@ -343,9 +343,9 @@ class FolderSearcher(Described):
         """Find the k best clips of each vector: what [`search`] does once queries are embedded."""
         text_embeds = check_vectors(text_embeds, k, self.gallery.dim, len(self.modalities))
         temperature = self.query_temperature if query_temperature is None else query_temperature
-        options = {"query_temperature": temperature} | self.calibration | score_parameters
-        weighing = {name: options[name] for name in WEIGHING if name in options}
         seen, results = seen_of(modalities, self.modalities), []
+        options = {"query_temperature": temperature} | self.calibration_of(seen) | score_parameters
+        weighing = {name: options[name] for name in WEIGHING if name in options}
         among = self.allowed(allowed)
         blocks = self._limited(self._blocks_of(seen), None if among is None else among.mask)
         about = (None, None) if among is None else (among.num_clips, among.unknown)

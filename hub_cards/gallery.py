@@ -263,7 +263,9 @@ def _origin(gallery: Gallery, facts: dict[str, Any], query_dtype: str) -> list[t
         "how it scores": (metadata.get("score_options") or {}).get("method"),
         "query temperature": metadata.get("query_temperature"),
         **{
-            f"{name.removeprefix('modality_')} of the cosines of {modalities}": ", ".join(map(str, values))
+            f"{name.removeprefix('modality_')} of the cosines of {modalities}": ", ".join(
+                "none" if value is None else str(value) for value in values
+            )
             for name, values in gallery.calibration.items()
         },
         "SHA-256 of the gallery": facts["gallery_sha256"],
@@ -322,6 +324,7 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         query_length, query_dtype = kind.list_size, {"halffloat": "float16"}.get(str(kind.value_type), "float32")
     media = [path for path in (folder / MEDIA).rglob("*") if path.is_file()]
     problems, left_out = _failures(gallery)
+    options = ScoreOptions(**gallery.calibration)
     return render(
         "gallery",
         data,
@@ -346,7 +349,8 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         query_length=query_length,
         has_text_vectors=query_length != gallery.dim,
         calibration=gallery.calibration,
-        is_calibrated=ScoreOptions(**gallery.calibration).is_calibrated,
+        is_calibrated=options.is_calibrated,
+        terms={gallery.modalities[index]: weight for index, weight in options.terms.items()},
         origin=_origin(gallery, facts, query_dtype),
         num_named=_NUM_NAMED,
         **facts,

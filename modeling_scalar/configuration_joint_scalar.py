@@ -74,7 +74,7 @@ class ScalarJointConfig(PreTrainedConfig):
         projection_dim (`int`): dimension D of the shared space: the encoder's, or fewer of its first components
             (Matryoshka), which only some encoders are trained for.
         aggregation (`str`), query_temperature (`float`), modality_scale, modality_offset (`list[float]`, *optional*),
-            has_logit_scale (`bool`): as in [`ScalarConfig`].
+            modality_term (`list[float | None]`, *optional*), has_logit_scale (`bool`): as in [`ScalarConfig`].
         has_heads (`bool`): hold a head for texts and one for each modality, which changes the encoder's vectors; not
             before it is trained.
         initializer_range (`float`): standard deviation of what is newly initialised.
@@ -92,6 +92,7 @@ class ScalarJointConfig(PreTrainedConfig):
     query_temperature: float | int = 0.1
     modality_scale: list[float | int] | tuple[float | int, ...] | None = None
     modality_offset: list[float | int] | tuple[float | int, ...] | None = None
+    modality_term: list[float | int | None] | tuple[float | int | None, ...] | None = None
     has_logit_scale: bool = False
     has_heads: bool = False
     initializer_range: float = 0.02

@@ -12,8 +12,8 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+from .scores_scalar import CALIBRATION, ScoreOptions, check_calibration
 from .scores_scalar import PAPER_MODALITIES as MODALITIES
-from .scores_scalar import ScoreOptions, check_calibration
 
 POOLINGS = ("cls", "mean", "pooler")
 
@@ -36,7 +36,7 @@ def in_package(name: str) -> ModuleType:
 def check_weighing(config: PreTrainedConfig) -> None:
     """Raise a ValueError unless the numbers that weigh modalities are in range, and there is one for each modality."""
     ScoreOptions(config.query_temperature)
-    check_calibration(config.modality_scale, config.modality_offset, config.modalities)
+    check_calibration(**{name: getattr(config, name) for name in CALIBRATION}, modalities=config.modalities)
 
 
 @strict
@@ -102,6 +102,8 @@ class ScalarConfig(PreTrainedConfig):
         modality_scale, modality_offset (`list[float]`, *optional*): for each modality a factor, positive, and an
             addend of its cosines, which make those of different modalities comparable; see
             [`~scores_scalar.retrieval_scores`]. `None` leaves cosines as they are.
+        modality_term (`list[float | None]`, *optional*): a number, at least 0, takes a modality out of the centroid
+            and adds its cosine to the score with this weight.
         num_frame_embeddings, num_segment_embeddings (`int`): learned positions of frames and of audio segments among
             the condition tokens; other counts are interpolated (nearest).
         condition_on (`list[str]`): the modalities that the cross-encoder reads, in training and in the second stage.
@@ -143,6 +145,7 @@ class ScalarConfig(PreTrainedConfig):
     query_temperature: float | int = 0.1
     modality_scale: list[float | int] | tuple[float | int, ...] | None = None
     modality_offset: list[float | int] | tuple[float | int, ...] | None = None
+    modality_term: list[float | int | None] | tuple[float | int | None, ...] | None = None
     num_frame_embeddings: int = 2
     num_segment_embeddings: int = 1
     condition_on: list[str] | tuple[str, ...] = ("video", "audio")

@@ -23,7 +23,8 @@ def paired_weights(
         texts = pairs.text_embeds if text_embeds.ndim == 3 else pairs.text_embeds[:, None]
         # Products and sums: as matrix products these would be a batch of tiny ones.
         cosines = pairs.options.calibrated((pairs.clips.modality_embeds * texts).sum(-1), dim=-1)  # (P, M)
-        return softmax_weights(cosines, modality_mask, pairs.options.query_temperature, dim=-1)
+        mask = pairs.options.in_centroid(modality_mask)
+        return softmax_weights(cosines, mask, pairs.options.query_temperature, dim=-1) * mask
 
 
 def paired_centroids(

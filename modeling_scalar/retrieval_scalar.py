@@ -186,8 +186,8 @@ class ScalarRetrievalModel(PreTrainedModel):
                 own), modality_embeds (`(clips, M, dim)`), modality_mask (`(clips, M)`): as `forward` gives them.
             concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of [`get_concat_features`], for
                 the aggregation `"concat_head"`.
-            **weighing (`query_temperature`, `modality_scale`, `modality_offset`): in place of the configuration's.
-                Ones and zeros turn a calibration off.
+            **weighing (`query_temperature`, `modality_scale`, `modality_offset`, `modality_term`): in place of the
+                configuration's. Ones, zeros and a list of `None` turn a calibration off.
 
         Returns:
             `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.

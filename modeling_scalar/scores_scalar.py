@@ -15,7 +15,7 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -30,8 +30,8 @@ CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), PAPER_MODALITIES)
 DIRECTIONS = ("text_to_video", "video_to_text")
 """What is ranked: clips for each text, or texts for each clip."""
 
-CALIBRATION = ("modality_scale", "modality_offset")
-"""What makes cosines of different modalities comparable, as [`ScoreOptions`] and configurations call it."""
+CALIBRATION = {"modality_scale": 1.0, "modality_offset": 0.0, "modality_term": None}
+"""How the cosines of each modality enter scores, as [`ScoreOptions`] and configurations call it, and by default."""
 
 WEIGHING = ("query_temperature", *CALIBRATION)
 """What a query's weights depend on beside embeddings, by the names of keyword arguments."""
@@ -63,8 +63,9 @@ def kind_of(modality: str) -> str:
 def softmax_weights(
     cosines: torch.Tensor, modality_mask: torch.Tensor, query_temperature: float | torch.Tensor, dim: int
 ) -> torch.Tensor:
-    """Eq. 2 along the axis `dim`, of the shape of `cosines`: sums to 1, exactly 0 where the mask is False."""
-    absent = torch.where(modality_mask, 0.0, -math.inf)
+    """Eq. 2 along the axis `dim`, of the shape of `cosines`: sums to 1, exactly 0 where the mask is False. Of a clip
+    that has nothing all weights are equal, not NaN: those of a centroid of nothing."""
+    absent = torch.where(modality_mask | ~modality_mask.any(dim, keepdim=True), 0.0, -math.inf)
     return (cosines / query_temperature + absent).softmax(dim)
 
 
@@ -131,9 +132,14 @@ def exact_scores(
     vectors = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
     # Products and sums, not matrix products: these add in an order that depends on how many pairs there are.
     cosines = options.calibrated((vectors * texts).sum(-1), dim=1)
-    weights = softmax_weights(cosines, modality_mask, options.query_temperature, dim=1)
+    cosines = torch.where(modality_mask, cosines, 0)
+    mask = options.in_centroid(modality_mask)
+    weights = softmax_weights(cosines, mask, options.query_temperature, dim=1) * mask
     squared_norm = (weights[..., None] * vectors).sum(1).square().sum(-1)
-    return torch.where(modality_mask, weights * cosines, 0).sum(1) / squared_norm.sqrt().clamp(min=min_norm)
+    scores = (weights * cosines).sum(1) / squared_norm.sqrt().clamp(min=min_norm)
+    for index, weight in options.terms.items():
+        scores = scores + weight * cosines[:, index]
+    return scores
 
 
 # Numbers ------------------------------------------------------------------------------------------------------------
@@ -192,17 +198,22 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
 def check_calibration(
     modality_scale: Sequence[float] | torch.Tensor | None = None,
     modality_offset: Sequence[float] | torch.Tensor | None = None,
+    modality_term: Sequence[float | torch.Tensor | None] | None = None,
     modalities: Sequence[str] | int | None = None,
 ) -> None:
     """Raise a ValueError unless each is None or finite numbers, one for each of `modalities` (names, or how many) if
-    these are given, and scales are positive."""
+    these are given, and scales are positive. Terms are at least 0, or None, as one of them must be."""
     number = modalities if modalities is None or isinstance(modalities, int) else len(modalities)
     for name, given, kind, lowest in (
         ("modality_scale", modality_scale, "finite numbers above 0", _TINY),
         ("modality_offset", modality_offset, "finite numbers", -_LARGEST),
+        ("modality_term", modality_term, "numbers from 0 or None, which one of them is", 0),
     ):
         values = given.tolist() if isinstance(given, torch.Tensor) else given
         is_list = isinstance(values, list | tuple) and number in (None, len(values))
+        if is_list and name == "modality_term":  # of which one may be learned
+            is_list = None in values
+            values = [v.item() if isinstance(v, torch.Tensor) else v for v in values if v is not None]
         if given is None or (is_list and all(type(v) in (int, float) and lowest <= v <= _LARGEST for v in values)):
             continue
         count = "" if number is None else f"{number} "
@@ -223,6 +234,8 @@ class ScoreOptions:
         direction (`str`): what the ranks of `"rank_fusion"` are of, one of [`DIRECTIONS`].
         modality_scale, modality_offset (M `float` or `torch.Tensor`, *optional*): of the cosines of each modality;
             scales are positive. By default 1 and 0.
+        modality_term (M `float` or `None`, *optional*): a number, at least 0, takes a modality out of the centroid,
+            and adds its calibrated cosine to the score with this weight; see [`retrieval_scores`].
 
     Raises:
         ValueError: a number is out of its range, or the direction is unknown.
@@ -235,9 +248,10 @@ class ScoreOptions:
     direction: str = "text_to_video"
     modality_scale: Sequence[float] | torch.Tensor | None = None
     modality_offset: Sequence[float] | torch.Tensor | None = None
+    modality_term: Sequence[float | torch.Tensor | None] | None = None
 
     def __post_init__(self):
-        check_calibration(self.modality_scale, self.modality_offset)
+        check_calibration(self.modality_scale, self.modality_offset, self.modality_term)
         for name, is_right, expected in (
             ("query_temperature", self.query_temperature >= _TINY, "positive in float32"),
             ("hyperbolic_mix", 0 <= self.hyperbolic_mix <= 1, "in [0, 1]"),
@@ -267,6 +281,31 @@ class ScoreOptions:
                 values = torch.as_tensor(values, dtype=similarities.dtype, device=similarities.device)
                 similarities = apply(similarities, values.view(shape))
         return similarities
+
+    @property
+    def terms(self) -> dict[int, float | torch.Tensor]:
+        """By the index of a modality that is added to scores, the weight of its calibrated cosine."""
+        return {index: weight for index, weight in enumerate(self.modality_term or ()) if weight is not None}
+
+    def aggregated(self, modalities: Sequence[Any]) -> list[int]:
+        """Return the indices of those modalities that are no terms, of what has one entry for each."""
+        return [index for index in range(len(modalities)) if index not in self.terms]
+
+    def in_centroid(self, modality_mask: torch.Tensor) -> torch.Tensor:
+        """Return what of `modality_mask` `(..., M)` is weighed: all that is no term."""
+        if not self.terms:
+            return modality_mask
+        is_term = [index in self.terms for index in range(modality_mask.shape[-1])]
+        return modality_mask & ~torch.tensor(is_term, device=modality_mask.device)
+
+    def of_modalities(self, indices: Sequence[int]) -> "ScoreOptions":
+        """The same options of some modalities, none of which is a term."""
+        indices, found = list(indices), []
+        for values in (self.modality_scale, self.modality_offset):
+            is_tensor = isinstance(values, torch.Tensor)
+            found.append(values[indices] if is_tensor else values and [values[index] for index in indices])
+        scale, offset = found
+        return replace(self, modality_scale=scale, modality_offset=offset, modality_term=None)
 
 
 # Clips and pairs ----------------------------------------------------------------------------------------------------
@@ -301,6 +340,7 @@ class Clips:
         self.min_norm, self.modalities = min_norm, modalities
         self._gram, self._exact_gram = gram, exact_gram
         self._derived: dict[Callable, Any] = {}
+        self._parts: dict[tuple[int, ...], Clips] = {}
 
     def __len__(self) -> int:
         return len(self.modality_mask)
@@ -309,6 +349,25 @@ class Clips:
         tensors = self.modality_embeds, self.modality_mask, self.concat_embeds, self._gram, self._exact_gram
         *some, gram, exact_gram = (None if tensor is None else tensor[columns] for tensor in tensors)
         return Clips(*some, min_norm=self.min_norm, modalities=self.modalities, gram=gram, exact_gram=exact_gram)
+
+    def of_modalities(self, indices: Sequence[int]) -> "Clips":
+        """The same clips with some modalities alone; what is derived of those is kept, too."""
+        key = tuple(indices)
+        if key not in self._parts:
+            gram, exact_gram = (
+                None if tensor is None else tensor[:, indices][:, :, indices]
+                for tensor in (self._gram, self._exact_gram)
+            )
+            self._parts[key] = Clips(
+                self.modality_embeds[:, indices],
+                self.modality_mask[:, indices],
+                self.concat_embeds,
+                min_norm=self.min_norm,
+                modalities=tuple(self.modalities[index] for index in indices) if self.modalities else (),
+                gram=gram,
+                exact_gram=exact_gram,
+            )
+        return self._parts[key]
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, V)` of the modalities, or of one, with texts `(Q, D)` or `(Q, M, D)`, zero where
@@ -413,6 +472,17 @@ class Pairs:
         """Ranks of the texts for each clip by one modality, `(Q, V)`; see [`_descending_ranks`]."""
         return _descending_ranks(self.similarities[index].detach().mT).mT
 
+    @property
+    def aggregated(self) -> "Pairs":
+        """The same pairs without the modalities that are terms."""
+        return self.of_modalities(self.options.aggregated(self.clips.modality_mask[0])) if self.options.terms else self
+
+    def of_modalities(self, indices: Sequence[int]) -> "Pairs":
+        """The same pairs when clips have some modalities alone, none of which is a term."""
+        texts = self.text_embeds[:, indices] if self.text_embeds.ndim == 3 else self.text_embeds
+        known = None if self._similarities is None else self._similarities[indices]
+        return Pairs(texts, self.clips.of_modalities(indices), self.options.of_modalities(indices), known)
+
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
         """Score pairs that do not depend on each other tile by tile; all at once where there is a gradient or a traced
         graph."""
@@ -440,8 +510,9 @@ class Pairs:
                 f"The score {method!r} is of one vector per text, but these texts have one for each modality. Those "
                 f"that take them are {able}."
             )
-        scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
-        covered = entry.covers(self.clips.modality_mask, self.clips.modalities)
+        pairs = self if entry.is_pathway or entry.weights else self.aggregated
+        scores = entry.score(pairs) if entry.whole else pairs.in_tiles(entry.score)
+        covered = entry.covers(pairs.clips.modality_mask, pairs.clips.modalities)
         if not torch.compiler.is_compiling() and covered.all():
             return scores
         return scores.masked_fill(~covered, -math.inf)
@@ -468,7 +539,7 @@ def make_pairs(
             f"{tuple(concat_embeds.shape)}."
         )
     calibration = (options.get(name) for name in CALIBRATION)
-    check_calibration(*calibration, tuple(modalities) or number)
+    check_calibration(*calibration, modalities=tuple(modalities) or number)
     min_norm = min_norm_of(text_embeds, modality_embeds)
     dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
     present = torch.where(modality_mask[..., None], modality_embeds, 0).to(dtype)  # whatever absent rows hold
@@ -593,8 +664,13 @@ def find_method(method: str, modalities: Sequence[str] | None = None, argument: 
 
 
 def _weighted(pairs: Pairs, query_temperature: float | torch.Tensor) -> torch.Tensor:
-    clips = pairs.clips
-    return closed_form(pairs.calibrated, clips.modality_mask, clips.once(_factor), query_temperature, clips.min_norm)
+    own = pairs.aggregated
+    scores = closed_form(
+        own.calibrated, own.clips.modality_mask, own.clips.once(_factor), query_temperature, own.clips.min_norm
+    )
+    for index, weight in pairs.options.terms.items():
+        scores = scores + weight * pairs.calibrated[index]
+    return scores
 
 
 @register_method("scalar", "SCALAR", weights="query", takes_text_per_modality=True)
@@ -928,6 +1004,10 @@ def retrieval_scores(
     `"max"` and `"mean"` read c_m too. Single modalities and ranks by them stay as they are; the other scores are of
     vectors, know no scale or offset, and refuse texts of several vectors.
 
+    A modality with a number in `modality_term` is a term: joint scores are of the others, and to `"scalar"` and
+    `"uniform"` term_m c_m is added, 0 where the clip lacks it. So the vector that an encoder makes of a whole clip can
+    stand beside the centroid of its parts: 0 leaves the centroid alone, a large number that vector.
+
     Args:
         text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with t_m for each modality): unit norm along the
             last axis.
@@ -972,17 +1052,18 @@ def query_weights(
     """
     Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
-    Args and errors: as of [`retrieval_scores`]; after the mask follow `query_temperature`, `modality_scale` and
-    `modality_offset`, in this order or by name.
+    Args and errors: as of [`retrieval_scores`]; after the mask follow `query_temperature`, `modality_scale`,
+    `modality_offset` and `modality_term`, in this order or by name.
 
     Returns:
-        `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent.
+        `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent. Terms have none: 0,
+        also where a clip has nothing else.
     """
     named = dict(zip(WEIGHING, weighing, strict=False)) | named
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
-        cosines = pairs.calibrated.movedim(0, -1)  # (Q, V, M)
-        return softmax_weights(cosines, modality_mask, pairs.options.query_temperature, dim=-1)
+        cosines, mask = pairs.calibrated.movedim(0, -1), pairs.options.in_centroid(modality_mask)  # (Q, V, M)
+        return softmax_weights(cosines, mask, pairs.options.query_temperature, dim=-1) * mask
 
 
 __all__ = [

@@ -12,7 +12,7 @@ from torch import nn
 
 from modeling_scalar.configuration_scalar import ScalarConfig
 from modeling_scalar.paired import paired_centroids
-from modeling_scalar.scores_scalar import METHODS, retrieval_scores
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, retrieval_scores
 
 from .distributed import RowLayout
 from .losses import (
@@ -182,10 +182,10 @@ class ScalarObjective(Objective):
                 f"The objective 'scalar' is that of centroids: `aggregation` must be one of {weighted}, got "
                 f"{config.aggregation!r}. For another score take the objective 'contrastive'."
             )
-        if config.modality_scale is not None or config.modality_offset is not None:
+        if given := [name for name in CALIBRATION if getattr(config, name) is not None]:
             raise ValueError(
                 "The objective 'scalar' is of plain cosines, but those of this model are calibrated, by "
-                "`modality_scale` and `modality_offset` of its configuration. Train the model without them, and "
+                f"{' and '.join(map('`{}`'.format, given))} of its configuration. Train the model without, and "
                 "calibrate it afterwards."
             )
         self.args = args

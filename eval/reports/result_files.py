@@ -9,6 +9,7 @@ from typing import Any
 from eval.reports import paper
 from eval.reports.result_schema import check_result, second_stage
 from gallery.files import read_json
+from modeling_scalar.scores_scalar import WEIGHING
 
 Run = Mapping[str, Any]
 """Content of a `results.json`."""
@@ -121,7 +122,7 @@ def _check_comparable(known: Mapping[Path, Run], path: Path, run: Run) -> None:
                 f"{other} and {path} both hold {run['benchmark']} of the label {run['label']!r} with the seed "
                 f"{run['seed']}. Give one of them, or evaluate with another label."
             )
-        for name in ("method", "query_temperature", "modality_scale", "modality_offset"):
+        for name in ("method", *WEIGHING):
             one, another = (found["score"].get(name) for found in (theirs, run))
             if theirs["label"] == run["label"] and one != another:
                 raise ValueError(

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from gallery.exact.cone import hull_distance
+from modeling_scalar.scores_scalar import CALIBRATION, ScoreOptions
 
 DETAIL = 3
 """Into how many parts the edges of the simplex are cut."""
@@ -106,6 +107,7 @@ def bound_vectors(
     min_norm: float,
     modality_scale: Sequence[float] | None = None,
     modality_offset: Sequence[float] | None = None,
+    modality_term: Sequence[float | None] | None = None,
     detail: int = DETAIL,
 ) -> Bounds:
     """
@@ -115,14 +117,45 @@ def bound_vectors(
         modality_embeds (`torch.Tensor` of shape `(N, M, D)`): as they are stored; what is absent does not count.
         modality_mask (`torch.BoolTensor` of shape `(N, M)`): what each clip has.
         min_norm (`float`): what the norm of a centroid is clamped to.
-        modality_scale, modality_offset (M `float`, *optional*): of the cosines of each modality.
+        modality_scale, modality_offset, modality_term (M `float`, *optional*): of the cosines of each modality.
         detail (`int`): into how many parts the edges of the simplex are cut: the more, the closer the bounds.
 
     Returns:
         [`Bounds`], R being [`num_rows`]: of three modalities 6, 10, 15 for a `detail` of 2, 3, 4, of which a clip with
         two of them uses 3, 4, 5, and one with a single one 1. Twice as many where there are offsets: scores may all be
-        negative then, and half of the rows bound those.
+        negative then, and half of the rows bound those. Terms are added to every row of the others, and alone are one
+        more, for where the centroid's part is below 0 or there is none.
     """
+    weighing = (modality_scale, modality_offset, modality_term)
+    options = ScoreOptions(**dict(zip(CALIBRATION, weighing, strict=True)))
+    if not options.terms:
+        return _centroid_bounds(modality_embeds, modality_mask, min_norm, options, detail)
+    own = options.aggregated(modality_mask[0])
+    some = modality_embeds[:, own], modality_mask[:, own]
+    of_centroid = _centroid_bounds(*some, min_norm, options.of_modalities(own), detail)
+    added = torch.zeros_like(modality_embeds[:, 0], dtype=torch.float64)
+    offset = added.new_zeros(len(added), 1)
+    for index, weight in options.terms.items():
+        present = modality_mask[:, index, None].double() * weight
+        scale, more = (
+            neutral if values is None else values[index]
+            for values, neutral in ((modality_scale, 1.0), (modality_offset, 0.0))
+        )
+        added += torch.where(present > 0, modality_embeds[:, index].double(), 0) * present * scale
+        offset += present * more
+    is_alone = ~some[1].any(1) | (modality_offset is None)
+    return Bounds(
+        torch.cat([of_centroid.rows + added[:, None], added[:, None]], dim=1),
+        torch.cat([of_centroid.offsets + offset, offset], dim=1),
+        torch.cat([of_centroid.is_used, is_alone[:, None]], dim=1),
+    )
+
+
+def _centroid_bounds(
+    modality_embeds: torch.Tensor, modality_mask: torch.Tensor, min_norm: float, options: ScoreOptions, detail: int
+) -> Bounds:
+    """The bounds of scores without terms."""
+    modality_scale, modality_offset = options.modality_scale, options.modality_offset
     points, corners = _grid(modality_mask.shape[1], detail)
     embeds = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
     is_used = ~((points > 0) & ~modality_mask[:, None]).any(-1)  # (N, P)

@@ -1,4 +1,5 @@
-"""The exact best clips of SCALAR's score where all clips lie in the memory of one device, such as a GPU, in one pass.
+"""The exact best clips of SCALAR's score in one pass: where all clips lie in the memory of one device, such as a GPU,
+and of scores with terms.
 
 Every pair is scored in float32. The error of the products has a bound, and so have the errors of the scores. Clips are
 scored in float64 in the order of the most that their scores may be, until the k-th best of them is above that of any
@@ -17,7 +18,7 @@ from gallery.exact.blocks import Block
 from gallery.exact.cone import LONGEST, ROUNDING, product_error, score_error
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, exact_scores
 
-_TILE = 3 * 2**26  # products that are computed at once
+_TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products that are computed at once; on a CPU in cache
 _EXACT_AT_ONCE = 2**14  # pairs that are scored in float64 at once
 _MORE = 64  # candidates besides twice as many as hits
 _SMALL = 2048.0  # makes the rest of a float16 as large as what it is the rest of
@@ -53,17 +54,21 @@ class _Search:
         error = 4 * product_error(dim, norm, vectors_of(parts)) + norm * math.sqrt(dim) * 2.0**-21
         self.largest = gain * norm * LONGEST + offset
         self.error = gain * error + ROUNDING * max(1.0, self.largest)
+        self.aggregated = options.aggregated(parts[0].vectors)
+        self.term_error = sum(options.terms.values()) * self.error
 
     def highest(self, queries: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The most that scores may be, of the clips of which that is highest, and their rows, `(Q, K)` each."""
         texts, best, found = self.texts[queries], None, None
-        width = max(_TILE // len(self.parts[0].vectors) // len(texts), 1)
+        tile = _TILE_ON_CPU if texts.device.type == "cpu" else _TILE
+        width = max(tile // len(self.parts[0].vectors) // len(texts), 1)
         for part in self.parts:
+            rho = part.of_modalities(self.aggregated).rho if self.options.terms else part.rho
             miss = score_error(
-                part.rho.new_full(part.rho.shape, self.largest, dtype=torch.float64),
-                part.rho.double(), self.error, self.options.query_temperature,
+                rho.new_full(rho.shape, self.largest, dtype=torch.float64),
+                rho.double(), self.error, self.options.query_temperature,
             ).float()  # fmt: skip
-            miss = miss * (1 + 1e-6) + ROUNDING
+            miss = (miss + self.term_error) * (1 + 1e-6) + ROUNDING
             for start in range(0, len(part.allowed), width):
                 columns = slice(start, start + width)
                 clips = part[columns] if len(part.allowed) > width else part  # which keeps what it derives

@@ -99,8 +99,8 @@ def find_best(
     vectors = text.float().numpy()[None] if text.ndim == 1 else text.float().numpy()[seen]
     queries = [np.append(vector, np.float32(1)) for vector in np.unique(vectors, axis=0)]
     is_bounded = is_bounded and len(queries) == 1
-    # Without offsets, no bound below 0 is one: the rows bound what is above 0 alone.
-    lowest = 0.0 if options.modality_offset is None else -math.inf
+    # Without offsets, no bound below 0 is one: the rows bound what is above 0 alone. Terms have a row for the rest.
+    lowest = 0.0 if options.modality_offset is None and not options.terms else -math.inf
     read: set[str] = set()
     found: list[tuple[float, Point]] = []
     num_scored = 0
@@ -308,7 +308,6 @@ class EngineSearcher(Described):
         text_embeds = check_vectors(text_embeds, k, self.dim, len(self.modalities))
         others = self.among(allowed)
         allowed, is_like = others.wanted, others.number is not None
-        calibration = {} if is_like else self.calibration
         self.check_method(method)
         if unknown := set(score_parameters) - set(CALIBRATION):
             raise TypeError(f"The score {method!r} has no {', '.join(sorted(unknown))}.")
@@ -322,14 +321,16 @@ class EngineSearcher(Described):
         if not is_like and text_embeds.ndim == 3:
             raise UnsupportedError("Texts with a vector for each modality are searched in a folder, not in an engine.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
-        options = ScoreOptions(query_temperature=temperature, **calibration)
         seen = seen_of(modalities, self.modalities)
+        calibration = {} if is_like else self.calibration_of(seen)
+        options = ScoreOptions(query_temperature=temperature, **calibration)
         if allowed is not None:
             allowed.check_modalities(self.modalities)
         where = condition_of(allowed, None if all(seen) else modalities, others.number, others.paths)
         counts, is_estimate = self._counts(others)
         results, left = [], most - others.num_scored
-        is_bounded = calibration == self.calibration
+        # Bounds hold for whatever is left out of the centroid, but not for terms, which may be negative.
+        is_bounded = calibration == self.calibration and all(seen[index] for index in options.terms)
         try:
             for text in text_embeds:
                 best = Best([], np.empty(0), 0, Certainty.STOPPED)

@@ -34,7 +34,7 @@ from qdrant_client.local import persistence
 from qdrant_client.local.qdrant_local import QdrantLocal
 
 from gallery.columns import from_utf8, precision_of, to_utf8
-from gallery.described import modalities_told
+from gallery.described import calibration_of, modalities_told
 from gallery.exact.bounds import DETAIL, bound_vectors, num_rows, stored_bounds
 from gallery.filters import DATE, DURATION, Filter
 from modeling_scalar.scores_scalar import MIN_NORM
@@ -434,11 +434,7 @@ class Collection:
         about = self.about()
         embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
         mask = torch.tensor([point.modality_mask for point in points])
-        calibration = {
-            name: (about.metadata.get("score_options") or {}).get(name)
-            for name in ("modality_scale", "modality_offset")
-        }
-        bounds = bound_vectors(embeds, mask, MIN_CLIP_NORM, **calibration, detail=about.detail)
+        bounds = bound_vectors(embeds, mask, MIN_CLIP_NORM, **calibration_of(about.metadata), detail=about.detail)
         rows = stored_bounds(bounds, precision_of(about.dtype)).float().numpy()
         structs = []
         for number, point in enumerate(points):

@@ -38,8 +38,16 @@ def all_options(number: int) -> list[tuple[ScoreOptions, bool]]:
     """Temperatures and calibrations, and whether texts have a vector for each modality."""
     scale, offset = torch.linspace(0.7, 1.4, number).tolist(), torch.linspace(-0.3, 0.2, number).tolist()
     plain = [(ScoreOptions(temperature), False) for temperature in TEMPERATURES]
+    half = [None] * (number - 1) + [0.5]
+    terms = [] if number == 1 else [
+        (ScoreOptions(0.1, modality_term=half), False),
+        (ScoreOptions(0.03, modality_scale=scale, modality_offset=offset, modality_term=half), True),
+    ]  # fmt: skip
+    if number > 2:  # of many clips nothing is left for a centroid
+        terms.append((ScoreOptions(math.inf, modality_term=[20.0, *half[1:]]), False))
     return [
         *plain,
+        *terms,
         (ScoreOptions(0.03, modality_scale=scale), True),
         (ScoreOptions(0.1, modality_scale=scale[::-1], modality_offset=offset), False),
         (ScoreOptions(math.inf, modality_offset=[-3.0] * number), True),
@@ -69,6 +77,6 @@ def test_two_thousand_queries_at_every_mask_are_answered_as_all_pairs_in_float64
     blocks, masks = make_blocks(kind, [900, 300, 300], number), mixes_of(number)
     counts = [2000 // len(masks) + (place < 2000 % len(masks)) for place in range(len(masks))]
     for place, (mask, count) in enumerate(zip(masks, counts, strict=True)):
-        options, per_modality = all_options(number)[place % 6]
+        options, per_modality = all_options(number)[place % len(all_options(number))]
         partial = blocks if mask.all() else [block.looking_at(mask) for block in blocks]
         check(partial, make_texts(blocks, count, place, per_modality), 10, options)

@@ -86,7 +86,7 @@ def make_texts(parts: list[Block], count: int, seed: int, per_modality: bool = F
 
 
 def all_scores(parts: list[Block], texts: torch.Tensor, options: ScoreOptions) -> np.ndarray:
-    """Eq. 2 and 3 of every pair in float64, -inf for clips that may not be found: (Q, N)."""
+    """Eq. 2 and 3 and terms of every pair in float64, -inf for clips that may not be found: (Q, N)."""
     columns = []
     for part in parts:
         vectors = torch.stack(part.vectors, dim=1).double()
@@ -94,10 +94,13 @@ def all_scores(parts: list[Block], texts: torch.Tensor, options: ScoreOptions) -
         cosines = torch.einsum("qmd,vmd->qvm", per_modality, vectors)
         for values, apply in ((options.modality_scale, torch.mul), (options.modality_offset, torch.add)):
             cosines = cosines if values is None else apply(cosines, torch.tensor(values, dtype=torch.float64))
-        present = part.modality_mask
-        weights = (cosines / options.query_temperature).masked_fill(~present, -math.inf).softmax(-1)
+        terms = options.modality_term or [None] * vectors.shape[1]
+        present = part.modality_mask & torch.tensor([term is None for term in terms])
+        weights = (cosines / options.query_temperature).masked_fill(~present, -math.inf).softmax(-1).nan_to_num()
         norms = torch.einsum("qvm,vmd->qvd", weights, vectors).norm(dim=-1).clamp(min=MIN_NORM)
         scores = (weights * cosines.masked_fill(~present, 0)).sum(-1) / norms
+        added = torch.tensor([0.0 if term is None else term for term in terms], dtype=torch.float64)
+        scores = scores + (cosines.masked_fill(~part.modality_mask, 0) * added).sum(-1)
         columns.append(scores.masked_fill(~part.allowed, -math.inf))
     return torch.cat(columns, dim=1).numpy()
 
@@ -143,7 +146,7 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(kind, name):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_in_one_pass_the_same_is_found(kind, name, monkeypatch):
-    monkeypatch.setattr(device_search, "_TILE", 18_000)
+    monkeypatch.setattr(device_search, "_TILE_ON_CPU", 18_000)
     monkeypatch.setattr(device_search, "_MORE", 0)
     parts = [make_part(kind, 500, 33), make_part(kind, 700, 33, seed=5, dtype=torch.float32, start=500)]
     texts = make_texts(parts, 25, 0, per_modality=name == "flat")
