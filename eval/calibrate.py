@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ import torch
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
+from eval.protocol.least_score import LeastScore, fit_least_score, format_least_score
 from eval.run import embeddings_of
 from eval.settings import CalibrateConfig
 from eval.source import check_made_by, open_model, prepare
 from gallery.columns import listed
 from gallery.decoding import SandboxedReader
+from gallery.described import LEAST_SCORE, fitted_to
 from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, is_gallery, score_options_of
 from gallery.subtitles import LANGUAGES
@@ -192,14 +194,18 @@ def _check_same(config: CalibrateConfig, options: Mapping[str, Any], modalities:
         )
 
 
-def _write(config: CalibrateConfig, options: Mapping[str, Any], modalities: Sequence[str]) -> list[str]:
-    """Write what was fitted, of each of these modalities; return what was written to."""
+def _write(
+    config: CalibrateConfig, options: Mapping[str, Any] | None, modalities: Sequence[str], least: LeastScore | None
+) -> list[str]:
+    """Write what was fitted, of each of these modalities, and the least score; return what was written to."""
     written, fingerprints = [], (None, None)
+    if options is None and least is None:
+        return written
     made = Path(config.output) / "embeddings"
     gallery = config.embeddings_path if config.embeddings_path is not None else made
     # Opened first: if another process writes to it, the model is not changed either.
     with GalleryWriter(gallery) if is_gallery(gallery) else nullcontext() as writer:
-        if config.model_path is not None and why_unwritable(config.model_path) is None:
+        if options and config.model_path is not None and why_unwritable(config.model_path) is None:
             path = Path(config.model_path) / "config.json"
             content, names = read_object(path), _modalities_of(config.model_path)
             for name, value in options.items():
@@ -211,9 +217,14 @@ def _write(config: CalibrateConfig, options: Mapping[str, Any], modalities: Sequ
             fingerprints = before, identify(config.model_path).fingerprint
             written.append(str(path))
         if writer is not None:
-            described = {"method": "scalar"} | (writer.metadata.get("score_options") or {}) | options
-            changes = {"query_temperature": options["query_temperature"], "score_options": described}
-            if writer.metadata.get("fingerprint") == fingerprints[0] is not None:
+            changes: dict[str, Any] = {}
+            if options is not None:
+                described = {"method": "scalar"} | (writer.metadata.get("score_options") or {}) | options
+                changes = {"query_temperature": options["query_temperature"], "score_options": described}
+            if least is not None:
+                found = {"score": least.score, "num_clips": least.num_clips, "modalities": least.modalities}
+                changes[LEAST_SCORE] = found | {"score_options": fitted_to(writer.metadata | changes)}
+            if options and writer.metadata.get("fingerprint") == fingerprints[0] is not None:
                 changes["fingerprint"] = fingerprints[1]  # its vectors are those of the model as it is now
             writer.metadata = writer.metadata | changes
             writer.commit()
@@ -227,7 +238,7 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
 
     Returns:
         [`~eval.protocol.calibration.Calibration`], and the files and folders that the result was written to: none
-        unless `config.write`, and the gain is certain.
+        unless `config.write`, and the gain is certain, or what the least score tells.
 
     Raises:
         ValueError: the model's score has no weights of queries, the gallery is of another model, or a step cannot be
@@ -252,9 +263,17 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
         config.seed,
         fixed=(SUBTITLE,) if config.subtitles else (),
     )
-    written = _write(config, found.after, found.modalities) if config.write and found.is_better else []
+    kept = found.is_better  # by --write: the score is of the options that the gallery has then
+    options = found.after if kept else found.before
+    of_folds = found.folds if kept else [found.before] * len(found.folds)
+    looked_at = [name for name in embeddings.modalities if not (config.subtitles and name == SUBTITLE)]
+    least = fit_least_score(embeddings, options, of_folds, looked_at, config.seed)
+    found, written = replace(found, least_score=least), []
+    if config.write:
+        written = _write(config, options if kept else None, found.modalities, least if least.is_certain else None)
     report = asdict(found) | {
         "is_better": found.is_better,
+        "least_score_is_certain": least.is_certain,
         "queries": "subtitles" if config.subtitles else "captions",
         "clips_without_subtitle": embeddings.metadata.get("clips_without_subtitle"),
         "model": embeddings.metadata.get("model"),
@@ -281,9 +300,12 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
         if config.scale_offset:
             numbers = zip(found.modalities, found.after.get(name, [neutral] * len(found.modalities)), strict=True)
             lines.append(f"{name.replace('_', ' ')}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers))
+    if found.least_score is not None:
+        lines += format_least_score(found.least_score, is_kept=config.write)
     if not found.is_better:
         where = "lies below zero" if found.is_worse else "includes zero"
         kept = " Nothing was written." if config.write else ""
+        kept = f" The least score alone was written to {', '.join(written)}." if written else kept
         lines += ["", f"The interval of the gain in MRR {where}: keep what you have.{kept}"]
     elif config.subtitles and config.scale_offset:
         lines += ["", "Scales and offsets that are fitted to subtitles are not kept: the subtitle's own are unknown."]

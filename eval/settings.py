@@ -377,7 +377,8 @@ class CalibrateConfig(SourceConfig):
         bool,
         Option(
             "--write",
-            help="Keep a gain that is certain: in the gallery, and in the config.json of a model's own folder.",
+            help="Keep a gain that is certain: in the gallery, and in the config.json of a model's own folder. The "
+            "gallery also keeps which scores are too low to match.",
         ),
     ] = False
 

@@ -1,5 +1,6 @@
 """What embedded clips say of themselves, wherever they lie: which model made them, and how they are scored."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,11 @@ from modeling_scalar.scores_scalar import CALIBRATION, PAPER_MODALITIES, check_c
 
 MODALITIES = "modalities"
 """The entry of the metadata that names the modalities of clips, in their order; without it they are the paper's."""
+
+LEAST_SCORE = "least_score"
+"""The entry of the metadata that tells what the best hit of a query must score to match well: the `score`, the number
+of clips and the modalities that it was fitted to, and the score options; see `eval.protocol.least_score`."""
+_LEAST_SCORE = {"score": float, "num_clips": int, "modalities": list, "score_options": dict}
 
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
 
@@ -37,6 +43,11 @@ def recalibrated(options: Mapping[str, Any], before: Sequence[str], after: Seque
     return {**options, **changed}
 
 
+def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return [`score_options_of`] as JSON has it: how scores are computed that something is fitted to."""
+    return {name: str(value) if value == math.inf else value for name, value in score_options_of(metadata).items()}
+
+
 def modalities_told(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """The modalities of clips as the metadata name them, by default the paper's."""
     return tuple(metadata.get(MODALITIES) or PAPER_MODALITIES)
@@ -56,6 +67,12 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         check_calibration(modalities=modalities, **calibration_of(metadata))
     except ValueError as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
+    told = metadata.get(LEAST_SCORE, {})
+    kinds = {name: type(value) for name, value in told.items()} if isinstance(told, dict) else None
+    if LEAST_SCORE in metadata and (kinds != _LEAST_SCORE or not math.isfinite(told["score"])):
+        raise ValueError(
+            f"`{LEAST_SCORE}` in the metadata of {where} must have {', '.join(_LEAST_SCORE)}, got {told!r:.80}."
+        )
 
 
 class NoClipError(ValueError):
@@ -107,6 +124,13 @@ class Described:
         """How the cosines of each modality enter scores, as far as that is told; see `retrieval_scores`."""
         return calibration_of(self.metadata)
 
+    @property
+    def least_score(self) -> dict[str, Any] | None:
+        """What the best hit of a query must score to match well, see [`LEAST_SCORE`]; `None` where that was not
+        fitted, or to scores that were computed otherwise."""
+        told = self.metadata.get(LEAST_SCORE)
+        return None if told is None or told["score_options"] != fitted_to(self.metadata) else told
+
     def calibration_of(self, seen: Sequence[bool]) -> dict[str, list[float]]:
         """The same where some modalities `(M,)` alone are looked at: a centroid is of terms, too, if they are all."""
         found = self.calibration
@@ -137,11 +161,13 @@ class Described:
 
 
 __all__ = [
+    "LEAST_SCORE",
     "MODALITIES",
     "Described",
     "NoClipError",
     "calibration_of",
     "check_metadata",
+    "fitted_to",
     "modalities_told",
     "recalibrated",
     "score_options_of",

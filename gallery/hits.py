@@ -12,6 +12,8 @@ from commands.texts import plain
 from gallery.filters import DATE, DURATION, WORDS
 from gallery.windows import Place
 
+NOTHING_MATCHES = "Nothing here matches well; these come nearest."
+
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
 _SHOWN = 50  # hits that a notebook or a prompt shows of more
@@ -128,6 +130,8 @@ class Hits(list):
         notes (`list[str]`): sentences on what else is to be known of these hits.
         certainty ([`Certainty`]).
         is_estimate (`bool`): whether `num_clips` and `num_allowed` are estimates.
+        least_score (`float`, *optional*): what the best hit must score to match well, where that was fitted to such a
+            search, see [`~gallery.described.LEAST_SCORE`].
     """
 
     def __init__(
@@ -145,6 +149,7 @@ class Hits(list):
         notes: Iterable[str] = (),
         certainty: Certainty = Certainty.EXACT,
         is_estimate: bool = False,
+        least_score: float | None = None,
     ):
         super().__init__(hits)
         self.num_clips, self.num_scored = num_clips, num_scored
@@ -152,6 +157,15 @@ class Hits(list):
         self.unknown = dict(unknown or {})
         self.query, self.like, self.root, self.reason = query, like, root, reason
         self.notes, self.certainty, self.is_estimate = list(notes), certainty, is_estimate
+        self.least_score = least_score
+
+    @property
+    def matches_well(self) -> bool | None:
+        """Whether the best hit scores as relevant ones do; `None` where that is not known."""
+        if self.least_score is None or not self:
+            return None
+        is_enough = self[0].score >= self.least_score
+        return None if not is_enough and self.certainty is Certainty.STOPPED else is_enough
 
     def having(self, hits: Iterable[Hit], notes: Iterable[str] = ()) -> "Hits":
         """The same search with other hits, ranked in this order, and more notes."""
@@ -220,6 +234,7 @@ class Hits(list):
     def lines(self, encoding: str = "utf-8", most: int | None = None) -> list[str]:
         """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
         lines = [] if self.title is None else [self.title]
+        lines += [NOTHING_MATCHES] if self.matches_well is False else []
         for hit in self[:most]:
             match = "" if hit.match is None else f"  match {hit.match:+.2f}"
             lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
@@ -316,6 +331,7 @@ def _table(hits: Hits) -> str:
     title = "" if hits.title is None else f"<div><strong>{cell(hits.title)}</strong></div>"
     if not hits:
         return f'{title}<div class="soft">{cell(_why_none(hits))}</div>'
+    title += f"<div>{NOTHING_MATCHES}</div>" if hits.matches_well is False else ""
     has_match = any(hit.match is not None for hit in hits)
     head = ["", "score", *(["match"] if has_match else []), "clip", *hits[0].presence]
     rows = []
@@ -342,4 +358,4 @@ def _page(results: Sequence[Hits]) -> str:
     return f'<div class="scalar-hits"><style>{_STYLE}</style>{tables}<div class="soft">{remarks}</div></div>'
 
 
-__all__ = ["Certainty", "Hit", "Hits", "Results", "remarks_of"]
+__all__ = ["NOTHING_MATCHES", "Certainty", "Hit", "Hits", "Results", "remarks_of"]

@@ -40,6 +40,7 @@ _QUERY_BLOCK = 1024
 _LOADING = Lock()
 _WEIGHTS_AT_ONCE = 1024  # hits whose vectors are copied for them
 _GRAM_TOLERANCE = 1e-6  # to which sums in another order agree
+_FEWEST = 0.9  # of the clips that a least score was fitted to
 _FILTERS = 8  # of which it is remembered what fulfils them
 
 
@@ -64,6 +65,9 @@ class Searcher(Protocol):
 
     @property
     def query_temperature(self) -> float: ...
+
+    @property
+    def least_score(self) -> dict[str, Any] | None: ...
 
     def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None: ...
 
@@ -136,6 +140,20 @@ def _learned(searcher: Searcher, method: str) -> dict[str, Any]:
     return {name: value for name, value in told.items() if is_own and name not in WEIGHING}
 
 
+def _note_least_score(
+    searcher: Searcher, found: list[Hits], temperature: float | None, method: str, modalities: Any, parameters: Any
+) -> None:
+    """Note with hits of queries to all clips what the best one must score, where that was fitted to such searches."""
+    told = searcher.least_score
+    if told is None or method != told["score_options"]["method"] or set(CALIBRATION) & set(parameters):
+        return
+    seen = set(searcher.modalities if modalities is None else modalities)
+    if seen != set(told["modalities"]) or temperature not in (None, searcher.query_temperature):
+        return
+    for hits in found:
+        hits.least_score = told["score"] if hits.num_clips >= _FEWEST * told["num_clips"] else None
+
+
 def _with_files(
     searcher: Searcher, found: list[Hits], k: int, find: Callable[[int, int, Any], Hits], allowed: Any
 ) -> list[Hits]:
@@ -201,7 +219,9 @@ def search(
 
     Returns:
         [`Hits`] of one text or clip; of several queries their [`Results`], a list of `Hits`. Best first, equal
-        scores in gallery order. They show themselves when they are printed, and in notebooks.
+        scores in gallery order. They show themselves when they are printed, and in notebooks. Their `matches_well` is
+        None but for queries to all clips, scored as the gallery is, where what a match scores was fitted
+        ([`~gallery.described.LEAST_SCORE`]).
 
     Raises:
         KeyError: there is no clip `like`.
@@ -264,6 +284,9 @@ def search(
         hits.query, hits.like = text, like.name if is_outside else like
         if like is not None and not is_outside and not hits:
             hits.reason = searcher.why_no_hits(method, allowed, is_like=True)
+    is_of_all = everything is None or (isinstance(everything, Filter) and everything.is_empty)
+    if like is None and rerank is None and is_of_all:
+        _note_least_score(searcher, found, query_temperature, method, modalities, score_parameters)
     if rerank is not None:
         names = searcher.modalities if modalities is None else modalities
         found = searcher.reranked(found, model, rerank, names, fusion_weight)

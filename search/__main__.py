@@ -157,6 +157,7 @@ def _as_json(hits: "Hits", config: QueryConfig) -> dict:
     return {
         "hits": [{name: row[name] for name in row if name not in left_out} for row in rows],
         **{name: getattr(hits, name) for name in numbers},
+        "matches_well": hits.matches_well,
     }
 
 
@@ -274,6 +275,9 @@ def info(config: InfoConfig) -> None:
         show(f"windows: {length}; {counts}")
     for name, values in opened.calibration.items():
         show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
+    if (least := opened.least_score) is not None:
+        fitted = f"fitted to {least['num_clips']} clips, by {', '.join(least['modalities'])}"
+        show(f"least score of a match: {least['score']:.3g} ({fitted})")
     show(f"clips of which a stream could not be read: {len(opened.problems())}")
     num_transcripts, num_with_words = Transcripts(config.gallery).count()
     if num_transcripts:

@@ -9,7 +9,7 @@ on the scores' own scale. What is gained is measured on clips that took no part 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from eval.protocol.first_stage import rank_pairs
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING
+
+if TYPE_CHECKING:
+    from eval.protocol.least_score import LeastScore
 
 _AT_ONCE = 1024  # queries, and clips, that take part in one fit
 _STARTS = (0.03, 0.1, 0.5)  # of the query's temperature: the likelihood can have more than one hill
@@ -49,6 +52,7 @@ class Calibration:
             clips.
         num_queries, num_clips (`int`): how many there were.
         modalities (`tuple[str, ...]`): what scales and offsets are of, in their order.
+        least_score ([`~eval.protocol.least_score.LeastScore`], *optional*): what the best hit of a query must score.
     """
 
     before: dict[str, Any]
@@ -58,6 +62,7 @@ class Calibration:
     num_queries: int
     num_clips: int
     modalities: tuple[str, ...] = PAPER_MODALITIES
+    least_score: "LeastScore | None" = None
 
     @property
     def is_better(self) -> bool:
@@ -211,6 +216,30 @@ def _groups(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:
     return of_queries, np.where(np.isin(of_clips, of_queries), of_clips, -1)
 
 
+def deal(
+    embeddings: Embeddings, num_folds: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    Deal clips into folds, together with all queries that describe them and whatever else these describe.
+
+    Returns:
+        Of each query its group, what hangs together, and its fold; of each clip its fold, -1 if nothing describes it.
+
+    Raises:
+        ValueError: there are fewer than two groups for a fold.
+    """
+    of_queries, of_clips = _groups(embeddings)
+    names = np.unique(of_queries)
+    if len(names) < 2 * num_folds:
+        raise ValueError(
+            f"Calibration in {num_folds} folds needs at least {2 * num_folds} clips with queries of their own, got "
+            f"{len(names)}. Give more clips, or fewer folds."
+        )
+    fold_of = dict(zip(generator.permutation(names).tolist(), np.arange(len(names)) % num_folds, strict=True))
+    folds = (np.array([fold_of.get(g, -1) for g in groups.tolist()]) for groups in (of_queries, of_clips))
+    return of_queries, *folds
+
+
 def _values(embeddings: Embeddings, queries: np.ndarray, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The measures of some queries among all clips, in percent."""
     chosen = torch.isin(embeddings.pairs[:, 0], torch.from_numpy(queries))
@@ -222,7 +251,7 @@ def _values(embeddings: Embeddings, queries: np.ndarray, options: Mapping[str, A
     return {"recall_at_1": 100.0 * (first == 1), "mean_reciprocal_rank": 100.0 / first}
 
 
-def _by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """The mean of each group: captions of one clip are no independent queries."""
     _, places, counts = np.unique(groups, return_inverse=True, return_counts=True)
     return np.bincount(places, values) / counts
@@ -258,18 +287,8 @@ def calibrate_embeddings(
     if num_folds < 2:
         raise ValueError(f"`num_folds` must be at least 2, got {num_folds}.")
     embeddings.check_finite()
-    of_queries, of_clips = _groups(embeddings)
-    names = np.unique(of_queries)
-    if len(names) < 2 * num_folds:
-        raise ValueError(
-            f"Calibration in {num_folds} folds needs at least {2 * num_folds} clips with queries of their own, got "
-            f"{len(names)}. Give more clips, or fewer folds."
-        )
     generator = np.random.default_rng(seed)
-    fold_of = dict(zip(generator.permutation(names).tolist(), np.arange(len(names)) % num_folds, strict=True))
-    query_folds, clip_folds = (
-        np.array([fold_of.get(g, -1) for g in groups.tolist()]) for groups in (of_queries, of_clips)
-    )
+    of_queries, query_folds, clip_folds = deal(embeddings, num_folds, generator)
     before = {name: before[name] for name in WEIGHING if name in before}
 
     def fitted(fold: int | None) -> dict[str, Any]:
@@ -284,11 +303,11 @@ def calibrate_embeddings(
             held_out[name][queries] = values
     measures = {}
     for name, values in _values(embeddings, np.arange(len(of_queries)), before).items():
-        old, new = _by_group(values, of_queries), _by_group(held_out[name], of_queries)
+        old, new = by_group(values, of_queries), by_group(held_out[name], of_queries)
         means = {"before": float(old.mean()), "after": float(new.mean())}
         measures[name] = means | paired_bootstrap(new, old, seed=seed)
-    sizes = len(of_queries), len(of_clips)
+    sizes = len(query_folds), len(clip_folds)
     return Calibration(before, fitted(None), folds, measures, *sizes, embeddings.modalities)
 
 
-__all__ = ["MEASURES", "Calibration", "calibrate_embeddings", "fit"]
+__all__ = ["MEASURES", "Calibration", "by_group", "calibrate_embeddings", "deal", "fit"]

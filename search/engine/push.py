@@ -8,7 +8,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from gallery.columns import embeds_of, presence_of, texts_of, to_utf8
-from gallery.described import MODALITIES
+from gallery.described import LEAST_SCORE, MODALITIES
 from gallery.exact.bounds import DETAIL
 from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
@@ -24,6 +24,7 @@ _TOLD = (
     "fingerprint",
     "query_temperature",
     "score_options",
+    LEAST_SCORE,
     LANGUAGES,
     SEGMENT,
 )  # of the metadata of a gallery

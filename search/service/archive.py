@@ -22,7 +22,7 @@ from commands.errors import plain
 from gallery.cues import cues_of, may_have_words
 from gallery.filters import Filter
 from gallery.gallery import Gallery
-from gallery.hits import Certainty, Hit, Hits
+from gallery.hits import NOTHING_MATCHES, Certainty, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Cue
@@ -296,11 +296,12 @@ class Archive:
             num_scored=hits.num_scored,
             estimated=view.is_estimate(hits.num_clips),
             exact=hits.certainty is Certainty.EXACT,
+            matches_well=hits.matches_well,
             certainty=hits.certainty,
             unknown=hits.unknown,
             num_files=view.num_files(asked.per_file),
             seconds=time.monotonic() - begun,
-            note=None if hits else self._why_none(hits, asked),
+            note=NOTHING_MATCHES if hits.matches_well is False else None if hits else self._why_none(hits, asked),
         )
 
     def _why_none(self, hits: Hits, asked: Asked) -> str:

@@ -86,6 +86,7 @@ class Moments(BaseModel):
     num_allowed: int = Field(description="Of these, those that could be found.")
     certainty: Certainty
     unknown: dict[str, int] = Field(description="How many are left out because it is not known whether they fit.")
+    matches_well: bool | None = Field(description="Whether the best one fits as relevant ones do; none if not known.")
     note: str | None
 
 
@@ -137,7 +138,7 @@ class Assistants:
     async def _search(self, asked: SearchArguments) -> Moments:
         request = SearchRequest(query=asked.query, k=asked.k, modalities=asked.modalities, filter=asked.filters)
         answer = await find(request, self._service)
-        told = answer.model_dump(include={"num_clips", "num_allowed", "certainty", "unknown", "note"})
+        told = answer.model_dump(include={"num_clips", "num_allowed", "certainty", "unknown", "matches_well", "note"})
         return Moments(hits=list(map(Moment.of, answer.hits)), **told)
 
     async def _moment(self, asked: MomentArguments) -> WholeMoment:

@@ -208,7 +208,9 @@ class Listing(BaseModel):
     unknown: dict[Literal["duration", "date", "words"], int] = Field(
         description="How many clips the filter left out because what it asks for is not known of them."
     )
-    note: str | None = Field(None, description="Why there are no clips, where there are none.")
+    note: str | None = Field(
+        None, description="Why there are no clips, where there are none, or that none matches well."
+    )
 
 
 class Answer(Listing):
@@ -218,6 +220,9 @@ class Answer(Listing):
     num_scored: int = Field(description="Clips that were scored in full; `certainty` tells what is known of others.")
     estimated: bool = Field(description="Whether the first two are estimates, as a vector engine makes of many clips.")
     exact: bool = Field(description="Whether no clip that could be a hit is better than those told.")
+    matches_well: bool | None = Field(
+        description="Whether the best one scores as relevant ones do; none where that was not fitted to such a search."
+    )
     certainty: Certainty = Field(
         description="Of a vector engine, its index may have missed clips, or there may be better ones that were not "
         "scored."

@@ -94,15 +94,49 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     plain = gallery.search(embeddings.text_embeds, 1, 0.1, modality_scale=[1, 1, 1], modality_offset=[0, 0, 0])
     assert right > sum(hit.clip_id == name for (hit,), name in zip(plain, embeddings.query_ids, strict=True)) + 5
     # once more: from there, there is nothing to gain
-    assert "includes zero: keep what you have. Nothing was written." in run(*arguments, "--model", "model")
+    told = run(*arguments, "--model", "model")
+    assert "includes zero: keep what you have. The least score alone was written to gallery." in told
+    assert Gallery.open("gallery").metadata == gallery.metadata  # the same one
 
 
 def test_what_is_no_gain_is_not_written(place):
-    write_embeddings("even", {"model": "model", "query_temperature": 0.1}, gap=False)
+    write_embeddings("even", {"model": "model", "query_temperature": 0.1}, num_clips=18, gap=False)
     metadata = Gallery.open("even").metadata
     told = run("--embeddings", "even", "--output", "out", "--folds", 2, "--write")
+    assert "Of less than 19 clips with queries of their own it cannot be told which scores are too low." in told
     assert "The interval of the gain in MRR includes zero: keep what you have. Nothing was written." in told
     assert Gallery.open("even").metadata == metadata
+
+
+@pytest.mark.parametrize("scale_offset", [False, True])
+def test_what_is_too_low_a_score_is_kept_of_the_scores_that_the_gallery_is_searched_with(place, scale_offset):
+    """Also where nothing else is: those that it had then; else those that are written with it."""
+    name = "gallery" if scale_offset else "even"
+    write_embeddings("even", {"model": "model", "query_temperature": 0.1}, gap=False)
+    arguments = ["--embeddings", name, "--output", "out", "--folds", 2, *(["--scale-offset"] if scale_offset else [])]
+    before = Gallery.open(name).metadata
+    assert "--write keeps it in the gallery: searches that find less say so." in run(*arguments)
+    assert Gallery.open(name).metadata == before
+    assert ("The least score alone was written to even." in run(*arguments, "--write")) != scale_offset
+    report, gallery = json.loads((place / "out" / "calibration.json").read_text()), Gallery.open(name)
+    assert report["written"] == [name] and report["least_score_is_certain"]
+    told, embeddings = gallery.least_score, load_embeddings(name)
+    assert told["score"] == report["least_score"]["score"] and told["num_clips"] == 60
+    if not scale_offset:
+        assert gallery.metadata == before | {"least_score": told}
+    # so that of the queries it was fitted to so many are told that nothing matches, and without their clips many
+    found = gallery.search(embeddings.text_embeds, k=2)
+    doubtful = [hits.matches_well is False for hits in found]
+    assert doubtful == [hits[0].score < told["score"] for hits in found] and sum(doubtful) == 2  # floor(0.05 * 61) - 1
+    others = [hits[hits[0].clip_id == name].score for hits, name in zip(found, embeddings.query_ids, strict=True)]
+    assert sum(score < told["score"] for score in others) > 20
+    # and no longer where the weights are fitted anew
+    with GalleryWriter(name) as writer:
+        options = gallery.metadata.get("score_options", {}) | {"query_temperature": 0.3}
+        writer.metadata = writer.metadata | {"score_options": options}
+        writer.commit()
+    assert Gallery.open(name).least_score is None
+    assert all(hits.matches_well is None for hits in Gallery.open(name).search(embeddings.text_embeds, k=1))
 
 
 def test_what_cannot_be_written_to_is_told_before_anything_is_read(place):
@@ -255,7 +289,9 @@ def test_of_windows_the_subtitles_are_those_shown_in_them_and_what_is_left_out_i
     )
     assert "2 of 6 clips with picture or sound have no subtitle that can be read" in caplog.text
     assert " parameters in bfloat16, " in caplog.text
-    assert json.loads((place / "out" / "calibration.json").read_text())["clips_without_subtitle"] == 2
+    report = json.loads((place / "out" / "calibration.json").read_text())
+    assert report["clips_without_subtitle"] == 2
+    assert report["least_score"]["modalities"] == ["video", "audio"] and report["least_score"]["num_clips"] == 6
     texts = _subtitles_of_files(Gallery.open("windows"), SandboxedReader())
     assert texts == dict(zip(windows, ["a dog", "rain", "bells", "a star", ""], strict=True))
 

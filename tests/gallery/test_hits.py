@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gallery.filters import Filter
-from gallery.hits import _COLORS, _FURTHER, Certainty, Hit, Hits, Results, remarks_of
+from gallery.hits import _COLORS, _FURTHER, NOTHING_MATCHES, Certainty, Hit, Hits, Results, remarks_of
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 from tests.colours import least_difference
@@ -62,6 +62,18 @@ def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
         "     video ██████░░ 0.73  audio ██░░░░░░ 0.27  subtitle – absent",
         "Exact among 1,000 clips: 14 scored in full, the others proved to be below the best.",
     ]  # fmt: skip
+
+
+def test_that_nothing_matches_well_is_said_above_the_hits():
+    assert NOTHING_MATCHES == "Nothing here matches well; these come nearest."
+    for least, is_said in ((0.6, True), (0.5, False), (None, False)):
+        hits = make_hits("/v/a.mp4", least_score=least)
+        assert str(hits).splitlines()[: 2 + is_said] == [
+            "query: a dog", *[NOTHING_MATCHES] * is_said, "  1  0.500  a.mp4"
+        ]  # fmt: skip
+        texts = Page(Results([hits])._repr_html_()).texts
+        assert texts.count(NOTHING_MATCHES) == is_said
+        assert not is_said or texts.index("query: a dog") < texts.index(NOTHING_MATCHES) < texts.index("a.mp4")
 
 
 def test_any_modalities_are_shown_by_name_four_to_a_line_each_in_a_colour_of_its_own():

@@ -25,6 +25,15 @@ from search.service.server import address_of, listen, make_server
 from search.service.uploads import Uploads
 
 DIM = 8
+FITTED = {
+    "least_score": {
+        "score": 2.0,
+        "num_clips": 5,
+        "modalities": list(MODALITIES),
+        "score_options": {"method": "scalar", "query_temperature": 0.1},
+    }
+}
+"""Metadata of a gallery in which nothing ever matches well."""
 SECRET = "a-token-of-enough-letters"
 PRESENCE = {
     "dog.webm": (True, True, True),

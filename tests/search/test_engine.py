@@ -27,8 +27,9 @@ from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedR
 from qdrant_client.local import persistence
 from qdrant_edge import EdgeOptimizersConfig, HnswIndexConfig
 
+from gallery.described import fitted_to
 from gallery.filters import Filter
-from gallery.gallery import GalleryWriter, MediaFile
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.hits import Certainty
 from gallery.querying import NothingToCompareError
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -155,6 +156,28 @@ def test_calibrated_scores_are_found_exactly_too_where_all_are_negative(tmp_path
         hits = EngineSearcher(collection, "it").search(texts, 5)
         assert all((hit.score < 0) == (offset < 0) for one in hits for hit in one)
         assert min(one.num_scored for one in hits) < 300
+
+
+def test_that_nothing_matches_well_travels_with_a_push(tmp_path, new_collection):
+    gallery, collection = made_gallery(tmp_path / "gallery", "clustered", 100), new_collection("real engine")
+    push(gallery, collection)
+    texts = made_texts(gallery, 4)
+    before = EngineSearcher(collection, "it").search(texts, 1)
+    assert [hits.matches_well for hits in before] == [None] * 4
+    least = sorted(hits[0].score for hits in before)[2]
+    told = {"score": least, "num_clips": 100, "modalities": list(gallery.modalities)}
+    with GalleryWriter(gallery.path) as writer:
+        writer.metadata = writer.metadata | {"least_score": told | {"score_options": fitted_to(gallery.metadata)}}
+        writer.commit()
+    assert vars(push(Gallery.open(gallery.path), collection))["unchanged"] == 100
+    searcher = EngineSearcher(collection, "it")
+    for options in ({}, {"query_temperature": 7.0}, {"allowed": Filter(has="video")}):
+        expected = Gallery.open(gallery.path).search(texts, 1, **options)
+        found = [hits.matches_well for hits in searcher.search(texts, 1, **options)]
+        assert found == [hits.matches_well for hits in expected]
+        assert found == ([None] * 4 if options else [hits[0].score >= least for hits in before])
+    assert sorted(hits.matches_well for hits in searcher.search(texts, 1)) == [False, False, True, True]
+    assert searcher.search(like=gallery.clip_ids[0]).matches_well is None
 
 
 @pytest.mark.parametrize("options", [{}, CALIBRATED["score_options"]], ids=["plain", "calibrated"])

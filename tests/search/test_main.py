@@ -12,7 +12,9 @@ from transformers import BatchFeature
 from typer.testing import CliRunner
 
 from gallery.decoding import Limits, SandboxedReader
-from gallery.gallery import Gallery
+from gallery.described import fitted_to
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.hits import NOTHING_MATCHES
 from modeling_scalar.processing_scalar import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search import reading
@@ -405,10 +407,32 @@ def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
     assert "There is no gallery in 'nowhere'" in run("repair", "nowhere", code=1).stderr
 
 
+def test_a_query_that_nothing_matches_says_so_where_that_was_fitted(place):
+    index("clips")
+    plain = run("query", "gallery", "video", "--k", "1").stdout
+    (unknown,) = json.loads(run("query", "gallery", "video", "--json").stdout)
+    gallery = Gallery.open("gallery")
+    told = {"num_clips": 2, "modalities": list(gallery.modalities), "score_options": fitted_to(gallery.metadata)}
+    for least, matches_well in ((1.5, False), (0.5, True)):
+        with GalleryWriter("gallery") as writer:
+            writer.metadata = writer.metadata | {"least_score": told | {"score": least}}
+            writer.commit()
+        (answer,) = json.loads(run("query", "gallery", "video", "--json").stdout)
+        assert answer == unknown | {"matches_well": matches_well} and unknown["matches_well"] is None
+        title, *hits = plain.splitlines()
+        shown = run("query", "gallery", "video", "--k", "1").stdout.splitlines()
+        assert shown == [title, *[NOTHING_MATCHES] * (not matches_well), *hits]
+        for option in (["--mask", "audio"], ["--min-duration", "0"], ["--temperature", "7"]):
+            (other,) = json.loads(run("query", "gallery", "video", "--json", *option).stdout)
+            assert other["matches_well"] is None
+    fitted = "least score of a match: 0.5 (fitted to 2 clips, by video, audio, subtitle)"
+    assert fitted in run("info", "gallery").stdout
+
+
 def test_a_query_without_hits_says_why(place):
     index("clips/empty.mp4", code=1)
     result = run("query", "gallery", "video", "--json")
-    numbers = {"certainty": "exact", "num_clips": 0, "num_allowed": 0, "num_scored": 0}
+    numbers = {"certainty": "exact", "num_clips": 0, "num_allowed": 0, "num_scored": 0, "matches_well": None}
     assert json.loads(result.stdout) == [{"query": "video", "hits": []} | numbers]
     assert "No hits for 'video': gallery holds no clips." in result.stderr
 

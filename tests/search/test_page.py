@@ -13,6 +13,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.hits import NOTHING_MATCHES
 from search.engine.address import parse_address
 from search.engine.asking import EngineSearcher
 from search.engine.collection import Collection
@@ -22,7 +23,7 @@ from search.service.engine import _RETRY_SECONDS, EngineSource
 from tests.colours import least_difference
 from tests.media_corpus import media, tone, wav
 from tests.search.engines import EdgeServer
-from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
+from tests.search.serving import FITTED, PRESENCE, SECRET, make_app, serving, write_gallery
 
 CHROMIUM = Path("/usr/bin/chromium")
 ODD = next(name for name in PRESENCE if name.startswith("<b>"))
@@ -152,6 +153,24 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
         assert page.evaluate("midnight('275760-09-14')") == "275760-09-14"  # which is no moment of JavaScript
         seconds = {5: "0:05", 5.5: "0:05.5", 59.94: "0:59.9", 59.96: "1:00", 119.98: "2:00", 3599.99: "1:00:00"}
         assert [page.evaluate(f"clock({number})") for number in seconds] == list(seconds.values())
+
+
+def test_that_nothing_matches_well_is_said_above_the_hits(open_page, tmp_path):
+    with served(tmp_path, metadata=FITTED) as (address, app):
+        page = open_page(address, viewport={"width": 390, "height": 800})
+        status, hits = page.get_by_role("status"), page.get_by_label("Clips found")
+        settled(page)
+        ask(page, "a dog")
+        check(page, app.ask(query="a dog"))
+        assert status.inner_text() == f"{NOTHING_MATCHES} 5 of 5 clips."  # which is read aloud
+        box, below = page.locator(".status").bounding_box(), hits.bounding_box()
+        assert box["y"] + box["height"] <= below["y"] and page.locator(".status.note").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.get_by_text("Settings").first.click()
+        page.get_by_role("checkbox", name="Sound").uncheck()
+        settled(page)
+        assert NOTHING_MATCHES not in status.inner_text()
+        assert page.locator(".status.note").count() == 0
 
 
 @pytest.mark.slow

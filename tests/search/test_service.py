@@ -19,11 +19,12 @@ from starlette.testclient import TestClient
 from torch.nn.functional import normalize
 
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
+from gallery.hits import NOTHING_MATCHES
 from gallery.windows import clip_id_of
 from search.service import guard
 from search.service import uploads as uploading
 from search.service.guard import SHORTEST_TOKEN, Token, host_of
-from tests.search.serving import PRESENCE, SECRET, make_app, serving, vector, vectors_of, write_gallery
+from tests.search.serving import FITTED, PRESENCE, SECRET, make_app, serving, vector, vectors_of, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
 MODALITIES = ("video", "audio", "subtitle")
@@ -90,6 +91,25 @@ def test_hits_are_those_of_the_formula_at_any_temperature(client):
     for temperature in (0.001, 0.5, 10):
         check(search(client, temperature=temperature), vector("a dog"), temperature=temperature)
     assert [len(search(client, k=k)["hits"]) for k in (1, 3)] == [1, 3]
+
+
+def test_that_nothing_matches_well_is_told_where_it_was_fitted_to_such_a_search(tmp_path):
+    write_gallery(tmp_path, **FITTED)
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+
+        def ask(path="search", **body):
+            answer = client.post(f"/api/{path}", json=body).json()
+            assert len(answer["hits"]) >= 3
+            return answer["matches_well"], answer["note"], answer["hits"][0]["key"]
+
+        *told, key = ask(query="a dog", per_file=True, unique=True, filter=None, modalities=list(MODALITIES))
+        assert told == [False, NOTHING_MATCHES]
+        for other in (
+            {"temperature": 0.2}, {"modalities": ["video"]}, {"filter": {"has": ["video"]}},
+            {"path": "like", "key": key},
+        ):  # fmt: skip
+            asked = other if "key" in other else other | {"query": "a dog"}
+            assert ask(**asked)[:2] == (None, None), other
 
 
 @pytest.mark.parametrize("switched", [["audio"], ["video", "subtitle"], ["subtitle"]])

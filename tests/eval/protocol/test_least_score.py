@@ -1,0 +1,155 @@
+"""Below which score nothing matches: fitted as it is defined, one-sided, and never where scores tell nothing."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from eval.embedding.embeddings import Embeddings
+from eval.protocol.calibration import _groups
+from eval.protocol.least_score import LeastScore, best_scores, fit_least_score, format_least_score, least_score_of
+from eval.protocol.statistics import paired_bootstrap
+
+OPTIONS = {"query_temperature": 0.2, "modality_scale": [1.0, 1.5, 0.5], "modality_offset": [0.1, 0.0, -0.2]}
+
+
+def made(num_clips=60, captions_each=2, noise=0.7, dim=32, seed=0):
+    """Captions near the vectors of their clips, and some clips without captions."""
+    generator = torch.Generator().manual_seed(seed)
+    embeds = normalize(torch.randn(num_clips, 3, dim, generator=generator, dtype=torch.float64), dim=-1)
+    mask = torch.rand(num_clips, 3, generator=generator) < 0.7
+    mask[torch.arange(num_clips), torch.arange(num_clips) % 3] = True
+    rows = torch.arange(num_clips - 10).repeat_interleave(captions_each)
+    about = (embeds * mask[..., None]).sum(1)[rows]
+    texts = about + noise * torch.randn(len(rows), dim, generator=generator, dtype=torch.float64) / dim**0.5
+    pairs = torch.cat([torch.stack([torch.arange(len(rows)), rows], 1), torch.tensor([[0, 3], [7, num_clips - 1]])])
+    names = [[f"{kind}{row}" for row in range(count)] for kind, count in (("clip", num_clips), ("text", len(rows)))]
+    return Embeddings(normalize(texts, dim=-1).float(), embeds.float(), mask, pairs, *names, names[1])
+
+
+def score(text, vectors, mask, options):
+    """SCALAR's score of one text and one clip, number by number."""
+    scale, offset = (
+        options.get(f"modality_{name}", [number] * 3) for name, number in (("scale", 1.0), ("offset", 0.0))
+    )
+    here = [m for m in range(3) if mask[m]]
+    if not here:
+        return -math.inf
+    cosines = {m: scale[m] * sum(a * b for a, b in zip(text, vectors[m], strict=True)) + offset[m] for m in here}
+    powers = {m: math.exp(cosines[m] / options["query_temperature"]) for m in here}
+    weights = {m: powers[m] / sum(powers.values()) for m in here}
+    centroid = [sum(weights[m] * vectors[m][place] for m in here) for place in range(len(text))]
+    return sum(weights[m] * cosines[m] for m in here) / math.sqrt(sum(number**2 for number in centroid))
+
+
+def by_loops(embeddings, options):
+    """The best score of each query among all clips, and among those that it does not describe."""
+    every, other, pairs = [], [], set(map(tuple, embeddings.pairs.tolist()))
+    clips = list(zip(embeddings.modality_embeds.double().tolist(), embeddings.modality_mask.tolist(), strict=True))
+    for query, text in enumerate(embeddings.text_embeds.double().tolist()):
+        line = [score(text, vectors, mask, options) for vectors, mask in clips]
+        every.append(max(line))
+        other.append(max(value for clip, value in enumerate(line) if (query, clip) not in pairs))
+    return np.array(every), np.array(other)
+
+
+def by_definition(best, groups):
+    """The highest of the scores with no more than 0.05 (G + 1) - 1 groups below it, each query a part of its group."""
+    names = sorted(set(groups))
+    found = -math.inf
+    for candidate in best:
+        below = sum(np.mean([best[row] < candidate for row in np.flatnonzero(groups == name)]) for name in names)
+        if below <= 0.05 * (len(names) + 1) - 1 + 1e-9:
+            found = max(found, candidate)
+    return found
+
+
+def test_the_least_score_and_what_it_tells_are_those_of_the_definition():
+    embeddings, others = made(), OPTIONS | {"query_temperature": 0.05}
+    embeddings.modality_mask[4] = False  # nothing of a described clip can be read
+    chosen = [OPTIONS, others]
+    found = fit_least_score(embeddings, OPTIONS, chosen, ["video", "audio", "subtitle"])
+    groups, _ = _groups(embeddings)
+    names = np.random.default_rng(0).permutation(np.unique(groups)).tolist()
+    folds = np.array([names.index(group) % 2 for group in groups])
+    told = np.zeros((2, len(groups)))
+    for fold, options in enumerate(chosen):
+        scores = by_loops(embeddings, options)
+        for kind, expected in enumerate(best_scores(embeddings, options)):
+            np.testing.assert_allclose(expected, scores[kind], atol=1e-12)
+        limit = by_definition(scores[0][folds != fold], groups[folds != fold])
+        for kind in (0, 1):
+            told[kind, folds == fold] = scores[kind][folds == fold] < limit
+    answered, unanswered = ([100 * np.mean(line[groups == name]) for name in np.unique(groups)] for line in told)
+    assert found.score == pytest.approx(by_definition(by_loops(embeddings, OPTIONS)[0], groups), rel=1e-7)
+    assert (found.answered, found.unanswered) == pytest.approx((np.mean(answered), np.mean(unanswered)))
+    expected = paired_bootstrap(unanswered, answered)
+    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
+    assert found.is_certain and found.unanswered > 30 and found.num_clips == 60
+    assert found.modalities == ["video", "audio", "subtitle"]
+
+
+def test_scores_in_parts_are_those_at_once(monkeypatch):
+    embeddings = made(num_clips=30)
+    whole = best_scores(embeddings, OPTIONS)
+    monkeypatch.setattr("eval.protocol.least_score._AT_ONCE", 7 * 30)
+    np.testing.assert_allclose(best_scores(embeddings, OPTIONS), whole, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [39, 100])
+def test_of_new_queries_that_are_answered_at_most_one_in_twenty_is_told_otherwise(count):
+    """Exactly: floor(0.05 (n + 1)) of n + 1, whatever the scores are, as the mean over draws."""
+    generator = np.random.default_rng(0)
+    draws = [least_score_of(generator.standard_normal(count), np.arange(count)) for _ in range(4000)]
+    told = np.array([NormalDist().cdf(score) for score in draws])
+    expected = math.floor(0.05 * (count + 1)) / (count + 1)
+    assert expected <= 0.05 and told.mean() == pytest.approx(expected, abs=5 * told.std() / 4000**0.5)
+
+
+def test_captions_of_one_clip_count_as_one_query():
+    scores = np.arange(40.0)
+    assert least_score_of(scores, np.arange(40)) == 1.0  # one of 40 may lie below
+    assert least_score_of(scores, np.arange(40) // 2) == 0.0  # of 20 a twentieth of one more
+    assert least_score_of(np.array([*[0.0] * 3, *scores]), np.array([0, 0, 0, *range(40)])) == 1.0
+    assert least_score_of(np.zeros(30), np.arange(30)) == 0.0  # all the same
+
+
+def test_of_less_than_nineteen_clips_nothing_can_be_told():
+    assert least_score_of(np.arange(18.0), np.arange(18)) == -math.inf
+    assert least_score_of(np.arange(19.0), np.arange(19)) == 0.0
+    found = fit_least_score(made(num_clips=28, captions_each=1), OPTIONS, [OPTIONS] * 2, ["video"])
+    assert found.score is None and not found.is_certain and found.unanswered == 0
+    assert "Of less than 19 clips" in format_least_score(found, is_kept=True)[-1]
+
+
+def test_scores_that_tell_nothing_make_no_claim():
+    embeddings = made(num_clips=100, captions_each=1)
+    embeddings.text_embeds = normalize(torch.randn(90, 32, generator=torch.Generator().manual_seed(1)), dim=-1)
+    found = fit_least_score(embeddings, OPTIONS, [OPTIONS] * 5, ["video"])
+    assert found.score is not None and not found.is_certain
+    assert "The interval includes zero" in format_least_score(found, is_kept=True)[-1]
+
+
+def test_queries_of_other_clips_are_told_apart_too():
+    """The other clips stand in for a gallery without what is asked for: here are queries for clips of another one."""
+    embeddings, strangers = made(num_clips=110, captions_each=1), made(num_clips=110, captions_each=1, seed=1)
+    found = fit_least_score(embeddings, OPTIONS, [OPTIONS] * 5, ["video", "audio", "subtitle"])
+    embeddings.text_embeds = strangers.text_embeds
+    best, _ = best_scores(embeddings, OPTIONS)
+    assert 100 * (best < found.score).mean() == pytest.approx(found.unanswered, abs=15)
+    assert found.unanswered > 40 > 10 > found.answered
+
+
+def test_what_was_found_is_told_in_lines():
+    found = LeastScore(0.25, 4.0, 61.5, 57.5, 45.0, 70.0, 0.95, 60, ["video", "audio"])
+    lines = format_least_score(found, is_kept=False)
+    assert lines[1:] == [
+        "least score of a match: 0.25, among 60 clips, by video, audio",
+        "held out, would be told that nothing matches well: 61.5 % of queries without a relevant clip, 4.0 % of those "
+        "with one (difference +57.5, 95 % interval +45.0 to +70.0)",
+        "--write keeps it in the gallery: searches that find less say so.",
+    ]
+    assert format_least_score(found, is_kept=True) == lines[:-1]

@@ -1,0 +1,138 @@
+"""A search says that nothing matches well where what a match scores was fitted to such searches, and nowhere else."""
+
+import json
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from gallery.described import LEAST_SCORE, Described, fitted_to
+from gallery.filters import Filter
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.hits import NOTHING_MATCHES, Certainty, Hit, Hits
+from gallery.querying import Likeness
+from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries
+
+OPTIONS = {"method": "scalar", "query_temperature": 0.1}
+NAMES = ["video", "audio", "subtitle"]
+
+
+def fitted(score=0.9, num_clips=30, modalities=NAMES, **options):
+    return {
+        "score": score,
+        "num_clips": num_clips,
+        "modalities": list(modalities),
+        "score_options": OPTIONS | options,
+    }
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Makes a gallery of 30 clips; the first query is a clip, the second nothing in it."""
+    ids, embeds, mask = make_clips(30)
+    texts = torch.stack([normalize((embeds[6] * mask[6][:, None]).sum(0), dim=-1), make_queries(1)[0]])
+
+    def write(told=None, count=30, **metadata):
+        with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+            writer.metadata = MADE_BY | metadata | ({} if told is None else {LEAST_SCORE: told})
+            writer.put_clips(ids[:count], embeds[:count], mask[:count])
+            writer.commit()
+        return Gallery.open(tmp_path / "gallery"), texts
+
+    return write
+
+
+def answers(found):
+    return [hits.matches_well for hits in found]
+
+
+def test_without_a_fit_nothing_is_claimed(written):
+    gallery, texts = written()
+    found = gallery.search(texts)
+    assert answers(found) == [None, None] and all(found) and NOTHING_MATCHES not in str(found)
+    assert gallery.least_score is None
+
+
+def test_a_query_that_nothing_answers_is_told_so_with_what_is_nearest(written):
+    gallery, texts = written(fitted())
+    plain = Gallery.open(gallery.path).search(texts, k=3)
+    assert answers(plain) == [True, False]
+    assert plain[0][0].score > 0.94 and plain[1][0].score < 0.85 and len(plain[1]) == 3
+    for options in (
+        {"modalities": NAMES}, {"query_temperature": 0.1}, {"allowed": Filter()}, {"unique": True}, {"per_file": True},
+        {"k": 1}, {"method": "scalar"},
+    ):  # fmt: skip
+        assert answers(gallery.search(texts, **options)) == [True, False], options
+
+
+def test_a_search_that_is_made_otherwise_claims_nothing(written):
+    gallery, texts = written(fitted())
+    neutral = [1.0, 1.0, 1.0]
+    for options in (
+        {"modalities": ["video", "audio"]}, {"query_temperature": 0.2}, {"allowed": Filter(has="video")},
+        {"allowed": torch.ones(30, dtype=torch.bool)}, {"method": "uniform"}, {"modality_scale": neutral},
+        {"modality_offset": torch.zeros(3)},
+    ):  # fmt: skip
+        assert answers(gallery.search(texts, **options)) == [None, None], options
+    outside = Likeness("a.mp4", normalize(torch.ones(3, DIM), dim=-1), torch.tensor([True] * 3))
+    for like in (gallery.clip_ids[0], outside):
+        assert gallery.search(like=like).matches_well is None
+
+
+def test_what_is_not_looked_at_was_not_when_it_was_fitted(written):
+    gallery, texts = written(fitted(0.0, modalities=["audio", "video"]))
+    assert answers(gallery.search(texts)) == [None, None]
+    assert answers(gallery.search(texts, modalities=["video", "audio"])) == [True, True]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"query_temperature": 0.2},
+        {"query_temperature": "inf"},
+        {"score_options": OPTIONS | {"query_temperature": 0.2}},
+        {"score_options": OPTIONS | {"modality_scale": [1.0, 1.0, 1.1]}},
+        {"score_options": {"method": "uniform"}},
+    ],
+)
+def test_a_fit_to_other_scores_is_none(written, metadata):
+    gallery, texts = written(fitted(), **metadata)
+    assert gallery.least_score is None and answers(gallery.search(texts)) == [None, None]
+    own = fitted() | {"score_options": OPTIONS | metadata.get("score_options", metadata)}
+    gallery = written(own, **metadata)[0]
+    assert gallery.least_score == own and fitted_to(gallery.metadata) == own["score_options"]
+
+
+@pytest.mark.parametrize(("num_clips", "is_told"), [(1, True), (33, True), (34, False)])
+def test_it_holds_in_galleries_of_more_clips_and_of_a_tenth_less(written, num_clips, is_told):
+    gallery, texts = written(fitted(num_clips=num_clips))
+    assert answers(gallery.search(texts)) == ([True, False] if is_told else [None, None])
+
+
+def test_a_further_modality_makes_it_another_search(written):
+    gallery, texts = written(fitted())
+    with GalleryWriter(gallery.path) as writer:
+        writer.add_modality("screen", gallery.clip_ids[:1], make_queries(1))
+    grown = Gallery.open(gallery.path)
+    assert grown.least_score is not None and answers(grown.search(texts)) == [None, None]
+    assert answers(grown.search(texts, modalities=NAMES)) == [True, False]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [5, {}, fitted() | {"score": "0.5"}, fitted() | {"score": float("nan")}, fitted() | {"num_clips": 3.5},
+     fitted() | {"modalities": "video"}, fitted() | {"score_options": None}],
+)  # fmt: skip
+def test_metadata_that_are_no_fit_are_refused(written, wrong):
+    with pytest.raises(ValueError, match="`least_score` in the metadata of .* must have score, num_clips"):
+        Described({LEAST_SCORE: json.loads(json.dumps(wrong))}, "it")
+
+
+def test_where_a_search_was_stopped_a_better_clip_may_match():
+    def found(score, certainty):
+        hit = Hit(1, "a", score, None, {"video": True})
+        return Hits([hit], 10, 5, least_score=0.5, certainty=certainty).matches_well
+
+    assert [found(0.4, certainty) for certainty in Certainty] == [False, False, None]
+    assert [found(0.5, certainty) for certainty in Certainty] == [True] * 3
+    assert Hits([], 10, 5, least_score=0.5).matches_well is None
