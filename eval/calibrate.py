@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from eval.embedding.embed_dataset import embed_texts
-from eval.embedding.embeddings import Embeddings
+from eval.embedding.embeddings import FUSED, Embeddings
 from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
 from eval.protocol.least_score import LeastScore, fit_least_score, format_least_score
 from eval.run import embeddings_of
@@ -88,15 +88,16 @@ def subtitle_queries(
         modalities (`Sequence[str]`): the names along the axis M.
 
     Returns:
-        [`Embeddings`] without subtitles; clips that have nothing else are left out. How many of the others no query
-        describes, for lack of a subtitle, is `clips_without_subtitle` in the metadata, and logged.
+        [`Embeddings`] without subtitles, and without what an encoder fused of these too; clips that have nothing else
+        are left out. How many of the others no query describes, for lack of a subtitle, is `clips_without_subtitle` in
+        the metadata, and logged.
 
     Raises:
         ValueError: no clip with a subtitle has anything else.
     """
     ids, embeds, mask = clips
-    mask = mask & torch.tensor([name != SUBTITLE for name in modalities])
-    others = " or ".join(_SAID.get(name, name) for name in modalities if name != SUBTITLE)
+    mask = mask & torch.tensor([name not in (SUBTITLE, FUSED) for name in modalities])
+    others = " or ".join(_SAID.get(name, name) for name in modalities if name not in (SUBTITLE, FUSED))
     rows = mask.any(1).nonzero().flatten()
     ids, embeds, mask = [ids[row] for row in rows.tolist()], embeds[rows], mask[rows]
     described: dict[str, list[int]] = {}
@@ -183,7 +184,12 @@ def _modalities_of(model_path: str | os.PathLike) -> list[str]:
 
 def _check_same(config: CalibrateConfig, options: Mapping[str, Any], modalities: Sequence[str]) -> None:
     """Raise a ValueError if numbers of each modality are to be written into a model that embeds others too."""
-    has_numbers = config.scale_offset or any(options.get(name) is not None for name in CALIBRATION)
+    if unknown := [name for name in config.terms if name not in modalities]:
+        raise ValueError(
+            f"`--term` names {', '.join(unknown)}, which these clips do not have: they have {', '.join(modalities)}."
+            + " `scalar eval run --fused` measures what an encoder fuses." * (FUSED in unknown)
+        )
+    has_numbers = config.scale_offset or config.terms or any(options.get(name) is not None for name in CALIBRATION)
     if not (config.write and has_numbers) or config.model_path is None or why_unwritable(config.model_path):
         return
     others = [name for name in _modalities_of(config.model_path) if name not in modalities]
@@ -191,6 +197,11 @@ def _check_same(config: CalibrateConfig, options: Mapping[str, Any], modalities:
         raise ValueError(
             f"{config.model_path} also embeds {', '.join(others)}, of which these clips have nothing: scales "
             f"and offsets of {', '.join(modalities)} alone cannot be written into it. Leave out --model."
+        )
+    if lost := [name for name in config.terms if name not in _modalities_of(config.model_path)]:
+        raise ValueError(
+            f"{config.model_path} does not embed {', '.join(lost)}, so that searches would have no such term. Load it "
+            f"with `load_model(FOLDER, modalities={list(modalities)})` and save it as a model of its own."
         )
 
 
@@ -262,11 +273,12 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
         config.num_folds,
         config.seed,
         fixed=(SUBTITLE,) if config.subtitles else (),
+        terms=config.terms,
     )
     kept = found.is_better  # by --write: the score is of the options that the gallery has then
     options = found.after if kept else found.before
     of_folds = found.folds if kept else [found.before] * len(found.folds)
-    looked_at = [name for name in embeddings.modalities if not (config.subtitles and name == SUBTITLE)]
+    looked_at = [name for name in embeddings.modalities if not (config.subtitles and name in (SUBTITLE, FUSED))]
     least = fit_least_score(embeddings, options, of_folds, looked_at, config.seed)
     found, written = replace(found, least_score=least), []
     if config.write:
@@ -300,6 +312,10 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
         if config.scale_offset:
             numbers = zip(found.modalities, found.after.get(name, [neutral] * len(found.modalities)), strict=True)
             lines.append(f"{name.replace('_', ' ')}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers))
+    for term in config.terms:
+        weights = [options["modality_term"][found.modalities.index(term)] for options in (found.after, *found.folds)]
+        spread = f"{min(weights[1:]):.3g} to {max(weights[1:]):.3g} in the folds"
+        lines.append(f"{term} is a term of weight {weights[0]:.4g} ({spread})")
     if found.least_score is not None:
         lines += format_least_score(found.least_score, is_kept=config.write)
     if not found.is_better:

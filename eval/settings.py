@@ -369,6 +369,15 @@ class CalibrateConfig(SourceConfig):
     scale_offset: Annotated[
         bool, Option("--scale-offset", help="Also fit a scale and an offset of each modality's cosines.")
     ] = False
+    terms: Annotated[
+        Sequence[str],
+        Option(
+            "--term",
+            help="A modality, fused say, that is taken out of the centroid and whose cosine is added to the score, "
+            "with a weight that is fitted. Repeat for more.",
+        ),
+        Given(list[str]),
+    ] = ()
     num_folds: Annotated[
         int, Option("--folds", min=2, help="Parts of the clips; each is ranked by a fit to the others.")
     ] = 5
@@ -391,6 +400,11 @@ class CalibrateConfig(SourceConfig):
             raise ValueError(
                 "Subtitles as queries are those of a gallery's files, or of a benchmark: give the gallery with "
                 "--embeddings, or a model, a benchmark and its root."
+            )
+        if self.subtitles and self.terms:
+            raise ValueError(
+                "Without captions nothing is known of how well a whole clip matches a query: leave out --term, or "
+                "give captions."
             )
         if self.subtitles and self.scale_offset and self.write:
             raise ValueError(

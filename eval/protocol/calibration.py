@@ -30,8 +30,9 @@ _AT_ONCE = 1024  # queries, and clips, that take part in one fit
 _STARTS = (0.03, 0.1, 0.5)  # of the query's temperature: the likelihood can have more than one hill
 _LEAST, _MOST = 0.005, 50.0  # temperatures beyond weigh like one modality alone, or all alike
 _USUAL, _CONTRASTIVE = 0.1, 0.05  # temperatures of the weights and of the likelihood where nothing is known
+_TERM, _HEAVIEST = 0.5, 1000.0  # the weight of a term where nothing is known; by more, the centroid counts no longer
 # Widths of the normal priors, together worth about one query: what the queries do not tell stays as it is by default.
-_LOG_TEMPERATURE, _LOG_SCALE, _OFFSET = 3.0, 1.0, 0.5
+_LOG_TEMPERATURE, _LOG_TERM, _LOG_SCALE, _OFFSET = 3.0, 3.0, 1.0, 0.5
 _STEPS, _FLAT = 60, 1e-5  # of the search: how many at most, and the slope at which it ends
 _DIGITS = 3  # significant ones that are kept of what is fitted
 
@@ -83,11 +84,19 @@ class _Likelihood:
     Minus the mean log-likelihood of what queries describe, with the priors, as a function of the parameters.
 
     Parameters are the logarithms of the query's and of the contrastive temperature and, if they are fitted, of the
-    scales of the modalities, then their offsets.
+    weights of terms and of the scales of the modalities, then their offsets.
     """
 
-    def __init__(self, embeddings: Embeddings, before: Mapping[str, Any], fixed: Sequence[str]):
-        self.free = torch.tensor([float(name not in fixed) for name in embeddings.modalities], dtype=torch.float64)
+    def __init__(
+        self, embeddings: Embeddings, before: Mapping[str, Any], fixed: Sequence[str], terms: Sequence[str] = ()
+    ):
+        names = embeddings.modalities
+        self.terms = list(before.get("modality_term") or [None] * len(names))
+        self.fitted_terms = [names.index(name) for name in terms]
+        known = [index for index, weight in enumerate(self.terms) if weight is not None]
+        # The weight of a term is its scale, and an offset of what nearly every clip has changes no rank.
+        fixed = {*fixed, *(names[index] for index in (*known, *self.fitted_terms))}
+        self.free = torch.tensor([float(name not in fixed) for name in names], dtype=torch.float64)
         with torch.no_grad():
             self.pairs = SharedPairs(
                 embeddings.text_embeds.double(),
@@ -99,11 +108,19 @@ class _Likelihood:
         self.is_match = torch.zeros(len(embeddings.query_ids), len(embeddings.clip_ids), dtype=torch.bool)
         self.is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True
 
+    def parts(self, parameters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The logarithms of the weights of terms, and what belongs to modalities."""
+        return parameters[2:].tensor_split([len(self.fitted_terms)])
+
     def options(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """What of [`ScoreOptions`] the parameters stand for."""
         found = {"query_temperature": parameters[0].clamp(math.log(_LEAST), math.log(_MOST)).exp()}
-        if len(parameters) > 2:
-            log_scale, offset = (self.free * part for part in parameters[2:].chunk(2))
+        terms, rest = self.parts(parameters)
+        if self.fitted_terms:
+            weights = dict(zip(self.fitted_terms, terms.clamp(max=math.log(_HEAVIEST)).exp(), strict=True))
+            found["modality_term"] = [weights.get(index, weight) for index, weight in enumerate(self.terms)]
+        if len(rest):
+            log_scale, offset = (self.free * part for part in rest.chunk(2))
             found |= {"modality_scale": log_scale.exp(), "modality_offset": offset}
         return found
 
@@ -113,8 +130,10 @@ class _Likelihood:
         described = logits.masked_fill(~self.is_match, -math.inf).logsumexp(1)
         usual = parameters.new_tensor([_USUAL, _CONTRASTIVE]).log()
         prior = (parameters[:2] - usual).square().sum() / _LOG_TEMPERATURE**2
-        if len(parameters) > 2:
-            log_scale, offset = parameters[2:].chunk(2)
+        terms, rest = self.parts(parameters)
+        prior = prior + (terms - math.log(_TERM)).square().sum() / _LOG_TERM**2
+        if len(rest):
+            log_scale, offset = rest.chunk(2)
             prior = prior + log_scale.square().sum() / _LOG_SCALE**2 + offset.square().sum() / _OFFSET**2
         return (logits.logsumexp(1) - described).mean() + prior / 2 / len(logits)
 
@@ -169,33 +188,44 @@ def _select(embeddings: Embeddings, queries: np.ndarray, pairs: torch.Tensor, cl
         query_ids=[embeddings.query_ids[row] for row in queries],
         captions=[embeddings.captions[row] for row in queries],
         concat_embeds=None,
+        fused_embeds=None,
     )
 
 
-def _rounded(value: torch.Tensor) -> Any:
-    numbers = [float(f"{number:.{_DIGITS}g}") for number in value.reshape(-1).tolist()]
-    return numbers if value.ndim else numbers[0]
+def _rounded(value: torch.Tensor | float | list | None) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_rounded(number) for number in value]
+    return value if value is None else float(f"{value:.{_DIGITS}g}")
 
 
 def fit(
-    embeddings: Embeddings, before: Mapping[str, Any], scale_offset: bool = False, fixed: Sequence[str] = ()
+    embeddings: Embeddings,
+    before: Mapping[str, Any],
+    scale_offset: bool = False,
+    fixed: Sequence[str] = (),
+    terms: Sequence[str] = (),
 ) -> dict[str, Any]:
     """
-    Fit the temperature of the query's weights, and by choice scale and offset of each modality, to all queries.
+    Fit the temperature of the query's weights, and by choice the weights of terms, and scale and offset of each
+    modality, to all queries.
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and pairs. All of them are scored at once.
-        before (`dict`): how they are scored now: `query_temperature`, and `modality_scale` and `modality_offset` if
-            there are any.
-        scale_offset (`bool`): fit these too, in place of those in `before`.
-        fixed (`Sequence[str]`): modalities of which scale and offset stay 1 and 0.
+        before (`dict`): how they are scored now: `query_temperature`, and `modality_scale`, `modality_offset` and
+            `modality_term` if there are any.
+        scale_offset (`bool`): fit scales and offsets too, in place of those in `before`.
+        fixed (`Sequence[str]`): modalities of which scale and offset stay 1 and 0, as those of terms do.
+        terms (`Sequence[str]`): modalities that become terms, or are some, and whose weight is fitted.
 
     Returns:
         `dict`: `before` with what was fitted. Scales and offsets of modalities that no clip has stay 1 and 0.
     """
     options = {name: before[name] for name in WEIGHING if name in before}
-    likelihood = _Likelihood(embeddings, options, fixed)
-    starts = (torch.tensor([tau, _CONTRASTIVE], dtype=torch.float64).log() for tau in _STARTS)
+    likelihood = _Likelihood(embeddings, options, fixed, terms)
+    usual = [_CONTRASTIVE, *[_TERM] * len(terms)]
+    starts = (torch.tensor([tau, *usual], dtype=torch.float64).log() for tau in _STARTS)
     _, found = min(map(likelihood.minimum, starts), key=lambda minimum: minimum[0])
     if scale_offset:
         _, found = likelihood.minimum(torch.cat([found, found.new_zeros(2 * len(likelihood.free))]))
@@ -264,6 +294,7 @@ def calibrate_embeddings(
     num_folds: int = 5,
     seed: int = 0,
     fixed: Sequence[str] = (),
+    terms: Sequence[str] = (),
 ) -> Calibration:
     """
     Fit how queries weigh modalities, and measure the gain by cross-fitting.
@@ -273,8 +304,8 @@ def calibrate_embeddings(
     nothing describes are in every fit. What is fitted to all queries is the result.
 
     Args:
-        embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`), fixed (`Sequence[str]`): as in [`fit`].
-            Of more than 1,024 queries or clips each fit sees that many, drawn at random.
+        embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`), fixed, terms (`Sequence[str]`): as in
+            [`fit`]. Of more than 1,024 queries or clips each fit sees that many, drawn at random.
         num_folds (`int`): from 2.
         seed (`int`): of the folds, the draws and the interval.
 
@@ -293,7 +324,7 @@ def calibrate_embeddings(
 
     def fitted(fold: int | None) -> dict[str, Any]:
         queries, clips = np.flatnonzero(query_folds != fold), np.flatnonzero(clip_folds != fold)
-        return fit(_sample(embeddings, queries, clips, generator), before, scale_offset, fixed)
+        return fit(_sample(embeddings, queries, clips, generator), before, scale_offset, fixed, terms)
 
     folds = [fitted(fold) for fold in range(num_folds)]
     held_out = {name: np.empty(len(of_queries)) for name in MEASURES}

@@ -89,6 +89,23 @@ def test_what_is_minimised_is_the_likelihood_of_the_described_clip():
         + (0.0025 + 0.01 + 0.04) / 0.25
     )
     assert _Likelihood(embeddings, {}, ())(numbers).item() == pytest.approx(total + prior / 2 / 14, rel=1e-9)
+    # with a term, which has no scale
+    term = [None, None, 0.7]
+    scores = retrieval_scores(
+        embeddings.text_embeds.double(),
+        embeddings.modality_embeds.double(),
+        embeddings.modality_mask,
+        query_temperature=0.2,
+        modality_scale=[*scale[:2], 1.0],
+        modality_offset=[*offset[:2], 0.0],
+        modality_term=term,
+    )
+    pairs = torch.zeros_like(scores, dtype=torch.bool).index_put((*embeddings.pairs.T,), torch.tensor(True))
+    likely = (scores / 0.07).softmax(1).masked_fill(~pairs, 0).sum(1).log().mean().item()
+    prior += (math.log(0.7 / 0.5) / 3) ** 2
+    numbers = torch.cat([numbers[:2], torch.tensor([0.7], dtype=torch.float64).log(), numbers[2:]])
+    found = _Likelihood(embeddings, {}, (), ["subtitle"])(numbers).item()
+    assert found == pytest.approx(-likely + prior / 2 / 14, rel=1e-9)
     # and nothing near the fit is more likely
     fitted = fit(embeddings, BEFORE)
     likelihood = _Likelihood(embeddings, {}, ())
@@ -99,6 +116,34 @@ def test_what_is_minimised_is_the_likelihood_of_the_described_clip():
         return min(likelihood(torch.stack([torch.tensor(log_tau, dtype=torch.float64), other])) for other in grid)
 
     assert all(best(tau) < best(tau + step) + 1e-4 for step in (-2, -0.5, 0.5, 2))
+
+
+def test_the_weight_of_a_term_is_fitted_where_it_tells_more_than_the_centroid():
+    """Captions of a whole clip, of which the last modality is a vector."""
+    embeddings = made(num_clips=150)
+    whole = normalize((embeddings.modality_embeds[:, :2] * embeddings.modality_mask[:, :2, None]).sum(1), dim=-1)
+    embeddings.modality_mask[:, 0] = embeddings.modality_mask[:, 2] = True
+    generator = torch.Generator().manual_seed(3)
+    embeddings.modality_embeds[:, 2] = normalize(whole + 0.1 * torch.randn(whole.shape, generator=generator), dim=-1)
+    before = BEFORE | {"modality_term": [None, None, 0.0]}
+    found = calibrate_embeddings(embeddings, before, num_folds=2, terms=["subtitle"])
+    (weight,) = (value for value in found.after["modality_term"] if value is not None)
+    assert found.after["modality_term"][:2] == [None, None] and "modality_scale" not in found.after
+    likelihood = _Likelihood(embeddings, {"modality_term": before["modality_term"]}, (), ["subtitle"])
+
+    def best(weight):  # over both temperatures
+        start = torch.tensor([found.after["query_temperature"], 0.05], dtype=torch.float64).log()
+        values = []
+        for tau in (-1, -0.3, 0, 0.3, 1):
+            for contrastive in torch.arange(-4, 1, 0.1):
+                log_weight = torch.tensor([math.log(weight)], dtype=torch.float64)
+                numbers = torch.cat([start[:1] + tau, contrastive.double()[None], log_weight])
+                values.append(likelihood(numbers).item())
+        return min(values)
+
+    assert all(best(weight) < best(weight * factor) + 1e-4 for factor in (0.1, 0.5, 2, 10))
+    kept = fit(embeddings, before)  # a weight that is there stays as it is
+    assert kept["modality_term"] == [None, None, 0.0]
 
 
 def test_the_fit_without_a_fold_knows_nothing_of_it():
