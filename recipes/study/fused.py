@@ -1,0 +1,162 @@
+"""`python -m recipes.study.fused`: whether to fuse inside an encoder, to weigh its vectors, or both.
+
+Each model is a joint encoder (`recipes.study.joint` trains a small one). All that is chosen, temperatures, scales,
+offsets, the weight of a term and the best single modality, is chosen on the validation clips; all that is shown is of
+the test clips. A mask hides one modality of half of the clips, and what is fused is then that of what is left.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from commands.errors import say, show, user_errors
+from eval.embedding.embeddings import FUSED, Embeddings
+from eval.metrics.retrieval.ranking import first_ranks, retrieval_metrics
+from eval.protocol.calibration import fit
+from eval.protocol.first_stage import masks_of, pathways, rank_pairs
+from eval.protocol.statistics import paired_bootstrap
+from eval.run import RunConfig, embeddings_of
+from gallery.files import write_json
+from modeling_scalar.scores_scalar import DIRECTIONS
+
+_RATES = (0.0, 0.5)
+_USUAL = {"query_temperature": 0.1}
+_SHOWN = ("recall_at_1", "recall_at_5", "recall_at_10", "ndcg_at_10")
+_TITLES = {"recall_at_1": "R@1", "recall_at_5": "R@5", "recall_at_10": "R@10", "ndcg_at_10": "nDCG@10"}
+
+Choice = tuple[str, dict[str, Any]]
+"""A score and its options."""
+
+
+def choose(validation: Embeddings) -> dict[str, Choice]:
+    """Choose every rival's settings on the same clips, by the same rule: by likelihood what is a number, else by
+    R@1."""
+    left_out = {"modality_term": [0.0 if name == FUSED else None for name in validation.modalities]}
+    singles = pathways(validation.modalities)
+    (ranks,) = rank_pairs(validation, [validation.modality_mask], singles, ["text_to_video"])
+    best = max(singles, key=lambda name: int((ranks[name]["text_to_video"] == 1).sum()))
+    return {
+        f"best single modality ({best})": (best, {}),
+        "equal weights": ("uniform", left_out),
+        "fused by the encoder": (FUSED, {}),
+        "SCALAR, temperature 0.1": ("scalar", _USUAL | left_out),
+        "SCALAR, fitted": ("scalar", fit(validation, _USUAL | left_out, scale_offset=True)),
+        "SCALAR, fitted, fused as a modality": ("scalar", fit(validation, _USUAL, scale_offset=True)),
+        "SCALAR, fitted, fused as a term": (
+            "scalar",
+            fit(validation, _USUAL | left_out, scale_offset=True, terms=[FUSED]),
+        ),
+    }
+
+
+def measure(test: Embeddings, choice: Choice) -> dict[str, torch.Tensor]:
+    """The rank of each query's first relevant candidate, by direction and, where half of the clips are masked, with
+    `_masked`."""
+    method, options = choice
+    masks, _ = masks_of(test, _RATES, mask_seed=0)
+    found = {}
+    for rate, ranks in zip(_RATES, rank_pairs(test, masks, [method], **options), strict=True):
+        for direction, of_pairs in ranks[method].items():
+            name = direction + "_masked" * (rate > 0)
+            found[name] = first_ranks(of_pairs, test.pairs[:, DIRECTIONS.index(direction)])
+    return found
+
+
+def percent(ranks: torch.Tensor, measure: str) -> torch.Tensor:
+    """What each query adds to a measure, in percent: a mean of these is the measure."""
+    if measure == "ndcg_at_10":
+        return 100 * (ranks <= 10) / torch.log2(1 + ranks.double())
+    return 100.0 * (ranks <= int(measure.rsplit("_", 1)[1])).double()
+
+
+def _row(cells: list[Any]) -> str:
+    return "| " + " | ".join(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
+
+
+def table(titles: dict[str, str], ranks: dict[str, list[dict[str, torch.Tensor]]], suffix: str) -> list[str]:
+    """The means over encoders in both directions, in lines of Markdown."""
+    columns = [(f"{direction}{suffix}", measure) for direction in DIRECTIONS for measure in _SHOWN]
+    lines = [_row(["percent", *(f"{name.replace('_', ' ')} {_TITLES[measure]}" for name, measure in columns)])]
+    lines.append("|" + "---|" * (1 + len(columns)))
+    for key, of_models in ranks.items():
+        means = [torch.stack([percent(r[name], m).mean() for r in of_models]).mean().item() for name, m in columns]
+        lines.append(_row([titles[key], *means]))
+    return lines
+
+
+def kinds_table(
+    titles: dict[str, str], ranks: dict[str, list[dict[str, torch.Tensor]]], kinds: list[str | None]
+) -> list[str]:
+    """R@1 and R@10 from text to video by the kind of caption, in lines of Markdown."""
+    names = sorted({kind for kind in kinds if kind is not None})
+    chosen = {kind: torch.tensor([own == kind for own in kinds]) for kind in names}
+    heads = [f"{kind} ({int(chosen[kind].sum())}) {_TITLES[m]}" for kind in names for m in _SHOWN[::2]]
+    lines = [_row(["percent, text to video", *heads]), "|" + "---|" * (1 + len(heads))]
+    for key, of_models in ranks.items():
+        cells = [
+            torch.stack([percent(r["text_to_video"], m)[chosen[kind]].mean() for r in of_models]).mean().item()
+            for kind in names
+            for m in _SHOWN[::2]
+        ]
+        lines.append(_row([titles[key], *cells]))
+    return lines
+
+
+def differences(ranks: dict[str, list[dict[str, torch.Tensor]]], ours: str, theirs: str) -> dict[str, dict[str, Any]]:
+    """The difference of two methods by each measure, with the interval of the paired bootstrap over queries, of which
+    each has its mean over encoders."""
+    found = {}
+    for name in ranks[ours][0]:
+        for measure in _SHOWN:
+            values = [torch.stack([percent(r[name], measure) for r in ranks[key]]).mean(0) for key in (ours, theirs)]
+            found[f"{name} {_TITLES[measure]}"] = paired_bootstrap(*(value.tolist() for value in values))
+    return found
+
+
+def main(
+    model: Annotated[list[Path], typer.Option(help="Folder of a joint encoder that fuses; repeat for several.")],
+    root: Annotated[Path, typer.Option(help="Folder of the miniature benchmark.")],
+    output: Annotated[Path, typer.Option(help="Folder for embeddings, fused.json and fused.md.")],
+) -> None:
+    """Compare one fused vector with SCALAR's weights of single ones, and with both."""
+    with user_errors():
+        ranks: dict[str, list[dict[str, torch.Tensor]]] = {}
+        titles, chosen, kinds = {}, [], []
+        for number, path in enumerate(model):
+            splits = {}
+            for split in ("validation", "test"):
+                folder = output / f"{number}-{split}"
+                config = RunConfig(folder, path, "miniature", root, split=split, rates=_RATES, fused=True)
+                splits[split] = embeddings_of(config)
+            kinds = splits["test"].kinds()
+            choices = choose(splits["validation"])
+            chosen.append({"model": str(path), **{title: list(choice) for title, choice in choices.items()}})
+            for title, choice in choices.items():
+                key = title.split(" (")[0]
+                titles[key] = key if titles.get(key, title) != title else title
+                ranks.setdefault(key, []).append(measure(splits["test"], choice))
+            say(f"{path}: measured")
+        tables = table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)
+        lines = [line for lines in tables for line in (*lines, "")]
+        compared = {}
+        for ours in ("SCALAR, fitted, fused as a term", "SCALAR, fitted, fused as a modality", "SCALAR, fitted"):
+            for theirs in ("fused by the encoder", "SCALAR, fitted", "equal weights"):
+                if ours != theirs:
+                    compared[f"{ours} - {theirs}"] = differences(ranks, ours, theirs)
+        for name, found in compared.items():
+            told = (f"{m} {d['difference']:+.1f} [{d['low']:+.1f}, {d['high']:+.1f}]" for m, d in found.items())
+            lines.append(f"- {name}: " + "; ".join(told))
+        measures = {
+            key: [{n: retrieval_metrics(r) for n, r in of_model.items()} for of_model in of_models]
+            for key, of_models in ranks.items()
+        }
+        write_json({"choices": chosen, "measures": measures, "differences": compared}, output / "fused.json")
+        (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for line in lines:
+            show(line)
+
+
+if __name__ == "__main__":
+    typer.run(main)
