@@ -42,7 +42,7 @@ def add_modality(
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery.
         name (`str`): what it is called.
-        model, processor: of the gallery, with this modality alone.
+        model, processor: of the gallery, with this modality alone, or with what it is made of beside it.
         texts (`dict[str, dict[str, str]]`, *optional*): of files of which a list tells it, what it says.
         recognizer, line_reader, batch_size, num_workers, progress: as of [`~search.indexing.Indexer`].
 
@@ -75,9 +75,10 @@ def add_modality(
     with closing(embedded) as embedded, bar:
         first = 0
         for batch in embedded:
-            embeds = [] if batch.embeds is None else batch.embeds[0][:, 0]
-            names = [rows[first + place] for place in batch.embeddable]
-            found += zip(names, embeds, strict=True)
+            if batch.embeds is not None:
+                embeds, mask = (values[:, processor.modalities.index(name)] for values in batch.embeds[:2])
+                names = [rows[first + place] for place in batch.embeddable]
+                found += [pair for pair, has_it in zip(zip(names, embeds, strict=True), mask, strict=True) if has_it]
             # A file that has changed since is read again, whole, by the next run.
             for note in batch.notes:
                 if note.unheard or note.is_lost:

@@ -101,6 +101,7 @@ def _change(
     texts: Mapping[str, Mapping[str, str]],
     limits: Limits,
     place: torch.device,
+    line_reader: LineReader | None,
 ) -> None:
     """Take modalities out of a gallery that exists, and add others."""
     with GalleryWriter(config.output) as writer:
@@ -108,24 +109,20 @@ def _change(
             writer.remove_modality(name)
             say(f"{name} is taken out of {config.output}.")
         for name in config.add:
-            network, processor = _load(identity, [name], config, place)
+            of_what = writer.gallery().modalities if kind_of(name) == "fused" else ()
+            network, processor = _load(identity, [*of_what, name], config, place)
             processor = sandboxed(processor, limits, _languages(config))
             recognizer = None
             if config.transcribe is not None and name == "subtitle":
                 recognizer = _recognizer(config.transcribe, processor, network.device)
-            line_reader = _line_reader(config) if name == SCREEN else None
             options = {
-                "line_reader": line_reader,
+                "line_reader": line_reader if name == SCREEN else None,
                 "num_workers": config.num_workers,
                 "batch_size": config.batch_size,
                 "progress": True,
             }
             count = add_modality(writer, name, network, processor, texts, recognizer=recognizer, **options)
             say(f"{name} is added to {config.output}: {count} of {len(writer.gallery())} clips have it.")
-
-
-def _line_reader(config: IndexConfig) -> LineReader | None:
-    return RapidOcrReader() if config.read_text else None
 
 
 def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool) -> None:
@@ -283,16 +280,17 @@ def index_folder(config: IndexConfig) -> Report | None:
                     texts[file.path] = known | texts.get(file.path, {})
             # All that can be wrong is told before the model is loaded, which takes longest.
             _check(config, limits)
+    line_reader = RapidOcrReader() if config.read_text else None
     with crew.together():  # the first process has downloaded the models
         model = config.model or _default_model(config.output)
         identity = identify(model)
         if crew.is_main and (config.add or config.drop):
-            _change(config, identity, texts, limits, place)
+            _change(config, identity, texts, limits, place, line_reader)
         modalities, _ = _modalities(replace(config, add=(), drop=()))
         network, processor = _load(identity, modalities, config, place)
         processor = sandboxed(processor, limits, _languages(config))
         recognizer = None if config.transcribe is None else _recognizer(config.transcribe, processor, network.device)
-    options = {"recognizer": recognizer, "line_reader": _line_reader(config)}
+    options = {"recognizer": recognizer, "line_reader": line_reader}
     options |= {"num_workers": num_workers, "on_error": config.on_error}
     if not crew.is_main:
         help_index(crew, config.output, network, processor, **options)
