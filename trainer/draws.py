@@ -4,9 +4,12 @@ Views are the same embeddings with one modality hidden (Algorithm S2, steps 3 an
 pairs and those with a negative.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+
+from modeling_scalar.scores_scalar import kind_of
 
 from .distributed import mean_over_processes
 from .losses import draw_negatives
@@ -27,7 +30,11 @@ def full_view_probability(step: int, final: float = 0.5, decay_steps: int = 2000
 
 
 def reduced_views(
-    modality_mask: torch.Tensor, full_probability: float, draws: torch.Tensor, min_modalities: int = 2
+    modality_mask: torch.Tensor,
+    full_probability: float,
+    draws: torch.Tensor,
+    min_modalities: int = 2,
+    modalities: Sequence[str] = (),
 ) -> torch.Tensor:
     """
     Hide one modality, drawn uniformly from what a clip has, in a fraction of the clips that have enough.
@@ -39,11 +46,20 @@ def reduced_views(
             outside, so that a clip draws the same on every device and whichever process it lies on.
         min_modalities (`int`): how many a view must keep, so that clips with no more stay complete. The paper's is 2;
             with 1 a clip that has two may lose one of them as well.
+        modalities (`Sequence[str]`): the names along the axis M. What an encoder fused of the others, if that is one,
+            is neither drawn nor counted, and is hidden with whatever is.
 
     Returns:
         `torch.BoolTensor` of shape `(batch, M)`, a subset of `modality_mask` that lacks at most one of its True in a
-        row, and none where a row has no more than `min_modalities`.
+        row, and what is fused of it, and none where a row has no more than `min_modalities`.
     """
+    if fused := [index for index, name in enumerate(modalities) if kind_of(name) == "fused"]:
+        parts = [index for index in range(len(modalities)) if index not in fused]
+        left = reduced_views(modality_mask[:, parts], full_probability, draws, min_modalities)
+        is_whole = (left == modality_mask[:, parts]).all(1, keepdim=True)
+        view = modality_mask & is_whole
+        view[:, parts] = left
+        return view
     draws = draws.to(modality_mask.device)
     num_present = modality_mask.sum(1)
     reduced = (draws[:, 0] >= full_probability) & (num_present > min_modalities)

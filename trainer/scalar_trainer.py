@@ -242,7 +242,11 @@ class ScalarTrainer(ResumableTrainer):
             modalities=output.modality_embeds,
             mask=output.modality_mask,
             reduced_mask=reduced_views(
-                output.modality_mask, self._full_probability, step.draws[:, :2], self.args.min_view_modalities
+                output.modality_mask,
+                self._full_probability,
+                step.draws[:, :2],
+                self.args.min_view_modalities,
+                self.scalar_config.modalities,
             ),
             score_options=self.scalar_model.score_options(),
             affinities=affinities,
