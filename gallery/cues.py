@@ -155,6 +155,12 @@ class ClipWords:
             if self._known is None:
                 self._known, self._before = self._read(), None
 
+    def told(self) -> tuple[list[str], list[bool]]:
+        """The words of each clip as [`~gallery.words.folded`] has them, a line for each text, and whether these are
+        all."""
+        self.read()
+        return self._known.texts.to_pylist(), self._known.is_whole.tolist()
+
     def say(self, words: str) -> tuple[np.ndarray, np.ndarray]:
         """Which clips say words, or a phrase, and of which others it is not known; bools `(N,)` each."""
         self.read()

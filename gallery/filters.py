@@ -43,7 +43,7 @@ class PatternError(ValueError):
     """A pattern of paths cannot be read."""
 
 
-def _pattern_of(glob: str) -> str:
+def pattern_of(glob: str) -> str:
     """A regular expression that fits what a pattern of paths does, for `re.fullmatch` and between `^` and `$`."""
     if len(glob) > _LONGEST:
         raise ValueError(f"A pattern of paths has at most {_LONGEST} characters, got {len(glob)}.")
@@ -85,7 +85,7 @@ def _folds_case(path: str) -> bool:
 
 def fitting(globs: Iterable[str]) -> Callable[[str], bool]:
     """What tells whether a path fits one of some patterns, see [`Filter`]; a ValueError if one cannot be read."""
-    patterns = [_pattern_of(glob) for glob in globs]
+    patterns = [pattern_of(glob) for glob in globs]
     exact, any_case = ([re.compile(pattern, flags) for pattern in patterns] for flags in (re.S, re.S | re.I))
 
     def fits(path: str) -> bool:
@@ -162,7 +162,7 @@ class Filter:
         for name in ("after", "before"):
             object.__setattr__(self, name, _moment(name, getattr(self, name)))
         for pattern in self.paths:
-            _pattern_of(pattern)
+            pattern_of(pattern)
         for name in ("min_duration", "max_duration"):
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -288,6 +288,10 @@ class ClipFacts:
         rows = pc.index_in(self.paths, value_set=self._paths_of_files)
         return torch.from_numpy(pc.fill_null(pc.take(times, rows), _NO_DATE).to_numpy().copy())
 
+    def words(self) -> tuple[list[str], list[bool]]:
+        """The words of each clip, and whether these are all: [`~gallery.cues.ClipWords.told`]."""
+        return self._words.told()
+
     @cached_property
     def contents(self) -> tuple[np.ndarray, np.ndarray]:
         """Of each clip a number, `(N,)`, the same for those of files of the same content, of windows at the same
@@ -315,7 +319,7 @@ class ClipFacts:
         return from_utf8(self.paths[int(row)].as_py())
 
     def _matches(self, glob: str, ignore_case: bool = False) -> torch.Tensor:
-        pattern = _pattern_of(glob).translate(_PLAIN)
+        pattern = pattern_of(glob).translate(_PLAIN)
         try:
             # by RE2, whose time grows with the length of a name alone, whatever the pattern
             fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$", ignore_case=ignore_case)
@@ -375,4 +379,15 @@ class ClipFacts:
         return Allowed(mask, {name: count for name, count in left_out.items() if count})
 
 
-__all__ = ["DATE", "DURATION", "WORDS", "Allowed", "ClipFacts", "Filter", "ModalityError", "PatternError", "fitting"]
+__all__ = [
+    "DATE",
+    "DURATION",
+    "WORDS",
+    "Allowed",
+    "ClipFacts",
+    "Filter",
+    "ModalityError",
+    "PatternError",
+    "fitting",
+    "pattern_of",
+]

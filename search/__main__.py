@@ -63,17 +63,17 @@ def _opened(place: str, is_patient: bool = True) -> Iterator["Searcher"]:
     """The search of a folder, or of a vector engine; who is patient waits for one that does not answer."""
     from gallery.gallery import Gallery
 
-    from .engine.address import is_address, parse_address
+    from .engine.address import is_address
 
     if not is_address(place):
         yield Gallery.open(place).searcher
         return
     from .engine.asking import EngineSearcher
-    from .engine.collection import Collection
+    from .engine.opening import open_engine
 
-    address = parse_address(place)
-    with closing(Collection.at(address, is_patient, is_new=False)) as collection:
-        yield EngineSearcher(collection, str(address))
+    engine, name = open_engine(place, is_patient, is_new=False)
+    with closing(engine):
+        yield EngineSearcher(engine, name)
 
 
 @command_of(app, QueryConfig)
@@ -109,7 +109,7 @@ def query(config: QueryConfig) -> None:
             results = [searcher.search(None, config.k, config.temperature, like=like, **options)]
     for remark in remarks_of(results):
         say(remark)
-    if config.path and len(searcher):
+    if config.path and not is_address(config.gallery) and len(searcher):
         facts = searcher.gallery.clip_facts
         if not facts.allowed(Filter(config.path)).num_clips:
             say(f"--path: {facts.why_none_fits(config.path)}.")
@@ -166,12 +166,11 @@ def push(config: PushConfig) -> None:
     """Make a collection of a vector engine hold what a gallery holds; what it holds already is left alone."""
     from gallery.gallery import Gallery
 
-    from .engine.address import parse_address
-    from .engine.collection import Collection
+    from .engine.opening import open_engine
     from .engine.push import push as push_gallery
 
-    place, gallery = parse_address(config.address), Gallery.open(config.gallery)
-    with closing(Collection.at(place)) as collection:
+    gallery = Gallery.open(config.gallery)
+    with closing(open_engine(config.address)[0]) as collection:
         report = push_gallery(
             gallery, collection, config.part, config.shards, config.replicas, config.detail, progress=True,
             rewrite=config.rewrite,

@@ -8,6 +8,7 @@ until then the list is made twice as long.
 import math
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from gallery.windows import Place, place_of_clip
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, exact_scores
 
-from .collection import MIN_CLIP_NORM, About, Collection, Point, condition_of, conditions_of_unknown
+from .clips import MIN_CLIP_NORM, About, Counts, Engine, Point
 from .errors import ChangedError, DamagedError, UnsupportedError
 
 _FIRST = 64  # entries that are read at first, and four for each hit
@@ -67,7 +68,7 @@ def _scores(points: Sequence[Point], text: np.ndarray, seen: np.ndarray, options
 
 
 def find_best(
-    engine: Collection,
+    engine: Engine,
     text: torch.Tensor,
     k: int,
     options: ScoreOptions,
@@ -75,36 +76,34 @@ def find_best(
     where: Any = None,
     first: int = _FIRST,
     most: int = _MOST,
-    is_bounded: bool = True,
 ) -> Best:
     """
     Find the k best clips of a query by SCALAR's score.
 
     Args:
-        engine ([`~search.engine.collection.Collection`]).
+        engine ([`~search.engine.clips.Engine`]).
         text (`torch.FloatTensor` of shape `(D,)` or `(M, D)`): unit norm. Of a query with a vector for each modality
             the clips nearest to each of these are scored, which proves nothing unless they are all, or one vector.
         k (`int`): hits.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature, and the calibration of the bounds.
         modalities (`list[str]`, *optional*): what is looked at, by default all. Bounds hold for whatever is left out.
         where: which clips may be found, as the engine takes it.
-        first (`int`), most (`int`): how many entries are read at first, and at most, but never fewer than 4 k.
-        is_bounded (`bool`): whether the bounds in the engine are those of these scores.
+        first (`int`), most (`int`): how many entries are read at first, and at most, but never fewer than 4 k; of an
+            engine whose long lists cost little, as many as the proof takes.
 
     Raises:
         DamagedError: what is in the engine is damaged.
         OSError: the engine does not answer.
     """
     seen = np.array(seen_of(modalities, engine.about().modalities))
-    vectors = text.float().numpy()[None] if text.ndim == 1 else text.float().numpy()[seen]
-    queries = [np.append(vector, np.float32(1)) for vector in np.unique(vectors, axis=0)]
-    is_bounded = is_bounded and len(queries) == 1
-    # Without offsets, no bound below 0 is one: the rows bound what is above 0 alone. Terms have a row for the rest.
-    lowest = 0.0 if options.modality_offset is None and not options.terms else -math.inf
+    queries, is_bounded, lowest = engine.asked(text, seen.tolist(), options)
     read: set[str] = set()
     found: list[tuple[float, Point]] = []
     num_scored = 0
-    most = max(most if is_bounded else min(_UNPROVED, most), 4 * k)
+    if engine.is_limited:
+        most = max(most if is_bounded else min(_UNPROVED, most), 4 * k)
+    else:
+        most = sys.maxsize
     limit = min(max(first, 4 * k), most) if is_bounded else most
     while True:
         lists = [engine.nearest(query, limit, where) for query in queries]
@@ -132,7 +131,7 @@ def find_best(
         if limit == most:
             certainty = Certainty.STOPPED
             break
-        limit = min(2 * limit, most)
+        limit = min(engine.growth * limit, most)
     found = [(score, point) for score, point in found if score > -math.inf]
     return Best([point for _, point in found], np.array([score for score, _ in found]), num_scored, certainty)
 
@@ -143,7 +142,7 @@ def _order(scored: tuple[float, Point]) -> tuple[float, int, str]:
     return -score, point.place, point.number
 
 
-def _is_all(engine: Collection, where: Any, read: set[str]) -> bool:
+def _is_all(engine: Engine, where: Any, read: set[str]) -> bool:
     """Whether a list, which may be as long as it was to be, left nothing out."""
     count = engine.count(where)
     return len(read) >= count and not engine.is_estimate(count)
@@ -154,15 +153,15 @@ class EngineSearcher(Described):
     The search of a collection of a vector engine, and what that says of itself: a [`~gallery.searching.Searcher`].
 
     Args:
-        collection ([`~search.engine.collection.Collection`]): of an engine.
+        collection ([`~search.engine.clips.Engine`]): an engine that holds a gallery.
         name (`str`): what messages call it.
-        about ([`~search.engine.collection.About`], *optional*): what the collection holds; by default it is asked.
+        about ([`~search.engine.clips.About`], *optional*): what the collection holds; by default it is asked.
     """
 
     query_model: QueryModel | None = None
     load_model = load_query_model
 
-    def __init__(self, collection: Collection, name: str, about: About | None = None):
+    def __init__(self, collection: Engine, name: str, about: About | None = None):
         self.about = collection.about() if about is None else about
         super().__init__(self.about.metadata, name)
         self.collection, self.dim, self.dtype = collection, self.about.dim, self.about.dtype
@@ -221,9 +220,8 @@ class EngineSearcher(Described):
         self.check_asked(options.get("rerank"), unique=options.get("unique", False), is_outside=is_outside)
         return search(self, *arguments, most=most, **options)
 
-    @staticmethod
     def check_asked(
-        rerank: int | None = None, allowed: Filter | None = None, unique: bool = False, is_outside: bool = False
+        self, rerank: int | None = None, allowed: Filter | None = None, unique: bool = False, is_outside: bool = False
     ) -> None:
         """Raise an [`UnsupportedError`] for what an engine cannot be asked: the second stage, copies, what is like a
         clip outside of it, and some filters."""
@@ -233,7 +231,7 @@ class EngineSearcher(Described):
             raise UnsupportedError("An engine does not know which files are copies: search the gallery in its folder.")
         if rerank is not None:
             raise UnsupportedError("The second stage reads files: search the gallery in its folder.")
-        condition_of(allowed)
+        self.collection.condition(allowed)
 
     @staticmethod
     def check_method(method: str) -> None:
@@ -267,9 +265,11 @@ class EngineSearcher(Described):
 
     with_copies = once
 
-    def saying(self, allowed: Any, words: Sequence[str]) -> NoReturn:
-        """An [`UnsupportedError`]."""
-        self.check_asked(allowed=Filter(words=tuple(words)))
+    def saying(self, allowed: "Filter | None", words: Sequence[str]) -> Filter:
+        """Of the clips that may be found those in which words are said."""
+        said = (allowed or Filter()).saying(words)
+        self.check_asked(allowed=said)
+        return said
 
     def why_no_hits(self, method: str, among: Any = None, is_like: bool = False) -> str:
         """Why a search finds nothing."""
@@ -311,51 +311,55 @@ class EngineSearcher(Described):
         self.check_method(method)
         if unknown := set(score_parameters) - set(CALIBRATION):
             raise TypeError(f"The score {method!r} has no {', '.join(sorted(unknown))}.")
-        if given := [name for name in CALIBRATION if score_parameters.get(name) is not None]:
+        any_query = self.collection.takes_any_query
+        given = [name for name in CALIBRATION if score_parameters.get(name) is not None]
+        if given and not any_query:
             raise UnsupportedError(
                 f"An engine holds bounds of the score 'scalar' as its gallery has it, got {', '.join(given)}. Search "
                 "the gallery in its folder."
             )
         if allowed is not None and not isinstance(allowed, Filter):
             raise ValueError("Which clips of an engine may be found is told by a `Filter`, not by a tensor.")
-        if not is_like and text_embeds.ndim == 3:
+        if not is_like and text_embeds.ndim == 3 and not any_query:
             raise UnsupportedError("Texts with a vector for each modality are searched in a folder, not in an engine.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
         seen = seen_of(modalities, self.modalities)
         calibration = {} if is_like else self.calibration_of(seen)
+        calibration |= score_parameters if any_query else {}
         options = ScoreOptions(query_temperature=temperature, **calibration)
         if allowed is not None:
             allowed.check_modalities(self.modalities)
-        where = condition_of(allowed, None if all(seen) else modalities, others.number, others.paths)
-        counts, is_estimate = self._counts(others)
+        where = self.collection.condition(allowed, None if all(seen) else modalities, others.number, others.paths)
         results, left = [], most - others.num_scored
-        # Bounds hold for whatever is left out of the centroid, but not for terms, which may be negative.
-        is_bounded = calibration == self.calibration and all(seen[index] for index in options.terms)
         try:
-            for text in text_embeds:
-                best = Best([], np.empty(0), 0, Certainty.STOPPED)
-                if left > 0:
-                    best = find_best(
-                        self.collection, text, k, options, modalities, where, most=left, is_bounded=is_bounded
-                    )
-                reason = None if best.points else self.why_no_hits(method)
-                told = {"reason": reason, "certainty": best.certainty, "is_estimate": is_estimate}
-                results.append(Hits(_hits(best, text, options, seen), counts[0], best.num_scored, *counts[1:], **told))
+            with self.collection.reading():
+                counts = Counts(0, 0) if others.paths else self.collection.counts(allowed, others.number)
+                for text in text_embeds:
+                    best = Best([], np.empty(0), 0, Certainty.STOPPED)
+                    if left > 0 or not self.collection.is_limited:
+                        best = find_best(self.collection, text, k, options, modalities, where, most=left)
+                    results.append(self._hits(best, text, options, seen, counts))
         except DamagedError:
             self._check_unchanged()  # of which it may be the consequence
             raise
         self._check_unchanged()
         return results
 
-    def _counts(self, others: "_Others") -> tuple[tuple[int, int, dict[str, int]], bool]:
-        """How many clips there are, may be found, and are left out as too little is known; if that is estimated."""
-        if others.paths:  # which goes on with a search that told it
-            return (0, 0, {}), False
-        num_clips, among = len(self), condition_of(others.wanted, without=others.number)
-        num_allowed = num_clips if among is None else min(num_clips, self.collection.count(among))
-        unknown = {} if others.wanted is None else conditions_of_unknown(others.wanted)
-        left_out = {name: count for name, them in unknown.items() if (count := self.collection.count(them))}
-        return (num_clips, num_allowed, left_out), self.collection.is_estimate(num_clips)
+    def _hits(
+        self, best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[bool], counts: Counts
+    ) -> Hits:
+        reason = None if best.points else self.why_no_hits("scalar")
+        return Hits(
+            _hits(best, text, options, seen),
+            counts.num_clips,
+            best.num_scored,
+            counts.num_allowed,
+            counts.unknown,
+            reason=reason,
+            notes=[] if counts.note is None else [counts.note],
+            certainty=best.certainty,
+            is_estimate=counts.is_estimate,
+        )
 
     def _check_unchanged(self) -> None:
         """Raise a [`ChangedError`] if the collection holds other vectors than when this was opened."""

@@ -1,4 +1,4 @@
-"""A collection of Qdrant that holds a gallery: what a point is, and every call to the engine.
+"""A collection of Qdrant that holds a gallery: every call to the engine.
 
 A point is a clip: its bounds as a multi-vector that is compared by the largest inner product, its vectors one by one
 to score it by, and as payload its name, what it has, and what filters ask for. One call writes all of it. A hash over
@@ -7,17 +7,16 @@ notices. Bounds are not read, so nothing but the engine vouches for them: an exa
 they were pushed.
 """
 
-import hashlib
 import json
+import math
 import os
 import pickle
 import sqlite3
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from threading import Lock
@@ -34,24 +33,20 @@ from qdrant_client.local import persistence
 from qdrant_client.local.qdrant_local import QdrantLocal
 
 from gallery.columns import from_utf8, precision_of, to_utf8
-from gallery.described import calibration_of, modalities_told
-from gallery.exact.bounds import DETAIL, bound_vectors, num_rows, stored_bounds
+from gallery.described import calibration_of
+from gallery.exact.bounds import bound_vectors, num_rows, stored_bounds
 from gallery.filters import DATE, DURATION, Filter
-from modeling_scalar.scores_scalar import MIN_NORM
+from modeling_scalar.scores_scalar import CALIBRATION, ScoreOptions
 
 from .address import KEY_VARIABLE, Address
+from .clips import MIN_CLIP_NORM, About, Asked, Counts, Point, about_told, damaged
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
 
 BOUND = "bound"
 """The name of the multi-vector; the others are named by their modality."""
 
-FORMAT = 1
 _NONE = "There is no collection {!r}. `scalar push GALLERY ADDRESS` makes it."
-MIN_CLIP_NORM = MIN_NORM[torch.float32]
-"""What the norm of a centroid is clamped to, as in every gallery."""
-
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_NAMES = uuid.UUID("6f6a1e39-6c52-5c0e-9d6f-8a2f6f9d1b51")  # of points: a name always gives the same
 _INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "integer"}
 _UNKNOWN = {"seconds": DURATION, "changed": DATE}
 _SCROLLED = 4096
@@ -67,86 +62,6 @@ _AGAIN = (408, 429, 500, 502, 503, 504)
 _PLACES = 2**53  # no gallery has so many
 
 Answered = TypeVar("Answered")
-
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """
-    A clip as the engine holds it.
-
-    Args:
-        payload (`dict`): `clip_id`, `has`, `path`, `part`, and where they are known `seconds`, how long it lasts, to
-            the microsecond, and `changed`, when its file was changed, in microseconds from 1970. Engines give a number
-            of more than 15 digits back as one near it.
-        modality_embeds (`np.ndarray` of shape `(M, D)`): as stored, zero where absent.
-        place (`int`): clips of equal scores stand in the order of their places.
-        modalities (`tuple` of `str`): what the M vectors are called.
-    """
-
-    payload: dict[str, Any]
-    modality_embeds: np.ndarray
-    place: int
-    modalities: tuple[str, ...]
-
-    @property
-    def number(self) -> str:
-        """What the engine knows it by."""
-        return point_id(self.payload["part"], self.payload["clip_id"])
-
-    @property
-    def modality_mask(self) -> list[bool]:
-        """What the clip has."""
-        return [name in self.payload["has"] for name in self.modalities]
-
-    @property
-    def digest(self) -> str:
-        """A hash over all but the place."""
-        facts = json.dumps(self.payload, sort_keys=True)
-        return hashlib.blake2b(facts.encode() + b"\0" + self.modality_embeds.tobytes(), digest_size=16).hexdigest()
-
-
-def point_id(part: str, clip_id: str) -> str:
-    """The number of the point of a clip: always the same for the same name."""
-    return str(uuid.uuid5(_NAMES, f"{part}\0{to_utf8(clip_id)}"))
-
-
-@dataclass(frozen=True)
-class About:
-    """
-    What a collection holds, as its metadata tell.
-
-    Args:
-        dim (`int`), dtype (`str`): of the vectors.
-        metadata (`dict`): of the gallery: the model, and how it scores.
-        detail (`int`): of the bounds, see [`~gallery.exact.bounds.bound_vectors`].
-    """
-
-    dim: int
-    dtype: str
-    metadata: dict[str, Any]
-    detail: int = DETAIL
-
-    @property
-    def modalities(self) -> tuple[str, ...]:
-        """What the vectors of each clip are called."""
-        return modalities_told(self.metadata)
-
-    def told(self) -> dict[str, Any]:
-        """As it stands in the metadata of a collection; that of the gallery as a text, as engines round numbers."""
-        return {"scalar": {"format": FORMAT} | vars(self) | {"metadata": json.dumps(self.metadata)}}
-
-    def differences(self, other: "About") -> list[str]:
-        """What keeps two from lying in one collection."""
-        mine, others = ({**vars(about), **about.metadata} for about in (self, other))
-        scores = [
-            {key: value for key, value in (about.get("score_options") or {}).items() if key != "query_temperature"}
-            for about in (mine, others)
-        ]
-        names = ["dim", "dtype", "fingerprint", "segment"]
-        names += [] if mine.get("fingerprint") else ["model"]  # of which nothing else is known
-        found = [name for name in names if mine.get(name) != others.get(name)]
-        found += [] if self.modalities == other.modalities else ["modalities"]
-        return found + (["score_options"] if scores[0] != scores[1] else [])
 
 
 class _Clips(pickle.Unpickler):
@@ -234,6 +149,9 @@ class Collection:
             who looks at a page.
     """
 
+    growth, is_limited, takes_any_query = 2, True, False
+    no_filters = ("paths", "words")
+
     def __init__(self, client: QdrantClient, name: str, is_approximate: bool = False, is_patient: bool = True):
         self.client, self.name, self.is_patient = client, name, is_patient
         self.is_local = isinstance(getattr(client, "_client", None), QdrantLocal)
@@ -300,19 +218,7 @@ class Collection:
             if self.is_local and not self.exists():
                 raise NoCollectionError(_NONE.format(self.name))
             told = (self._ask(self.client.get_collection).config.metadata or {}).get("scalar")
-            try:
-                metadata = told["metadata"]  # which earlier versions wrote as it is
-                metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
-                about = About(told["dim"], told["dtype"], dict(metadata), told["detail"])
-                numbers = all(type(number) is int and number > 0 for number in (about.dim, about.detail))
-                known = told["format"] == FORMAT and numbers and bool(precision_of(about.dtype))
-            except (TypeError, KeyError, ValueError):
-                known = False
-            if not known:
-                raise ValueError(
-                    f"The collection {self.name!r} was not made by `scalar push` of this version. Choose another name."
-                )
-            self._about = about
+            self._about = about = about_told(told, f"The collection {self.name!r}")
         return about
 
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
@@ -369,6 +275,24 @@ class Collection:
     def __len__(self) -> int:
         return self.count(None)
 
+    def condition(
+        self,
+        wanted: Filter | None,
+        modalities: Sequence[str] | None = None,
+        without: str | None = None,
+        outside: Sequence[str] = (),
+    ) -> models.Filter | None:
+        """[`condition_of`]."""
+        return condition_of(wanted, modalities, without, outside)
+
+    def counts(self, wanted: Filter | None, without: str | None = None) -> Counts:
+        """How many clips there are, may be found, and are left out as too little is known."""
+        num_clips, among = self.count(None), condition_of(wanted, without=without)
+        num_allowed = num_clips if among is None else min(num_clips, self.count(among))
+        unknown = {} if wanted is None else conditions_of_unknown(wanted)
+        left_out = {name: count for name, them in unknown.items() if (count := self.count(them))}
+        return Counts(num_clips, num_allowed, left_out, self.is_estimate(num_clips))
+
     def count(self, where: models.Filter | None) -> int:
         """How many clips fulfil a condition; as the engine estimates it where [`is_estimate`] says so."""
         if not self.is_local:
@@ -381,7 +305,13 @@ class Collection:
         """Whether the engine was not asked to count so many clips one by one."""
         return not self.is_local and count > _COUNTED
 
+    def reading(self) -> nullcontext[None]:
+        """Nothing: a query may meet clips as they were and as they are."""
+        return nullcontext()
+
     # Writing --------------------------------------------------------------------------------------------------------
+
+    writing = reading
 
     def known(self, part: str) -> Iterator[tuple[str, str, int]]:
         """The number, the hash and the place of each clip of a part."""
@@ -399,15 +329,12 @@ class Collection:
         for record in self._ask(self.client.retrieve, [number], with_payload=["path"], with_vectors=False):
             path = (record.payload or {}).get("path")
             if not _is_name(path):
-                raise DamagedError(self._damaged(number))
+                raise self._damaged(number)
             return from_utf8(path)
         return None
 
-    def _damaged(self, number: str, count: int = 1) -> str:
-        return (
-            f"{count} clips of the collection {self.name!r} are not as they were pushed, {number} for one. Push the "
-            "gallery again with --rewrite."
-        )
+    def _damaged(self, number: str, count: int = 1) -> DamagedError:
+        return damaged(f"the collection {self.name!r}", number, count)
 
     def _scroll(self, condition: models.FieldCondition, names: list[str]) -> Iterator[models.Record]:
         """All points that fulfil a condition, with so much of their payload."""
@@ -450,6 +377,22 @@ class Collection:
         self._ask(self.client.delete, models.PointIdsList(points=list(ids)), wait=True)
 
     # Reading --------------------------------------------------------------------------------------------------------
+
+    def asked(self, text: torch.Tensor, seen: Sequence[bool], options: ScoreOptions) -> Asked:
+        """A query for each vector of a text. Several prove nothing, and neither does another calibration."""
+        vectors = text.float().numpy()[None] if text.ndim == 1 else text.float().numpy()[np.array(seen)]
+        queries = [np.append(vector, np.float32(1)) for vector in np.unique(vectors, axis=0)]
+        held = calibration_of(self.about().metadata)
+        is_same = all(getattr(options, name) == held.get(name) for name in CALIBRATION)
+        # Bounds hold for whatever is left out of the centroid, but not for terms, which may be negative.
+        is_bounded = is_same and len(queries) == 1 and all(seen[index] for index in options.terms)
+        # Without offsets, no bound below 0 is one: the rows bound what is above 0 alone. Terms have a row for the rest.
+        lowest = 0.0 if options.modality_offset is None and not options.terms else -math.inf
+        return Asked(queries, is_bounded, lowest)
+
+    def try_out(self) -> None:
+        """Ask for a list."""
+        self.nearest(np.zeros(self.about().dim + 1, np.float32), 1, None)
 
     def nearest(self, query: np.ndarray, limit: int, where: models.Filter | None) -> list[tuple[str, float]]:
         """The clips of the highest bounds, and these: all in order, as far as the engine's list is complete."""
@@ -499,7 +442,7 @@ class Collection:
                 return found
             if pause is not None:
                 time.sleep(pause)
-        raise DamagedError(self._damaged(left[0], len(left)))
+        raise self._damaged(left[0], len(left))
 
 
 def _is_place(place: Any) -> bool:
@@ -603,14 +546,4 @@ def conditions_of_unknown(wanted: Filter) -> dict[str, models.Filter]:
     return found
 
 
-__all__ = [
-    "BOUND",
-    "MIN_CLIP_NORM",
-    "About",
-    "Collection",
-    "Point",
-    "condition_of",
-    "conditions_of_unknown",
-    "connect",
-    "point_id",
-]
+__all__ = ["BOUND", "Collection", "condition_of", "conditions_of_unknown", "connect"]

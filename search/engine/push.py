@@ -15,7 +15,7 @@ from gallery.gallery import Gallery
 from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
 
-from .collection import About, Collection, Point
+from .clips import About, Engine, Point
 
 _READ_AT_ONCE = 4096
 _REMOVED_AT_ONCE = 1000
@@ -49,10 +49,11 @@ def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
     return About(gallery.dim, gallery.dtype, metadata | {MODALITIES: list(gallery.modalities)}, detail)
 
 
-def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
+def points_of(gallery: Gallery, part: str, with_words: bool = False) -> Iterator[Point]:
     """The clips of a gallery as points, in its order; their places are still to be found."""
     facts, row = gallery.clip_facts, 0
     seconds, changed = facts.seconds.numpy(), facts.changed.numpy()
+    words = zip(*facts.words(), strict=True) if with_words else None
     for batch in gallery.clips.to_batches(_READ_AT_ONCE):
         rows = pa.Table.from_batches([batch])
         names = texts_of(rows, "clip_id")
@@ -70,13 +71,15 @@ def points_of(gallery: Gallery, part: str) -> Iterator[Point]:
             if changed[row] != _NO_DATE:
                 # as exact as filters are, and as the numbers of engines
                 payload["changed"] = int(changed[row]) // 1000
+            if words is not None:
+                payload["words"], payload["all_words"] = next(words)
             yield Point(payload, vectors, -1, gallery.modalities)
             row += 1
 
 
 def push(
     gallery: Gallery,
-    collection: Collection,
+    collection: Engine,
     part: str = "",
     num_shards: int | None = None,
     num_replicas: int | None = None,
@@ -91,7 +94,7 @@ def push(
     more go last.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]), collection ([`~search.engine.collection.Collection`]).
+        gallery ([`~gallery.gallery.Gallery`]), collection ([`~search.engine.clips.Engine`]).
         part (`str`): several galleries of one model may lie in a collection, each as a part with a name of its own;
             clips of other parts are left alone. One process at a time may push a part.
         num_shards (`int`, *optional*), num_replicas (`int`, *optional*): of a new collection.
@@ -104,25 +107,32 @@ def push(
         ValueError: the collection holds vectors of another model, dimension or precision, or something else.
         OSError: the engine does not answer, or refuses.
     """
-    about, report = about_gallery(gallery, detail), PushReport()
-    if not collection.exists():
-        collection.create(about, num_shards, num_replicas)
-    there = collection.about(is_new=True)
-    if different := there.differences(about):
-        raise ValueError(
-            f"The collection {collection.name!r} holds vectors of {there.metadata.get('model')!r}, which differ from "
-            f"those of {gallery.path} in {', '.join(different)}. They cannot be compared: choose another name."
-        )
-    if there.metadata != about.metadata:
-        collection.describe(about.metadata)
-    collection.index_payload()
+    about = about_gallery(gallery, detail)
+    with collection.writing():
+        if not collection.exists():
+            collection.create(about, num_shards, num_replicas)
+        there = collection.about(is_new=True)
+        if different := there.differences(about):
+            raise ValueError(
+                f"The collection {collection.name!r} holds vectors of {there.metadata.get('model')!r}, which differ "
+                f"from those of {gallery.path} in {', '.join(different)}. They cannot be compared: choose another "
+                "name."
+            )
+        if there.metadata != about.metadata:
+            collection.describe(about.metadata)
+        collection.index_payload()
+        return _push(gallery, collection, part, progress, rewrite)
+
+
+def _push(gallery: Gallery, collection: Engine, part: str, progress: bool, rewrite: bool) -> PushReport:
+    report = PushReport()
     known = {number: (digest, place) for number, digest, place in collection.known(part)}
     # Places rise in the order of the gallery, in which clips of equal scores stand. What is put again comes last.
     next_place = max((place for _, place in known.values()), default=-1) + 1
     last, waiting = -1, []
     size = collection.points_at_once
     with tqdm(total=len(gallery), unit="clip", disable=None if progress else True) as bar:
-        for point in points_of(gallery, part):
+        for point in points_of(gallery, part, with_words="words" not in collection.no_filters):
             digest, place = known.pop(point.number, (None, -1))
             if place > last and digest == point.digest and not rewrite:
                 report.unchanged += 1

@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
 
 from commands.errors import describe
@@ -17,7 +16,7 @@ from gallery.filters import Filter
 from gallery.hits import Hit, Hits
 from gallery.windows import Place
 from search.engine.asking import EngineSearcher, hit_of
-from search.engine.collection import About, condition_of
+from search.engine.clips import About
 from search.engine.errors import DamagedError, EngineError
 
 from .archive import AwayError, Source, Summary, UnknownClipError, View
@@ -104,7 +103,6 @@ class EngineSource(Source):
     """
 
     lists = knows_copies = False
-    filters = tuple(name for name in FILTERS if name not in ("paths", "words"))
     why_no_uploads = (
         "Files cannot be added to a vector engine from here. Index them into a folder, and push it: `scalar push`."
     )
@@ -112,6 +110,7 @@ class EngineSource(Source):
     def __init__(self, gallery: EngineSearcher, model: str, fingerprint: str):
         super().__init__(gallery.collection.name, model, fingerprint)
         self._collection, self._address = gallery.collection, str(gallery.path)
+        self.filters = tuple(name for name in FILTERS if name not in self._collection.no_filters)
         self._looking, self._counting, self._retry = Lock(), Lock(), 0.0
         self._about = self._collection.about()
         self._view, self._looked = self._open(self._about), time.monotonic()
@@ -149,7 +148,7 @@ class EngineSource(Source):
             if about != self._about or is_back:
                 view = self._open(about)
                 if is_back:  # an engine may tell what it holds, and yet find nothing
-                    self._collection.nearest(np.zeros(about.dim + 1, np.float32), 1, None)
+                    self._collection.try_out()
                 self._view, self._about = view, about
         self._looked = time.monotonic()
         if is_back:
@@ -182,7 +181,8 @@ class EngineSource(Source):
             self._looking.release()
 
     def _count(self) -> Summary:
-        view, having = self._view, (condition_of(Filter(has=name)) for name in self._view.gallery.modalities)
+        view = self._view
+        having = (self._collection.condition(Filter(has=name)) for name in view.gallery.modalities)
         num_clips, *counts = map(self._collection.count, (None, *having))
         shares = (min(1.0, count / max(1, num_clips)) for count in counts)
         shares = dict(zip(view.gallery.modalities, shares, strict=True))

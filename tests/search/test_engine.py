@@ -38,7 +38,8 @@ from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
 from search.engine.asking import EngineSearcher, find_best
-from search.engine.collection import BOUND, Collection, Point, condition_of, point_id
+from search.engine.clips import Point, point_id
+from search.engine.collection import BOUND, Collection, condition_of
 from search.engine.errors import ChangedError, DamagedError, NoCollectionError
 from search.engine.push import PushReport, push
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write

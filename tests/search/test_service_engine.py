@@ -22,7 +22,8 @@ from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
 from search.engine.asking import EngineSearcher
-from search.engine.collection import Collection, point_id
+from search.engine.clips import point_id
+from search.engine.collection import Collection
 from search.engine.errors import DamagedError, EngineError
 from search.engine.push import push
 from search.service import engine as engine_module

@@ -1,0 +1,128 @@
+"""SCALAR's score in SQL, for PostgreSQL with pgvector: as one function for any table, and as the list of a query.
+
+The function takes the products of a row, whatever table they are from. A list is scanned: there each product, weight
+and norm is a column of a subquery that is not pulled up (OFFSET 0), as an expression would be computed wherever it is
+named, thirty times for three modalities. `exp` and products that underflow are errors: exponents end at -200.
+
+Shapes: M modalities.
+"""
+
+import math
+from collections.abc import Sequence
+
+from modeling_scalar.scores_scalar import ScoreOptions
+
+FUNCTION = """\
+-- SCALAR's score of a clip for a query. Arrays are in the order of the modalities:
+--   products  inner products of the query with the clip's vectors, which have unit norm; NULL for what it lacks
+--   gram      inner products of these vectors with each other, by rows as far as the diagonal: 11, 21, 22, 31, 32, 33
+--   temperature  'Infinity' for equal weights
+--   scales, offsets  of the products; by default 1 and 0
+--   terms     NULL for what is weighed in the centroid; a number is added, times the product, to the score
+-- NULL for a clip that has nothing.
+CREATE OR REPLACE FUNCTION scalar_score(
+    products float8[], gram float8[], temperature float8 DEFAULT 0.1,
+    scales float8[] DEFAULT NULL, offsets float8[] DEFAULT NULL, terms float8[] DEFAULT NULL
+) RETURNS float8 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    cosines float8[]; weights float8[]; weight float8; highest float8; added float8;
+    total float8 := 0; numerator float8 := 0; squared float8 := 0;
+BEGIN
+    FOR m IN 1..cardinality(products) LOOP
+        cosines[m] := products[m] * coalesce(scales[m], 1) + coalesce(offsets[m], 0);
+        CONTINUE WHEN cosines[m] IS NULL;
+        added := coalesce(added, 0) + coalesce(terms[m], 0) * cosines[m];
+        IF terms[m] IS NULL THEN
+            highest := greatest(highest, cosines[m]);
+        END IF;
+    END LOOP;
+    FOR m IN 1..cardinality(products) LOOP
+        CONTINUE WHEN cosines[m] IS NULL OR terms[m] IS NOT NULL;
+        weight := exp(greatest((cosines[m] - highest) / temperature, -200));
+        FOR n IN 1..m - 1 LOOP
+            IF weights[n] IS NOT NULL THEN
+                squared := squared + 2 * weight * weights[n] * gram[m * (m - 1) / 2 + n];
+            END IF;
+        END LOOP;
+        squared := squared + weight * weight * gram[m * (m + 1) / 2];
+        weights[m] := weight;
+        total := total + weight;
+        numerator := numerator + weight * cosines[m];
+    END LOOP;
+    IF total > 0 THEN
+        added := added + numerator / greatest(sqrt(greatest(squared, 0)), 0.001 * total);
+    END IF;
+    RETURN added;
+END $$;
+"""
+
+_EPSILON = 2.0**-24
+_MORE = 1e-9  # more than what float64 leaves open of a score
+
+
+def _float(value: float) -> str:
+    return f"'{float(value)!r}'::float8"
+
+
+def _sum(terms: Sequence[str]) -> str:
+    return " + ".join(terms) or "0"
+
+
+def bounded(
+    source: str, products: Sequence[str], places: Sequence[int], options: ScoreOptions, min_norm: float, dim: int
+) -> str:
+    """
+    A query for the `number` of each clip and its `bound`: its score, and what float32 products leave open of that.
+
+    Products of D dimensions that are added in float32, in whatever order, miss by d = (D + 16) 2^-24 at most. Then a
+    weight that is not the largest, and the true one, are at most exp((a_m - max a + 2 d) / tau), and their quotient at
+    most exp(2 d / tau): all weights together miss by v = 2 min(1, sum of these) min(1, exp(2 d / tau) - 1). For this a
+    temperature below 2 d is as good as 2 d. The numerator misses by d + v (spread / 2), the norm by v.
+
+    Args:
+        source (`str`): what stands behind FROM and WHERE, with the column `_gram`.
+        products (`list[str]`): SQL of the inner product with each modality that is looked at, NULL where it is absent.
+        places (`list[int]`): which modality of the gallery each is.
+        options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
+        min_norm (`float`), dim (`int`): the clamp of norms, and D.
+    """
+    scales, offsets = (
+        [fallback if values is None else float(values[place]) for place in places]
+        for values, fallback in ((options.modality_scale, 1.0), (options.modality_offset, 0.0))
+    )
+    miss = (dim + 16) * _EPSILON * max(scales) + _MORE
+    temperature = max(float(options.query_temperature), 2 * miss)
+    factor = math.exp(2 * miss / temperature)
+    here, c, e = range(len(places)), [f"c{m}" for m in places], [f"e{m}" for m in places]
+    cosines = [
+        f"{product} * {_float(a)} + {_float(b)}" for product, a, b in zip(products, scales, offsets, strict=True)
+    ]
+    highest = f"greatest({', '.join(c)})"
+    weights = [
+        f"CASE WHEN {a} IS NULL THEN 0 ELSE exp(greatest(({a} - {highest}) / {_float(temperature)}, -200)) END AS {w}"
+        for a, w in zip(c, e, strict=True)
+    ]
+    pairs = [(m, n) for m in here for n in range(m + 1)]
+    squares = [
+        f"{1 if m == n else 2} * {e[m]} * {e[n]} * _gram[{places[m] * (places[m] + 1) // 2 + places[n] + 1}]"
+        for m, n in pairs
+    ]
+    norm = f"sqrt(greatest({_sum(squares)}, 0)) / ({_sum(e)})"
+    centroid = f"({_sum([f'coalesce({w} * {a}, 0)' for a, w in zip(c, e, strict=True)])}) / ({_sum(e)})"
+    others = f"least(1, (({_sum(e)}) - 1) * {_float(factor)}) * {_float(2 * min(1.0, factor - 1))}"
+    least = _float(min_norm)
+    named = ", ".join(f"{cosine} AS {a}" for cosine, a in zip(cosines, c, strict=True))
+    rows = f"SELECT number, _gram, {named} FROM {source} OFFSET 0"
+    rows = f"SELECT number, _gram, {', '.join((*c, *weights))} FROM ({rows}) AS products OFFSET 0"
+    spread = f"({highest} - least({', '.join(c)})) / 2"
+    rows = (
+        f"SELECT number, {centroid} AS numerator, {norm} AS norm, {spread} AS spread, {others} AS v "
+        f"FROM ({rows}) AS weights OFFSET 0"
+    )
+    score = f"numerator / greatest(norm, {least})"
+    rows = f"SELECT number, norm, spread, v, {score} AS score FROM ({rows}) AS centroids OFFSET 0"
+    slack = f"({_float(miss)} + v * (spread + 1.01 * abs(score))) / greatest({least}, norm - v)"
+    return f"SELECT number, score + {slack} AS bound FROM ({rows}) AS scores"
+
+
+__all__ = ["FUNCTION", "bounded"]
