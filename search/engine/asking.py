@@ -223,9 +223,9 @@ class EngineSearcher(Described):
     def check_asked(
         self, rerank: int | None = None, allowed: Filter | None = None, unique: bool = False, is_outside: bool = False
     ) -> None:
-        """Raise an [`UnsupportedError`] for what an engine cannot be asked: the second stage, copies, what is like a
-        clip outside of it, and some filters."""
-        if is_outside:
+        """Raise an [`UnsupportedError`] for what an engine cannot be asked: the second stage, copies, and of some what
+        is like a clip outside of it, and some filters."""
+        if is_outside and not self.collection.takes_any_query:
             raise UnsupportedError("An engine finds what is like its own clips: search the gallery in its folder.")
         if unique:
             raise UnsupportedError("An engine does not know which files are copies: search the gallery in its folder.")

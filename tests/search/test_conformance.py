@@ -2,9 +2,11 @@
 
 import pytest
 
+from search.engine.address import parse_tables
 from search.engine.asking import EngineSearcher
 from search.engine.collection import Collection
 from search.engine.push import push
+from search.engine.table import Table
 from tests.search.conformance import OPTIONAL, Conformance
 from tests.search.engines import KINDS, make_client
 
@@ -38,14 +40,35 @@ class Qdrant:
         self.collection.close()
 
 
-ENGINES = {"folder": lambda folder: Folder()} | {
-    kind: lambda folder, kind=kind: Qdrant(kind, folder) for kind in KINDS
-}
+class Postgres:
+    """A table of PostgreSQL, on one node or on several."""
+
+    refuses = frozenset({"unique", "method", "mask"})
+
+    def __init__(self, servers):
+        addresses = ",".join(f"{server.new_database()}/clips" for server in servers)
+        self.table = Table(parse_tables(addresses))
+
+    def hold(self, gallery):
+        push(gallery, self.table)
+        return EngineSearcher(self.table, "it")
+
+    def close(self):
+        self.table.close()
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.engine if name == "server" else ()) for name in ENGINES])
+NODES = {"postgresql": 1, "postgresql, three nodes": 3}
+MARKS = {"server": pytest.mark.engine, "postgresql, three nodes": pytest.mark.slow}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in ("folder", *KINDS, *NODES)])
 def engine(request, tmp_path_factory):
-    engine = ENGINES[request.param](tmp_path_factory.mktemp("engine") / "data")
+    if request.param == "folder":
+        engine = Folder()
+    elif request.param in NODES:
+        engine = Postgres(request.getfixturevalue("postgres")(NODES[request.param]))
+    else:
+        engine = Qdrant(request.param, tmp_path_factory.mktemp("engine") / "data")
     yield engine
     engine.close()
 
