@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option, echo
 
 from commands.options import MODEL, READING, Device, Given, Limit, ModelDtype
 
@@ -302,6 +302,14 @@ class QueryConfig:
         check_texts([split_query(text)[0] for text in self.texts])
 
 
+def _print_sql(is_asked: bool) -> None:
+    if is_asked:
+        from .engine.scoring import FUNCTION
+
+        echo(FUNCTION, nl=False)
+        raise Exit
+
+
 @dataclass(frozen=True, kw_only=True)
 class PushConfig:
     """What is pushed to a vector engine, see [`~search.engine.push.push`]."""
@@ -311,14 +319,25 @@ class PushConfig:
         str,
         Argument(
             help="Of a collection of Qdrant: qdrant+http://HOST:6333/NAME, qdrant+https://HOST/NAME, or without a "
-            "server qdrant+file:///FOLDER/NAME. QDRANT_API_KEY holds the key, if it needs one."
+            "server qdrant+file:///FOLDER/NAME; QDRANT_API_KEY holds the key, if it needs one. Of a table of "
+            "PostgreSQL: postgresql://[USER@]HOST/DATABASE/TABLE, of several nodes with commas between them; "
+            "PGPASSWORD or ~/.pgpass holds the password."
         ),
     ]
     part: Annotated[str, Option(help="Name of this gallery, where several of one model lie in one collection.")] = ""
     rewrite: Annotated[
         bool, Option("--rewrite", help="Write what it holds already, too: repairs what was damaged in the engine.")
     ] = False
-    shards: Annotated[int | None, _new(min=1, help="Into how many it is cut.")] = None
+    print_sql: Annotated[
+        bool,
+        Option(
+            "--print-sql",
+            is_eager=True,
+            callback=_print_sql,
+            help="Print SCALAR's score as a function of PostgreSQL, for any table, and push nothing.",
+        ),
+    ] = False
+    shards: Annotated[int | None, _new(min=1, help="Into how many it is cut; of Qdrant, as the next two.")] = None
     replicas: Annotated[int | None, _new(min=1, help="Copies of each shard.")] = None
     detail: Annotated[int, _new(min=1, max=6, help="How close bounds are; 2 is least memory, 4 short lists.")] = 3
 

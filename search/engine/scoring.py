@@ -9,8 +9,10 @@ Shapes: M modalities.
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from modeling_scalar.scores_scalar import ScoreOptions
+if TYPE_CHECKING:
+    from modeling_scalar.scores_scalar import ScoreOptions
 
 FUNCTION = """\
 -- SCALAR's score of a clip for a query. Arrays are in the order of the modalities:
@@ -69,7 +71,7 @@ def _sum(terms: Sequence[str]) -> str:
 
 
 def bounded(
-    source: str, products: Sequence[str], places: Sequence[int], options: ScoreOptions, min_norm: float, dim: int
+    source: str, products: Sequence[str], places: Sequence[int], options: "ScoreOptions", min_norm: float, dim: int
 ) -> str:
     """
     A query for the `number` of each clip and its `bound`: its score, and what float32 products leave open of that.

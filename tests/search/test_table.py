@@ -1,0 +1,406 @@
+"""A gallery in tables of PostgreSQL beyond what every engine must do: the score in SQL, pushes, and several nodes."""
+
+import json
+import math
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+import torch
+from psycopg import sql
+
+from gallery.hits import Certainty
+from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
+from search.engine.address import is_address, parse_tables
+from search.engine.asking import EngineSearcher
+from search.engine.errors import DamagedError, EngineError, NoCollectionError
+from search.engine.push import PushReport, about_gallery, push
+from search.engine.scoring import FUNCTION, bounded
+from search.engine.table import Table
+from tests.search.test_engine import made_gallery, made_texts
+from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
+
+MIN_NORM = 1e-3
+
+
+def table_of(*databases, **options):
+    return Table(parse_tables(",".join(f"{database}/clips" for database in databases)), **options)
+
+
+def execute(database, statement, values=None):
+    with psycopg.connect(database, autocommit=True) as connection:
+        found = connection.execute(statement, values)
+        return found.fetchall() if found.description else None
+
+
+def filled(databases, gallery):
+    table = table_of(*databases)
+    push(gallery, table)
+    return table
+
+
+def one(table, text, **options):
+    return EngineSearcher(table, "it").search(text[None], **options)[0]
+
+
+@pytest.fixture
+def database(postgres):
+    return postgres(1)[0].new_database()
+
+
+@pytest.fixture
+def gallery(tmp_path):
+    return made_gallery(tmp_path / "gallery", "clustered", 60)
+
+
+# The score ----------------------------------------------------------------------------------------------------------
+
+
+def score_of(products, gram, temperature, scales=None, offsets=None, terms=None):
+    """The score as the function has it, by a loop; `None` stands for NULL."""
+    number = len(products)
+    scales, offsets = scales or [None] * number, offsets or [None] * number
+    cosines = [
+        None if c is None else c * (1 if a is None else a) + (b or 0)
+        for c, a, b in zip(products, scales, offsets, strict=True)
+    ]
+    if all(cosine is None for cosine in cosines):
+        return None
+    terms = terms or [None] * number
+    added = sum(term * cosine for term, cosine in zip(terms, cosines, strict=True) if None not in (term, cosine))
+    inside = [m for m in range(number) if cosines[m] is not None and terms[m] is None]
+    if not inside:
+        return added
+    highest = max(cosines[m] for m in inside)
+    weights = {m: math.exp((cosines[m] - highest) / temperature) for m in inside}
+    total = sum(weights.values())
+    squared = sum(weights[m] * weights[n] * gram[m][n] for m in inside for n in inside) / total**2
+    return added + sum(weights[m] * cosines[m] for m in inside) / total / max(math.sqrt(max(squared, 0)), MIN_NORM)
+
+
+def test_the_function_is_the_score_for_any_number_of_modalities(database):
+    generator, asked, expected = np.random.default_rng(0), [], []
+    for number in (1, 2, 3, 5) * 40:
+        vectors = generator.standard_normal((number, 7))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors[-1] = -vectors[0] if number > 1 and len(asked) % 3 == 0 else vectors[-1]  # which cancel
+        text = generator.standard_normal(7)
+        text /= np.linalg.norm(text)
+        products = [float(c) if generator.random() < 0.7 else None for c in vectors @ text]
+        gram, temperature = vectors @ vectors.T, float(generator.choice([1e-30, 1e-6, 0.001, 0.1, 3, math.inf]))
+        triangle = gram[np.tril_indices(number)].tolist()
+        scales, offsets, terms = (
+            None if generator.random() < 0.4 else [float(x) if x > least else None for x in generator.random(number)]
+            for least in (0.2, 0.5, 0.5)
+        )
+        asked.append((products, triangle, temperature, scales, offsets, terms))
+        expected.append(score_of(products, gram, temperature, scales, offsets, terms))
+    execute(database, FUNCTION)
+    with psycopg.connect(database) as connection:
+        call = "SELECT scalar_score(%s::float8[], %s::float8[], %s, %s::float8[], %s::float8[], %s::float8[])"
+        found = [connection.execute(call, one).fetchone()[0] for one in asked]
+        assert connection.execute("SELECT scalar_score('{1,NULL}', '{1,0,1}')").fetchone() == (1.0,)
+    assert [score is None for score in found] == [score is None for score in expected] and None in found
+    pairs = [pair for pair in zip(found, expected, strict=True) if None not in pair]
+    assert len(pairs) > 120 and all(a == pytest.approx(b, rel=1e-9, abs=1e-9) for a, b in pairs)
+
+
+def test_docs_show_the_function_in_a_table_of_somebody_else(database):
+    """What docs/postgresql.md has of SQL, run as it is."""
+    page = Path(__file__).parents[2].joinpath("docs/postgresql.md").read_text()
+    blocks = [block.partition("\n```")[0] for block in page.split("```sql\n")[1:]]
+    execute(database, FUNCTION)
+    assert len(blocks) == 2
+    execute(database, "CREATE EXTENSION vector")
+    execute(database, blocks[0])
+    (first, *others) = execute(database, blocks[1])
+    assert first[0] == "b.mp4" and len(others) == 1
+    both = math.exp(1 / 0.1), math.exp(0.6 / 0.1)
+    total = np.array([both[0] + 0.6 * both[1], 0.8 * both[1]])
+    assert first[1] == pytest.approx((both[0] + 0.6 * both[1]) / np.linalg.norm(total), abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_bound_is_above_the_score_and_near_to_it(tmp_path, database, dtype):
+    """Whatever rounding leaves open, also of weights that nearly repeat each other, at every temperature."""
+    gallery = made_gallery(tmp_path / "gallery", "clustered", 300, dtype=dtype)
+    embeds, mask = gallery.modality_embeds(), gallery.modality_mask
+    slack = []
+    with closing(filled([database], gallery)) as table:
+        places = {number: place for number, _, place in table.known("")}
+        for turn, text in enumerate(made_texts(gallery, 18)):
+            temperature = (1e-9, 1e-6, 0.001, 0.03, 0.1, math.inf)[turn % 6]
+            options = ScoreOptions(
+                temperature, modality_scale=(0.7, 1.0, 1.3) if turn % 2 else None, modality_offset=(0.1, -0.5, 0.0)
+            )
+            seen = [(True, True, True), (True, False, True), (False, True, False)][turn % 3]
+            asked = table.asked(text, seen, options)
+            seen = torch.tensor(seen)
+            where = table.condition(None, [n for n, there in zip(gallery.modalities, seen, strict=True) if there])
+            found = table.nearest(asked.queries[0], 1000, where)
+            rows = [places[number] for number, _ in found]
+            assert sorted(rows) == (mask & seen).any(1).nonzero()[:, 0].tolist()
+            scores = exact_scores(text.expand(len(rows), -1), embeds[rows], mask[rows] & seen, MIN_NORM, options)
+            bounds = torch.tensor([bound for _, bound in found])
+            assert (bounds >= scores).all() and (bounds.diff() <= 0).all()
+            slack.append((bounds - scores).median().item())
+    assert max(slack) < 1e-3
+
+
+def test_the_list_names_each_product_once():
+    """What an expression names several times PostgreSQL computes as often."""
+    text = bounded("clips WHERE true", ["(p0)", "(p1)", "(p2)"], [0, 1, 2], ScoreOptions(0.1), MIN_NORM, 64)
+    assert [text.count(f"(p{m})") for m in range(3)] == [1, 1, 1] and text.count("OFFSET 0") == 4
+
+
+# Pushing ------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(database):
+    return execute(database, "SELECT * FROM clips ORDER BY number")
+
+
+def test_a_push_that_fails_or_is_killed_leaves_what_was_there(tmp_path, database, gallery, monkeypatch):
+    table = filled([database], gallery)
+    before = rows_of(database), execute(database, "SELECT * FROM clips_about")
+    other = made_gallery(tmp_path / "other", "random", 90, seed=5)
+    monkeypatch.setattr(Table, "points_at_once", 20)
+    remove, pid = table.remove, []
+
+    def killing(ids):
+        (pid[:],) = execute(database, "SELECT pid FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
+        execute(database, "SELECT pg_terminate_backend(%s)", pid)
+        remove(ids)
+
+    table.remove = killing
+    gone = made_gallery(tmp_path / "gone", "random", 30, seed=5)
+    with pytest.raises(EngineError, match=f"{parse_tables(database + '/clips')[0].name}: .*terminat"):
+        push(gone, table)
+    put, table.remove = table.put, remove
+    table.put = lambda points: put(points) if len(points) == 20 else 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        push(other, table)
+    assert pid and (rows_of(database), execute(database, "SELECT * FROM clips_about")) == before
+    table.put = put
+    assert push(other, table) == PushReport(new=30, changed=60)
+    assert push(other, table) == PushReport(unchanged=90)
+    assert one(table, made_texts(other, 1)[0]).num_clips == 90
+    table.close()
+
+
+def test_of_two_pushers_one_waits_for_the_other(tmp_path, database, gallery):
+    first, second = table_of(database), table_of(database)
+    with first.writing():
+        first.create(about_gallery(gallery))
+        done = threading.Thread(target=push, args=(gallery, second))
+        done.start()
+        time.sleep(0.3)
+        assert done.is_alive()
+    done.join(60)
+    assert len(second) == 60 and one(first, made_texts(gallery, 1)[0]).num_clips == 60
+    first.close()
+    second.close()
+
+
+def test_what_is_not_of_this_version_or_model_is_refused_in_a_sentence(tmp_path, database, gallery):
+    table = table_of(database)
+    with pytest.raises(NoCollectionError, match="no gallery in .*`scalar push"):
+        table.about()
+    execute(database, "CREATE TABLE clips (mine int)")
+    with pytest.raises(ValueError, match="`scalar push` did not make"):
+        push(gallery, table)
+    assert execute(database, "SELECT * FROM clips") == []
+    execute(database, "DROP TABLE clips")
+    push(gallery, table)
+    other = made_gallery(tmp_path / "other", "clustered", 60, metadata={"fingerprint": "g" * 64})
+    with pytest.raises(ValueError, match="differ from those of .* in fingerprint.*choose another name"):
+        push(other, table)
+    execute(database, """UPDATE clips_about SET about = jsonb_set(about, '{format}', '99')""")
+    for refused in (lambda: push(gallery, table), lambda: table.about(is_new=True)):
+        with pytest.raises(ValueError, match="not made by `scalar push` of this version"):
+            refused()
+    execute(database, "ALTER TABLE clips_about DROP COLUMN version")
+    with pytest.raises(ValueError, match="not made by `scalar push` of this version"):
+        table.about(is_new=True)
+    table.close()
+
+
+def test_a_row_that_somebody_changed_added_or_deleted_is_an_error(database, gallery):
+    table, text = filled([database], gallery), made_texts(gallery, 1)[0]
+    best = one(table, text)[0].key
+    execute(database, "UPDATE clips SET video = audio, audio = video WHERE number = %s", [best])
+    with pytest.raises(DamagedError, match=f"1 clips of .*/clips are not as they were pushed, {best}"):
+        one(table, text)
+    execute(database, "DELETE FROM clips WHERE number = %s", [best])
+    with pytest.raises(DamagedError, match="/clips has 59 rows, but 60 were pushed"):
+        one(table, text)
+    assert push(gallery, table).new == 1
+    assert one(table, text)[0].key == best
+    table.close()
+
+
+def test_an_older_copy_is_noticed_by_its_version(database, gallery, monkeypatch):
+    monkeypatch.setattr("search.engine.table._PATIENCE", 0)
+    table = filled([database], gallery)
+    one(table, made_texts(gallery, 1)[0])
+    execute(database, "UPDATE clips_about SET version = version - 1")
+    with pytest.raises(EngineError, match="/clips is behind"):
+        one(table, made_texts(gallery, 1)[0])
+    table.close()
+
+
+def test_secrets_stand_in_no_address_and_no_message(postgres, gallery, monkeypatch):
+    server, secret = postgres(1)[0], "hunter2-is-secret"
+    database = server.new_database()
+    execute(database, "CREATE EXTENSION vector")
+    execute(database, f"CREATE ROLE guest LOGIN PASSWORD '{secret}'")
+    execute(database, "GRANT CREATE ON SCHEMA public TO guest")
+    address = database.replace("postgres@", "guest@") + "/clips"
+    try:
+        for given in (f"{secret}-not", secret):
+            monkeypatch.setenv("PGPASSWORD", given)
+            with closing(Table(parse_tables(address))) as table:
+                if given == secret:
+                    push(gallery, table)
+                    assert len(table) == 60
+                else:
+                    with pytest.raises(EngineError, match="password authentication failed") as caught:
+                        table.about()
+                    assert secret not in str(caught.value)
+        for text in (
+            address.replace("guest@", f"guest:{secret}@"),
+            f"{address},{address.replace('guest@', f':{secret}@')}",
+            f"{address}?password={secret}",
+        ):
+            assert is_address(text)
+            with pytest.raises(ValueError, match="no secrets.*PGPASSWORD") as caught:
+                parse_tables(text)
+            assert secret not in str(caught.value)
+    finally:
+        execute(database, "DROP OWNED BY guest; DROP ROLE guest")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://host/clips",
+        "postgresql://host/db/a;b",
+        "postgresql://host:port/db/clips",
+        "postgresql://h/d/c?x=1",
+    ],
+)
+def test_what_is_no_address_of_a_table_is_told(text):
+    with pytest.raises(ValueError, match="Expected the address of a table"):
+        parse_tables(text)
+
+
+def test_addresses_of_tables_are_read():
+    (first, second) = parse_tables("postgresql://a:1,[::1]:2/db/s.clips,postgresql://me@b/db/clips")
+    assert first.options == {"host": "a,::1", "port": "1,2", "dbname": "db"}
+    assert (first.schema, first.table, second.user) == ("s", "clips", "me")
+    assert second.options == {"host": "b", "user": "me", "dbname": "db"}
+    assert parse_tables(str(first)) == (first,)
+    assert parse_tables("postgresql:///db/clips")[0].options == {"dbname": "db"}
+    with pytest.raises(ValueError, match="twice"):
+        parse_tables("postgresql://b/db/clips,postgresql://b/db/clips")
+
+
+def test_the_commands_push_and_ask_a_table(place, database):  # noqa: F811
+    index("clips", "--dtype", "float32")
+    address = f"{database}/clips"
+    assert "2 new, 0 changed, 0 unchanged, 0 removed; 2 clips" in run("push", "gallery", address).stdout
+    for asked in (["audio", "--k", "2"], ["--like", "clips/cat.mp4"], ["audio", "--path", "cat*"], ['"audio"']):
+        told, known = (run("query", where, *asked, "--json") for where in (address, "gallery"))
+        assert told.stdout == known.stdout
+    assert "The second stage reads files" in run("query", address, "audio", "--rerank", 5, code=1).stderr
+    assert "those that the address names" in run("push", "gallery", address + "2", "--shards", 2, code=1).stderr
+    assert run("push", "--print-sql").stdout == FUNCTION
+
+
+# Nodes --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_node_that_is_killed_hangs_or_lies_is_named_or_the_answer_is_right(tmp_path, postgres, monkeypatch):
+    """While another process pushes: 200 queries, each is right, or an error that names the node."""
+    monkeypatch.setattr("search.engine.table._TIMEOUT_OF_PAGE", 2)
+    servers = postgres(3)
+    databases = [server.new_database() for server in servers]
+    states = [made_gallery(tmp_path / str(seed), "clustered", 300, seed=seed) for seed in (1, 2)]
+    texts = made_texts(states[0], 8)
+    known = [[[hit.clip_id for hit in hits] for hits in state.search(texts)] for state in states]
+    scores = [[[hit.score for hit in hits] for hits in state.search(texts)] for state in states]
+    table = filled(databases, states[0])
+    searcher = EngineSearcher(table_of(*databases, is_patient=False), "it")
+    stop, right, named = threading.Event(), 0, 0
+
+    def pushing():
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            try:
+                push(states[turn % 2], table)
+            except OSError:
+                time.sleep(0.1)
+
+    pusher = threading.Thread(target=pushing)
+    pusher.start()
+    try:
+        for turn in range(200):
+            server = servers[turn // 20 % 3]
+            if turn % 20 == 10:
+                server.pause() if turn // 20 % 2 else server.kill()
+            if turn % 20 == 12:
+                server.resume() if turn // 20 % 2 else server.start()
+            try:
+                hits = searcher.search(texts[turn % 8, None])[0]
+            except OSError as error:
+                named += 1
+                assert any(f":{server.port}/" in str(error) for server in servers), error
+                continue
+            right += 1
+            found = [hit.clip_id for hit in hits], [hit.score for hit in hits]
+            assert found in [(names[turn % 8], of[turn % 8]) for names, of in zip(known, scores, strict=True)]
+            assert hits.certainty is Certainty.EXACT and hits.num_clips == 300 and hits.notes[0].startswith("3 nodes")
+    finally:
+        stop.set()
+        pusher.join()
+    assert right + named == 200 and right > 120 and named > 5
+
+
+@pytest.mark.slow
+def test_nodes_that_do_not_belong_together_are_errors_that_name_one(tmp_path, postgres, monkeypatch):
+    monkeypatch.setattr("search.engine.table._PATIENCE", 0.2)
+    databases = [server.new_database() for server in postgres(3)]
+    gallery = made_gallery(tmp_path / "gallery", "clustered", 90)
+    filled(databases, gallery).close()
+    text = made_texts(gallery, 1)[0]
+    names = {database: parse_tables(f"{database}/clips")[0].name for database in databases}
+
+    def refused(*databases):
+        with closing(table_of(*databases)) as table, pytest.raises(EngineError) as caught:
+            one(table, text)
+        return str(caught.value)
+
+    assert "of 3 of a gallery" in refused(*databases[:2])
+    with closing(table_of(*reversed(databases))) as table:  # in any order
+        assert [hit.clip_id for hit in one(table, text)] == [hit.clip_id for hit in gallery.search(text[None])[0]]
+    execute(databases[1], "UPDATE clips_about SET version = version - 1")
+    assert f"{names[databases[1]]} is behind" in refused(*databases)
+    execute(databases[1], "UPDATE clips_about SET version = version + 1")
+    execute(databases[2], "DELETE FROM clips WHERE number IN (SELECT number FROM clips LIMIT 1)")
+    assert f"{names[databases[2]]} has" in refused(*databases)
+    other = made_gallery(tmp_path / "other", "clustered", 90, metadata={"fingerprint": "g" * 64})
+    execute(databases[2], "DROP TABLE clips, clips_about")
+    about = sql.SQL("UPDATE clips_about SET about = {}")
+    assert f"no gallery in {names[databases[2]]}" in refused(*databases)
+    push(gallery, table := table_of(*databases))  # which makes what is missing
+    assert one(table, text).num_clips == 90
+    other = table.about().told()["scalar"] | {"metadata": '{"fingerprint": "other"}'}
+    execute(databases[1], about.format(sql.Literal(json.dumps(other))))
+    assert "fingerprint" in refused(*databases)
+    table.close()
