@@ -152,7 +152,7 @@ class Table:
 
     def __init__(self, addresses: Sequence[TableAddress], is_patient: bool = True):
         self.nodes = [_Node(address) for address in sorted(addresses, key=str)]
-        self.name = ", ".join(node.name for node in self.nodes)
+        self.name = self.nodes[0].address.path  # a page tells it to everybody
         self.timeout = _TIMEOUT if is_patient else _TIMEOUT_OF_PAGE
         self._threads = ThreadPoolExecutor(_ONE_BY_ONE * len(self.nodes))
         self._idle: list[list[psycopg.Connection]] = []

@@ -12,7 +12,9 @@ import psycopg
 import pytest
 import torch
 from psycopg import sql
+from starlette.testclient import TestClient
 
+from gallery.gallery import Gallery
 from gallery.hits import Certainty
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from search.engine.address import is_address, parse_tables
@@ -21,8 +23,11 @@ from search.engine.errors import DamagedError, EngineError, NoCollectionError
 from search.engine.push import PushReport, about_gallery, push
 from search.engine.scoring import FUNCTION, bounded
 from search.engine.table import Table
+from search.service.engine import EngineSource
+from tests.search.serving import make_app, write_gallery
 from tests.search.test_engine import made_gallery, made_texts
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
+from tests.search.test_service_engine import ADDRESS, ask, at_once, name_of, same  # noqa: F401 - a fixture
 
 MIN_NORM = 1e-3
 
@@ -372,10 +377,9 @@ def test_a_node_that_is_killed_hangs_or_lies_is_named_or_the_answer_is_right(tmp
     assert right + named == 200 and right > 120 and named > 5
 
 
-@pytest.mark.slow
 def test_nodes_that_do_not_belong_together_are_errors_that_name_one(tmp_path, postgres, monkeypatch):
     monkeypatch.setattr("search.engine.table._PATIENCE", 0.2)
-    databases = [server.new_database() for server in postgres(3)]
+    databases = [postgres(1)[0].new_database() for _ in range(3)]  # one server has what three would have
     gallery = made_gallery(tmp_path / "gallery", "clustered", 90)
     filled(databases, gallery).close()
     text = made_texts(gallery, 1)[0]
@@ -403,4 +407,33 @@ def test_nodes_that_do_not_belong_together_are_errors_that_name_one(tmp_path, po
     other = table.about().told()["scalar"] | {"metadata": '{"fingerprint": "other"}'}
     execute(databases[1], about.format(sql.Literal(json.dumps(other))))
     assert "fingerprint" in refused(*databases)
+    table.close()
+
+
+def test_nodes_are_served_as_a_folder_is_and_one_that_is_away_is_told(tmp_path, postgres, at_once):  # noqa: F811
+    (server,) = postgres(1)
+    write_gallery(tmp_path)
+    gallery = Gallery.open(tmp_path / "gallery")
+    databases = [server.new_database() for _ in range(3)]
+    filled(databases, gallery).close()
+    table = table_of(*databases, is_patient=False)
+    source = EngineSource(EngineSearcher(table, "it"), "words", "f" * 64)
+    with (
+        TestClient(make_app(tmp_path), ADDRESS) as folder,
+        TestClient(make_app(tmp_path, source=source), ADDRESS) as own,
+    ):
+        about, known = (client.get("/api/gallery").json() for client in (own, folder))
+        assert about["filters"] == known["filters"] and about["num_clips"] == known["num_clips"]
+        for options in ({}, {"filter": {"paths": ["*.webm"], "has": ["audio"]}}, {"modalities": ["video"], "k": 2}):
+            assert same(ask(own, **options), ask(folder, **options))
+        hits = [ask(client)["hits"] for client in (own, folder)]
+        told, found = (
+            ask(client, call="like", key=of[0]["key"]) for client, of in zip((own, folder), hits, strict=True)
+        )
+        assert same(told, found) and own.get("/").status_code == 200
+        server.kill()
+        assert "does not answer" in ask(own, code=503)["error"] and own.get("/").status_code == 200
+        server.start()
+        assert same(ask(own), ask(folder))
+        assert server.address not in json.dumps(about) and name_of(hits[0][0]) == name_of(hits[1][0])
     table.close()
