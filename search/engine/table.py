@@ -29,6 +29,7 @@ import torch
 from psycopg import sql
 
 from gallery.columns import from_utf8, to_utf8
+from gallery.exact.cone import hull_distance
 from gallery.filters import DATE, DURATION, WORDS, Filter, pattern_of
 from gallery.words import folded
 from modeling_scalar.scores_scalar import ScoreOptions
@@ -36,7 +37,7 @@ from modeling_scalar.scores_scalar import ScoreOptions
 from .address import TableAddress
 from .clips import MIN_CLIP_NORM, About, Asked, Counts, Point, about_told, damaged
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
-from .scoring import bounded
+from .scoring import listed
 
 _COLUMNS = {
     "number": "uuid",
@@ -50,8 +51,10 @@ _COLUMNS = {
     "_all_words": "bool",
     "_digest": "text",
     "_gram": "float8[]",
+    "_reach": "float8",
 }
-"""What a row holds beside its vectors; names of modalities begin with a letter."""
+"""What a row holds beside its vectors; names of modalities begin with a letter. `_reach` is 1 by the norm of the
+shortest centroid."""
 
 _FACTS = {"clip_id": "clip_id", "path": "_path", "part": "_part", "seconds": "_seconds", "changed": "_changed"}
 _FACTS |= {"words": "_words", "all_words": "_all_words"}  # of a payload, the columns
@@ -61,7 +64,9 @@ _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=
 _TIMEOUT, _TIMEOUT_OF_PAGE = 60, 10
 _PATIENCE = 5.0  # seconds that nodes may take to become of one version while somebody pushes
 _PAUSE = 0.05
+_ROUNDING = 1e-12  # of float64
 _ONE_BY_ONE = 16  # threads for each node: queries that are asked at once
+_SHARE, _TIMES = 64, 16  # of a table one row of so many is looked at first, or so many times as a list has entries
 _ESCAPED = "\uffff"  # no character, and allowed in texts of PostgreSQL, as NUL is not
 
 Answered = TypeVar("Answered")
@@ -428,8 +433,8 @@ class Table:
             sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in (*_COLUMNS, *about.modalities)
         )
         rows: list[list[tuple]] = [[] for _ in self.nodes]
-        for point in points:
-            rows[uuid.UUID(point.number).int % len(self.nodes)].append(_row_of(point, _TYPES[about.dtype][1]))
+        for point, reach in zip(points, _reaches(points), strict=True):
+            rows[uuid.UUID(point.number).int % len(self.nodes)].append(_row_of(point, reach, _TYPES[about.dtype][1]))
 
         def write(node: _Node, connection: psycopg.Connection) -> None:
             parts = {"table": node.table(), "names": names, "changes": changes}
@@ -557,11 +562,14 @@ class Table:
         values = query.values | (where.values if where else {}) | {"limit": limit}
 
         def statement(node: _Node) -> sql.Composable:
-            source = f"{node.table().as_string()} WHERE {condition}"
-            rows = bounded(source, products, query.places, query.options, MIN_CLIP_NORM, about.dim)
-            return sql.SQL(f"SELECT number::text, bound FROM ({rows}) AS bounds ORDER BY bound DESC LIMIT %(limit)s")
+            num_clips = self._here.states[self.nodes.index(node)].num_clips
+            sample = max(num_clips / _SHARE, _TIMES * limit)
+            percent = 100 * sample / num_clips if sample < num_clips / 4 else None
+            asked = products, query.places, query.options, MIN_CLIP_NORM, about.dim
+            return sql.SQL(listed(node.table().as_string(), condition, percent, *asked))
 
-        lists = self._rows(statement, values)
+        with self.reading():
+            lists = self._rows({node: statement(node) for node in self.nodes}.get, values)
         return list(islice(merge(*lists, key=lambda entry: -entry[1]), limit))
 
     def fetch(self, ids: Sequence[str]) -> list[Point]:
@@ -630,12 +638,20 @@ def _conditions(
     return parts, known, values
 
 
-def _row_of(point: Point, kind: str) -> tuple:
+def _reaches(points: Sequence[Point]) -> list[float]:
+    """1 by the norm of the shortest centroid that weights may make of each clip."""
+    embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points])).double()
+    mask = torch.tensor([point.modality_mask for point in points])
+    squares = hull_distance(embeds @ embeds.mT, mask).square() - _ROUNDING
+    return ((1 + _ROUNDING) / squares.clamp(min=0).sqrt().clamp(min=MIN_CLIP_NORM)).tolist()
+
+
+def _row_of(point: Point, reach: float, kind: str) -> tuple:
     """A point as a row of [`_COLUMNS`] and vectors, these as pgvector receives them."""
     texts = {name: _to_text(value) for name, value in point.payload.items() if isinstance(value, str)}
     facts = {column: (point.payload | texts).get(name) for name, column in _FACTS.items()}
     exactly = point.modality_embeds.astype(np.float64)
-    facts |= {"number": uuid.UUID(point.number), "_place": point.place, "_digest": point.digest}
+    facts |= {"number": uuid.UUID(point.number), "_place": point.place, "_digest": point.digest, "_reach": reach}
     facts["_gram"] = (exactly @ exactly.T)[np.tril_indices(len(exactly))].tolist()
     head = len(exactly[0]).to_bytes(2, "big") + b"\0\0"
     vectors = [

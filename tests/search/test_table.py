@@ -21,7 +21,7 @@ from search.engine.address import is_address, parse_tables
 from search.engine.asking import EngineSearcher
 from search.engine.errors import DamagedError, EngineError, NoCollectionError
 from search.engine.push import PushReport, about_gallery, push
-from search.engine.scoring import FUNCTION, bounded
+from search.engine.scoring import FUNCTION, bounded, listed
 from search.engine.table import Table
 from search.service.engine import EngineSource
 from tests.search.serving import make_app, write_gallery
@@ -32,8 +32,8 @@ from tests.search.test_service_engine import ADDRESS, ask, at_once, name_of, sam
 MIN_NORM = 1e-3
 
 
-def table_of(*databases, **options):
-    return Table(parse_tables(",".join(f"{database}/clips" for database in databases)), **options)
+def table_of(*databases, name="clips", **options):
+    return Table(parse_tables(",".join(f"{database}/{name}" for database in databases)), **options)
 
 
 def execute(database, statement, values=None):
@@ -154,6 +154,25 @@ def test_a_bound_is_above_the_score_and_near_to_it(tmp_path, database, dtype):
             assert (bounds >= scores).all() and (bounds.diff() <= 0).all()
             slack.append((bounds - scores).median().item())
     assert max(slack) < 1e-3
+
+
+def test_what_a_sample_leaves_out_is_not_among_the_best(tmp_path, database, monkeypatch):
+    percents = []
+    monkeypatch.setattr("search.engine.asking._FIRST", 1)
+    for name, value in (("_TIMES", 0), ("_SHARE", 5)):
+        monkeypatch.setattr(f"search.engine.table.{name}", value)
+    monkeypatch.setattr("search.engine.table.listed", lambda *a: percents.append(a[2]) or listed(*a))
+    for seed, kind in enumerate(("clustered", "cancelling", "random")):
+        below = {"score_options": {"modality_offset": [-1.5, -1.2, -1.4]}} if kind == "random" else None
+        gallery = made_gallery(tmp_path / kind, kind, 900, seed=seed, metadata=below)
+        texts = made_texts(gallery, 12)
+        with closing(table_of(database, name=kind)) as table:
+            push(gallery, table)
+            for temperature in (0.001, 0.1, math.inf):
+                found = [searcher.search(texts, 5, temperature) for searcher in (EngineSearcher(table, "it"), gallery)]
+                for told, known in zip(*found, strict=True):
+                    assert [(hit.clip_id, hit.score) for hit in told] == [(hit.clip_id, hit.score) for hit in known]
+    assert len(percents) >= 108 and set(percents) == {20.0}
 
 
 def test_the_list_names_each_product_once():
