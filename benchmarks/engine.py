@@ -3,6 +3,7 @@
     python -m benchmarks.engine [--clips 10000,100000,1000000] [--dim 512] [--queries 100] [--data clustered]
     python -m benchmarks.engine --gallery FOLDER [--gallery FOLDER ...] [--clips 1000,10000]
     python -m benchmarks.engine --latency [--clips 10000,100000] [--dim 512]
+    python -m benchmarks.engine --postgresql [--clips 1000000] [--dim 64] [--workers 0] [--queries 20]
 
 The first reads exact lists: inner products of all queries with the bounds of all clips as an engine stores them, in
 blocks. The list of a query is as long as there are clips whose bound is not below its k-th best score. The second does
@@ -10,11 +11,14 @@ so for galleries of one model, together, the first of which has captions; `--cli
 the list of bounds, at the same number of entries: three lists, one of each modality, merged by rank (RRF), which is
 what an engine does without bounds, and their clips scored in full.
 
-The third asks the real engine in this process (qdrant-edge-py, of the tests), and `--url` one anywhere.
+The third asks the real engine in this process (qdrant-edge-py, of the tests), and `--url` one anywhere. The fourth
+asks PostgreSQL, servers of the tests, one and three: for each temperature the list of a query, all of the query, the
+same in the folder, and the three inner products of every clip alone, which nothing could leave out.
 """
 
 import argparse
 import math
+import os
 import statistics
 import sys
 import tempfile
@@ -34,6 +38,7 @@ from gallery.exact.bounds import DETAIL, bound_vectors, stored_bounds
 from gallery.gallery import Gallery
 from gallery.hits import Hits, Results
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import ScoreOptions
 
 TEMPERATURES = (1e-6, 0.01, 0.05, 0.1, 0.3, math.inf)
 DEPTHS = (10, 50)
@@ -231,6 +236,83 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
         sys.stdout.flush()
 
 
+def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
+    from psycopg import sql
+
+    from search.engine.address import parse_tables
+    from search.engine.asking import EngineSearcher
+    from search.engine.push import push
+    from search.engine.table import Table
+    from tests.search.postgres_servers import PostgresServers
+
+    def median_of(ask: Callable[[torch.Tensor], object]) -> float:
+        """Milliseconds for a query."""
+        seconds = []
+        for text in texts:
+            begun = time.perf_counter()
+            ask(text)
+            seconds.append(time.perf_counter() - begun)
+        return statistics.median(seconds) * 1e3
+
+    os.environ["PGOPTIONS"] = f"-c max_parallel_workers_per_gather={options.workers}"
+    servers = PostgresServers()
+    try:
+        for count in options.clips:
+            gallery = fill(folder / str(count), count, options.dim, options.dtype, data=options.data)
+            texts = made_vectors(options.data, (options.queries, options.dim), torch.Generator().manual_seed(1))
+            known = {t: [names_of(gallery.search(text[None], 10, t)) for text in texts] for t in TEMPERATURES}
+            for number in (1, 3):
+                databases = [server.new_database() for server in servers(number)]
+                table = Table(parse_tables(",".join(f"{database}/clips" for database in databases)))
+                begun = time.perf_counter()
+                push(gallery, table)
+                rate = count / (time.perf_counter() - begun)
+                statement = sql.SQL("SELECT pg_total_relation_size({})")
+                sizes = table._rows(lambda node: statement.format(sql.Literal("clips")), {})  # noqa: B023
+                held = sum(rows[0][0] for rows in sizes)
+                print(
+                    f"{number} nodes, {count:,} clips x 3 x {options.dim}, {options.dtype}, {options.workers} workers:"
+                )
+                print(f"    pushed {rate:.0f} a second, {held / count:.0f} bytes a clip")
+                kind, one = ("vector", "vector0") if options.dtype == "float32" else ("halfvec", "coarse0")
+                products = ", ".join(f"max({name} <#> %({one})s::{kind})" for name in gallery.modalities)
+                asked = EngineSearcher(table, "it")
+
+                def alone(text: torch.Tensor, table: Table = table, products: str = products) -> None:
+                    values = table.asked(text, [True] * 3, ScoreOptions()).queries[0].values
+                    table._rows(lambda node: sql.SQL(f"SELECT {products} FROM clips"), values)
+
+                for temperature in TEMPERATURES:
+
+                    def scan(text: torch.Tensor, table: Table = table, temperature: float = temperature) -> None:
+                        query = table.asked(text, [True] * 3, ScoreOptions(temperature)).queries[0]
+                        table.nearest(query, 64, None)
+
+                    wrong = sum(
+                        names_of(asked.search(text[None], 10, temperature)) != names
+                        for text, names in zip(texts, known[temperature], strict=True)
+                    )
+                    limit, list_, whole, own = map(
+                        median_of,
+                        (
+                            alone,
+                            scan,
+                            lambda text: asked.search(text[None], 10, temperature),  # noqa: B023
+                            lambda text: gallery.search(text[None], 10, temperature),  # noqa: B023
+                        ),
+                    )
+                    print(
+                        f"    temperature {temperature:<5g}: products {limit:.0f} ms, list {list_:.0f} "
+                        f"({list_ / limit:.2f} times, {count / list_ / number:.0f} thousand rows a second and node), "
+                        f"query {whole:.0f}, folder {own:.0f}; {wrong} of {len(texts)} lists differ"
+                    )
+                    sys.stdout.flush()
+                table.close()
+            servers.renew()
+    finally:
+        servers.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clips", default="10000,100000", type=lambda text: [int(part) for part in text.split(",")])
@@ -242,6 +324,8 @@ def main() -> None:
     parser.add_argument("--mask", action="append", default=[], choices=MODALITIES, help="a modality not looked at")
     parser.add_argument("--gallery", action="append", help="of real embeddings; the first must have captions")
     parser.add_argument("--latency", action="store_true", help="ask the real engine")
+    parser.add_argument("--postgresql", action="store_true", help="ask servers of PostgreSQL")
+    parser.add_argument("--workers", default=0, type=int, help="that help with a query, with --postgresql")
     parser.add_argument("--quantization", choices=["int8", "binary"], help="of the bounds, with --latency")
     parser.add_argument("--url", help="of a server, with --latency")
     parser.add_argument("--threads", default=1, type=int)
@@ -249,6 +333,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     if options.gallery:
         measure_galleries(options)
+    elif options.postgresql:
+        with tempfile.TemporaryDirectory() as folder:
+            measure_postgresql(options, Path(folder))
     elif options.latency:
         with tempfile.TemporaryDirectory() as folder:
             measure_latency(options, Path(folder))
