@@ -386,7 +386,7 @@ class Collection:
         is_same = all(getattr(options, name) == held.get(name) for name in CALIBRATION)
         # Bounds hold for whatever is left out of the centroid, but not for terms, which may be negative.
         is_bounded = is_same and len(queries) == 1 and all(seen[index] for index in options.terms)
-        # Without offsets, no bound below 0 is one: the rows bound what is above 0 alone. Terms have a row for the rest.
+        # Without offsets, no bound below 0 is one: rows bound what is above 0 alone. Terms have a row for the rest.
         lowest = 0.0 if options.modality_offset is None and not options.terms else -math.inf
         return Asked(queries, is_bounded, lowest)
 

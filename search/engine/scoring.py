@@ -103,36 +103,39 @@ def bounded(
     miss = (dim + 16) * _EPSILON * max(scales) + _MORE
     temperature = max(float(options.query_temperature), 2 * miss)
     factor = math.exp(2 * miss / temperature)
-    here, c, e = range(len(places)), [f"c{m}" for m in places], [f"e{m}" for m in places]
-    cosines = [
-        f"{product} * {_float(a)} + {_float(b)}" for product, a, b in zip(products, scales, offsets, strict=True)
-    ]
-    highest, lowest = (f"{name}({', '.join(c)})" for name in ("greatest", "least"))
-    weights = [
-        f"CASE WHEN {a} IS NULL THEN 0 ELSE exp(greatest(({a} - {highest}) / {_float(temperature)}, -200)) END AS {w}"
-        for a, w in zip(c, e, strict=True)
-    ]
+    terms = {m: float(weight) for m, weight in options.terms.items() if m in places}
+    own = [m for m in places if m not in terms]  # what the centroid is of
+    cosines = zip(products, scales, offsets, places, strict=True)
+    named = ", ".join(f"{product} * {_float(a)} + {_float(b)} AS c{m}" for product, a, b, m in cosines)
+    c = ", ".join(f"c{m}" for m in own) or "NULL::float8"
+    highest, spread = f"greatest({c})", f"greatest({c}) - least({c})"
+    exponent = f"greatest((c{{0}} - {highest}) / {_float(temperature)}, -200)"
+    weights = [f"CASE WHEN c{m} IS NULL THEN 0 ELSE exp({exponent.format(m)}) END AS e{m}" for m in own]
+    added = _sum([f"coalesce(c{m}, 0) * {_float(weight)}" for m, weight in terms.items()])
     squares = [
-        f"{1 if m == n else 2} * {e[m]} * {e[n]} * _gram[{places[m] * (places[m] + 1) // 2 + places[n] + 1}]"
-        for m in here
-        for n in range(m + 1)
+        f"{1 if m == n else 2} * e{m} * e{n} * _gram[{m * (m + 1) // 2 + n + 1}]" for m in own for n in own if n <= m
     ]
-    total, numerator = _sum(e), _sum([f"coalesce({w} * {a}, 0)" for a, w in zip(c, e, strict=True)])
-    most = f"({highest} + {_float(miss)}) * CASE WHEN {highest} + {_float(miss)} < 0 THEN 0.99 ELSE _reach END"
-    named = ", ".join(f"{cosine} AS {a}" for cosine, a in zip(cosines, c, strict=True))
-    rows = f"SELECT number, _gram, _reach, {named} FROM {source} OFFSET 0"
-    pruned = "" if above is None else f" WHERE {most} >= {above}"
-    rows = f"SELECT number, _gram, {', '.join((*c, *weights))} FROM ({rows}) AS products{pruned} OFFSET 0"
+    most = f"{highest} + {_float(miss)}"
+    most = f"coalesce(({most}) * CASE WHEN {most} < 0 THEN 0.99 ELSE _reach END, 0)"
+    least, more = _float(min_norm), _float(miss * sum(terms.values()))
+    pruned = "" if above is None else f"WHERE {most} + {added} + {more} >= {above} "
+    # Level by level, each from the one before it
+    total, numerator = f"nullif({_sum([f'e{m}' for m in own])}, 0)", _sum([f"coalesce(e{m} * c{m}, 0)" for m in own])
     columns = (
-        f"({numerator}) / ({total}) AS numerator, sqrt(greatest({_sum(squares)}, 0)) / ({total}) AS norm",
-        f"{highest} - {lowest} AS spread",
+        f"({numerator}) / {total} AS numerator, sqrt(greatest({_sum(squares)}, 0)) / {total} AS norm",
+        f"{spread} AS spread, added",
         f"least(1, ({total} - 1) * {_float(factor)}) * {_float(2 * min(1.0, factor - 1))} AS v",
     )
+    score = f"numerator / greatest(norm, {least})"
+    missed = f"({_float(miss)} + v * (spread / 2 + 1.01 * abs(score))) / greatest({least}, norm - v)"
+    rows = f"SELECT number, _gram, _reach, {named} FROM {source} OFFSET 0"
+    values = ", ".join(["number, _gram", f"{added} AS added", *(f"c{m}" for m in own), *weights])
+    rows = f"SELECT {values} FROM ({rows}) AS products {pruned}OFFSET 0"
     rows = f"SELECT number, {', '.join(columns)} FROM ({rows}) AS weights OFFSET 0"
-    score = f"numerator / greatest(norm, {_float(min_norm)})"
-    rows = f"SELECT number, norm, spread, v, {score} AS score FROM ({rows}) AS centroids OFFSET 0"
-    missed = f"({_float(miss)} + v * (spread / 2 + 1.01 * abs(score))) / greatest({_float(min_norm)}, norm - v)"
-    return f"SELECT number, score - {missed} AS least, score + {missed} AS bound FROM ({rows}) AS scores"
+    rows = f"SELECT number, norm, spread, added, v, {score} AS score FROM ({rows}) AS centroids OFFSET 0"
+    score, missed = "coalesce(score, 0) + added", f"coalesce({missed}, 0) + {more}"
+    rows = f"SELECT number, {score} AS score, {missed} AS missed FROM ({rows}) AS parts"
+    return f"SELECT number, score - missed AS least, score + missed AS bound FROM ({rows}) AS scores"
 
 
 def listed(table: str, condition: str, percent: float | None, *asked: Any) -> str:

@@ -14,12 +14,12 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from threading import local
 from typing import Any, NamedTuple, TypeVar
 
@@ -56,6 +56,13 @@ _COLUMNS = {
 """What a row holds beside its vectors; names of modalities begin with a letter. `_reach` is 1 by the norm of the
 shortest centroid."""
 
+# Vectors stay in their row, as far as a page holds them: a scan reads them all.
+_MADE = (
+    "CREATE EXTENSION IF NOT EXISTS vector",
+    "CREATE TABLE {table} ({columns}, PRIMARY KEY (number)) WITH (toast_tuple_target = 8160)",
+    "CREATE INDEX ON {table} USING hash (_path)",
+    "CREATE TABLE {about} (about jsonb, version int8, node int4, num_nodes int4, num_clips int8)",
+)
 _FACTS = {"clip_id": "clip_id", "path": "_path", "part": "_part", "seconds": "_seconds", "changed": "_changed"}
 _FACTS |= {"words": "_words", "all_words": "_all_words"}  # of a payload, the columns
 _TYPES = {"float16": ("halfvec", ">f2"), "float32": ("vector", ">f4")}
@@ -79,6 +86,9 @@ class _Where(NamedTuple):
     values: dict[str, Any]
 
 
+_ALL = _Where(sql.SQL("true"), {})
+
+
 class _State(NamedTuple):
     """What a node says of itself."""
 
@@ -89,27 +99,23 @@ class _State(NamedTuple):
     num_clips: int
 
 
-class _Vectors(NamedTuple):
-    """The vectors of a query by the names of their parameters, which modalities they are for, and the options."""
+class _Query(NamedTuple):
+    """The vectors of a query by the names of their parameters, the SQL of its products, which modalities these are
+    of, and the options."""
 
     values: dict[str, str]
+    products: list[str]
     places: list[int]
     options: ScoreOptions
 
 
-@dataclass(frozen=True)
 class _Node:
-    """A node, and its tables as they are named in statements."""
+    """A node, and how statements name its tables."""
 
-    address: TableAddress
-
-    @property
-    def name(self) -> str:
-        return self.address.name
-
-    def table(self, more: str = "") -> sql.Identifier:
-        names = [self.address.schema] if self.address.schema else []
-        return sql.Identifier(*names, self.address.table + more)
+    def __init__(self, address: TableAddress):
+        self.name, self.address = address.name, address
+        schema = [address.schema] if address.schema else []
+        self.table, self.about = (sql.Identifier(*schema, address.table + more) for more in ("", "_about"))
 
     def connect(self, timeout: int) -> psycopg.Connection:
         told = {"connect_timeout": timeout, "application_name": "scalar", "client_encoding": "utf8"}
@@ -168,20 +174,19 @@ class Table:
     def close(self) -> None:
         """Close all connections."""
         while self._idle:
-            for connection in self._idle.pop():
-                connection.close()
+            self._drop(self._idle.pop())
         self._threads.shutdown()
 
     # Asking nodes ---------------------------------------------------------------------------------------------------
 
-    def _gather(self, tasks: Sequence[Future[Answered]], seconds: float | None = None) -> list[Answered]:
+    def _gather(self, tasks: Sequence[Future[Answered]], seconds: float) -> list[Answered]:
         """What tasks, one for each node, return; an [`EngineError`] that names a node of which one fails."""
-        answers, end = [], time.monotonic() + (seconds or self.timeout)
+        answers, end = [], time.monotonic() + seconds
         for node, task in zip(self.nodes, tasks, strict=True):
             try:
                 answers.append(task.result(max(0.0, end - time.monotonic())))
             except TimeoutError:
-                raise EngineError(f"{node.name} did not answer within {seconds or self.timeout:g} seconds.") from None
+                raise EngineError(f"{node.name} did not answer within {seconds:g} seconds.") from None
             except psycopg.Error as error:
                 raise EngineError(f"{node.name}: {_told(error)}") from None
         return answers
@@ -191,72 +196,77 @@ class Table:
         if not hasattr(self._here, "connections"):
             with self.reading():
                 return self._each(ask)
-        connections = self._here.connections
-        tasks = [self._threads.submit(ask, *pair) for pair in zip(self.nodes, connections, strict=True)]
+        tasks = [self._threads.submit(ask, *pair) for pair in zip(self.nodes, self._here.connections, strict=True)]
         try:
-            return self._gather(tasks)
+            return self._gather(tasks, self.timeout)
         except BaseException:
-            for task, connection in zip(tasks, connections, strict=True):
-                if not task.done():
-                    _cut(connection)
+            for connection in self._here.connections:
+                _cut(connection)
+            wait(tasks, 1)  # which then end
             raise
 
-    def _rows(self, statement: Callable[[_Node], sql.Composable], values: Mapping[str, Any], binary: bool = False):
-        """What each node answers."""
+    def _run(self, text: str, values: Any = None, binary: bool = False, **parts: sql.Composable) -> list[list[tuple]]:
+        """What each node answers to a statement, in which `{table}` and `{about}` are its tables."""
 
         def ask(node: _Node, connection: psycopg.Connection) -> list[tuple]:
-            return connection.execute(statement(node), values, binary=binary).fetchall()
+            statement = sql.SQL(text).format(table=node.table, about=node.about, **parts)
+            found = connection.execute(statement, values, binary=binary)
+            return found.fetchall() if found.description else []
 
         return self._each(ask)
 
-    @contextmanager
-    def _connected(self) -> Iterator[None]:
-        """Have a connection to each node, in this thread; they are kept if nothing fails."""
-        connections = self._idle.pop() if self._idle else []
+    def _connect(self) -> list[psycopg.Connection]:
+        tasks = [self._threads.submit(node.connect, self.timeout) for node in self.nodes]
         try:
-            if not connections:
-                # a connection that comes too late closes itself
-                tasks = [self._threads.submit(node.connect, self.timeout) for node in self.nodes]
-                try:
-                    connections = self._gather(tasks, self.timeout + 1)
-                except BaseException:
-                    for task in tasks:
-                        task.add_done_callback(lambda done: done.exception() or done.result().close())
-                    raise
-            self._here.connections = connections
-            yield
-            self._idle.append(connections)
+            return self._gather(tasks, self.timeout + 1)
         except BaseException:
-            for connection in connections:
-                _cut(connection)
-                connection.close()
+            for task in tasks:  # also what comes too late is closed
+                task.add_done_callback(lambda done: done.exception() or done.result().close())
+            raise
+
+    def _drop(self, connections: Sequence[psycopg.Connection]) -> None:
+        for connection in connections:
+            _cut(connection)
+            connection.close()
+
+    @contextmanager
+    def _begun(self, begin: Callable[[], Answered]) -> Iterator[Answered]:
+        """Have a connection to each node, in this thread, on which something was begun; they are kept if nothing
+        fails. One that was kept, which a server may have closed meanwhile, is replaced."""
+        try:
+            while True:
+                is_kept = bool(self._idle)
+                self._here.connections = self._idle.pop() if is_kept else self._connect()
+                try:
+                    begun = begin()
+                    break
+                except EngineError as error:
+                    if not (is_kept and isinstance(error.__context__, psycopg.Error)):  # it may hang
+                        raise
+                    self._drop(self._here.connections)
+            yield begun
+            self._idle.append(self._here.connections)
+        except BaseException:
+            self._drop(getattr(self._here, "connections", ()))
             raise
         finally:
             vars(self._here).clear()
 
-    def _begin(self) -> list[_State]:
-        """Let every node take its snapshot, and tell its state."""
+    def _states(self) -> list[_State]:
+        """What every node says of itself."""
 
-        def begin(node: _Node, connection: psycopg.Connection) -> _State:
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            return self._state(node, connection)
+        def ask(node: _Node, connection: psycopg.Connection) -> _State:
+            statement = sql.SQL("SELECT about, version, node, num_nodes, num_clips FROM {}").format(node.about)
+            try:
+                row = connection.execute(statement).fetchone()
+            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                told = f"There is no gallery in {node.name}. `scalar push GALLERY ADDRESS` writes one."
+                raise NoCollectionError(told) from None
+            except psycopg.errors.UndefinedColumn:
+                row = None
+            return _State(about_told(row and row[0], f"The table {node.name}"), *(row or ())[1:])
 
-        return self._each(begin)
-
-    def _end(self, how: str = "ROLLBACK") -> None:
-        self._each(lambda node, connection: connection.execute(how))
-
-    def _state(self, node: _Node, connection: psycopg.Connection) -> _State:
-        statement = sql.SQL("SELECT about, version, node, num_nodes, num_clips FROM {}")
-        try:
-            row = connection.execute(statement.format(node.table("_about"))).fetchone()
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            raise NoCollectionError(
-                f"There is no gallery in {node.name}. `scalar push GALLERY ADDRESS` writes one."
-            ) from None
-        except psycopg.errors.UndefinedColumn:
-            row = None
-        return _State(about_told(row and row[0], f"The table {node.name}"), *(row or (0, 0, 0, 0))[1:])
+        return self._each(ask)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -269,26 +279,27 @@ class Table:
         if hasattr(self._here, "connections"):
             yield
             return
-        if self._idle:  # which a server that was stopped meanwhile has closed
-            self._idle = [kept for kept in self._idle if not any(connection.closed for connection in kept)]
+
+        def begin() -> list[_State]:
+            self._run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            return self._states()
+
         end = time.monotonic() + _PATIENCE
         while True:
-            with self._connected():
-                states = self._begin()
+            with self._begun(begin) as states:
                 if (problem := self._disagreement(states)) is None:
-                    self._here.states = states
-                    self._version = max(self._version, states[0].version)
+                    self._here.states, self._version = states, states[0].version
                     yield
-                    self._end()
-                    return
-                self._end()
+                self._run("ROLLBACK")
+            if problem is None:
+                return
             if time.monotonic() > end:
                 raise EngineError(problem)
             time.sleep(_PAUSE)
 
     def _disagreement(self, states: Sequence[_State]) -> str | None:
-        """Why nodes do not hold one gallery together, if they do not; an error where no waiting helps."""
-        for node, state, number in zip(self.nodes, states, range(len(states)), strict=True):
+        """Why nodes are not of one version, if they are not; an error where no waiting helps."""
+        for number, (node, state) in enumerate(zip(self.nodes, states, strict=True)):
             if (state.node, state.num_nodes) != (number, len(states)):
                 raise EngineError(
                     f"{node.name} is node {state.node + 1} of {state.num_nodes} of a gallery, not {number + 1} of "
@@ -310,14 +321,18 @@ class Table:
 
     # What it is -----------------------------------------------------------------------------------------------------
 
-    def exists(self) -> bool:
-        """Whether every node has its tables."""
+    def _missing(self) -> list[bool]:
+        """Which nodes have no tables."""
 
         def ask(node: _Node, connection: psycopg.Connection) -> bool:
-            name = node.table("_about").as_string(connection)
-            return connection.execute("SELECT to_regclass(%s)", [name]).fetchone()[0] is not None
+            found = connection.execute("SELECT to_regclass(%s)", [node.about.as_string(connection)])
+            return found.fetchone()[0] is None
 
-        return all(self._each(ask))
+        return self._each(ask)
+
+    def exists(self) -> bool:
+        """Whether every node has its tables; in a push."""
+        return not any(self._missing())
 
     def about(self, is_new: bool = False) -> About:
         """
@@ -329,12 +344,9 @@ class Table:
         """
         about = self._about
         if is_new or about is None:
-            if hasattr(self._here, "connections"):
-                about = self._each(self._state)[0].about
-            else:
-                with self.reading():
-                    about = self._here.states[0].about
-            self._about = about
+            with self.reading():  # or in a push
+                states = self._here.states if hasattr(self._here, "states") else self._states()
+            self._about = about = states[0].about
         return about
 
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
@@ -344,38 +356,31 @@ class Table:
                 "Nodes of PostgreSQL are those that the address names; their copies are made by PostgreSQL."
             )
         kind = f"{_TYPES[about.dtype][0]}({about.dim})"
-        columns = [sql.SQL(f"{{}} {kind}").format(sql.Identifier(name)) for name in about.modalities]
-        columns = [sql.SQL(f"{name} {kind}") for name, kind in _COLUMNS.items()] + columns
-        # Vectors stay in their row, as far as a page holds them: a scan reads them all.
-        statements = (
-            "CREATE TABLE {table} ({columns}, PRIMARY KEY (number)) WITH (toast_tuple_target = 8160)",
-            "CREATE INDEX ON {table} USING hash (_path)",
-            "CREATE TABLE {about} (about jsonb, version int8, node int4, num_nodes int4, num_clips int8)",
-        )
+        columns = [sql.SQL(f"{name} {kind}") for name, kind in _COLUMNS.items()]
+        columns += [sql.SQL(f"{{}} {kind}").format(sql.Identifier(name)) for name in about.modalities]
+        told, missing = json.dumps(about.told()["scalar"]), self._missing()
 
         def make(node: _Node, connection: psycopg.Connection) -> None:
-            known = connection.execute("SELECT to_regclass(%s)", [node.table("_about").as_string(connection)])
-            if known.fetchone()[0] is not None:
+            number = self.nodes.index(node)
+            if not missing[number]:
                 return
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            parts = {"columns": sql.SQL(", ").join(columns), "table": node.table(), "about": node.table("_about")}
+            parts = {"columns": sql.SQL(", ").join(columns), "table": node.table, "about": node.about}
             try:
-                for statement in statements:
+                for statement in _MADE:
                     connection.execute(sql.SQL(statement).format(**parts))
             except psycopg.errors.DuplicateTable:
                 raise ValueError(
                     f"There is a table {node.name} that `scalar push` did not make. Choose another name."
                 ) from None
-            row = json.dumps(about.told()["scalar"]), 0, self.nodes.index(node), len(self.nodes), 0
+            row = told, 0, number, len(self.nodes), 0
             connection.execute(sql.SQL("INSERT INTO {about} VALUES (%s, %s, %s, %s, %s)").format(**parts), row)
 
         self._each(make)
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Replace what is told of the gallery; in a push."""
-        about = json.dumps(replace(self.about(), metadata=dict(metadata)).told()["scalar"])
-        statement = sql.SQL("UPDATE {} SET about = %s")
-        self._each(lambda node, connection: connection.execute(statement.format(node.table("_about")), [about]))
+        about = replace(self.about(), metadata=dict(metadata)).told()["scalar"]
+        self._run("UPDATE {about} SET about = %s", [json.dumps(about)])
         self._about, self._here.changed = None, True
 
     def index_payload(self) -> None:
@@ -386,81 +391,65 @@ class Table:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Push in one transaction on each node, one pusher at a time; the others wait."""
-        with self._connected():
 
-            def begin(node: _Node, connection: psycopg.Connection) -> None:
-                connection.execute("SET statement_timeout = 0; BEGIN")
+        def begin() -> bool:
+            self._run("BEGIN")
+            lock = "SELECT pg_try_advisory_xact_lock(hashtextextended('scalar push ' || {name}, 0))"
+            return all(rows[0][0] for rows in self._run(lock, name=sql.Literal(self.name)))
 
-            def lock(node: _Node, connection: psycopg.Connection) -> bool:
-                ask = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
-                return connection.execute(ask, [f"scalar push {node.address.path}"]).fetchone()[0]
-
-            self._each(begin)
-            while not all(self._each(lock)):  # who has some of them lets go, so that nobody waits for another
-                self._end()
-                time.sleep(2 * _PAUSE * np.random.default_rng().random())
-                self._each(begin)
-            self._here.changed = False
-            yield
-            self._note_version()
-            self._end("COMMIT")
-            self._each(lambda node, connection: connection.execute(f"SET statement_timeout = '{self.timeout}s'"))
+        while True:
+            with self._begun(begin) as is_locked:
+                if is_locked:
+                    self._here.changed = False
+                    yield
+                    self._note_version()
+                    self._run("COMMIT")
+                    return
+                self._run("ROLLBACK")  # who has the locks of some nodes lets go, so that nobody waits for another
+            time.sleep(_PAUSE * (1 + np.random.default_rng().random()))
 
     def _note_version(self) -> None:
         """Tell of the rows that there are now, and give all nodes a new version if something changed."""
-        versions = {state.version for state in self._each(self._state)}
-        if not self._here.changed and len(versions) == 1 and versions != {0}:
-            return
-        self._version = version = max(*versions, time.time_ns() // 10**6 - 1, self._version) + 1
-        statement = sql.SQL("UPDATE {} SET version = %s, num_clips = (SELECT count(*) FROM {})")
-        self._each(
-            lambda node, connection: connection.execute(
-                statement.format(node.table("_about"), node.table()), [version]
-            )
-        )
+        versions = {state.version for state in self._states()}
+        if self._here.changed or len(versions) > 1 or versions == {0}:
+            version = max(*versions, time.time_ns() // 10**6, self._version + 1)
+            version += version in versions
+            self._run("UPDATE {about} SET version = %s, num_clips = (SELECT count(*) FROM {table})", [version])
 
     def known(self, part: str) -> Iterator[tuple[str, str, int]]:
         """The number, the hash and the place of each clip of a part."""
-        statement = sql.SQL("SELECT number::text, _digest, _place FROM {} WHERE _part = %(part)s")
-        for rows in self._rows(lambda node: statement.format(node.table()), {"part": _to_text(part)}):
-            yield from rows
+        rows = self._run("SELECT number::text, _digest, _place FROM {table} WHERE _part = %s", [_to_text(part)])
+        return chain.from_iterable(rows)
 
     def put(self, points: Sequence[Point]) -> None:
         """Write clips; each is replaced as a whole."""
         about = self.about()
-        names = sql.SQL(", ").join([*map(sql.Identifier, _COLUMNS), *map(sql.Identifier, about.modalities)])
-        changes = sql.SQL(", ").join(
-            sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in (*_COLUMNS, *about.modalities)
-        )
+        names = [*map(sql.Identifier, (*_COLUMNS, *about.modalities))]
+        changes = [sql.SQL("{0} = excluded.{0}").format(name) for name in names]
+        parts = {"names": sql.SQL(", ").join(names), "changes": sql.SQL(", ").join(changes)}
         rows: list[list[tuple]] = [[] for _ in self.nodes]
-        for point, reach in zip(points, _reaches(points), strict=True):
-            rows[uuid.UUID(point.number).int % len(self.nodes)].append(_row_of(point, reach, _TYPES[about.dtype][1]))
+        for row in _rows_of(points, _TYPES[about.dtype][1]):
+            rows[row[0].int % len(self.nodes)].append(row)
 
-        def write(node: _Node, connection: psycopg.Connection) -> None:
-            parts = {"table": node.table(), "names": names, "changes": changes}
-            connection.execute(
-                sql.SQL("CREATE TEMP TABLE IF NOT EXISTS pushed (LIKE {table}) ON COMMIT DROP").format(**parts)
-            )
-            copy = sql.SQL("COPY pushed ({names}) FROM STDIN (FORMAT BINARY)").format(**parts)
-            with connection.cursor().copy(copy) as copied:
+        def copy(node: _Node, connection: psycopg.Connection) -> None:
+            statement = sql.SQL("COPY pushed ({names}) FROM STDIN (FORMAT BINARY)").format(**parts)
+            with connection.cursor().copy(statement) as copied:
                 copied.set_types([*_COLUMNS.values(), *["bytea"] * len(about.modalities)])
                 for row in rows[self.nodes.index(node)]:
                     copied.write_row(row)
-            connection.execute(
-                sql.SQL(
-                    "INSERT INTO {table} ({names}) SELECT {names} FROM pushed "
-                    "ON CONFLICT (number) DO UPDATE SET {changes}"
-                ).format(**parts)
-            )
-            connection.execute("TRUNCATE pushed")
 
-        self._each(write)
+        self._run("CREATE TEMP TABLE IF NOT EXISTS pushed (LIKE {table}) ON COMMIT DROP")
+        self._each(copy)
+        self._run(
+            "INSERT INTO {table} ({names}) SELECT {names} FROM pushed ON CONFLICT (number) DO UPDATE SET {changes}",
+            **parts,
+        )
+        self._run("TRUNCATE pushed")
         self._here.changed = True
 
     def remove(self, ids: Sequence[str]) -> None:
         """Take clips out."""
-        statement = sql.SQL("DELETE FROM {} WHERE number = ANY(%s::uuid[])")
-        self._each(lambda node, connection: connection.execute(statement.format(node.table()), [list(ids)]))
+        self._run("DELETE FROM {table} WHERE number = ANY(%s::uuid[])", [list(ids)])
         self._here.changed = True
 
     # Reading --------------------------------------------------------------------------------------------------------
@@ -480,10 +469,9 @@ class Table:
             parts.append(sql.SQL("({})").format(sql.SQL(" OR ").join(there)))
         if without is not None:
             parts.append(sql.SQL("number <> %(without)s::uuid"))
-            values["without"] = without
         if outside:
             parts.append(sql.SQL("_path <> ALL(%(outside)s)"))
-            values["outside"] = list(map(_to_text, outside))
+        values |= {"without": without, "outside": list(map(_to_text, outside))}
         return _Where(sql.SQL(" AND ").join(parts), values) if parts else None
 
     def counts(self, wanted: Filter | None, without: str | None = None) -> Counts:
@@ -493,20 +481,16 @@ class Table:
         Raises:
             DamagedError: a node has more or fewer rows than were pushed.
         """
-        where = self.condition(wanted, without=without)
+        where = self.condition(wanted, without=without) or _ALL
         parts, known, _ = _conditions(wanted or Filter())
-        asked = [sql.SQL("count(*)")]
-        conditions = [sql.SQL("true") if where is None else where.text]
+        conditions = [where.text]
         for name in known:
             others = [sql.SQL("({} OR {})").format(*known[other]) for other in known if other != name]
             conditions.append(sql.SQL(" AND ").join([*parts, known[name][1], *others]))
-        asked += [sql.SQL("count(*) FILTER (WHERE {})").format(condition) for condition in conditions]
-        statement = sql.SQL("SELECT {} FROM {}")
+        asked = [sql.SQL("count(*) FILTER (WHERE {})").format(condition) for condition in conditions]
         with self.reading():
             states = self._here.states
-            rows = self._rows(
-                lambda node: statement.format(sql.SQL(", ").join(asked), node.table()), where.values if where else {}
-            )
+            rows = self._run("SELECT count(*), {asked} FROM {table}", where.values, asked=sql.SQL(", ").join(asked))
         lines = [row[0] for row in rows]
         for node, line, state in zip(self.nodes, lines, states, strict=True):
             if line[0] != state.num_clips:
@@ -526,50 +510,44 @@ class Table:
 
     def count(self, where: _Where | None) -> int:
         """How many clips fulfil a condition."""
-        statement = sql.SQL("SELECT count(*) FROM {} WHERE {}")
-        condition = sql.SQL("true") if where is None else where.text
-        rows = self._rows(lambda node: statement.format(node.table(), condition), where.values if where else {})
-        return sum(row[0][0] for row in rows)
+        where = where or _ALL
+        return sum(
+            rows[0][0]
+            for rows in self._run("SELECT count(*) FROM {table} WHERE {where}", where.values, where=where.text)
+        )
 
     def is_estimate(self, count: int) -> bool:
         """Never: rows are counted."""
         return False
 
     def asked(self, text: torch.Tensor, seen: Sequence[bool], options: ScoreOptions) -> Asked:
-        """The vectors of a text, which float16 holds in two parts."""
-        places, values = [place for place, is_seen in enumerate(seen) if is_seen], {}
-        vectors = text.float().numpy()
-        for place in places if text.ndim == 2 else [0]:
-            vector = vectors if text.ndim == 1 else vectors[place]
-            coarse = vector.astype(np.float16)
-            rest = ((vector - coarse.astype(np.float32)) * np.float32(_FINER)).astype(np.float16)
-            for name, part in (("vector", vector), ("coarse", coarse), ("rest", rest)):
-                values[f"{name}{place}"] = f"[{','.join(map(str, part.tolist()))}]"
-        return Asked([_Vectors(values, places, options)], True, -np.inf)
-
-    def nearest(self, query: _Vectors, limit: int, where: _Where | None) -> list[tuple[str, float]]:
-        """The clips whose scores may be highest, and the least number that is above each."""
-        about, each = self.about(), len(query.values) > 3
-        products = []
-        for place in query.places:
-            column, at = sql.Identifier(about.modalities[place]), place if each else 0
+        """The vectors of a text, and their products with clips; float16 holds each in two parts."""
+        about, values, products = self.about(), {}, []
+        places = [place for place, is_seen in enumerate(seen) if is_seen]
+        for place in places:
+            vector, at = (text if text.ndim == 1 else text[place]).float().numpy(), 0 if text.ndim == 1 else place
+            column = sql.Identifier(about.modalities[place]).as_string()
             if about.dtype == "float32":
-                product = f"-({{0}} <#> %(vector{at})s::vector)"
+                parts = {f"vector{at}": vector}
+                products.append(f"-({column} <#> %(vector{at})s::vector)")
             else:
-                product = f"(-({{0}} <#> %(coarse{at})s::halfvec) - ({{0}} <#> %(rest{at})s::halfvec) / {_FINER})"
-            products.append(sql.SQL(product).format(column).as_string())
-        condition = (sql.SQL("true") if where is None else where.text).as_string()
-        values = query.values | (where.values if where else {}) | {"limit": limit}
+                coarse = vector.astype(np.float16)
+                rest = ((vector - coarse.astype(np.float32)) * np.float32(_FINER)).astype(np.float16)
+                parts = {f"coarse{at}": coarse, f"rest{at}": rest}
+                coarse, rest = (f"({column} <#> %({name})s::halfvec)" for name in parts)
+                products.append(f"(-{coarse} - {rest} / {_FINER})")
+            values |= {name: f"[{','.join(map(str, part.tolist()))}]" for name, part in parts.items()}
+        return Asked([_Query(values, products, places, options)], True, -np.inf)
 
-        def statement(node: _Node) -> sql.Composable:
-            num_clips = self._here.states[self.nodes.index(node)].num_clips
-            sample = max(num_clips / _SHARE, _TIMES * limit)
-            percent = 100 * sample / num_clips if sample < num_clips / 4 else None
-            asked = products, query.places, query.options, MIN_CLIP_NORM, about.dim
-            return sql.SQL(listed(node.table().as_string(), condition, percent, *asked))
-
+    def nearest(self, query: _Query, limit: int, where: _Where | None) -> list[tuple[str, float]]:
+        """The clips whose scores may be highest, and the least number that is above each."""
+        where = where or _ALL
         with self.reading():
-            lists = self._rows({node: statement(node) for node in self.nodes}.get, values)
+            least = min(state.num_clips for state in self._here.states)  # hashes fill nodes evenly
+            sample = max(least / _SHARE, _TIMES * limit)
+            percent = 100 * sample / least if sample < least / 4 else None
+            text = listed("{table}", "{where}", percent, *query[1:], MIN_CLIP_NORM, self.about().dim)
+            lists = self._run(text, query.values | where.values | {"limit": limit}, where=where.text)
         return list(islice(merge(*lists, key=lambda entry: -entry[1]), limit))
 
     def fetch(self, ids: Sequence[str]) -> list[Point]:
@@ -580,10 +558,9 @@ class Table:
             DamagedError: what is there is not what was written.
         """
         about, points = self.about(), []
-        names = sql.SQL(", ").join([*map(sql.Identifier, _COLUMNS), *map(sql.Identifier, about.modalities)])
-        statement = sql.SQL("SELECT {} FROM {} WHERE number = ANY(%(ids)s::uuid[])")
-        answers = self._rows(lambda node: statement.format(names, node.table()), {"ids": list(ids)}, binary=True)
-        for node, rows in zip(self.nodes, answers, strict=True):
+        names = sql.SQL(", ").join(map(sql.Identifier, (*_COLUMNS, *about.modalities)))
+        text = "SELECT {names} FROM {table} WHERE number = ANY(%s::uuid[])"
+        for node, rows in zip(self.nodes, self._run(text, [list(ids)], binary=True, names=names), strict=True):
             for row in rows:
                 point = _point_of(row, about)
                 if point is None:
@@ -593,15 +570,14 @@ class Table:
 
     def of_files(self, paths: Sequence[str]) -> list[tuple[str, str]]:
         """The number and the name of each clip of some files."""
-        statement = sql.SQL("SELECT number::text, clip_id FROM {} WHERE _path = ANY(%(paths)s)")
-        answers = self._rows(lambda node: statement.format(node.table()), {"paths": list(map(_to_text, paths))})
-        return [(number, from_utf8(_from_text(name))) for rows in answers for number, name in rows]
+        text = "SELECT number::text, clip_id FROM {table} WHERE _path = ANY(%s)"
+        found = chain.from_iterable(self._run(text, [list(map(_to_text, paths))]))
+        return [(number, from_utf8(_from_text(name))) for number, name in found]
 
     def path_of(self, number: str) -> str | None:
         """The file of a clip; `None` for a clip that is gone."""
-        statement = sql.SQL("SELECT _path FROM {} WHERE number = %(number)s::uuid")
-        answers = self._rows(lambda node: statement.format(node.table()), {"number": number})
-        return next((from_utf8(_from_text(row[0])) for rows in answers for row in rows), None)
+        found = chain.from_iterable(self._run("SELECT _path FROM {table} WHERE number = %s::uuid", [number]))
+        return next((from_utf8(_from_text(path)) for (path,) in found), None)
 
     def try_out(self) -> None:
         """Count."""
@@ -638,27 +614,23 @@ def _conditions(
     return parts, known, values
 
 
-def _reaches(points: Sequence[Point]) -> list[float]:
-    """1 by the norm of the shortest centroid that weights may make of each clip."""
-    embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points])).double()
-    mask = torch.tensor([point.modality_mask for point in points])
-    squares = hull_distance(embeds @ embeds.mT, mask).square() - _ROUNDING
-    return ((1 + _ROUNDING) / squares.clamp(min=0).sqrt().clamp(min=MIN_CLIP_NORM)).tolist()
-
-
-def _row_of(point: Point, reach: float, kind: str) -> tuple:
-    """A point as a row of [`_COLUMNS`] and vectors, these as pgvector receives them."""
-    texts = {name: _to_text(value) for name, value in point.payload.items() if isinstance(value, str)}
-    facts = {column: (point.payload | texts).get(name) for name, column in _FACTS.items()}
-    exactly = point.modality_embeds.astype(np.float64)
-    facts |= {"number": uuid.UUID(point.number), "_place": point.place, "_digest": point.digest, "_reach": reach}
-    facts["_gram"] = (exactly @ exactly.T)[np.tril_indices(len(exactly))].tolist()
-    head = len(exactly[0]).to_bytes(2, "big") + b"\0\0"
-    vectors = [
-        head + vector.astype(kind).tobytes() if there else None
-        for vector, there in zip(point.modality_embeds, point.modality_mask, strict=True)
-    ]
-    return *(facts[name] for name in _COLUMNS), *vectors
+def _rows_of(points: Sequence[Point], kind: str) -> Iterator[tuple]:
+    """Points as rows of [`_COLUMNS`] and vectors, these as pgvector receives them."""
+    embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
+    mask, exactly = torch.tensor([point.modality_mask for point in points]), embeds.double()
+    gram = exactly @ exactly.mT
+    squares = hull_distance(gram, mask).square() - _ROUNDING
+    reach = (1 + _ROUNDING) / squares.clamp(min=0).sqrt().clamp(min=MIN_CLIP_NORM)
+    triangles = gram[:, *torch.tril_indices(*gram.shape[1:])].tolist()
+    head = embeds.shape[-1].to_bytes(2, "big") + b"\0\0"
+    vectors = embeds.numpy().astype(kind)
+    for point, line, triangle, most in zip(points, vectors, triangles, reach.tolist(), strict=True):
+        texts = {name: _to_text(value) for name, value in point.payload.items() if isinstance(value, str)}
+        facts = {column: (point.payload | texts).get(name) for name, column in _FACTS.items()}
+        facts |= {"number": uuid.UUID(point.number), "_place": point.place, "_digest": point.digest}
+        facts |= {"_gram": triangle, "_reach": most}
+        there = zip(line, point.modality_mask, strict=True)
+        yield *(facts[name] for name in _COLUMNS), *(head + one.tobytes() if has else None for one, has in there)
 
 
 def _point_of(row: Sequence[Any], about: About) -> Point | None:

@@ -140,7 +140,10 @@ def test_a_bound_is_above_the_score_and_near_to_it(tmp_path, database, dtype):
         for turn, text in enumerate(made_texts(gallery, 18)):
             temperature = (1e-9, 1e-6, 0.001, 0.03, 0.1, math.inf)[turn % 6]
             options = ScoreOptions(
-                temperature, modality_scale=(0.7, 1.0, 1.3) if turn % 2 else None, modality_offset=(0.1, -0.5, 0.0)
+                temperature,
+                modality_scale=(0.7, 1.0, 1.3) if turn % 2 else None,
+                modality_offset=(0.1, -0.5, 0.0),
+                modality_term=(None, None, 0.8) if turn > 11 else None,
             )
             seen = [(True, True, True), (True, False, True), (False, True, False)][turn % 3]
             asked = table.asked(text, seen, options)
@@ -163,8 +166,8 @@ def test_what_a_sample_leaves_out_is_not_among_the_best(tmp_path, database, monk
         monkeypatch.setattr(f"search.engine.table.{name}", value)
     monkeypatch.setattr("search.engine.table.listed", lambda *a: percents.append(a[2]) or listed(*a))
     for seed, kind in enumerate(("clustered", "cancelling", "random")):
-        below = {"score_options": {"modality_offset": [-1.5, -1.2, -1.4]}} if kind == "random" else None
-        gallery = made_gallery(tmp_path / kind, kind, 900, seed=seed, metadata=below)
+        options = ({}, {"modality_term": [None, 0.7, None]}, {"modality_offset": [-1.5, -1.2, -1.4]})[seed]
+        gallery = made_gallery(tmp_path / kind, kind, 900, seed=seed, metadata={"score_options": options})
         texts = made_texts(gallery, 12)
         with closing(table_of(database, name=kind)) as table:
             push(gallery, table)
