@@ -24,7 +24,7 @@ QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo backbone study test test-fast test-portable suite engine-test check clean
+.PHONY: help demo backbone study test test-fast test-portable suite nodes-test engine-test check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -85,6 +85,9 @@ $(SUITE)/.installed: $(INSTALLED)
 
 suite: $(SUITE)/.installed ## mixins of transformers' own test suite, and quantised weights, a minute
 	OMP_NUM_THREADS=1 PYTHONPATH=$(SUITE) $(PYTEST) -m suite -n auto
+
+nodes-test: $(INSTALLED) ## galleries on three nodes of PostgreSQL, which are killed, stopped and started
+	OMP_NUM_THREADS=1 $(PYTEST) -m slow tests/search/test_conformance.py tests/search/test_table.py
 
 engine-test: $(INSTALLED) ## galleries in the vector engine at QDRANT_URL; QDRANT_KILL and QDRANT_REVIVE: commands for a node
 	@test -n "$(QDRANT_URL)" || { echo "error: say where the engine is: make engine-test QDRANT_URL=http://localhost:6333" >&2; exit 1; }

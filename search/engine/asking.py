@@ -89,7 +89,7 @@ def find_best(
         modalities (`list[str]`, *optional*): what is looked at, by default all. Bounds hold for whatever is left out.
         where: which clips may be found, as the engine takes it.
         first (`int`), most (`int`): how many entries are read at first, and at most, but never fewer than 4 k; of an
-            engine whose long lists cost little, as many as the proof takes.
+            engine whose bounds are close, so many more than hits, and then as many as the proof takes.
 
     Raises:
         DamagedError: what is in the engine is damaged.
@@ -102,9 +102,9 @@ def find_best(
     num_scored = 0
     if engine.is_limited:
         most = max(most if is_bounded else min(_UNPROVED, most), 4 * k)
-    else:
-        most = sys.maxsize
-    limit = min(max(first, 4 * k), most) if is_bounded else most
+        limit = min(max(first, 4 * k), most) if is_bounded else most
+    else:  # and bounds are close
+        most, limit = sys.maxsize, first + k
     while True:
         lists = [engine.nearest(query, limit, where) for query in queries]
         bounds = [bound for entries in lists for _, bound in entries]

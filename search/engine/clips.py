@@ -150,7 +150,7 @@ class Engine(Protocol):
     growth: int
     """How many times longer the next list is, where one proves nothing."""
     is_limited: bool
-    """Whether long lists cost so much that a query gives up."""
+    """Whether bounds are so loose that lists may become too long, and a query gives up."""
     takes_any_query: bool
     """Whether it bounds scores of every calibration, and of texts with a vector for each modality."""
     no_filters: tuple[str, ...]

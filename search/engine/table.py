@@ -68,7 +68,7 @@ _FACTS |= {"words": "_words", "all_words": "_all_words"}  # of a payload, the co
 _TYPES = {"float16": ("halfvec", ">f2"), "float32": ("vector", ">f4")}
 _FINER = 4096.0  # what float16 leaves of a query is multiplied by, so that float16 holds that too
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_TIMEOUT, _TIMEOUT_OF_PAGE = 60, 10
+_TIMEOUT, _TIMEOUT_OF_PAGE, _TIMEOUT_OF_PUSH = 60, 10, 3600
 _PATIENCE = 5.0  # seconds that nodes may take to become of one version while somebody pushes
 _PAUSE = 0.05
 _ROUNDING = 1e-12  # of float64
@@ -198,7 +198,7 @@ class Table:
                 return self._each(ask)
         tasks = [self._threads.submit(ask, *pair) for pair in zip(self.nodes, self._here.connections, strict=True)]
         try:
-            return self._gather(tasks, self.timeout)
+            return self._gather(tasks, getattr(self._here, "timeout", self.timeout))
         except BaseException:
             for connection in self._here.connections:
                 _cut(connection)
@@ -400,7 +400,8 @@ class Table:
         while True:
             with self._begun(begin) as is_locked:
                 if is_locked:
-                    self._here.changed = False
+                    self._run("SET LOCAL statement_timeout = 0")
+                    self._here.changed, self._here.timeout = False, _TIMEOUT_OF_PUSH
                     yield
                     self._note_version()
                     self._run("COMMIT")

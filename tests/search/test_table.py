@@ -379,9 +379,10 @@ def test_a_node_that_is_killed_hangs_or_lies_is_named_or_the_answer_is_right(tmp
     try:
         for turn in range(200):
             server = servers[turn // 20 % 3]
-            if turn % 20 == 10:
-                server.pause() if turn // 20 % 2 else server.kill()
+            if turn % 20 == 10:  # while it is asked
+                (ending := threading.Timer(0.01, server.pause if turn // 20 % 2 else server.kill)).start()
             if turn % 20 == 12:
+                ending.join()
                 server.resume() if turn // 20 % 2 else server.start()
             try:
                 hits = searcher.search(texts[turn % 8, None])[0]
