@@ -237,8 +237,6 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
 
 
 def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
-    from psycopg import sql
-
     from search.engine.address import parse_tables
     from search.engine.asking import EngineSearcher
     from search.engine.push import push
@@ -267,9 +265,7 @@ def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
                 begun = time.perf_counter()
                 push(gallery, table)
                 rate = count / (time.perf_counter() - begun)
-                statement = sql.SQL("SELECT pg_total_relation_size({})")
-                sizes = table._rows(lambda node: statement.format(sql.Literal("clips")), {})  # noqa: B023
-                held = sum(rows[0][0] for rows in sizes)
+                held = sum(rows[0][0] for rows in table._run("SELECT pg_total_relation_size('clips')"))
                 print(
                     f"{number} nodes, {count:,} clips x 3 x {options.dim}, {options.dtype}, {options.workers} workers:"
                 )
@@ -280,7 +276,7 @@ def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
 
                 def alone(text: torch.Tensor, table: Table = table, products: str = products) -> None:
                     values = table.asked(text, [True] * 3, ScoreOptions()).queries[0].values
-                    table._rows(lambda node: sql.SQL(f"SELECT {products} FROM clips"), values)
+                    table._run(f"SELECT {products} FROM clips", values)
 
                 for temperature in TEMPERATURES:
 
