@@ -192,24 +192,6 @@ def test_conditions_hold_together_as_a_loop_over_clips_says(tmp_path):
     assert len(met) > 10
 
 
-def test_a_filter_is_the_search_among_what_fulfils_it(tmp_path):
-    names, embeds, mask = make_clips(40)
-    seconds = [None if number % 10 == 0 else float(number) for number in range(40)]
-    gallery = make_gallery(tmp_path, names, seconds)
-    wanted = Filter(min_duration=12, has="audio")
-    rows = torch.tensor([second is not None and second >= 12 for second in seconds]) & mask[:, 1]
-    queries = make_queries(3)
-    found = gallery.search(queries, 5, allowed=wanted)
-    assert found == gallery.search(queries, 5, allowed=rows) != gallery.search(queries, 5)
-    unknown = int((mask[::10, 1]).sum())
-    for hits in found:
-        assert (hits.num_clips, hits.num_allowed, hits.unknown) == (40, int(rows.sum()), {"duration": unknown})
-        assert len(hits) <= hits.num_scored <= hits.num_allowed < 40
-    assert unknown and gallery.search(queries, allowed=Filter()) == gallery.search(queries)
-    (nothing,) = gallery.search(queries[:1], allowed=Filter(paths="nowhere"))
-    assert (nothing, nothing.num_allowed, nothing.num_scored) == ([], 0, 0)
-
-
 def test_what_fulfils_a_filter_is_remembered_for_the_last_few(tmp_path):
     gallery = make_gallery(tmp_path, PATHS)
     first = gallery.searcher.allowed(Filter(paths="*.mp4"))

@@ -24,8 +24,9 @@ cat
 for file in "$0"/*/postmaster.pid; do
     read -r pid < "$file" && kill -CONT "$pid" && kill -QUIT "$pid"
 done
-for second in 1 2 3 4 5 6 7 8 9; do
-    ls "$0"/*/postmaster.pid && sleep 1
+tries=0
+while ls "$0"/*/postmaster.pid && [ $((tries += 1)) -lt 300 ]; do
+    sleep 0.1
 done
 rm -rf "$0"
 """
@@ -76,7 +77,7 @@ class PostgresServers:
 
     def close(self) -> None:
         """Stop all and remove the folder."""
-        self._keeper.communicate(timeout=30)
+        self._keeper.communicate(timeout=120)
 
 
 class PostgresServer:
@@ -89,7 +90,9 @@ class PostgresServer:
         self.address = f"postgresql://postgres@127.0.0.1:{self.port}"
         settings = [f"--set={name}={value}" for name, value in (_SETTINGS | {"port": self.port}).items()]
         locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-        servers.run("initdb", f"--pgdata={folder}", "--username=postgres", "--no-sync", *locale, *settings)
+        servers.run(
+            "initdb", f"--pgdata={folder}", "--username=postgres", "--no-sync", "--wal-segsize=1", *locale, *settings
+        )
         (folder / "pg_hba.conf").write_text(_ACCESS)
         self.start()
 
