@@ -54,7 +54,9 @@ class PostgresServers:
             self._as_user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": ()}
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             for part in package.parent.glob(f"{package.name}*"):  # and the libraries that it brings
-                shutil.copytree(part, self.folder / "wheel" / part.name)
+                shutil.copytree(
+                    part, self.folder / "wheel" / part.name, ignore=shutil.ignore_patterns("include", "*.a")
+                )
             package = self.folder / "wheel" / package.name
         self._programs, self._servers = package / "pginstall" / "bin", []
 
