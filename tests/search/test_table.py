@@ -178,6 +178,23 @@ def test_what_a_sample_leaves_out_is_not_among_the_best(tmp_path, database, monk
     assert len(percents) >= 108 and set(percents) == {20.0}
 
 
+@pytest.mark.slow
+def test_a_thousand_queries_find_what_float64_finds(tmp_path, postgres):
+    databases = [server.new_database() for server in postgres(3)]
+    generator, gallery = np.random.default_rng(0), made_gallery(tmp_path / "gallery", "clustered", 3000, seed=4)
+    embeds, mask = gallery.modality_embeds(), gallery.modality_mask
+    with closing(filled(databases, gallery)) as table:
+        searcher = EngineSearcher(table, "it")
+        for text in made_texts(gallery, 1000):
+            options = ScoreOptions(float(10 ** generator.uniform(-3, 1)))
+            scores = exact_scores(text.expand(len(embeds), -1), embeds, mask, MIN_NORM, options).numpy()
+            (found,) = searcher.search(text[None], 10, options.query_temperature)
+            best = np.argsort(-scores, kind="stable")[:10]
+            assert [hit.clip_id for hit in found] == [gallery.clip_ids[row] for row in best]
+            assert [hit.score for hit in found] == scores[best].astype(np.float32).tolist()
+            assert found.certainty is Certainty.EXACT
+
+
 def test_the_list_names_each_product_once():
     """What an expression names several times PostgreSQL computes as often."""
     text = bounded("clips WHERE true", ["(p0)", "(p1)", "(p2)"], [0, 1, 2], ScoreOptions(0.1), MIN_NORM, 64)
