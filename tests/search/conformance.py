@@ -67,6 +67,7 @@ class Made:
     dtype: str = "float16"
     scale: tuple[float, ...] | None = None
     offset: tuple[float, ...] | None = None
+    term: tuple[float | None, ...] | None = None
     metadata: dict = field(default_factory=dict)
 
     def write(self, folder, new=None, gone=()):
@@ -80,7 +81,7 @@ class Made:
             clip.file or clip.name: MediaFile(clip.file or clip.name, 1, clip.changed, clip.sha256) for clip in noted
         }
         with GalleryWriter(folder, self.dtype) as writer:
-            calibration = {"modality_scale": self.scale, "modality_offset": self.offset}
+            calibration = {"modality_scale": self.scale, "modality_offset": self.offset, "modality_term": self.term}
             options = {name: list(values) for name, values in calibration.items() if values is not None}
             writer.metadata = MADE_BY | {"modalities": list(self.modalities)} | self.metadata
             writer.metadata |= {"score_options": {"method": "scalar"} | options} if options else {}
@@ -98,11 +99,14 @@ class Made:
                     write_transcript(path, [Cue(0, 1, clip.said)], "nobody")
             return writer.gallery()
 
-    def scores(self, texts, temperature=0.1, modalities=None, scale=None, offset=None, among=None):
+    def scores(self, texts, temperature=0.1, modalities=None, scale=None, offset=None, term=None, among=None):
         """The score and the weights of every clip among some that has anything that is looked at, by its name; `texts`
         is the vector of each modality."""
         found = {}
-        scale, offset = ([neutral] * len(texts) if v is None else v for v, neutral in ((scale, 1.0), (offset, 0.0)))
+        scale, offset, term = (
+            [neutral] * len(texts) if values is None else values
+            for values, neutral in ((scale, 1.0), (offset, 0.0), (term, None))
+        )
         for clip in self.clips:
             cosines = {
                 name: scale[place] * float(texts[place] @ clip.vectors[name]) + offset[place]
@@ -111,11 +115,13 @@ class Made:
             }
             if not cosines or not (among is None or among(clip)):
                 continue
-            highest = max(cosines.values())
+            terms = {name: value for name, value in zip(self.modalities, term, strict=True) if value is not None}
+            added = sum(terms[name] * cosines.pop(name) for name in terms.keys() & cosines.keys())
+            highest = max(cosines.values(), default=0.0)
             parts = {name: math.exp((cosine - highest) / temperature) for name, cosine in cosines.items()}
             weights = {name: part / sum(parts.values()) for name, part in parts.items()}
             norm = np.linalg.norm(sum(weight * clip.vectors[name] for name, weight in weights.items()))
-            found[clip.name] = sum(weights[n] * cosines[n] for n in cosines) / max(norm, MIN_NORM), weights
+            found[clip.name] = added + sum(weights[n] * cosines[n] for n in cosines) / max(norm, MIN_NORM), weights
         return found
 
     def like_scores(self, clip, modalities=None, among=None):
@@ -133,10 +139,9 @@ class Made:
         return others.scores(texts, modalities=modalities, among=among)
 
     def own_scores(self, text, **options):
-        """The scores of one vector, with the scale and the offset of the gallery."""
-        return self.scores(
-            [text.double().numpy()] * len(self.modalities), scale=self.scale, offset=self.offset, **options
-        )
+        """The scores of one vector, calibrated as those of the gallery."""
+        texts, calibration = [text.double().numpy()] * len(self.modalities), (self.scale, self.offset, self.term)
+        return self.scores(texts, **dict(zip(("scale", "offset", "term"), calibration, strict=True)), **options)
 
 
 def make_clips(modalities=PAPER, dtype="float16", seed=0, kinds=("random", "cancelling", "tied"), count=30):
@@ -271,6 +276,7 @@ def make_facts():
 
 
 CALIBRATED = (
+    Made(make_clips(seed=12), PAPER, "float16", (0.9, 1.0, 1.2), (0.0, 0.1, -0.3), (None, None, 0.7)),
     Made(make_clips(("audio", "order"), "float32", 1), ("audio", "order"), "float32", (0.7, 1.3)),
     Made(make_clips(seed=2)),
     Made(make_clips(dtype="float32", seed=3), PAPER, "float32", (0.7, 1.0, 1.3), (-2.0, -2.3, -2.0)),  # all below 0
@@ -283,7 +289,9 @@ CALIBRATED = (
 class Conformance:
     """Tests of an `engine`, which is a fixture."""
 
-    @pytest.mark.parametrize("made", CALIBRATED, ids=lambda made: f"{len(made.modalities)} modalities {made.offset}")
+    @pytest.mark.parametrize(
+        "made", CALIBRATED, ids=lambda made: f"{len(made.modalities)} {made.scale} {made.offset} {made.term}"
+    )
     def test_the_best_clips_are_those_that_a_loop_in_float64_finds(self, engine, made, tmp_path):
         searcher = engine.hold(made.write(tmp_path))
         assert searcher.modalities == made.modalities and len(searcher) == len(made.clips)
@@ -371,7 +379,9 @@ class Conformance:
         assert 0 < len(first) < len(second) and first.unknown["words"] > 0
 
     def test_clips_like_one_are_those_that_a_loop_finds(self, engine, tmp_path):
-        made = replace(CALIBRATED[2], clips=make_clips(dtype="float32", kinds=("random", "tied"), count=45))
+        made = replace(
+            CALIBRATED[0], dtype="float32", clips=make_clips(dtype="float32", kinds=("random", "tied"), count=45)
+        )
         searcher, refused = engine.hold(made.write(tmp_path)), 0
         keys = {hit.clip_id: hit.key or hit.clip_id for hit in searcher.search(make_texts(made, 1), 1000)[0]}
         for clip in made.clips[::9]:
