@@ -219,10 +219,13 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
         description = source.describe()
         embeddings = source.embed(source.split)
         embeddings.metadata = description
-    if gallery is not None or path is None:
+    is_new = gallery is not None or path is None
+    if is_new:
         embeddings.save(Path(config.output) / "embeddings")
     if config.fused:
         embeddings = source.add_fused(embeddings)
+        if is_new:  # which then have what is fused of whole clips, too
+            embeddings.save(Path(config.output) / "embeddings")
     return embeddings, source
 
 

@@ -8,6 +8,7 @@ they were pushed.
 """
 
 import json
+import logging
 import math
 import os
 import pickle
@@ -42,6 +43,8 @@ from .address import KEY_VARIABLE, Address
 from .clips import MIN_CLIP_NORM, About, Asked, Counts, Point, about_told, damaged
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
 
+logger = logging.getLogger(__name__)
+
 BOUND = "bound"
 """The name of the multi-vector; the others are named by their modality."""
 
@@ -50,6 +53,7 @@ _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=
 _INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "integer"}
 _UNKNOWN = {"seconds": DURATION, "changed": DATE}
 _SCROLLED = 4096
+_MANY_ROWS = 30  # of a clip, each as long as a vector
 _FETCHED_AT_ONCE = 512
 _NUMBERS_AT_ONCE = 600_000  # of vectors in a request: in JSON at most 25 bytes each, of 32 MB that it may have
 _OVERSAMPLING = 4.0
@@ -222,7 +226,18 @@ class Collection:
         return about
 
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
-        """Make the collection, empty."""
+        """Make the collection, empty; where a clip takes many rows of bounds, say so."""
+        calibration = calibration_of(about.metadata)
+        number = len(ScoreOptions(**calibration).aggregated(about.modalities))
+        rows = num_rows(number, about.detail, calibration.get("modality_offset") is not None)
+        if rows > _MANY_ROWS:
+            logger.warning(
+                "A clip with all %d modalities takes %d rows of bounds here, %.0f kB. `--detail` makes them fewer; a "
+                "table of PostgreSQL needs none: `scalar push GALLERY postgresql://HOST/DATABASE/TABLE`.",
+                len(about.modalities),
+                rows,
+                rows * (about.dim + 1) * precision_of(about.dtype).itemsize / 1000,
+            )
         datatype = models.Datatype(about.dtype)
         flat = models.HnswConfigDiff(m=0)  # vectors to score by are not searched
         vectors = {

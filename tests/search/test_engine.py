@@ -37,7 +37,7 @@ from search.engine import asking
 from search.engine import collection as collection_module
 from search.engine.address import parse_address
 from search.engine.asking import EngineSearcher, find_best
-from search.engine.clips import Point, point_id
+from search.engine.clips import About, Point, point_id
 from search.engine.collection import BOUND, Collection, condition_of
 from search.engine.errors import ChangedError, DamagedError, NoCollectionError
 from search.engine.push import PushReport, push
@@ -1190,3 +1190,11 @@ def test_a_node_that_is_killed_loses_nothing(tmp_path, new_collection):
             subprocess.run(os.environ["QDRANT_REVIVE"], shell=True, check=True)
     assert push(gallery, collection) == PushReport(unchanged=5000)
     assert check_same(gallery, collection, texts, k=10) == 50
+
+
+@pytest.mark.parametrize("number, detail, rows", [(4, 3, None), (5, 3, 35), (5, 2, None), (4, 4, 35)])
+def test_many_rows_of_bounds_are_told_before_they_are_written(new_collection, caplog, number, detail, rows):
+    metadata = MADE_BY | {"modalities": [f"m{m}" for m in range(number)]}
+    new_collection("local mode").create(About(24, "float16", metadata, detail))
+    told = f"A clip with all {number} modalities takes {rows} rows of bounds here, 2 kB."
+    assert (told in caplog.text and "postgresql://" in caplog.text) == (rows is not None)
