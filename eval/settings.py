@@ -84,6 +84,14 @@ class MiniatureConfig:
     shared: Annotated[
         float, Option(min=0, max=1, help="Probability that modalities of a clip agree in a factor; 0: independent.")
     ] = 0.6
+    evidence: Annotated[
+        Sequence[str],
+        Option(
+            "--evidence",
+            help="What clips have besides, with captions that need it: title, or screen, words on it. Repeat for "
+            "both.",
+        ),
+    ] = ()
     num_proc: Annotated[
         int | None, Option(min=1, max=1024, help="Processes that write clips; by default one per CPU.")
     ] = None

@@ -10,7 +10,8 @@ import datasets
 import torch
 from tqdm.auto import tqdm
 
-from eval.benchmarks.rows import read_row
+from eval.benchmarks.columns import KIND
+from eval.benchmarks.rows import read_row, say_unread
 from modeling_scalar import Clip, ScalarProcessor
 
 from .identity import rows_sha256
@@ -104,7 +105,7 @@ class Examples(torch.utils.data.Dataset):
 
     def identity(self) -> dict[str, Any]:
         """Return what must be the same where a run is resumed, as JSON can hold it."""
-        columns = [name for name in ("video_id", "caption", "subtitle") if name in self.rows.column_names]
+        columns = [name for name in self.rows.column_names if name not in ("video_path", "audio_path", KIND)]
         rows = rows_sha256(*(self.rows[name] for name in columns))
         return {"training clips and captions": rows, "use of stored features": False}
 
@@ -117,7 +118,7 @@ class ClipDataset(Examples):
     run continues exactly, with any number of workers.
 
     Args:
-        rows (`datasets.Dataset`): the columns of a benchmark.
+        rows (`datasets.Dataset`): the columns of a benchmark; further texts are called as the processor's modalities.
         processor ([`ScalarProcessor`]): reads the files.
         seed (`int`): of all draws.
         on_error (`str`): `"raise"`, or `"missing"` to count what cannot be decoded as absent, with a warning.
@@ -137,6 +138,7 @@ class ClipDataset(Examples):
         keep_in_memory: bool = False,
     ):
         super().__init__(rows)
+        say_unread(rows.column_names, processor.modalities)
         self.processor = processor
         self.seed = seed
         self.on_error = on_error

@@ -12,6 +12,7 @@ have none. A change of the files after the features were computed goes unnoticed
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ import torch
 from peft import PeftModel
 from torch.nn.utils.rnn import pad_sequence
 
-from eval.benchmarks.rows import read_row
+from eval.benchmarks.rows import read_row, text_columns
 from gallery.files import read_json
-from modeling_scalar import Clip, ScalarJointConfig, ScalarProcessor
+from modeling_scalar import ScalarJointConfig, ScalarProcessor
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from modeling_scalar.scores_scalar import kind_of
 
 from .data import Examples
 from .identity import digest, processor_settings, settings_of, tensors_sha256
@@ -49,7 +51,7 @@ _DESCRIBED |= {"rows_done": int, "num_bytes": int, "problems": list, "shapes": d
 _CHECKED = {
     "towers": "the vision and audio towers (weights, configuration or pooling)",
     "processor": "the settings of the image processor, the feature extractor or the frames in training",
-    "rows": "the clips, their files or subtitles, or their order",
+    "rows": "the clips, their files or texts, or their order",
 }
 
 
@@ -69,11 +71,12 @@ def _towers_sha256(model: ScalarRetrievalModel) -> str:
     return tensors_sha256(towers, digest(settings))
 
 
-def _rows_sha256(rows: datasets.Dataset) -> str:
+def _rows_sha256(rows: datasets.Dataset, modalities: Sequence[str]) -> str:
     def file_names(column: str) -> list[str | None]:
         return [None if path is None else Path(path).name for path in rows[column]]
 
-    columns = rows["video_id"], file_names("video_path"), file_names("audio_path"), rows["subtitle"]
+    texts = [rows[name] for name in ("subtitle", *text_columns(rows.column_names, modalities))]
+    columns = rows["video_id"], file_names("video_path"), file_names("audio_path"), *texts
     return digest([list(row) for row in zip(*columns, strict=True)])
 
 
@@ -84,17 +87,18 @@ def checksums(model: ScalarRetrievalModel, processor: ScalarProcessor, rows: dat
     Returns:
         `dict`: of `towers` (configuration, pooling and weights of the vision and audio towers),
         `processor` (all settings but those of texts and of testing) and `rows` (identifiers, names of files, and
-        subtitles, in their order; where the files lie does not matter).
+        texts, in their order; where the files lie does not matter).
     """
     processed = digest(processor_settings(processor))
-    return {"towers": _towers_sha256(model), "processor": processed, "rows": _rows_sha256(rows)}
+    return {"towers": _towers_sha256(model), "processor": processed, "rows": _rows_sha256(rows, processor.modalities)}
 
 
 class FeatureDataset(Examples):
     """
     Training examples read from a folder of features, in place of [`~trainer.data.ClipDataset`].
 
-    An example is `{"caption", "index", "presence"}` with what its clip has of [`FEATURES`], and `"subtitle"`.
+    An example is `{"caption", "index", "presence"}` with what its clip has of [`FEATURES`], and `"texts"`,
+    a clip of these alone.
 
     Args:
         folder (`str`): what `python -m trainer.cache_features` wrote.
@@ -162,9 +166,11 @@ class FeatureDataset(Examples):
             values = stored[name][0]
             if values.is_valid:  # a copy: the map is read-only
                 example[name] = torch.from_numpy(values.values.to_numpy().reshape(shape).copy())
-        if dict(zip(self.processor.modalities, present, strict=True)).get("subtitle"):
+        if any(
+            here and kind_of(name) == "text" for name, here in zip(self.processor.modalities, present, strict=True)
+        ):
             text_alone = row | {"video_path": None, "audio_path": None}
-            example["subtitle"] = read_row(self.processor, text_alone, self.on_error).subtitle
+            example["texts"] = read_row(self.processor, text_alone, self.on_error)
         return example
 
 
@@ -218,14 +224,12 @@ class FeatureCollator:
         batch = dict(self.processor(text=[example["caption"] for example in examples]))
         batch["modality_mask"] = torch.stack([example["presence"] for example in examples])
         has = dict(zip(self.processor.modalities, batch["modality_mask"].T, strict=True))
-        clips = [Clip(subtitle=example["subtitle"]) for example in examples if "subtitle" in example]
-        if clips:
-            tokens = self.processor(clips=clips)
-            for key, fill in (
-                ("subtitle_input_ids", self.processor.tokenizer.pad_token_id),
-                ("subtitle_attention_mask", 0),
-            ):
-                batch[key] = _scatter(tokens[key], has["subtitle"], fill)
+        for text in filter(lambda name: kind_of(name) == "text", has):
+            clips = [example["texts"] for example, here in zip(examples, has[text], strict=True) if here]
+            if clips:
+                tokens, pad = self.processor(clips=clips), self.processor.tokenizer.pad_token_id
+                for key, fill in ((f"{text}_input_ids", pad), (f"{text}_attention_mask", 0)):
+                    batch[key] = _scatter(tokens[key], has[text], fill)
         for name, modality in FEATURES.items():
             values = [example[name] for example in examples if name in example]
             if not values:

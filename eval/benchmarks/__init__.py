@@ -54,7 +54,7 @@ def load_split(
         annotations (`str` or `os.PathLike`, *optional*): the annotation file, if it is not in `root`.
         on_missing (`str`, defaults to "raise"): what happens to clips without their files: "raise" stops, "leave_out"
             keeps them out of the gallery, logs them and names them in `left_out`.
-        columns (`Mapping`, *optional*): columns of `FEATURES` to those of the user's own table.
+        columns (`Mapping`, *optional*): columns of `FEATURES`, and further texts, to those of the user's own table.
         holdout (`float`, *optional*), words_of (`str` or `os.PathLike`, *optional*): of a table of the user's own, see
             [`~eval.benchmarks.own.load_own`].
     Returns:
@@ -84,7 +84,7 @@ def load_split(
 
 
 def load_benchmark(name: str, root: str | os.PathLike, split: str = "test", **options: Any) -> Dataset:
-    """Return the data set of [`load_split`], with the columns of `FEATURES`."""
+    """Return the data set of [`load_split`]."""
     return load_split(name, root, split, **options).dataset
 
 

@@ -23,7 +23,8 @@ FEATURES = Features(
 )
 
 KIND = "kind"
-"""A column that a benchmark may have beside those of `FEATURES`: of what kind the row's caption is, if of any."""
+"""A column that a benchmark may have beside those of `FEATURES`: of what kind the row's caption is, if of any. All
+other columns are further texts of the clip, called as the modality of a model that reads them."""
 
 
 # What downloaders leave beside a clip: never the clip itself.
@@ -91,7 +92,7 @@ def refuse_missing(lost: Sequence[str], num_clips: int, fault: str, on_missing: 
 
 def make_dataset(rows: Sequence[Mapping[str, str | None]]) -> Dataset:
     """
-    Build a data set with the columns of `FEATURES`, and that of `KIND` if the rows have it.
+    Build a data set with the columns of `FEATURES`, and what the rows have besides: `KIND`, and further texts.
 
     Raises:
         ValueError: there are no rows, or a text holds half a character, which JSON can write but nothing can store.
@@ -99,8 +100,8 @@ def make_dataset(rows: Sequence[Mapping[str, str | None]]) -> Dataset:
     if not rows:
         raise ValueError("The annotation lists no clip of this split. Give the annotation of another split.")
     try:
-        features = Features({**FEATURES, KIND: Value("string")}) if KIND in rows[0] else FEATURES
-        return Dataset.from_list(list(rows), features=features)
+        further = {name: Value("string") for name in rows[0] if name not in FEATURES}
+        return Dataset.from_list(list(rows), features=Features({**FEATURES, **further}))
     except UnicodeEncodeError as error:
         raise ValueError(
             f"The text {error.object!r:.200} of the annotation is not Unicode. Restore the file."
@@ -108,7 +109,7 @@ def make_dataset(rows: Sequence[Mapping[str, str | None]]) -> Dataset:
 
 
 def dataset_from_rows(
-    rows: Sequence[Mapping[str, str | None]], root: Path, on_missing: str = "raise"
+    rows: Sequence[Mapping[str, str | None]], root: Path, on_missing: str = "raise", texts: Sequence[str] = ()
 ) -> tuple[Dataset, list[str]]:
     """Build the data set of a benchmark whose annotation names files, with absolute paths.
 
@@ -117,18 +118,19 @@ def dataset_from_rows(
             paths are relative to `root`. Rows of the same `video_id` name the same files.
         root (`Path`): folder of the media files.
         on_missing (`str`): "raise", or "leave_out": the clips whose files are not all there.
+        texts (`Sequence[str]`): columns of the rows that are further texts.
     Returns:
         `Dataset` with exactly these columns, in the order of `rows`, and the ids left out.
     Raises:
-        FileNotFoundError: a file is not there, or a row has neither a file nor a subtitle; the message names the first
+        FileNotFoundError: a file is not there, or a row has neither a file nor a text; the message names the first
             clips concerned.
     """
     root, resolved, lost = root.absolute(), [], {}
     for row in rows:
-        row = {name: row[name] for name in (*FEATURES, KIND) if name in FEATURES or name in row}
+        row = {name: row[name] for name in (*FEATURES, *texts, KIND) if name != KIND or name in row}
         named = {name: str(root / row[name]) for name in ("video_path", "audio_path") if row[name] is not None}
         absent = [path for path in dict.fromkeys(named.values()) if not Path(path).is_file()]
-        if absent or not (named or row["subtitle"]):
+        if absent or not (named or any(row[name] for name in ("subtitle", *texts))):
             lost[row["video_id"]] = f"{row['video_id']} ({', '.join(absent) or 'no file is named'})"
         resolved.append(row | named)
     num_clips = len({row["video_id"] for row in resolved})

@@ -63,10 +63,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def _evidence(folder: Path) -> list[str]:
+    """What the clips of a set have besides their tracks."""
+    return _read_manifest(folder).get("evidence", [])
+
+
 def _options(manifest: dict[str, Any]) -> str:
     """The options of the command that made a set."""
     names = ("num_train", "num_validation", "num_test", "seed", "shared")
-    return " ".join(f"--{name.replace('_', '-')} {manifest[name]}" for name in names)
+    options = [(name.replace("_", "-"), manifest[name]) for name in names]
+    options += [("evidence", name) for name in manifest.get("evidence", [])]
+    return " ".join(f"--{name} {value}" for name, value in options)
 
 
 def load_miniature(
@@ -79,14 +86,14 @@ def load_miniature(
         split (`str`, defaults to "test"): "train", "validation" or "test".
         on_missing (`str`, defaults to "raise"): or "leave_out": clips whose file is not there.
     Returns:
-        `Dataset` with the columns of `FEATURES` and the kind of each caption (one of `eval.miniature.KINDS`), and the
-        ids left out; paths are absolute, `None` stands for a track the clip lacks.
+        `Dataset` with the columns of `FEATURES`, further evidence by its names, and the kind of each caption (one of
+        `eval.miniature.kinds_of`), and the ids left out; paths are absolute, `None` stands for what the clip lacks.
     Raises:
         ValueError: the split is unknown or empty, another version made it, or the annotation was changed.
         FileNotFoundError: the folder is missing or unfinished, or lacks the file of a clip.
     """
     folder = Path(folder)
-    return dataset_from_rows(_read_rows(folder, split), folder, on_missing)
+    return dataset_from_rows(_read_rows(folder, split), folder, on_missing, _evidence(folder))
 
 
 def load_miniature_classes(
@@ -101,17 +108,18 @@ def load_miniature_classes(
     """
     folder = Path(folder)
     rows = [
-        {name: row[name] for name in FEATURES} | {"caption": LABELS[row["attributes"]["audio"]["timbre"]]}
+        {name: row[name] for name in (*FEATURES, *_evidence(folder))}
+        | {"caption": LABELS[row["attributes"]["audio"]["timbre"]]}
         for row in _read_rows(folder, split)
         if "audio" in row["attributes"]
     ]
-    return dataset_from_rows(rows, folder, on_missing)
+    return dataset_from_rows(rows, folder, on_missing, _evidence(folder))
 
 
 def describe_miniature(folder: str | os.PathLike) -> dict[str, Any]:
     """Return what the annotation was made from: the generator's version, its settings and the files' SHA-256."""
     manifest = _read_manifest(Path(folder))
-    return {name: manifest[name] for name in _MANIFEST}
+    return {name: manifest[name] for name in (*_MANIFEST, "evidence") if name in manifest}
 
 
 def load_about(folder: str | os.PathLike, split: str = "test") -> list[list[str]]:

@@ -10,8 +10,9 @@ from typing import Any
 from datasets import Dataset, Value, load_dataset
 from tqdm import tqdm
 
-from eval.benchmarks.columns import FEATURES, dataset_from_rows, find_media
+from eval.benchmarks.columns import FEATURES, KIND, dataset_from_rows, find_media
 from eval.benchmarks.definition import Benchmark
+from gallery.columns import check_modality
 from gallery.decoding import SandboxedReader, num_processors
 from gallery.gallery import Gallery
 from gallery.media import is_as_known
@@ -19,6 +20,7 @@ from gallery.subtitles import LANGUAGES
 from gallery.tables import KINDS, Row, distinct, is_table, rows_of_table
 from gallery.transcripts import Transcripts
 from modeling_scalar.media_scalar import MediaError, names_subtitle_file
+from modeling_scalar.scores_scalar import kind_of
 
 FILE_COLUMNS = ("video_path", "path")
 """What the column of videos is called where nobody says otherwise."""
@@ -74,7 +76,7 @@ def _value(value: Any) -> Any:
 
 
 def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) -> list[dict[str, Any]]:
-    """Turn rows of the user's table into clips with the columns of `FEATURES`, and a list as their caption."""
+    """Turn rows of the user's table into clips with these columns, and a list as their caption."""
     clips: dict[str, dict[str, Any]] = {}
     for place, row in rows:
         where = f"{source}, {place}"
@@ -89,7 +91,7 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
                 f"{where}, the clip {video_id!r}, must have a {columns['caption']!r} that is a caption or a list of "
                 f"captions, got {clip['caption']!r:.200}."
             )
-        for name in ("video_path", "audio_path", "subtitle"):
+        for name in clip.keys() - {"video_id", "caption"}:
             if not isinstance(clip[name], str | None):
                 raise ValueError(
                     f"{where}, the clip {video_id!r}, must have a {columns[name]!r} of text, got {clip[name]!r:.200}."
@@ -99,7 +101,7 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
         if known is not clip:
             if any(known[name] != clip[name] for name in clip if name != "caption"):
                 raise ValueError(
-                    f"{where} names other files or another subtitle for the clip {video_id!r} than a row before it: "
+                    f"{where} names other files or texts for the clip {video_id!r} than a row before it: "
                     f"one {columns['video_id']!r} is one clip."
                 )
             known["caption"] += captions
@@ -153,7 +155,7 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
 
 def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict[str, str]:
     """What each column of `FEATURES` is called in a table that has these."""
-    columns = {name: given.get(name, name) for name in FEATURES}
+    columns = {name: given.get(name, name) for name in (*FEATURES, *given)}
     if "video_path" not in given:
         columns["video_path"] = next((name for name in FILE_COLUMNS if name in names), "video_path")
     if "video_id" not in {*given, *names} and columns["video_path"] in names:
@@ -165,6 +167,19 @@ def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict
             "`--column caption=YOURS` on a command, `columns: {caption: YOURS}` in a recipe."
         )
     return columns
+
+
+def _further_texts(given: Mapping[str, str]) -> list[str]:
+    """The modalities that columns are named for; a ValueError if one is no text that a clip could have."""
+    names = [name for name in given if name not in FEATURES]
+    for name in names:
+        if given[name] in (*FEATURES, *FILE_COLUMNS) or name == KIND or kind_of(name) != "text":
+            raise ValueError(
+                f"`columns` gives names to {list(FEATURES)}, and to texts that are other modalities, as in "
+                f"title=heading; got {name}={given[name]}."
+            )
+        check_modality(name)
+    return names
 
 
 def is_held_out(video_id: str, share: float) -> bool:
@@ -216,24 +231,24 @@ def load_own(
             A hash of its id tells on which side a clip is.
         words_of (`str` or `os.PathLike`, *optional*): a gallery of these files, whose transcripts, and languages of
             subtitles, count as in a search.
-        columns (`Mapping`, *optional*): columns of `FEATURES` to those of the table, where their names differ.
+        columns (`Mapping`, *optional*): columns of `FEATURES` to those of the table, where their names differ; and of
+            further texts, by the names that they have as modalities: `{"title": "heading"}`.
             Paths are relative to the folder of the file; for a data set of the Hub, to the working directory.
         on_missing (`str`, defaults to "raise"): or "leave_out": clips whose files are not all there.
 
     Returns:
-        `Dataset` with the columns of `FEATURES`, clips in the order of their first rows, paths absolute; and the ids
-        left out.
+        `Dataset` with the columns of `FEATURES` and of further texts, clips in the order of their first rows, paths
+        absolute; and the ids left out.
 
     Raises:
         FileNotFoundError: there is no such table, or files are not there.
         ValueError: a column is missing, a row is malformed, or rows of one clip disagree.
     """
     given = dict(columns or {})
-    if not set(given) <= set(FEATURES):
-        raise ValueError(f"`columns` gives names to {list(FEATURES)}, got {sorted(set(given) - set(FEATURES))}.")
+    texts = _further_texts(given)
     if holdout is not None and not 0 < holdout < 1:
         raise ValueError(f"`holdout` is a share of the clips between 0 and 1, got {holdout:g}.")
-    wanted = {*FILE_COLUMNS, *(given.get(name, name) for name in FEATURES)}
+    wanted = {*FILE_COLUMNS, *(given.get(name, name) for name in (*FEATURES, *texts))}
     of_data_set = split if holdout is None else KEPT
     names, rows, folder = _read_table(root, of_data_set, wanted, given.get("video_id", "video_id"))
     columns = _columns_of(given, names, str(root))
@@ -248,7 +263,7 @@ def load_own(
         for clip in clips
         for caption in (clip["caption"][:1] if captions == "first" else clip["caption"])
     ]
-    return dataset_from_rows(rows, folder, on_missing)
+    return dataset_from_rows(rows, folder, on_missing, texts)
 
 
 OWN = Benchmark("own", load_own, settings=("captions", "columns", "holdout", "words_of"))

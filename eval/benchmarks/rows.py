@@ -1,7 +1,10 @@
 """From the rows of a benchmark to clips, read from their files, and captions that describe them."""
 
 import hashlib
+import logging
 import os
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,9 @@ from gallery.decoding import sandboxed
 from gallery.files import read_json
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
+from modeling_scalar.scores_scalar import kind_of
+
+logger = logging.getLogger(__name__)
 
 TASKS = ("retrieval", "classification")
 """What captions are: each a query for its clip, or class labels, which many clips share."""
@@ -20,8 +26,37 @@ TASKS = ("retrieval", "classification")
 _CLIP_COLUMNS = tuple(name for name in FEATURES if name != "caption")
 
 
+def text_columns(columns: Iterable[str], modalities: Iterable[str]) -> list[str]:
+    """
+    Name the columns that hold further texts which a model embeds, in the model's order.
+
+    Args:
+        columns (`Iterable[str]`): of a benchmark, or of a row.
+        modalities (`Iterable[str]`): of the model, or of its processor.
+    """
+    known = set(columns) - {*FEATURES, KIND}
+    return [name for name in modalities if kind_of(name) == "text" and name in known]
+
+
+@cache
+def _say_once(message: str) -> None:
+    logger.warning(message)
+
+
+def say_unread(columns: Sequence[str], modalities: Sequence[str]) -> None:
+    """Log, once in a process, which texts a model embeds and a benchmark lacks, and which it has and nobody reads."""
+    read = text_columns(columns, modalities)
+    if lacking := [name for name in modalities if kind_of(name) == "text" and name not in ("subtitle", *read)]:
+        _say_once(
+            f"The model embeds {', '.join(lacking)}, of which the benchmark has no column: no clip has it. A table of "
+            "your own names its columns of texts: `--column title=YOURS`."
+        )
+    if unread := [name for name in columns if name not in (*FEATURES, KIND, *read)]:
+        _say_once(f"The model does not embed {', '.join(unread)}: it embeds {', '.join(modalities)}.")
+
+
 def group_rows(
-    dataset: Dataset, task: str = "retrieval"
+    dataset: Dataset, task: str = "retrieval", modalities: Iterable[str] = ()
 ) -> tuple[list[dict[str, Any]], list[str], list[str], list[list[int]]]:
     """
     Split rows into clips and queries, both in the order of first appearance.
@@ -31,6 +66,7 @@ def group_rows(
         task (`str`): `"retrieval"`: each row's caption is a query, with the identifier `<clip>#<number>`; or
             `"classification"`: equal captions are one query that describes several clips, a class label, which is its
             own identifier.
+        modalities (`Iterable[str]`): of the model that embeds the clips, which then have its further texts.
 
     Returns:
         The clips, the text and the identifier of each query, and pairs [query, clip] sorted by query.
@@ -44,17 +80,18 @@ def group_rows(
     missing = [name for name in FEATURES if name not in dataset.column_names]
     if missing:
         raise ValueError(f"Expected the columns {list(FEATURES)}; {missing} are not among {dataset.column_names}.")
+    names = [*_CLIP_COLUMNS, *text_columns(dataset.column_names, modalities)]
     clips: dict[str, dict[str, Any]] = {}
     rows: dict[str, int] = {}
     num_captions: dict[str, int] = {}
     captions: dict[str, str] = {}  # by the identifier of the query
     described: dict[str, dict[int, None]] = {}  # ordered sets
-    for row in dataset.select_columns(list(FEATURES)):
+    for row in dataset.select_columns(["caption", *names]):
         clip_id, caption = row["video_id"], row["caption"]
-        clip = {name: row[name] for name in _CLIP_COLUMNS}
+        clip = {name: row[name] for name in names}
         if clips.setdefault(clip_id, clip) != clip:
             raise ValueError(
-                f"Rows of the clip {clip_id!r} name different files or subtitles: {clips[clip_id]} and {clip}. One "
+                f"Rows of the clip {clip_id!r} name different files or texts: {clips[clip_id]} and {clip}. One "
                 "`video_id` is one clip."
             )
         if not caption or not caption.strip():
@@ -80,7 +117,8 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "r
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
-        clip (`dict`): a row with `video_id`, `video_path`, `audio_path` and `subtitle`.
+        clip (`dict`): a row with `video_id`, `video_path`, `audio_path` and `subtitle`, and further texts by the names
+            of the processor's modalities.
         on_error (`str`), kwargs: as in [`ScalarProcessor.read_clip`].
 
     Raises:
@@ -92,6 +130,8 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "r
         audio = FROM_VIDEO
     where = f"The clip {clip['video_id']!r} (video {video!r}, audio {clip['audio_path']!r})"
     processor = sandboxed(processor)
+    if names := text_columns(clip, processor.modalities):
+        kwargs["texts"] = {name: clip[name] for name in names}
     try:
         return processor.read_clip(video, audio=audio, subtitle=clip["subtitle"], on_error=on_error, **kwargs)
     except FileNotFoundError as error:
@@ -134,4 +174,13 @@ def num_trained_on(model_path: str | os.PathLike, dataset: Dataset) -> int | Non
     return None if noted is None else len({*noted}.intersection(marks_of_clips(dataset)))
 
 
-__all__ = ["TASKS", "group_rows", "marks_of_clips", "num_trained_on", "query_kinds", "read_row"]
+__all__ = [
+    "TASKS",
+    "group_rows",
+    "marks_of_clips",
+    "num_trained_on",
+    "query_kinds",
+    "read_row",
+    "say_unread",
+    "text_columns",
+]

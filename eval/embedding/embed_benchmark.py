@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks import configure_processor, describe_benchmark, load_split
-from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds
+from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds, say_unread
 from eval.embedding.embed_dataset import embed_rows, row_embedder
 from gallery.columns import precision_of, query_table
 from gallery.decoding import Limits, sandboxed
@@ -39,7 +39,7 @@ _CAPTIONS = 1024  # of a commit, which takes longer than embedding a few
 
 _PLANNED = {
     "fingerprint": "the weights or settings of the model or its processor",
-    "rows_sha256": "the clips, their files, subtitles or captions, or their order",
+    "rows_sha256": "the clips, their files, texts or captions, or their order",
 }
 
 
@@ -51,7 +51,10 @@ def _rows_sha256(clips: list[dict[str, Any]], queries: Sequence[list]) -> str:
             return None
         return [os.path.basename(path), os.path.getsize(path) if os.path.isfile(path) else None]
 
-    rows = [[clip["video_id"], file(clip["video_path"]), file(clip["audio_path"]), clip["subtitle"]] for clip in clips]
+    rows = [
+        [file(value) if name in ("video_path", "audio_path") else value for name, value in clip.items()]
+        for clip in clips
+    ]
     return hashlib.sha256(json.dumps([rows, *queries]).encode()).hexdigest()
 
 
@@ -190,7 +193,8 @@ def embed_benchmark(
             model, processor = load_model(model_path, device=crew.device)
             logger.info("%s: %s.", model_path, said_of(model))
             processor = configure_processor(sandboxed(processor, limits), loaded.processing)
-            rows = group_rows(loaded.dataset, loaded.task)
+            say_unread(loaded.dataset.column_names, processor.modalities)
+            rows = group_rows(loaded.dataset, loaded.task, processor.modalities)
             work = _Work(crew, model, processor, *rows, batch_size, on_error, num_workers, progress)
             if crew.is_main:
                 plan = {

@@ -14,7 +14,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.rows import group_rows, read_row
+from eval.benchmarks.rows import group_rows, read_row, say_unread
 from eval.embedding.embeddings import Embeddings
 from gallery.embedding import (
     Batch,
@@ -149,7 +149,8 @@ def embed_dataset(
         model ([`~modeling_scalar.ScalarModel`]): run in evaluation mode, then put back into the mode it was in.
         processor ([`~modeling_scalar.ScalarProcessor`]): reads the files, with its settings for testing.
         dataset (`datasets.Dataset`): the columns `video_id`, `caption`, `video_path`, `audio_path` and `subtitle`;
-            absent is `None`. An `audio_path` equal to `video_path` is the video's own track, if it has one.
+            absent is `None`. An `audio_path` equal to `video_path` is the video's own track, if it has one. Columns
+            called as further modalities of the model hold their texts.
         batch_size (`int`): clips, or captions, per forward pass. Changes speed and memory, not results.
         device (`str` or `torch.device`): where the model is moved first; by default it stays where it is.
         on_error (`str`): `"raise"`, or `"missing"`: a modality that cannot be read counts as absent and is listed in
@@ -167,7 +168,8 @@ def embed_dataset(
         FileNotFoundError: a file is not there, whatever `on_error` says.
     """
     check_reading(batch_size, on_error, num_workers)
-    clips, captions, query_ids, pairs = group_rows(dataset, task)
+    say_unread(dataset.column_names, processor.modalities)
+    clips, captions, query_ids, pairs = group_rows(dataset, task, processor.modalities)
     if device is not None:
         model.to(device)
     was_training = model.training

@@ -71,7 +71,7 @@ def embed_fused_dataset(
     """
     check_reading(batch_size, on_error, num_workers)
     check_fuses(model)
-    rows = {row["video_id"]: row for row in group_rows(dataset, task)[0]}
+    rows = {row["video_id"]: row for row in group_rows(dataset, task, processor.modalities)[0]}
     if missing := [name for name in embeddings.clip_ids if name not in rows]:
         raise ValueError(
             f"{len(missing)} clips of the embeddings are not in the benchmark, such as {missing[0]!r}: what the model "

@@ -2,26 +2,31 @@
 
 The modalities of a clip can express its subject, its tempo and its scene together. How often they do is a parameter;
 at 0 they are independent. Captions speak of one modality, of several, or of what is shared, whichever modality has it,
-so the modality that answers a query depends on the query; some clips lack a track. Nothing here is in the paper. A set
-is a function of its settings: `draw_split` decides what every clip is, `render` writes one file.
+so the modality that answers a query depends on the query; some clips lack a track. A set can have further evidence, a
+title and words on the screen. Nothing here is in the paper. A set is a function of its settings: `draw_split` decides
+what every clip is, `render` writes one file.
 """
 
 from eval.miniature.clips import (
     ABSENT_SHARES,
+    EVIDENCE_ABSENT_SHARES,
     KINDS,
     SPLITS,
     MiniatureClip,
     draw_clip,
     draw_split,
     expressed_value,
+    kinds_of,
     recall_ceiling,
 )
 from eval.miniature.generation import VERSION, check_version, generate
-from eval.miniature.rendering import draw_frames, draw_waveform, render
-from eval.miniature.vocabulary import FACTORS, VOCABULARY
+from eval.miniature.rendering import draw_frames, draw_waveform, render, write_on
+from eval.miniature.vocabulary import EVIDENCE, FACTORS, VOCABULARY
 
 __all__ = [
     "ABSENT_SHARES",
+    "EVIDENCE",
+    "EVIDENCE_ABSENT_SHARES",
     "FACTORS",
     "KINDS",
     "SPLITS",
@@ -35,6 +40,8 @@ __all__ = [
     "draw_waveform",
     "expressed_value",
     "generate",
+    "kinds_of",
     "recall_ceiling",
     "render",
+    "write_on",
 ]

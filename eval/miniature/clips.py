@@ -2,13 +2,26 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import count as numbers
 from itertools import product
 
 import numpy as np
 
-from eval.miniature.vocabulary import ALONE, CONCEPTS, FACTORS, PAIRS, SHARED, SUBTITLES, TRIPLES, VOCABULARY
+from eval.miniature.vocabulary import (
+    ALONE,
+    CONCEPTS,
+    EVIDENCE,
+    FACTORS,
+    PAIRS,
+    READS,
+    SHARED,
+    SUBTITLES,
+    TEXTS,
+    TRIPLES,
+    VOCABULARY,
+)
 
 SPLITS = ("train", "validation", "test")
 
@@ -17,6 +30,8 @@ KINDS = ("single", "several", "shared")
 
 # Share of the clips without this track. No clip lacks two, so that something is always left to retrieve by.
 ABSENT_SHARES = {"video": 0.05, "audio": 0.15, "subtitle": 0.20}
+# The same of further evidence, each by itself; but without pictures there is no screen.
+EVIDENCE_ABSENT_SHARES = {"title": 0.15, "screen": 0.30}
 
 # A caption says as much as is true of one clip in 2^12, if its modalities have so much to say.
 _BITS = 12.0
@@ -38,11 +53,12 @@ class MiniatureClip:
         attributes (`dict[str, dict[str, str]]`): modality → attribute → value, for the modalities the clip has.
         shared (`dict[str, str]`): factor → its value, for the factors that two or three modalities of the clip were
             made to express together.
-        kind (`str`): one of `KINDS`.
+        kind (`str`): one of `kinds_of` the set's evidence.
         mentions (`dict[str, list[str]]`): modality → attributes of it that the caption speaks of.
         concepts (`dict[str, str]`): those of `shared` that the caption names without saying which modality has them.
         caption (`str`): the query to which this clip is relevant.
         subtitle (`str` or `None`): what is said, `None` for a clip without subtitle track.
+        texts (`dict[str, str | None]`): further evidence of the set, by its name; `None` where the clip lacks it.
     """
 
     split: str
@@ -55,6 +71,7 @@ class MiniatureClip:
     concepts: dict[str, str]
     caption: str
     subtitle: str | None
+    texts: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -79,6 +96,7 @@ class MiniatureClip:
             "video_path": self.path if "video" in self.attributes else None,
             "audio_path": self.path if "audio" in self.attributes else None,
             "subtitle": self.subtitle,
+            **self.texts,
             "kind": self.kind,
             "about": self.about,
             "mentions": self.mentions,
@@ -106,6 +124,12 @@ class MiniatureClip:
         A concept is true of a clip if any modality that it has expresses it.
         """
         return query.claims <= self.facts
+
+
+def kinds_of(evidence: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the kinds of captions of a set: `KINDS`; with evidence also those that it answers alone, called as it is,
+    and "mixed", about two or three modalities, of which one or more are such evidence."""
+    return (*KINDS, *evidence, "mixed") if evidence else KINDS
 
 
 def expressed_value(factor: str, modality: str, values: dict[str, str]) -> str | None:
@@ -166,11 +190,18 @@ def _subtitle_phrase(words: dict[str, str], rng: np.random.Generator) -> str:
     return f"{phrase} {words['place']}" if "place" in words else phrase
 
 
+def _text_phrase(heads: Sequence[str], words: dict[str, str], rng: np.random.Generator) -> str:
+    *others, last = words.values()
+    return f"{_choice(rng, heads)} {', '.join(others)} and {last}" if others else f"{_choice(rng, heads)} {last}"
+
+
 _PHRASES = {"video": _video_phrase, "audio": _audio_phrase, "subtitle": _subtitle_phrase}
+_PHRASES |= {name: partial(_text_phrase, heads) for name, heads in READS.items()}
+_WORDS = VOCABULARY | EVIDENCE
 
 
 def _phrase(modality: str, names: list[str], attributes: Attributes, rng: np.random.Generator) -> str:
-    words = {name: _choice(rng, VOCABULARY[modality][name][attributes[modality][name]]) for name in names}
+    words = {name: _choice(rng, _WORDS[modality][name][attributes[modality][name]]) for name in names}
     return _PHRASES[modality](words, rng)
 
 
@@ -202,7 +233,7 @@ def _bits(names: Sequence[_Name], concepts: dict[str, str], shared: dict[str, st
         elif factor in shared:
             told[factor][modality] += math.log2(len(VOCABULARY[modality][name]))
         else:
-            bits += math.log2(len(VOCABULARY[modality][name]))
+            bits += math.log2(len(_WORDS[modality][name]))
     return bits + sum(max(of_modality.values()) for of_modality in told.values())
 
 
@@ -229,10 +260,9 @@ def _grouped(names: Sequence[_Name], attributes: Attributes) -> dict[str, list[s
 
 
 def _draw_mentions(
-    attributes: Attributes, shared: dict[str, str], num_about: int, rng: np.random.Generator
+    attributes: Attributes, shared: dict[str, str], about: Sequence[str], rng: np.random.Generator
 ) -> dict[str, list[str]]:
     """Draw what a caption says of some modalities: at least one attribute of each."""
-    about = [list(attributes)[i] for i in rng.permutation(len(attributes))[:num_about]]
     first = [(modality, _choice(rng, list(attributes[modality]))) for modality in about]
     others = [(modality, name) for modality in about for name in attributes[modality] if (modality, name) not in first]
     return _grouped(_enough(others, first, {}, shared, rng), attributes)
@@ -269,6 +299,26 @@ def _draw_shared(
     return {factor: concepts[factor] for factor in FACTORS if factor in concepts}, mentions
 
 
+def _templates(mentions: dict[str, list[str]]) -> Sequence[str]:
+    return {1: ALONE[next(iter(mentions))], 2: PAIRS, 3: TRIPLES}[len(mentions)]
+
+
+def _put(
+    mentions: dict[str, list[str]],
+    attributes: Attributes,
+    templates: Sequence[str],
+    phrases: list[str],
+    rng: np.random.Generator,
+) -> str:
+    """Put into words what is mentioned, in any order, after the phrases that are there."""
+    modalities = list(mentions)
+    said = [
+        _phrase(modalities[place], mentions[modalities[place]], attributes, rng)
+        for place in rng.permutation(len(modalities))
+    ]
+    return _choice(rng, templates).format(*phrases, *said)
+
+
 def _draw_caption(
     attributes: Attributes, shared: dict[str, str], rng: np.random.Generator
 ) -> tuple[str, dict[str, list[str]], dict[str, str], str]:
@@ -281,12 +331,10 @@ def _draw_caption(
         templates, phrases = SHARED, [_concept_phrase(concepts, rng)]
     else:
         num_about = 1 if kind == "single" else 2 + int(rng.integers(len(attributes) - 1))
-        concepts, mentions, phrases = {}, _draw_mentions(attributes, shared, num_about, rng), []
-        templates = {1: ALONE[next(iter(mentions))], 2: PAIRS, 3: TRIPLES}[num_about]
-    modalities = list(mentions)
-    for place in rng.permutation(len(modalities)):
-        phrases.append(_phrase(modalities[place], mentions[modalities[place]], attributes, rng))
-    return kind, mentions, concepts, _choice(rng, templates).format(*phrases)
+        about = [list(attributes)[i] for i in rng.permutation(len(attributes))[:num_about]]
+        concepts, mentions, phrases = {}, _draw_mentions(attributes, shared, about, rng), []
+        templates = _templates(mentions)
+    return kind, mentions, concepts, _put(mentions, attributes, templates, phrases, rng)
 
 
 # Clips ---------------------------------------------------------------------------------------------------------------
@@ -346,8 +394,56 @@ def draw_clip(
     )
 
 
-def draw_split(seed: int, split: str, count: int, *, shared: float = 0.6) -> list[MiniatureClip]:
-    """Draw the clips of one split: captions are unique in it, and `ABSENT_SHARES` hold to the nearest clip."""
+def _with_text(clips: list[MiniatureClip], name: str, seed: tuple[int, ...]) -> list[MiniatureClip]:
+    """Give clips one kind of further evidence, but for the share that lacks it."""
+    number = list(EVIDENCE).index(name)
+    order = np.random.default_rng((*seed, 4, number)).permutation(len(clips)).tolist()
+    if name == "screen":
+        order.sort(key=lambda row: "video" in clips[row].attributes)
+    lacking, given = set(order[: round(EVIDENCE_ABSENT_SHARES[name] * len(clips))]), []
+    for row, clip in enumerate(clips):
+        rng = np.random.default_rng((*seed, 5, number, row))
+        values = {attribute: _choice(rng, list(words)) for attribute, words in EVIDENCE[name].items()}
+        text = _choice(rng, TEXTS[name]).format(**values)
+        found = ({}, {name: None}) if row in lacking else ({name: values}, {name: text})
+        given.append(replace(clip, attributes=clip.attributes | found[0], texts=clip.texts | found[1]))
+    return given
+
+
+def _draw_evidence_caption(clip: MiniatureClip, rng: np.random.Generator) -> MiniatureClip:
+    """Draw the kind of a caption, and a caption if it is of evidence that the clip has; else it keeps its own."""
+    kind, present = _choice(rng, kinds_of(list(clip.texts))), [name for name in clip.texts if name in clip.attributes]
+    if kind not in ([*present, "mixed"] if present else []):
+        return clip
+    about = [kind]
+    if kind == "mixed":
+        about = [_choice(rng, present)]
+        others = [name for name in clip.attributes if name not in about]
+        about += [others[i] for i in rng.permutation(len(others))[: 1 + int(rng.integers(2))]]
+    mentions = _draw_mentions(clip.attributes, clip.shared, about, rng)
+    caption = _put(mentions, clip.attributes, _templates(mentions), [], rng)
+    return replace(clip, kind=kind, mentions=mentions, concepts={}, caption=caption)
+
+
+def _with_evidence(clips: list[MiniatureClip], evidence: Sequence[str], seed: tuple[int, ...]) -> list[MiniatureClip]:
+    """Give clips further evidence, and to some of them captions that need it; captions stay unique."""
+    for name in evidence:
+        clips = _with_text(clips, name, seed)
+    captions, given = {clip.caption for clip in clips}, []
+    for row, clip in enumerate(clips):
+        tries = (_draw_evidence_caption(clip, np.random.default_rng((*seed, 6, row, n))) for n in numbers())
+        given.append(next(found for found in tries if found is clip or found.caption not in captions))
+        captions.add(given[-1].caption)
+    return given
+
+
+def draw_split(
+    seed: int, split: str, count: int, *, shared: float = 0.6, evidence: Sequence[str] = ()
+) -> list[MiniatureClip]:
+    """Draw the clips of one split: captions are unique in it, and `ABSENT_SHARES` hold to the nearest clip.
+
+    With `evidence`, names of `EVIDENCE`, they are the same clips with further texts, and some have other captions.
+    """
     absent = [modality for modality, share in ABSENT_SHARES.items() for _ in range(round(share * count))]
     absent += [None] * (count - len(absent))
     order = np.random.default_rng((seed, SPLITS.index(split), 3)).permutation(count)
@@ -360,7 +456,7 @@ def draw_split(seed: int, split: str, count: int, *, shared: float = 0.6) -> lis
             clip = draw_clip(seed, split, index, absent[order[index]], attempt, shared=shared)
         captions.add(clip.caption)
         clips.append(clip)
-    return clips
+    return _with_evidence(clips, evidence, (seed, SPLITS.index(split)))
 
 
 def recall_ceiling(clips: Sequence[MiniatureClip], kind: str | None = None) -> float | None:
@@ -385,11 +481,13 @@ def recall_ceiling(clips: Sequence[MiniatureClip], kind: str | None = None) -> f
 
 __all__ = [
     "ABSENT_SHARES",
+    "EVIDENCE_ABSENT_SHARES",
     "KINDS",
     "SPLITS",
     "MiniatureClip",
     "draw_clip",
     "draw_split",
     "expressed_value",
+    "kinds_of",
     "recall_ceiling",
 ]

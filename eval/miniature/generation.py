@@ -16,9 +16,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.miniature.clips import KINDS, SPLITS, MiniatureClip, draw_split, recall_ceiling
+from eval.miniature.clips import SPLITS, MiniatureClip, draw_split, kinds_of, recall_ceiling
 from eval.miniature.rendering import render
-from eval.miniature.vocabulary import FACTORS, VOCABULARY
+from eval.miniature.vocabulary import EVIDENCE, FACTORS, VOCABULARY
 from gallery.files import read_json
 
 logger = logging.getLogger(__name__)
@@ -84,13 +84,13 @@ def check_version(manifest: dict[str, Any], folder: Path) -> None:
         )
 
 
-def _is_finished(output: Path, settings: dict[str, int | float]) -> bool:
+def _is_finished(output: Path, settings: dict[str, Any]) -> bool:
     """Whether `output` holds this very set; a ValueError if it holds anything else."""
     manifest_path = output / "miniature.json"
     if manifest_path.exists():
         manifest = read_json(manifest_path)
         check_version(manifest, output)
-        found = {name: manifest.get(name) for name in settings}
+        found = {name: manifest[name] for name in (*settings, "evidence") if name in manifest}
         if found != settings:
             raise ValueError(
                 f"{output} holds a miniature benchmark with {found}, but one with {settings} was asked for. "
@@ -103,23 +103,25 @@ def _is_finished(output: Path, settings: dict[str, int | float]) -> bool:
 
 
 def _manifest(
-    settings: dict[str, int | float], clips: dict[str, list[MiniatureClip]], hashes: dict[str, str]
+    settings: dict[str, Any], clips: dict[str, list[MiniatureClip]], hashes: dict[str, str]
 ) -> dict[str, Any]:
+    evidence = settings.get("evidence", [])
+    kinds, vocabulary = kinds_of(evidence), VOCABULARY | {name: EVIDENCE[name] for name in evidence}
     return {
         **settings,
         "absent": {
-            split: {modality: sum(modality not in clip.attributes for clip in drawn) for modality in VOCABULARY}
+            split: {modality: sum(modality not in clip.attributes for clip in drawn) for modality in vocabulary}
             for split, drawn in clips.items()
         },
         "kinds": {
-            split: {kind: sum(c.kind == kind for c in drawn) for kind in KINDS} for split, drawn in clips.items()
+            split: {kind: sum(c.kind == kind for c in drawn) for kind in kinds} for split, drawn in clips.items()
         },
         "recall_at_1_ceilings": {
-            split: {"all": recall_ceiling(drawn)} | {kind: recall_ceiling(drawn, kind) for kind in KINDS}
+            split: {"all": recall_ceiling(drawn)} | {kind: recall_ceiling(drawn, kind) for kind in kinds}
             for split, drawn in clips.items()
         },
         "vocabulary": {
-            modality: {name: list(values) for name, values in names.items()} for modality, names in VOCABULARY.items()
+            modality: {name: list(values) for name, values in names.items()} for modality, names in vocabulary.items()
         },
         "factors": FACTORS,
         "sha256": hashes,
@@ -134,6 +136,7 @@ def generate(
     num_test: int = 300,
     seed: int = 0,
     shared: float = 0.6,
+    evidence: Sequence[str] = (),
     num_proc: int | None = None,
 ) -> Path:
     """Write the miniature benchmark into a folder.
@@ -148,6 +151,8 @@ def generate(
         seed (`int`, defaults to 0): not negative. The same settings give the same set.
         shared (`float`, defaults to 0.6): in [0, 1]: how probable it is, for each factor of a clip (subject, tempo,
             scene), that all its modalities say the same of it. At 0 they are independent.
+        evidence (`Sequence[str]`): what clips have besides, "title" and "screen". They are the same clips, and some
+            have other captions, which need it. Without it nothing of a set is different.
         num_proc (`int`, *optional*): processes; one per CPU if not given. The set does not depend on it.
     Returns:
         `Path`: the folder, with `<split>/` and `<split>.jsonl` for each split, and `miniature.json`.
@@ -161,11 +166,15 @@ def generate(
         )
     if not 0 <= shared <= 1:
         raise ValueError(f"`shared` must be a probability in [0, 1], got {shared!r}.")
+    if unknown := set(evidence) - set(EVIDENCE):
+        raise ValueError(f"`evidence` is some of {list(EVIDENCE)}, got {sorted(unknown)}.")
+    evidence = [name for name in EVIDENCE if name in evidence]
     num_proc = num_proc if num_proc is not None else os.cpu_count() or 1
     if num_proc < 1:
         raise ValueError(f"`num_proc` must be at least 1, got {num_proc!r}.")
     output = Path(output).absolute()
     settings = {"version": VERSION, "seed": seed, "shared": float(shared), **counts}
+    settings |= {"evidence": evidence} if evidence else {}
     if _is_finished(output, settings):
         return output
 
@@ -173,7 +182,8 @@ def generate(
     if partial.exists():
         logger.warning("Removing %s, left by an interrupted run.", partial)
         shutil.rmtree(partial)
-    clips = {split: draw_split(seed, split, counts[f"num_{split}"], shared=shared) for split in SPLITS}
+    options = {"shared": shared, "evidence": evidence}
+    clips = {split: draw_split(seed, split, counts[f"num_{split}"], **options) for split in SPLITS}
     for split in SPLITS:
         (partial / split).mkdir(parents=True)
     _render_all([clip for split in SPLITS for clip in clips[split]], partial, num_proc)

@@ -77,6 +77,33 @@ def draw_frames(attributes: dict[str, str], rng: np.random.Generator) -> np.ndar
     return np.clip(np.round(frames), 0, 255).astype(np.uint8)
 
 
+# Capitals and digits of 5 x 7 pixels; a byte is a column, its lowest bit the top.
+_GLYPHS = {
+    letter: bytes.fromhex(columns)
+    for letter, columns in zip(
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
+        "7E1111117E 7F49494936 3E41414122 7F4141221C 7F49494941 7F09090901 3E4149497A 7F0808087F 00417F4100 "
+        "2040413F01 7F08142241 7F40404040 7F020C027F 7F0408107F 3E4141413E 7F09090906 3E4151215E 7F09192946 "
+        "4649494931 01017F0101 3F4040403F 1F2040201F 3F4038403F 6314081463 0708700807 6151494543 3E5149453E "
+        "00427F4000 4261514946 2141454B31 1814127F10 2745454539 3C4A494930 0171090503 3649494936 064949291E".split(),
+        strict=True,
+    )
+} | {" ": bytes(5)}
+
+
+def write_on(frames: np.ndarray, text: str) -> np.ndarray:
+    """Write a line of capitals, digits and spaces into a dark bar of 9 pixels at the foot of frames, which it copies.
+
+    In a frame of `FRAME_SIZE` there is room for ten of them, white and 5 x 7 pixels large.
+    """
+    columns = np.frombuffer(b"\0".join(_GLYPHS[letter] for letter in text), np.uint8)  # a gap between two
+    line = (columns[None] >> np.arange(7, dtype=np.uint8)[:, None]) & 1  # (7, width)
+    frames, left = frames.copy(), (frames.shape[2] - line.shape[1]) // 2
+    frames[:, -9:] = 16
+    frames[:, -8:-1, left : left + line.shape[1]][:, line == 1] = 255
+    return frames
+
+
 def _harmonics(fundamental: np.ndarray, highest: float) -> np.ndarray:
     """Return the imaginary part of the sum of z^k / k for k up to `highest` and 30, by Horner's rule."""
     total = np.zeros_like(fundamental)
@@ -146,9 +173,12 @@ _ASS_HEADER = (
 
 
 def render(clip: MiniatureClip, folder: Path) -> None:
-    """Write the file of a clip: h264 picture, AAC sound and a text track, each only if the clip has it."""
+    """Write the file of a clip: h264 picture, AAC sound and a text track, each only if the clip has it; further
+    evidence too, a title as a tag and words on the screen in the picture."""
     rng = np.random.default_rng(clip.key)
     with av.open(folder / clip.path, "w") as container:
+        if clip.texts.get("title"):
+            container.metadata["title"] = clip.texts["title"]
         # All streams have to exist before the first packet.
         if "video" in clip.attributes:
             # Without "zerolatency" (no B-frames, no lookahead) x264 encodes the same frames differently now and then.
@@ -167,7 +197,10 @@ def render(clip: MiniatureClip, folder: Path) -> None:
             text.codec_context.subtitle_header = _ASS_HEADER
 
         if "video" in clip.attributes:
-            for number, image in enumerate(draw_frames(clip.attributes["video"], rng)):
+            images = draw_frames(clip.attributes["video"], rng)
+            if clip.texts.get("screen"):
+                images = write_on(images, clip.texts["screen"])
+            for number, image in enumerate(images):
                 frame = av.VideoFrame.from_ndarray(image, format="rgb24")
                 frame.pts, frame.time_base = number, Fraction(1, FRAME_RATE)
                 container.mux(video.encode(frame))
@@ -186,4 +219,4 @@ def render(clip: MiniatureClip, folder: Path) -> None:
             container.mux(packet)
 
 
-__all__ = ["draw_frames", "draw_waveform", "render"]
+__all__ = ["draw_frames", "draw_waveform", "render", "write_on"]

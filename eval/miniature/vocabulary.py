@@ -1,6 +1,7 @@
 """What a clip of the miniature benchmark can show, sound like and say, and the words that captions have for it.
 
-`VOCABULARY` is what a modality has by itself; `FACTORS` is what several modalities can express together.
+`VOCABULARY` is what a modality has by itself; `FACTORS` is what several modalities can express together. `EVIDENCE` is
+what a set can have besides, if it is asked for: texts that say what nothing else of a clip says.
 """
 
 from itertools import product
@@ -103,6 +104,44 @@ VOCABULARY = {
     },
 }
 
+
+def _names(words: str) -> dict[str, tuple[str]]:
+    return {name: (name,) for name in words.split()}
+
+
+# As `VOCABULARY`, of modalities that are texts. What stands on the screen is short: it is written into small pictures.
+EVIDENCE = {
+    "title": {
+        "series": _names(
+            "Beacon Cascade Diary Echo Frontier Garland Horizon Inkwell Journey Kaleidoscope Lantern Meridian "
+            "Nocturne Odyssey Passage Quartet Riddle Silhouette Tapestry Undertow Vagabond Whisper Yonder Zenith"
+        ),
+        "city": _names(
+            "Athens Berlin Cairo Dublin Geneva Havana Istanbul Jakarta Lisbon Madrid Nairobi Oslo Paris Rome Sydney "
+            "Tokyo"
+        ),
+        "part": {str(number): (f"part {number}", f"episode {number}") for number in range(1, 13)},
+    },
+    "screen": {
+        "sign": _names(
+            "BANK BOOKS BREAD CAFE CLUB EXIT FRUIT GOLF HOTEL LIVE MUSIC NEWS OPEN PARK PIZZA RADIO RENT SALE SHOES "
+            "STOP SWIM TAXI TOYS TRAIN"
+        ),
+        "letter": {letter: (f"the letter {letter}",) for letter in "ABCDEFGH"},
+        "number": {str(number): (f"the number {number}",) for number in range(10, 82, 3)},
+    },
+}
+# How a clip puts its own.
+TEXTS = {
+    "title": ("{series} in {city}, part {part}", "{city}: {series} (part {part})", "{series} {part}, from {city}"),
+    "screen": ("{sign} {letter} {number}",),
+}
+# How captions begin to say what it names.
+READS = {
+    "title": ("a title that names", "a heading that names"),
+    "screen": ("a screen that says", "writing that says"),
+}
+
 _COLOUR_PAIRS = tuple(zip(tuple(COLOURS)[::2], tuple(COLOURS)[1::2], strict=True))
 _TEMPI = {
     "calm": ("still", "steady"),
@@ -174,6 +213,8 @@ ALONE = {
     "video": ("{0}", "the picture shows {0}", "one sees {0}"),
     "audio": ("{0}", "the sound of {0}", "one hears {0}"),
     "subtitle": ("{0}", "a clip of {0}", "one listens to {0}"),
+    "title": ("{0}", "a clip with {0}", "above it stands {0}"),
+    "screen": ("{0}", "a clip with {0}", "one reads {0}"),
 }
 PAIRS = ("{0}, while there is {1}", "{0}, together with {1}", "{0} and {1}", "there is {0}, and also {1}")
 TRIPLES = ("{0}, {1} and {2}", "{0} with {1} and {2}", "there is {0}, then {1}, and also {2}")
@@ -184,12 +225,15 @@ __all__ = [
     "COLOURS",
     "CONCEPTS",
     "ENTRIES",
+    "EVIDENCE",
     "FACTORS",
     "GROUNDS",
     "PAIRS",
     "PITCHES",
+    "READS",
     "SHARED",
     "SUBTITLES",
+    "TEXTS",
     "TRIPLES",
     "VOCABULARY",
 ]

@@ -35,8 +35,6 @@ class FileProcessor(MemoryProcessor):
     reader, max_audio_seconds = SandboxedReader(), float("inf")
     rows = {}
 
-    modalities = MODALITIES
-
     def read_clip(self, video, audio=None, subtitle=None, on_error="raise", processed=False):
         if processed and video in self.rows:
             row = self.rows[video]

@@ -4,6 +4,7 @@ import json
 
 import pandas
 import pytest
+from datasets import Value
 
 from eval.benchmarks import FEATURES, load_split
 from gallery.gallery import GalleryWriter, MediaFile
@@ -88,6 +89,17 @@ def test_columns_may_have_other_names_and_paths_are_relative_to_the_table(tmp_pa
     assert dataset["audio_path"][:] == [None, str(tmp_path / "set" / "b.wav")]
 
 
+def test_further_columns_of_text_are_called_as_the_modalities_that_they_are(tmp_path):
+    media(tmp_path, "a.mp4")
+    content = "video_id,path,caption,head,note\na,a.mp4,a dog,Dogs,x\na,a.mp4,a hound,Dogs,y\nb,,words alone,Words,\n"
+    path = write(tmp_path, "t.csv", content)
+    dataset = rows_of(path, columns={"title": "head"})
+    assert dataset.features == {**FEATURES, "title": Value("string")}
+    assert dataset["title"][:] == ["Dogs", "Dogs", "Words"] and dataset["video_path"][2] is None
+    with pytest.raises(ValueError, match="names other files or texts for the clip 'a'"):
+        rows_of(path, columns={"title": "note"})
+
+
 def test_a_list_of_paths_and_captions_is_enough(tmp_path):
     media(tmp_path, "films/a.mp4", "b.mkv", "b.srt", "films/words.vtt")
     path = write(tmp_path, "t.csv", "path,caption\nfilms/a.mp4,a dog\nb.mkv,a cat\n")
@@ -160,7 +172,7 @@ def test_several_captions_are_several_rows_of_one_clip(tmp_path):
 def test_rows_of_one_clip_must_agree(tmp_path):
     media(tmp_path, "videos/a.mp4")
     path = write(tmp_path, "t.csv", "video_id,caption,subtitle\na,one,hello\na,two,\n")
-    with pytest.raises(ValueError, match=r"t\.csv, line 3 names other files or another subtitle for the clip 'a'"):
+    with pytest.raises(ValueError, match=r"t\.csv, line 3 names other files or texts for the clip 'a'"):
         rows_of(path)
 
 
@@ -220,7 +232,10 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         ("t.txt", "a", {}, r"A table must be one of \['.csv', '.json', '.jsonl', '.parquet'\]"),
         ("t.csv", "clip,caption\na,b\n", {}, r"has the columns \['clip', 'caption'\], not \['video_id'\]"),
         ("t.csv", "video_id,caption\n", {"columns": {"subtitle": "speech"}}, r"not \['speech'\]"),
-        ("t.csv", "video_id,caption\n", {"columns": {"id": "clip"}}, r"gives names to .*, got \['id'\]"),
+        ("t.csv", "video_id,caption\n", {"columns": {"id": "video_id"}}, "gives names to .*; got id=video_id"),
+        ("t.csv", "video_id,caption\n", {"columns": {"audio": "sound"}}, "gives names to .*; got audio=sound"),
+        ("t.csv", "video_id,caption\n", {"columns": {"Title": "title"}}, "small letters, .* got 'Title'"),
+        ("t.csv", "video_id,caption\n", {"columns": {"title": "heading"}}, r"not \['heading'\]"),
         ("t.csv", "video_id,caption\n", {}, "has no rows"),
         ("t.csv", "", {}, r"has the columns \[\], not \['caption', 'video_id'\]"),
         ("t.csv", "video_id,caption\na,b,c\n", {}, "line 2: expected 2 cells, as line 1 has, got 3"),
@@ -233,6 +248,12 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         ("t.json", '[{"video_id": null, "caption": "a"}]', {}, "row 1, must have a 'video_id' that is text, got None"),
         ("t.json", '[{"video_id": "a", "caption": ["b", NaN]}]', {}, "the clip 'a', must have a 'caption'"),
         ("t.json", '[{"video_id": "a", "caption": "b", "subtitle": ["c"]}]', {}, "must have a 'subtitle' of text"),
+        (
+            "t.json",
+            '[{"video_id": "a", "caption": "b", "head": ["c"]}]',
+            {"columns": {"title": "head"}},
+            "must have a 'head' of text",
+        ),
     ],
 )
 def test_a_table_that_is_wrong_says_what_is(tmp_path, name, content, options, message):

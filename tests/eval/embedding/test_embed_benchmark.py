@@ -237,8 +237,8 @@ def test_what_datasets_reads_is_written_by_the_next_run_if_a_kill_came_before(em
 CHANGES = [
     ({"batch_size": 5}, "different are batch_size"),
     ({"dtype": "float16"}, "different are dtype"),
-    ({"split": "train"}, "different are the clips, their files, subtitles or captions"),
-    ({"benchmark": "miniature_classes"}, "different are the clips, their files, subtitles or captions"),
+    ({"split": "train"}, "different are the clips, their files, texts or captions"),
+    ({"benchmark": "miniature_classes"}, "different are the clips, their files, texts or captions"),
 ]
 
 

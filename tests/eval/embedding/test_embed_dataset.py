@@ -25,7 +25,7 @@ DIM = 8
 class FakeProcessor:
     """Reads text files; the number that stands for their content is all the model sees."""
 
-    reader = SandboxedReader()
+    reader, modalities = SandboxedReader(), MODALITIES
 
     def __init__(self):
         self.threads = set()

@@ -10,7 +10,7 @@ from datasets import Dataset
 from eval.benchmarks.columns import FEATURES
 from eval.protocol.second_stage import TwoStage
 from gallery.decoding import SandboxedReader
-from modeling_scalar import Clip
+from modeling_scalar import MODALITIES, Clip
 from modeling_scalar.processing_scalar import FROM_VIDEO
 
 
@@ -40,7 +40,7 @@ CAPTIONS = ["a red circle", "the dog barks and the cat meows", "high tone", "hel
 class MemoryProcessor:
     """The tiny processor over clips that are not read from files; remembers which were read."""
 
-    reader = SandboxedReader()
+    reader, modalities = SandboxedReader(), MODALITIES
 
     def __init__(self, processor):
         self.processor = processor
