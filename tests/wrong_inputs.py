@@ -239,6 +239,11 @@ _USAGE = [
     ("a set that shares too much", "-m eval miniature --output out --shared 1.5", "less than or equal to 1"),
     ("a set that shares no number", "-m eval miniature --output out --shared nan", "less than or equal to 1"),
     (
+        "evidence that a set cannot have",
+        "-m eval miniature --output out --evidence smell",
+        "`evidence` is some of ['title', 'screen'], got ['smell'].",
+    ),
+    (
         "a set of 2**63 clips",
         f"-m eval miniature --output out --num-train {2**63}",
         "less than or equal to 1000000",
@@ -1196,7 +1201,7 @@ _BENCHMARKS = [
     (
         "one clip of two files",
         f"{_OWN} own.json",
-        "own.json, row 2 names other files or another subtitle for the clip",
+        "own.json, row 2 names other files or texts for the clip",
         {"own.json": _clips({}, {"video_path": "data/test/000001.mp4"})},
     ),
     (

@@ -9,6 +9,8 @@ import pytest
 
 from eval.miniature import (
     ABSENT_SHARES,
+    EVIDENCE,
+    EVIDENCE_ABSENT_SHARES,
     FACTORS,
     KINDS,
     SPLITS,
@@ -16,6 +18,7 @@ from eval.miniature import (
     draw_clip,
     draw_split,
     expressed_value,
+    kinds_of,
     recall_ceiling,
 )
 from eval.miniature.vocabulary import CONCEPTS, PLACES
@@ -315,3 +318,62 @@ def test_a_perfect_model_can_reach_a_high_recall_in_a_gallery_of_a_thousand(gall
     for shared, clips in galleries.items():
         for kind in KINDS if shared else KINDS[:2]:
             assert 0.85 < recall_ceiling(clips, kind) < 1
+
+
+# Further evidence ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[("title",), ("screen",), ("title", "screen")], ids="+".join)
+def clips_of(request):
+    return request.param, draw_split(2, "test", 1000, evidence=request.param)
+
+
+def test_kinds_of_further_evidence_are_those_that_it_answers(clips_of):
+    evidence, clips = clips_of
+    plain = draw_split(2, "test", 1000)
+    assert len({clip.caption for clip in clips}) == 1000
+    for clip, before in zip(clips, plain, strict=True):
+        further = set(clip.about) & set(evidence)
+        assert list(clip.texts) == list(evidence) and set(clip.about) <= set(clip.attributes)
+        if clip.kind in KINDS:
+            assert (clip.kind, clip.caption, clip.claims) == (before.kind, before.caption, before.claims)
+        elif clip.kind == "mixed":
+            assert further and len(clip.about) in (2, 3)
+        else:
+            assert clip.about == [clip.kind]
+    counts = Counter(clip.kind for clip in clips)
+    assert set(counts) == set(kinds_of(evidence)) and min(counts.values()) > 100
+
+
+def test_a_caption_that_a_text_answers_is_true_of_the_clips_whose_text_has_its_words(clips_of):
+    """Told by the words alone: of the texts as they are listed, without attributes."""
+    evidence, clips = clips_of
+    shown = {name: {value for values in EVIDENCE[name].values() for value in values} for name in evidence}
+    for query in clips:
+        if query.kind in evidence:
+            said = shown[query.kind].intersection(re.findall(r"\w+", query.caption))
+            texts = [set(re.findall(r"\w+", clip.texts[query.kind] or "")) for clip in clips]
+            assert len(said) == 3
+            assert [said <= words for words in texts] == [clip.satisfies(query) for clip in clips]
+
+
+def test_ceilings_and_lengths_of_captions_of_further_evidence_are_those_of_others(clips_of):
+    evidence, clips = clips_of
+    assert all(0.85 < recall_ceiling(clips, kind) < 1 for kind in kinds_of(evidence))
+    texts = [text for clip in clips for text in (clip.caption, *clip.texts.values()) if text]
+    assert max(len(re.findall(r"\w+|[^\w\s]", text)) for text in texts) <= 38
+    assert all(clip.satisfies(clip) for clip in clips)
+
+
+@pytest.mark.parametrize("count", [12, 24, 300])
+def test_shares_of_missing_evidence_are_exact_and_without_pictures_there_is_no_screen(count):
+    clips = draw_split(5, "train", count, evidence=["title", "screen"])
+    for name, share in EVIDENCE_ABSENT_SHARES.items():
+        assert sum(clip.texts[name] is None for clip in clips) == round(share * count) > 0
+        assert all((clip.texts[name] is None) == (name not in clip.attributes) for clip in clips)
+    assert not any(clip.texts["screen"] for clip in clips if "video" not in clip.attributes)
+
+
+def test_titles_are_the_same_whether_or_not_there_is_writing_on_the_screen():
+    alone, both = (draw_split(5, "train", 50, evidence=names) for names in (["title"], ["title", "screen"]))
+    assert [clip.texts["title"] for clip in alone] == [clip.texts["title"] for clip in both]

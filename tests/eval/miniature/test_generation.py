@@ -8,7 +8,18 @@ import av
 import numpy as np
 import pytest
 
-from eval.miniature import KINDS, VERSION, draw_frames, draw_split, generate, generation, recall_ceiling
+from eval.miniature import (
+    EVIDENCE,
+    EVIDENCE_ABSENT_SHARES,
+    KINDS,
+    VERSION,
+    draw_frames,
+    draw_split,
+    generate,
+    generation,
+    recall_ceiling,
+    write_on,
+)
 from eval.miniature.rendering import NUM_FRAMES, NUM_SAMPLES
 from modeling_scalar.configuration_scalar import MODALITIES
 
@@ -179,3 +190,83 @@ def test_rendered_frames_are_close_to_the_drawn_ones(folder):
     drawn = draw_frames(clip.attributes["video"], np.random.default_rng(clip.key))
     frames = np.stack(decoded(folder / clip.path)[0])
     assert np.abs(frames.astype(float) - drawn).mean() < 12  # lossy codec, colours at half resolution
+
+
+# Further evidence ----------------------------------------------------------------------------------------------------
+
+FIVE = {"num_train": 0, "num_validation": 0, "num_test": 40, "seed": 7, "num_proc": 1}
+# Of a set of 24, 6 and 12 clips with the seed 7, written before there was further evidence.
+DIGESTS = {
+    "train.jsonl": "0eedb9ab4a80a3fbc83e3d36c867b80d2ec75078809d5444d2ac54ceba1885a4",
+    "validation.jsonl": "bd8053589db15be18ce5667bb614a7b0d4d2f73f684a09cb30b1810247ef065b",
+    "test.jsonl": "3f79b307bf73a959fa6657e1972f8f360fff62cf0a5d3b847a2b8ad93e35fcbd",
+    "miniature.json": "994356ebab6b9a358a6b9e94d6b723a86b71cc38c8d7be7263a8b46c43eefa1f",
+    "frames of test": "fc3b0605bc73ec632edf2f511189fbcd807ea9313a14dc313a25afeb04c75aec",
+}
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory):
+    return generate(tmp_path_factory.mktemp("five") / "set", **FIVE, evidence=["screen", "title"])
+
+
+def test_a_set_without_further_evidence_is_what_it_was(tmp_path):
+    """Files depend on the versions of encoders: what is encoded is compared."""
+    folder = generate(tmp_path / "set", num_train=24, num_validation=6, num_test=12, seed=7, num_proc=1)
+    clips = [clip for clip in draw_split(7, "test", 12) if "video" in clip.attributes]
+    frames = [draw_frames(clip.attributes["video"], np.random.default_rng(clip.key)).tobytes() for clip in clips]
+    found = {name: (folder / name).read_bytes() for name in DIGESTS if "." in name} | {
+        "frames of test": b"".join(frames)
+    }
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in found.items()} == DIGESTS
+    with av.open(folder / clips[0].path) as container:
+        assert "title" not in container.metadata
+
+
+def test_further_evidence_is_in_the_list_in_the_tags_and_on_the_screen(five, tmp_path):
+    plain = {clip.path: clip for clip in draw_split(7, "test", 40)}
+    clips = {clip.path: clip for clip in draw_split(7, "test", 40, evidence=["title", "screen"])}
+    seen = Counter()
+    for row, (path, clip) in zip(read_rows(five, "test"), clips.items(), strict=True):
+        assert row == clip.row() and list(row)[5:7] == ["title", "screen"]
+        with av.open(five / path) as container:
+            assert container.metadata.get("title") == row["title"]
+        before = {name: value for name, value in clip.attributes.items() if name in MODALITIES}
+        assert before == plain[path].attributes and clip.subtitle == plain[path].subtitle
+        if row["screen"] is None:
+            continue
+        generation.render(plain[path], _folder_of(tmp_path, path))
+        (frames, sound, lines), (bare, *others) = decoded(five / path), decoded(tmp_path / path)
+        bar, expected = np.stack(frames)[:, -9:].mean(-1), write_on(np.stack(bare), row["screen"])[:, -9:].mean(-1)
+        assert ((bar > 128) == (expected > 128)).mean() > 0.98  # what is read is what was written
+        assert np.abs(np.stack(frames)[:, :-12].astype(float) - np.stack(bare)[:, :-12]).mean() < 4
+        assert lines == others[1] and all(np.array_equal(a, b) for a, b in zip(sound, others[0], strict=True))
+        seen[len(row["screen"])] += 1
+    assert seen.total() == 28 and max(seen) == 10
+
+
+def _folder_of(folder, path):
+    (folder / path).parent.mkdir(exist_ok=True)
+    return folder
+
+
+def test_a_manifest_tells_what_further_evidence_there_is_and_how_much_is_absent(five):
+    manifest = json.loads((five / "miniature.json").read_text())
+    rows, names = read_rows(five, "test"), ["title", "screen"]
+    assert manifest["evidence"] == names
+    for name in names:
+        lacking = sum(row[name] is None for row in rows)
+        assert manifest["absent"]["test"][name] == lacking == round(40 * EVIDENCE_ABSENT_SHARES[name])
+        assert manifest["vocabulary"][name] == {key: list(values) for key, values in EVIDENCE[name].items()}
+    assert not any(row["screen"] for row in rows if row["video_path"] is None)
+    counts = Counter(row["kind"] for row in rows)
+    assert manifest["kinds"]["test"] == counts and set(counts) == {*KINDS, *names, "mixed"}
+    assert generate(five, **FIVE, evidence=names) == five
+    for other in ([], ["title"]):
+        with pytest.raises(ValueError, match="holds a miniature benchmark with .*'evidence': .'title', 'screen'.}"):
+            generate(five, **FIVE, evidence=other)
+
+
+def test_an_unknown_kind_of_evidence_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`evidence` is some of \['title', 'screen'\], got \['smell'\]"):
+        generate(tmp_path / "set", **FIVE, evidence=["title", "smell"])
