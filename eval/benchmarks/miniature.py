@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from eval.benchmarks.columns import FEATURES, KIND, dataset_from_rows
 from eval.benchmarks.definition import Benchmark
-from eval.miniature import SPLITS, VOCABULARY, check_version
+from eval.miniature import EVIDENCE, SPLITS, VOCABULARY, check_version
 from gallery.files import read_json
 
 LABELS = {timbre: f"the sound of a {words[0]}" for timbre, words in VOCABULARY["audio"]["timbre"].items()}
@@ -46,8 +46,8 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
             f"{folder} has no clips of the split {split!r}: it was made with {_options(manifest)}. "
             f"Make a set with --num-{split} of at least 1 in another folder, or ask for another split."
         )
-    rows = [json.loads(line) for line in content.splitlines()]
-    if not all(isinstance(row, dict) and row.keys() >= _COLUMNS for row in rows):
+    rows, columns = [json.loads(line) for line in content.splitlines()], {*_COLUMNS, *manifest.get("evidence", [])}
+    if not all(isinstance(row, dict) and row.keys() >= columns for row in rows):
         raise ValueError(f"{folder / f'{split}.jsonl'} does not hold clips of a miniature benchmark. Make it again.")
     return rows
 
@@ -58,6 +58,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if isinstance(manifest.get("version"), int):
         check_version(manifest, folder)
     lacking = [name for name, kind in _MANIFEST.items() if not isinstance(manifest.get(name), kind)]
+    evidence = manifest.get("evidence", [])
+    if not isinstance(evidence, list) or any(name not in list(EVIDENCE) for name in evidence):
+        lacking.append("evidence")
     if lacking:
         raise ValueError(f"{path} is not the manifest of a miniature benchmark: it lacks {lacking}. Make it again.")
     return manifest

@@ -1,0 +1,203 @@
+"""Further texts of clips, by the names of modalities: from the columns of a data set to embeddings and to training."""
+
+import json
+import logging
+
+import datasets
+import pytest
+import torch
+
+from eval.benchmarks import configure_processor, load_benchmark, load_split
+from eval.benchmarks.rows import _say_once, group_rows, read_row, say_unread, text_columns
+from eval.embedding.embed_benchmark import embed_benchmark
+from eval.embedding.embed_dataset import embed_dataset
+from eval.miniature import generate
+from eval.run import RunConfig, run
+from gallery.gallery import Gallery
+from modeling_scalar import MODALITIES, load_model
+from modeling_scalar.model_identity import identify
+from tests.joint_encoders import write_joint_encoder
+from tests.trainer.test_joint_training import QUIET, assert_same_step, from_files, step, trainer_of
+from trainer.cache_features import cache_features
+from trainer.data import ClipDataset, ScalarDataCollator
+from trainer.embeddings import EmbeddingDataset, collate_embeddings
+from trainer.features import FeatureCollator, FeatureDataset
+from trainer.lora import apply_adapters
+
+FIVE = [*MODALITIES, "title", "screen"]
+COLUMNS = {"video": "video_path", "audio": "audio_path"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """An encoder of five modalities, which puts clips and captions alike; and six clips to train on, ten to test."""
+    folder = tmp_path_factory.mktemp("five")
+    write_joint_encoder(folder / "encoder")
+    model, processor = load_model(folder / "encoder", modalities=FIVE)
+    processor.num_frames = processor.num_train_frames = 2
+    processor.document_prompt = processor.query_prompt
+    model.save_pretrained(folder / "five")
+    processor.save_pretrained(folder / "five")
+    counts = {"num_train": 6, "num_validation": 0, "num_test": 10}
+    generate(folder / "data", **counts, seed=4, evidence=["title", "screen"], num_proc=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stored(place):
+    return embed_benchmark(
+        place / "gallery", place / "five", "miniature", place / "data", "train", dtype="float32", progress=False
+    ).path
+
+
+def train_rows(place):
+    return load_benchmark("miniature", place / "data", "train")
+
+
+def presence_of(rows):
+    return [[row[COLUMNS.get(name, name)] is not None for name in FIVE] for row in rows]
+
+
+def test_columns_of_the_miniature_reach_the_model_that_names_them(place, stored):
+    rows, gallery = train_rows(place), Gallery.open(stored)
+    assert rows.column_names[5:] == ["title", "screen", "kind"]
+    assert gallery.modalities == tuple(FIVE) and gallery.clip_ids == rows["video_id"][:]
+    assert gallery.modality_mask.tolist() == presence_of(rows)
+    assert gallery.modality_mask.all(dim=0).tolist() == [True, False, False, False, False]
+    model, processor = load_model(place / "five")
+    clips = [
+        processor.read_clip(
+            row["video_path"],
+            audio=row["audio_path"],
+            subtitle=row["subtitle"],
+            texts={"title": row["title"], "screen": row["screen"]},
+        )
+        for row in rows
+    ]
+    with torch.no_grad():
+        expected = model(**processor(text=rows["caption"], clips=clips)).modality_embeds
+    torch.testing.assert_close(gallery.modality_embeds(), expected, atol=1e-5, rtol=0)
+    assert gallery.metadata["benchmark_description"]["evidence"] == ["title", "screen"]
+    assert set(gallery.metadata["kinds"].values()) & {"title", "screen", "mixed"}
+
+
+def test_what_the_title_says_is_found_by_the_title(place):
+    """In a table of one's own, whose captions are words of the title, or else of the screen."""
+    rows = [json.loads(line) for line in (place / "data" / "test.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["title"] or row["screen"]]
+    table = [
+        {"id": row["video_id"], "path": row["video_path"] or row["audio_path"], "head": row["title"]}
+        | {"screen": row["screen"], "subtitle": row["subtitle"], "caption": row["title"] or row["screen"]}
+        for row in rows
+    ]
+    path = place / "data" / "own.json"
+    path.write_text(json.dumps(table))
+    columns = {"video_id": "id", "title": "head", "screen": "screen"}
+    config = RunConfig(
+        place / "results", place / "five", "own", path, columns=columns, methods=("title", "screen", "video"),
+        rates=(0.0,), progress=False, batch_size=4,
+    )  # fmt: skip
+    found = run(config)
+    assert len(found["gallery"]["presence"][0]) == 5
+    (entry,) = found["retrieval"]["rates"]
+    titled = sum(row["title"] is not None for row in rows)
+    recall = {name: entry["methods"][name]["text_to_video_recall_at_1"] for name in config.methods}
+    assert 0 < titled < len(rows) and recall["title"] == pytest.approx(100 * titled / len(rows))
+    assert max(recall["screen"], recall["video"]) < recall["title"]  # which vectors of random weights tell little of
+
+
+def test_a_model_without_these_modalities_reads_what_it_read(place):
+    rows = train_rows(place)
+    model, processor = load_model(place / "encoder")
+    processor = configure_processor(processor, {"num_frames": 2})
+    got, expected = (
+        embed_dataset(model, processor, data, progress=False)
+        for data in (rows, rows.remove_columns(["title", "screen"]))
+    )
+    assert got.modalities == MODALITIES and torch.equal(got.modality_embeds, expected.modality_embeds)
+
+
+def test_what_a_benchmark_lacks_is_absent_and_told_once(place, caplog):
+    rows = train_rows(place).remove_columns("screen")
+    model, processor = load_model(place / "five")
+    _say_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            embeddings = embed_dataset(model, processor, rows.select(range(2)), progress=False)
+            say_unread(rows.column_names, processor.modalities)
+    assert embeddings.modality_mask[:, FIVE.index("screen")].tolist() == [False, False]
+    told = [record.getMessage() for record in caplog.records if record.name == "eval.benchmarks.rows"]
+    assert len(told) == 1 and told[0].startswith("The model embeds screen, of which the benchmark has no column")
+    caplog.clear()
+    for _ in range(2):
+        say_unread([*rows.column_names, "sceen"], ["video", "audio", "subtitle", "title"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "The model does not embed sceen: it embeds video, audio, subtitle, title."
+    ]
+
+
+def test_a_caption_is_never_evidence():
+    columns = ["video_id", "caption", "video_path", "audio_path", "subtitle", "kind", "title"]
+    assert text_columns(columns, ["title", "caption", "kind", "video", "fused", "subtitle", "screen"]) == ["title"]
+
+
+def test_rows_of_a_clip_agree_on_the_texts_that_are_read():
+    shared = {"video_id": "a", "video_path": None, "audio_path": None, "subtitle": "b"}
+    rows = datasets.Dataset.from_list([shared | {"caption": text, "title": text} for text in ("one", "two")])
+    assert group_rows(rows)[0] == [shared]
+    with pytest.raises(ValueError, match="name different files or texts"):
+        group_rows(rows, modalities=["video", "title"])
+
+
+def test_a_text_alone_is_a_clip(place, tmp_path):
+    (tmp_path / "t.csv").write_text("video_id,caption,path,subtitle,title\na,b,,,c\n")
+    loaded = load_split("own", tmp_path / "t.csv", columns={"title": "title"})
+    _, processor = load_model(place / "five")
+    clip = read_row(processor, loaded.dataset[0])
+    assert loaded.left_out == [] and clip.texts == {"title": "c"} and not clip.is_empty
+
+
+# Training ------------------------------------------------------------------------------------------------------------
+
+
+def load(place, adapter):
+    model, processor = load_model(place / "five", torch.float32, **({"has_heads": True} if adapter == "heads" else {}))
+    torch.manual_seed(0)
+    return apply_adapters(model, adapter, matching=False), processor
+
+
+def test_a_step_from_a_gallery_is_the_step_from_rows_with_their_texts(place, stored, tmp_path):
+    rows, results = train_rows(place), []
+    for from_gallery in (False, True):
+        model, processor = load(place, "heads")
+        name = str(place / "five")
+        dataset = EmbeddingDataset(stored, rows, model, processor, name, identify(name).fingerprint, progress=False)
+        batch = collate_embeddings([dataset[index] for index in range(6)])
+        if not from_gallery:  # frames at test time, which nobody draws
+            clips = [read_row(processor, row) for row in rows]
+            batch = dict(processor(text=rows["caption"], clips=clips)) | {"clip_index": batch["clip_index"]}
+        results.append(step(trainer_of(tmp_path, model, dataset, collate_embeddings, adapter="heads"), batch))
+    assert_same_step(*reversed(results))
+    heads = {name.split("_head")[0].rpartition(".")[2] for name in results[0]["gradients"]}
+    assert heads == {"text", *FIVE}
+
+
+def test_a_step_of_the_trunk_reads_texts_from_rows_and_beside_stored_features(place, tmp_path):
+    rows = train_rows(place)
+    model, processor = load(place, "trunk")
+    cache_features(tmp_path / "features", rows, model.get_base_model(), processor, dtype="float32", **QUIET)
+    results = []
+    for is_stored in (False, True):
+        model, processor = load(place, "trunk")
+        dataset = FeatureDataset(tmp_path / "features", rows, model, processor, QUIET["seed"])
+        collator = FeatureCollator(processor)
+        batch = collator([dataset[index] for index in range(6)]) if is_stored else from_files(rows, processor)
+        assert batch["modality_mask"].tolist() == presence_of(rows) and "title_input_ids" in batch
+        results.append(step(trainer_of(tmp_path, model, dataset, collator), batch))
+    assert_same_step(*reversed(results))
+    other = rows.map(lambda row: row | {"title": "another"})
+    with pytest.raises(ValueError, match="What differs: the clips, their files or texts"):
+        FeatureDataset(tmp_path / "features", other, model, processor)
+    same = ClipDataset(rows, processor).identity()
+    assert ClipDataset(other, processor).identity() != same
+    assert ScalarDataCollator(processor)([ClipDataset(other, processor)[0]])["modality_mask"][0, 3]
