@@ -42,7 +42,10 @@ ModelDtype = Annotated[
 ]
 
 Column = Annotated[
-    list[str] | None, typer.Option(help="Column of your own table, as in video_id=clip. Repeat for several.")
+    list[str] | None,
+    typer.Option(
+        help="Column of your own table, as in video_id=clip; or of a further text, as in title=heading. Repeat."
+    ),
 ]
 
 Holdout = Annotated[
