@@ -1423,6 +1423,12 @@ _BENCHMARKS = [
         {"data/miniature.json": Fields({"sha256": GONE})},
     ),
     (
+        "a manifest of evidence that there is not",
+        _MODEL,
+        "it lacks ['evidence']. Make it again.",
+        {"data/miniature.json": Fields({"evidence": [["title"]]})},
+    ),
+    (
         "a set without clips",
         "-m eval miniature --output out --num-train 0 --num-validation 0 --num-test 0",
         "must be at least 0, and one count at least 1; got 0 and",

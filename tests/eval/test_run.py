@@ -459,11 +459,11 @@ def test_mistakes_of_users_end_in_one_line(tmp_path, arguments, message):
 def test_miniature_command_passes_its_options_on(monkeypatch, tmp_path):
     asked = {}
     monkeypatch.setattr("eval.miniature.generate", lambda output, **options: asked.update(options) or output)
-    options = ["--num-test", "7", "--seed", "3", "--shared", "0.25"]
+    options = ["--num-test", "7", "--seed", "3", "--shared", "0.25", "--evidence", "screen", "--evidence", "title"]
     done = CliRunner().invoke(app, ["miniature", "--output", str(tmp_path), *options])
     assert done.exit_code == 0 and str(tmp_path) in done.output
     counts = {"num_train": 1500, "num_validation": 300, "num_test": 7}
-    assert asked == {**counts, "seed": 3, "shared": 0.25, "num_proc": None}
+    assert asked == {**counts, "seed": 3, "shared": 0.25, "evidence": ["screen", "title"], "num_proc": None}
 
 
 def test_help_does_not_wait_for_heavy_imports():
