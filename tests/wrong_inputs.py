@@ -239,11 +239,6 @@ _USAGE = [
     ("a set that shares too much", "-m eval miniature --output out --shared 1.5", "less than or equal to 1"),
     ("a set that shares no number", "-m eval miniature --output out --shared nan", "less than or equal to 1"),
     (
-        "evidence that a set cannot have",
-        "-m eval miniature --output out --evidence smell",
-        "`evidence` is some of ['title', 'screen'], got ['smell'].",
-    ),
-    (
         "a set of 2**63 clips",
         f"-m eval miniature --output out --num-train {2**63}",
         "less than or equal to 1000000",
@@ -1427,6 +1422,11 @@ _BENCHMARKS = [
         _MODEL,
         "it lacks ['evidence']. Make it again.",
         {"data/miniature.json": Fields({"evidence": [["title"]]})},
+    ),
+    (
+        "evidence that a set cannot have",
+        "-m eval miniature --output out --evidence smell",
+        "`evidence` is some of ['title', 'screen'], got ['smell'].",
     ),
     (
         "a set without clips",

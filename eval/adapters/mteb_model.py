@@ -72,7 +72,7 @@ class _CellProcessor:
 
     def __init__(self, processor: ProcessorMixin) -> None:
         self.processor = sandboxed(processor)
-        self.reader = self.processor.reader
+        self.reader, self.modalities = self.processor.reader, self.processor.modalities
 
     def read_clip(self, video: _Cell | None, audio: _Cell | None, subtitle: str | None, **options: Any) -> Any:
         with tempfile.TemporaryDirectory() as folder:
