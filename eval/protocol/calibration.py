@@ -1,7 +1,8 @@
 """How a query should weigh modalities: its temperature, and the scale and offset of each modality's cosines.
 
-They are fitted to queries of which it is known what they describe, by the likelihood of the described clip among all:
-InfoNCE over scores, its contrastive temperature fitted too. Recall would be what counts, but is a staircase, and of a
+They are fitted to queries of which it is known what they describe, by the likelihood of the described clip among all,
+and of a query that describes a clip among all queries: InfoNCE over scores in both directions, its contrastive
+temperature fitted too. Recall would be what counts, but is a staircase, and of a
 few hundred queries a search would pick the noise of single ranks. The likelihood sees every rank, and does not depend
 on the scores' own scale. What is gained is measured on clips that took no part in the fit.
 """
@@ -81,7 +82,8 @@ class Calibration:
 
 class _Likelihood:
     """
-    Minus the mean log-likelihood of what queries describe, with the priors, as a function of the parameters.
+    Minus the mean log-likelihood of what queries describe, and of what describes clips, with the priors, as a function
+    of the parameters.
 
     Parameters are the logarithms of the query's and of the contrastive temperature and, if they are fitted, of the
     weights of terms and of the scales of the modalities, then their offsets.
@@ -127,7 +129,9 @@ class _Likelihood:
     def __call__(self, parameters: torch.Tensor) -> torch.Tensor:
         contrastive = parameters[1].clamp(math.log(_LEAST), math.log(_MOST)).exp()
         logits = self.pairs.with_options(**self.options(parameters)).scores("scalar") / contrastive
-        described = logits.masked_fill(~self.is_match, -math.inf).logsumexp(1)
+        described = logits.masked_fill(~self.is_match, -math.inf)
+        losses = [logits.logsumexp(dim) - described.logsumexp(dim) for dim in (1, 0)]
+        to_clips, to_texts = losses[0].mean(), losses[1][self.is_match.any(0)].mean()
         usual = parameters.new_tensor([_USUAL, _CONTRASTIVE]).log()
         prior = (parameters[:2] - usual).square().sum() / _LOG_TEMPERATURE**2
         terms, rest = self.parts(parameters)
@@ -135,7 +139,7 @@ class _Likelihood:
         if len(rest):
             log_scale, offset = rest.chunk(2)
             prior = prior + log_scale.square().sum() / _LOG_SCALE**2 + offset.square().sum() / _OFFSET**2
-        return (logits.logsumexp(1) - described).mean() + prior / 2 / len(logits)
+        return (to_clips + to_texts + prior / len(logits)) / 2
 
     def minimum(self, start: torch.Tensor) -> tuple[float, torch.Tensor]:
         """The lowest value that is found from a start, and where."""

@@ -22,6 +22,7 @@ from gallery.files import write_json
 from modeling_scalar.scores_scalar import DIRECTIONS
 
 _RATES = (0.0, 0.5)
+_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 100.0)  # of a term, beside the one that is fitted
 _USUAL = {"query_temperature": 0.1}
 _SHOWN = ("recall_at_1", "recall_at_5", "recall_at_10", "ndcg_at_10")
 _TITLES = {"recall_at_1": "R@1", "recall_at_5": "R@5", "recall_at_10": "R@10", "ndcg_at_10": "nDCG@10"}
@@ -62,6 +63,28 @@ def measure(test: Embeddings, choice: Choice) -> dict[str, torch.Tensor]:
             name = direction + "_masked" * (rate > 0)
             found[name] = first_ranks(of_pairs, test.pairs[:, DIRECTIONS.index(direction)])
     return found
+
+
+def sweep(validation: Embeddings, test: Embeddings) -> list[dict[str, float]]:
+    """What other weights of the term would give on the test clips, all else fitted with that weight."""
+    rows = []
+    for weight in _WEIGHTS:
+        term = {"modality_term": [weight if name == FUSED else None for name in validation.modalities]}
+        ranks = measure(test, ("scalar", fit(validation, _USUAL | term, scale_offset=True)))
+        means = {name: {m: percent(ranks[name], m).mean().item() for m in _SHOWN} for name in DIRECTIONS}
+        rows.append({"weight": weight, **means})
+    return rows
+
+
+def sweep_table(of_models: list[list[dict[str, float]]]) -> list[str]:
+    """The means over encoders of what each weight gives, in lines of Markdown."""
+    columns = [(name, measure) for name in DIRECTIONS for measure in _SHOWN]
+    heads = ("weight of the term", *(f"{name.replace('_', ' ')} {_TITLES[m]}" for name, m in columns))
+    lines = [_row(list(heads)), "|" + "---|" * len(heads)]
+    for rows in zip(*of_models, strict=True):
+        means = [sum(row[name][m] for row in rows) / len(rows) for name, m in columns]
+        lines.append(_row([f"{rows[0]['weight']:g}", *means]))
+    return lines
 
 
 def percent(ranks: torch.Tensor, measure: str) -> torch.Tensor:
@@ -123,7 +146,7 @@ def main(
     """Compare one fused vector with SCALAR's weights of single ones, and with both."""
     with user_errors():
         ranks: dict[str, list[dict[str, torch.Tensor]]] = {}
-        titles, chosen, kinds = {}, [], []
+        titles, chosen, kinds, swept = {}, [], [], []
         for number, path in enumerate(model):
             splits = {}
             for split in ("validation", "test"):
@@ -137,8 +160,10 @@ def main(
                 key = title.split(" (")[0]
                 titles[key] = key if titles.get(key, title) != title else title
                 ranks.setdefault(key, []).append(measure(splits["test"], choice))
+            swept.append(sweep(splits["validation"], splits["test"]))
             say(f"{path}: measured")
         tables = table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)
+        tables = *tables, sweep_table(swept)
         lines = [line for lines in tables for line in (*lines, "")]
         compared = {}
         for ours in ("SCALAR, fitted, fused as a term", "SCALAR, fitted, fused as a modality", "SCALAR, fitted"):
@@ -152,7 +177,8 @@ def main(
             key: [{n: retrieval_metrics(r) for n, r in of_model.items()} for of_model in of_models]
             for key, of_models in ranks.items()
         }
-        write_json({"choices": chosen, "measures": measures, "differences": compared}, output / "fused.json")
+        found = {"choices": chosen, "measures": measures, "differences": compared, "weights": swept}
+        write_json(found, output / "fused.json")
         (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         for line in lines:
             show(line)

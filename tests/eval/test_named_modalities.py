@@ -346,7 +346,7 @@ def test_the_likelihood_of_five_modalities_is_that_of_loops():
     numbers = torch.cat([temperatures.log(), 0.2 * torch.randn(10, generator=generator, dtype=torch.float64)])
     scale, offset = numbers[2:7].exp().tolist(), numbers[7:].tolist()
     texts, vectors = (array.double().numpy() for array in (embeddings.text_embeds, embeddings.modality_embeds))
-    total = 0.0
+    total, lines = 0.0, []
     for query, text in enumerate(texts):
         powers = []
         for rows, present in zip(vectors, embeddings.modality_mask.tolist(), strict=True):
@@ -355,7 +355,10 @@ def test_the_likelihood_of_five_modalities_is_that_of_loops():
             centroid = sum(weight * row for weight, row in zip(weights, rows, strict=True))
             score = sum(w * c for w, c in zip(weights, cosines, strict=True)) / np.linalg.norm(centroid)
             powers.append(math.exp(score / 0.07))
-        total -= math.log(powers[query % 6] / sum(powers)) / 12
+        total -= math.log(powers[query % 6] / sum(powers)) / 12 / 2
+        lines.append(powers)
+    for clip, powers in enumerate(zip(*lines, strict=True)):
+        total -= math.log((powers[clip] + powers[clip + 6]) / sum(powers)) / 6 / 2
     prior = ((math.log(TAU) - math.log(0.1)) / 3) ** 2 + ((math.log(0.07) - math.log(0.05)) / 3) ** 2
     prior += sum(math.log(a) ** 2 for a in scale) + sum(b**2 for b in offset) / 0.25
     assert _Likelihood(embeddings, {}, ())(numbers).item() == pytest.approx(total + prior / 2 / 12, rel=1e-9)

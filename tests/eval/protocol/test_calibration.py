@@ -81,7 +81,11 @@ def test_what_is_minimised_is_the_likelihood_of_the_described_clip():
     for query, line in enumerate(scores):
         described = [clip for asked, clip in embeddings.pairs.tolist() if asked == query]
         powers = [math.exp(score / 0.07) for score in line]
-        total -= math.log(sum(powers[clip] for clip in described) / sum(powers)) / 14
+        total -= math.log(sum(powers[clip] for clip in described) / sum(powers)) / 14 / 2
+    for clip in range(7):
+        describing = [query for query, described in embeddings.pairs.tolist() if described == clip]
+        powers = [math.exp(line[clip] / 0.07) for line in scores]
+        total -= math.log(sum(powers[query] for query in describing) / sum(powers)) / 7 / 2
     prior = (
         ((math.log(0.2) - math.log(0.1)) / 3) ** 2
         + ((math.log(0.07) - math.log(0.05)) / 3) ** 2
@@ -101,7 +105,7 @@ def test_what_is_minimised_is_the_likelihood_of_the_described_clip():
         modality_term=term,
     )
     pairs = torch.zeros_like(scores, dtype=torch.bool).index_put((*embeddings.pairs.T,), torch.tensor(True))
-    likely = (scores / 0.07).softmax(1).masked_fill(~pairs, 0).sum(1).log().mean().item()
+    likely = sum((scores / 0.07).softmax(d).masked_fill(~pairs, 0).sum(d).log().mean().item() / 2 for d in (0, 1))
     prior += (math.log(0.7 / 0.5) / 3) ** 2
     numbers = torch.cat([numbers[:2], torch.tensor([0.7], dtype=torch.float64).log(), numbers[2:]])
     found = _Likelihood(embeddings, {}, (), ["subtitle"])(numbers).item()
