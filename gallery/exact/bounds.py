@@ -12,7 +12,7 @@ few that depend on the clip alone:
    the weights of a query lie is not known beforehand: for each point of the grid, rho is the least of those around it.
 
 The temperature is nowhere in it. Neither is a mask: where modalities are left out, weights lie on a face.
-docs/scale.md has the proof in full, with scales and offsets of modalities and norms that are clamped.
+docs/bounds.md has the proof in full, with scales and offsets of modalities and norms that are clamped.
 
 Shapes: N clips, M modalities, D dimensions, P points of the grid, T small simplices, R rows of a clip.
 """

@@ -677,7 +677,7 @@ def test_what_was_changed_in_the_engine_is_repaired_by_writing_all_of_it_again(t
     put_as(collection, point_id("", best), vectors={BOUND: np.zeros((4, 25)).tolist()})
     worst = gallery.search(text, 300)[0][-1].clip_id
     told = EngineSearcher(collection, "it").search(text, 1)[0]
-    assert told.certainty is Certainty.EXACT and told[0].clip_id != best  # what docs/scale.md says of it
+    assert told.certainty is Certainty.EXACT and told[0].clip_id != best  # what docs/qdrant.md says of it
     put_as(collection, point_id("", worst), vectors={before[point_id("", worst)][0]["has"][0]: [0.5] * 24})
     assert push(gallery, collection) == PushReport(unchanged=300) and contents(collection) != before
     assert push(gallery, collection, rewrite=True) == PushReport(changed=300)

@@ -115,7 +115,7 @@ def test_a_bound_holds_for_clips_of_which_something_is_not_looked_at(number):
 
 
 def small_simplices(number, detail):
-    """As docs/scale.md has them: from some point on, sums s_1 <= s_2 <= ... of parts are raised by one each, in some
+    """As docs/bounds.md has them: from some point on, sums s_1 <= s_2 <= ... of parts are raised by one each, in some
     order, so that none leaves the large simplex. Of each the corners, as parts of each modality."""
     found = []
     for start in itertools.product(range(detail + 1), repeat=number - 1):
@@ -147,7 +147,7 @@ def test_every_weighing_lies_in_one_small_simplex(number, detail):
 
 
 def by_loop(embeds, mask, detail):
-    """The rows of one clip as docs/scale.md has them, point by point: of weights (in parts), the row."""
+    """The rows of one clip as docs/bounds.md has them, point by point: of weights (in parts), the row."""
     number = len(mask)
     points = [point for point in itertools.product(range(detail + 1), repeat=number) if sum(point) == detail]
     found = {point: math.inf for point in points if all(mask[m] for m in range(number) if point[m])}
