@@ -216,9 +216,7 @@ def _read(
         clip = processor.read_clip(path, on_error="missing", processed=True, **options)
     except (OSError, ValueError) as error:
         return None, f"its file cannot be read: {error}"
-    has = {"video": clip.has_video, "audio": clip.has_audio, "subtitle": bool((clip.subtitle or "").strip())}
-    lost = [name for name in needed if not has[name]]
-    if lost:
+    if lost := [name for name in needed if not clip.has(name)]:
         return None, f"{' and '.join(lost)} cannot be read from its file as when it was embedded"
     return clip, None
 

@@ -1,10 +1,45 @@
-"""Weights and centroids of clips for their own texts only (SCALAR Eq. 2): what training and statistics need."""
+"""Weights, centroids and exact scores of clips for their own texts only: what training, statistics and search need."""
 
 from typing import Any
 
 import torch
 
-from .scores_scalar import WEIGHING, make_pairs, min_norm_of, softmax_weights, unit
+from .scores_scalar import WEIGHING, ScoreOptions, make_pairs, min_norm_of, softmax_weights, unit
+
+
+def aggregated(options: ScoreOptions, number: int) -> list[int]:
+    """Return which of so many modalities are no terms, by their indices."""
+    return [index for index in range(number) if index not in options.terms]
+
+
+def exact_scores(
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    min_norm: float,
+    options: ScoreOptions,
+) -> torch.Tensor:
+    """
+    Score pairs `(P,)` in float64 by their centroids, Eq. 2 and 3: the reference, which exact search ranks by. Equal
+    pairs have equal scores, wherever they stand.
+
+    Args:
+        text_embeds (`(P, D)` or `(P, M, D)`), modality_embeds (`(P, M, D)`), modality_mask (`(P, M)`): the pairs. What
+            an absent row holds changes nothing.
+        min_norm (`float`), options ([`ScoreOptions`]): the clamp of norms; temperature and calibration.
+    """
+    texts = text_embeds.double() if text_embeds.ndim == 3 else text_embeds.double()[:, None]
+    vectors = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
+    # Products and sums, not matrix products: these add in an order that depends on how many pairs there are.
+    cosines = options.calibrated((vectors * texts).sum(-1), dim=1)
+    cosines = torch.where(modality_mask, cosines, 0)
+    mask = options.in_centroid(modality_mask)
+    weights = softmax_weights(cosines, mask, options.query_temperature, dim=1) * mask
+    squared_norm = (weights[..., None] * vectors).sum(1).square().sum(-1)
+    scores = (weights * cosines).sum(1) / squared_norm.sqrt().clamp(min=min_norm)
+    for index, weight in options.terms.items():
+        scores = scores + weight * cosines[:, index]
+    return scores
 
 
 def paired_weights(
@@ -42,4 +77,4 @@ def paired_centroids(
         return unit((weights[..., None] * present).sum(1), min_norm_of(text_embeds, modality_embeds))
 
 
-__all__ = ["paired_centroids", "paired_weights"]
+__all__ = ["aggregated", "exact_scores", "paired_centroids", "paired_weights"]

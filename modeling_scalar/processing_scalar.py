@@ -66,16 +66,6 @@ class Clip:
     texts: dict[str, str] = field(default_factory=dict)
 
     @property
-    def has_video(self) -> bool:
-        """Whether there are pictures."""
-        return self.frames is not None or self.pixel_values is not None
-
-    @property
-    def has_audio(self) -> bool:
-        """Whether there is sound."""
-        return self.waveform is not None or self.input_features is not None
-
-    @property
     def is_empty(self) -> bool:
         """Whether there is neither picture nor sound nor a word of text: such a clip cannot be retrieved."""
         return not any(map(self.has, (*MODALITIES, *self.texts)))
@@ -86,8 +76,9 @@ class Clip:
 
     def has(self, modality: str) -> bool:
         """Whether there are pictures, or sound, or a word of the text of that name."""
-        if modality in ("video", "audio"):
-            return getattr(self, f"has_{modality}")
+        stored = {"video": (self.frames, self.pixel_values), "audio": (self.waveform, self.input_features)}
+        if modality in stored:
+            return any(part is not None for part in stored[modality])
         return bool((self.text_of(modality) or "").strip())
 
 

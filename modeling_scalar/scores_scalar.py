@@ -15,7 +15,7 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -42,8 +42,7 @@ modalities cancel. It is a clamp, not an addition: every other clip keeps its ex
 
 # Without a gradient, pairs are scored in tiles of this many texts and clips: the temporaries then stay in cache. Fewer
 # texts meet more clips at once, up to so many times more: what is done once a tile would otherwise cost as much.
-_TILE = (256, 1024)
-_WIDEST = 16
+_TILE, _WIDEST = (256, 1024), 16
 _TINY = torch.finfo(torch.float32).tiny  # by less, dividing gives infinity
 _LARGEST = 1e6  # of scales and offsets: cosines times more lose all digits beside each other
 _LEAST_PIVOT = 1e-14  # of a Gram matrix in float64: below is rounding
@@ -63,8 +62,7 @@ def kind_of(modality: str) -> str:
 def softmax_weights(
     cosines: torch.Tensor, modality_mask: torch.Tensor, query_temperature: float | torch.Tensor, dim: int
 ) -> torch.Tensor:
-    """Eq. 2 along the axis `dim`, of the shape of `cosines`: sums to 1, exactly 0 where the mask is False. Of a clip
-    that has nothing all weights are equal, not NaN: those of a centroid of nothing."""
+    """Eq. 2 along the axis `dim`, of the shape of `cosines`: sums to 1, exactly 0 where absent; equal where all is."""
     absent = torch.where(modality_mask | ~modality_mask.any(dim, keepdim=True), 0.0, -math.inf)
     return (cosines / query_temperature + absent).softmax(dim)
 
@@ -110,36 +108,6 @@ def closed_form(
             coordinate = torch.addcmul(coordinate, weights[m], factor[m, k])
         squared_norm = torch.addcmul(squared_norm, coordinate, coordinate)
     return (weights * cosines).sum(0) * squared_norm.clamp(min=min_norm**2).rsqrt()
-
-
-def exact_scores(
-    text_embeds: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
-    min_norm: float,
-    options: "ScoreOptions",
-) -> torch.Tensor:
-    """
-    Score pairs `(P,)` in float64 by their centroids, Eq. 2 and 3: the reference, which exact search ranks by. Equal
-    pairs have equal scores, wherever they stand.
-
-    Args:
-        text_embeds (`(P, D)` or `(P, M, D)`), modality_embeds (`(P, M, D)`), modality_mask (`(P, M)`): the pairs. What
-            an absent row holds changes nothing.
-        min_norm (`float`), options ([`ScoreOptions`]): the clamp of norms; temperature and calibration.
-    """
-    texts = text_embeds.double() if text_embeds.ndim == 3 else text_embeds.double()[:, None]
-    vectors = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
-    # Products and sums, not matrix products: these add in an order that depends on how many pairs there are.
-    cosines = options.calibrated((vectors * texts).sum(-1), dim=1)
-    cosines = torch.where(modality_mask, cosines, 0)
-    mask = options.in_centroid(modality_mask)
-    weights = softmax_weights(cosines, mask, options.query_temperature, dim=1) * mask
-    squared_norm = (weights[..., None] * vectors).sum(1).square().sum(-1)
-    scores = (weights * cosines).sum(1) / squared_norm.sqrt().clamp(min=min_norm)
-    for index, weight in options.terms.items():
-        scores = scores + weight * cosines[:, index]
-    return scores
 
 
 # Numbers ------------------------------------------------------------------------------------------------------------
@@ -287,25 +255,10 @@ class ScoreOptions:
         """By the index of a modality that is added to scores, the weight of its calibrated cosine."""
         return {index: weight for index, weight in enumerate(self.modality_term or ()) if weight is not None}
 
-    def aggregated(self, modalities: Sequence[Any]) -> list[int]:
-        """Return the indices of those modalities that are no terms, of what has one entry for each."""
-        return [index for index in range(len(modalities)) if index not in self.terms]
-
     def in_centroid(self, modality_mask: torch.Tensor) -> torch.Tensor:
         """Return what of `modality_mask` `(..., M)` is weighed: all that is no term."""
-        if not self.terms:
-            return modality_mask
-        is_term = [index in self.terms for index in range(modality_mask.shape[-1])]
-        return modality_mask & ~torch.tensor(is_term, device=modality_mask.device)
-
-    def of_modalities(self, indices: Sequence[int]) -> "ScoreOptions":
-        """The same options of some modalities, none of which is a term."""
-        indices, found = list(indices), []
-        for values in (self.modality_scale, self.modality_offset):
-            is_tensor = isinstance(values, torch.Tensor)
-            found.append(values[indices] if is_tensor else values and [values[index] for index in indices])
-        scale, offset = found
-        return replace(self, modality_scale=scale, modality_offset=offset, modality_term=None)
+        own = [index not in self.terms for index in range(modality_mask.shape[-1])]
+        return modality_mask & torch.tensor(own, device=modality_mask.device) if self.terms else modality_mask
 
 
 # Clips and pairs ----------------------------------------------------------------------------------------------------
@@ -338,9 +291,7 @@ class Clips:
     ):
         self.modality_embeds, self.modality_mask, self.concat_embeds = modality_embeds, modality_mask, concat_embeds
         self.min_norm, self.modalities = min_norm, modalities
-        self._gram, self._exact_gram = gram, exact_gram
-        self._derived: dict[Callable, Any] = {}
-        self._parts: dict[tuple[int, ...], Clips] = {}
+        self._gram, self._exact_gram, self._derived = gram, exact_gram, {}
 
     def __len__(self) -> int:
         return len(self.modality_mask)
@@ -350,24 +301,12 @@ class Clips:
         *some, gram, exact_gram = (None if tensor is None else tensor[columns] for tensor in tensors)
         return Clips(*some, min_norm=self.min_norm, modalities=self.modalities, gram=gram, exact_gram=exact_gram)
 
-    def of_modalities(self, indices: Sequence[int]) -> "Clips":
-        """The same clips with some modalities alone; what is derived of those is kept, too."""
-        key = tuple(indices)
-        if key not in self._parts:
-            gram, exact_gram = (
-                None if tensor is None else tensor[:, indices][:, :, indices]
-                for tensor in (self._gram, self._exact_gram)
-            )
-            self._parts[key] = Clips(
-                self.modality_embeds[:, indices],
-                self.modality_mask[:, indices],
-                self.concat_embeds,
-                min_norm=self.min_norm,
-                modalities=tuple(self.modalities[index] for index in indices) if self.modalities else (),
-                gram=gram,
-                exact_gram=exact_gram,
-            )
-        return self._parts[key]
+    def shown(self, modality_mask: torch.Tensor) -> "Clips":
+        """The same clips with what of them a mask `(V, M)` shows."""
+        both = modality_mask[:, :, None] & modality_mask[:, None]
+        gram, exact_gram = (None if given is None else given * both for given in (self._gram, self._exact_gram))
+        named = {"min_norm": self.min_norm, "modalities": self.modalities, "gram": gram, "exact_gram": exact_gram}
+        return Clips(self.modality_embeds * modality_mask[..., None], modality_mask, self.concat_embeds, **named)
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, V)` of the modalities, or of one, with texts `(Q, D)` or `(Q, M, D)`, zero where
@@ -451,9 +390,8 @@ class Pairs:
 
     def pathway(self, index: int) -> torch.Tensor:
         """Cosines of texts and one modality, `(Q, V)`; the others are not computed for it."""
-        if self._similarities is not None:
-            return self._similarities[index]
-        return self.clips.products(self.text_embeds, index)[0]
+        known = self._similarities
+        return self.clips.products(self.text_embeds, index)[0] if known is None else known[index]
 
     @property
     def calibrated(self) -> torch.Tensor:
@@ -474,14 +412,11 @@ class Pairs:
 
     @property
     def aggregated(self) -> "Pairs":
-        """The same pairs without the modalities that are terms."""
-        return self.of_modalities(self.options.aggregated(self.clips.modality_mask[0])) if self.options.terms else self
-
-    def of_modalities(self, indices: Sequence[int]) -> "Pairs":
-        """The same pairs when clips have some modalities alone, none of which is a term."""
-        texts = self.text_embeds[:, indices] if self.text_embeds.ndim == 3 else self.text_embeds
-        known = None if self._similarities is None else self._similarities[indices]
-        return Pairs(texts, self.clips.of_modalities(indices), self.options.of_modalities(indices), known)
+        """The same pairs when clips lack what is a term."""
+        if not self.options.terms:
+            return self
+        mask = self.options.in_centroid(self.clips.modality_mask)
+        return Pairs(self.text_embeds, self.clips.shown(mask), self.options, self.similarities * mask.T[:, None])
 
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
         """Score pairs that do not depend on each other tile by tile; all at once where there is a gradient or a traced
@@ -593,15 +528,6 @@ class Method:
     def __post_init__(self):
         if self.reads is not None and not set(self.needs) <= set(self.reads):
             raise ValueError(f"`needs` and `reads` contradict each other: got {self.needs} and {self.reads}.")
-
-    @property
-    def covers_every_clip(self) -> bool:
-        """Whether the score is defined for every clip that has a modality, whichever that is."""
-        return self.scorable is None and not self.needs and self.reads is None
-
-    def reads_modality(self, modality: str) -> bool:
-        """Whether scores depend on a modality."""
-        return self.reads is None or modality in self.reads
 
     def covers(self, modality_mask: torch.Tensor, modalities: Sequence[str] = PAPER_MODALITIES) -> torch.Tensor:
         """Compute for which clips `(V,)` the score is defined, by their mask `(V, M)` and the names along axis M."""
@@ -1005,8 +931,7 @@ def retrieval_scores(
     vectors, know no scale or offset, and refuse texts of several vectors.
 
     A modality with a number in `modality_term` is a term: joint scores are of the others, and to `"scalar"` and
-    `"uniform"` term_m c_m is added, 0 where the clip lacks it. So the vector that an encoder makes of a whole clip can
-    stand beside the centroid of its parts: 0 leaves the centroid alone, a large number that vector.
+    `"uniform"` term_m c_m is added, 0 where the clip lacks it.
 
     Args:
         text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with t_m for each modality): unit norm along the
@@ -1056,8 +981,7 @@ def query_weights(
     `modality_offset` and `modality_term`, in this order or by name.
 
     Returns:
-        `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent. Terms have none: 0,
-        also where a clip has nothing else.
+        `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent, and for terms.
     """
     named = dict(zip(WEIGHING, weighing, strict=False)) | named
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
@@ -1068,7 +992,7 @@ def query_weights(
 
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
-    "Method", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
+    "Method", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact",
     "find_method", "gram_factor", "kind_of", "make_pairs", "min_norm_of",
     "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

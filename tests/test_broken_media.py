@@ -58,7 +58,7 @@ def _read_and_tell(model: str, folder: str, names: str) -> None:
         except OSError as error:  # there is no such file
             reads, problems = [], [str(error)]
         else:
-            there = (clip.has_video, clip.has_audio, bool((clip.subtitle or "").strip()))
+            there = (clip.has("video"), clip.has("audio"), bool((clip.subtitle or "").strip()))
             reads = [modality for modality, is_there in zip(MODALITIES, there, strict=True) if is_there]
             problems = clip.problems
         answer = [reads, problems, time.monotonic() - started, len(os.listdir("/proc/self/fd"))]

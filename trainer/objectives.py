@@ -246,7 +246,7 @@ class ContrastiveObjective(Objective):
         """Compute the term of this process's rows."""
         text_to_clip, clip_to_text, rows = batch.text_to_clip, batch.clip_to_text, batch.rows
         offset, num_rows = rows.offset, rows.mean
-        if not self.method.covers_every_clip:
+        if self.method.scorable or self.method.needs or self.method.reads is not None:
             covered = self.method.covers(batch.all_masks[1])  # (B,)
             text_to_clip, clip_to_text = (
                 scores[covered[rows.local]][:, covered] for scores in (text_to_clip, clip_to_text)

@@ -19,7 +19,7 @@ from eval.protocol.missing import ladder, ladder_masks, rate_masks
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from eval.settings import RATES
-from modeling_scalar.paired import paired_weights
+from modeling_scalar.paired import aggregated, paired_weights
 from modeling_scalar.scores_scalar import (
     CALIBRATION,
     DIRECTIONS,
@@ -237,7 +237,7 @@ def _weighed(
 ) -> tuple[torch.Tensor, list[str]]:
     """The weights of [`relevant_weights`] of those modalities that are weighed, and their names."""
     terms = ScoreOptions(modality_term=score_options.get("modality_term"))
-    weighed = terms.aggregated(embeddings.modalities)
+    weighed = aggregated(terms, len(embeddings.modalities))
     weights = relevant_weights(embeddings, modality_mask, **score_options)
     return weights[:, weighed], [embeddings.modalities[index] for index in weighed]
 

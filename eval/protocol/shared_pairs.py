@@ -1,6 +1,6 @@
 """Every text with every clip, kept for several scores, masks and options: what evaluation computes once."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,55 +20,39 @@ class SharedPairs(Pairs):
         pairs = make_pairs(*embeds, **options)
         super().__init__(pairs.text_embeds, pairs.clips, pairs.options, pairs.similarities)
         self._unmasked, self._ranks, self._eigenvalues = pairs, {}, None
-        self._places, self._replaced = list(range(len(pairs.similarities))), frozenset()
+        self._replaced = frozenset()
 
-    def _changed(self, *pairs: Any, places: Sequence[int] = (), replaced: Collection[int] = ()) -> "SharedPairs":
+    def _changed(self, *pairs: Any, replaced: Collection[int] = ()) -> "SharedPairs":
         changed = object.__new__(SharedPairs)
         Pairs.__init__(changed, *pairs)
         changed._unmasked, changed._ranks, changed._eigenvalues = self._unmasked, self._ranks, None
-        changed._places, changed._replaced = list(places or self._places), self._replaced.union(replaced)
+        changed._replaced = self._replaced.union(replaced)
         return changed
 
     def masked(self, modality_mask: torch.Tensor, replaced: Mapping[int, torch.Tensor] | None = None) -> "SharedPairs":
         """The same pairs when only what `modality_mask` `(V, M)` leaves of each clip is there, and by the index of a
         modality other vectors `(V, D)`."""
-        clips, replaced = self.clips, replaced or {}
-        both = modality_mask[:, :, None] & modality_mask[:, None]
-        embeds = clips.modality_embeds * modality_mask[..., None]
-        similarities = self.similarities * modality_mask.T[:, None]
-        for index, vectors in replaced.items():
+        clips, similarities = self.clips.shown(modality_mask), self.similarities * modality_mask.T[:, None]
+        for index, vectors in (replaced or {}).items():
+            embeds = clips.modality_embeds
             embeds[:, index] = vectors * modality_mask[:, index, None]
             texts = self.text_embeds[:, index] if self.text_embeds.ndim == 3 else self.text_embeds
             similarities[index] = texts @ embeds[:, index].T
-        shown = Clips(
-            embeds,
-            modality_mask,
-            clips.concat_embeds,
-            min_norm=clips.min_norm,
-            modalities=clips.modalities,
-            gram=None if replaced else clips.gram * both,
-            exact_gram=None if replaced else clips.exact_gram * both,
-        )
-        return self._changed(self.text_embeds, shown, self.options, similarities, replaced=replaced)
+            named = {"min_norm": clips.min_norm, "modalities": clips.modalities}
+            clips = Clips(embeds, modality_mask, clips.concat_embeds, **named)
+        return self._changed(self.text_embeds, clips, self.options, similarities, replaced=replaced or ())
 
     def with_options(self, **changes: Any) -> "SharedPairs":
         """The same pairs with other values of some [`~modeling_scalar.scores_scalar.ScoreOptions`]."""
         return self._changed(self.text_embeds, self.clips, replace(self.options, **changes), self.similarities)
 
-    def of_modalities(self, indices: Sequence[int]) -> "SharedPairs":
-        """As of [`Pairs.of_modalities`]; ranks are still shared."""
-        some = super().of_modalities(indices)
-        places = [self._places[index] for index in indices]
-        return self._changed(some.text_embeds, some.clips, some.options, some.similarities, places=places)
-
     def text_ranks(self, index: int) -> torch.Tensor:
         """As of [`Pairs.text_ranks`], once for all masks: what a clip lacks changes no rank by what it has."""
-        place = self._places[index]
-        if place in self._replaced:
+        if index in self._replaced:
             return super().text_ranks(index)
-        if place not in self._ranks:
-            self._ranks[place] = self._unmasked.text_ranks(place)
-        return self._ranks[place]
+        if index not in self._ranks:
+            self._ranks[index] = self._unmasked.text_ranks(index)
+        return self._ranks[index]
 
     def scores(self, method: str) -> torch.Tensor:
         """As of [`Pairs.scores`]; PMRL's two scores are of the same eigenvalues, which cost more than the others."""

@@ -133,14 +133,17 @@ class Block(Clips):
         return int(self.is_there.sum())
 
     def looking_at(self, modalities: torch.Tensor) -> "Block":
-        """The same clips with some modalities `(M,)` alone; vectors of the others are where they were."""
-        mask = self.modality_mask & modalities.to(self.device)
+        """The same clips with some modalities `(M,)` alone."""
+        return self.shown(self.modality_mask & modalities.to(self.device))
+
+    def shown(self, modality_mask: torch.Tensor) -> "Block":
+        """The same clips with what of them a mask `(N, M)` shows; other vectors are where they were."""
         return Block(
             self.vectors,
-            mask,
+            modality_mask,
             self.concat_embeds,
             modalities=self.modalities,
-            gram=self.gram * (mask[:, :, None] & mask[:, None]),
+            gram=self.gram * (modality_mask[:, :, None] & modality_mask[:, None]),
             is_there=self.is_there,
             codes=self.codes,
             start=self.start,

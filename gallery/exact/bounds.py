@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from gallery.exact.cone import hull_distance
+from modeling_scalar.paired import aggregated
 from modeling_scalar.scores_scalar import CALIBRATION, ScoreOptions
 
 DETAIL = 3
@@ -130,9 +131,10 @@ def bound_vectors(
     options = ScoreOptions(**dict(zip(CALIBRATION, weighing, strict=True)))
     if not options.terms:
         return _centroid_bounds(modality_embeds, modality_mask, min_norm, options, detail)
-    own = options.aggregated(modality_mask[0])
-    some = modality_embeds[:, own], modality_mask[:, own]
-    of_centroid = _centroid_bounds(*some, min_norm, options.of_modalities(own), detail)
+    own = aggregated(options, modality_mask.shape[1])
+    scales, offsets = (values and [values[index] for index in own] for values in (modality_scale, modality_offset))
+    some = ScoreOptions(modality_scale=scales, modality_offset=offsets)
+    of_centroid = _centroid_bounds(modality_embeds[:, own], modality_mask[:, own], min_norm, some, detail)
     added = torch.zeros_like(modality_embeds[:, 0], dtype=torch.float64)
     offset = added.new_zeros(len(added), 1)
     for index, weight in options.terms.items():
@@ -143,7 +145,7 @@ def bound_vectors(
         )
         added += torch.where(present > 0, modality_embeds[:, index].double(), 0) * present * scale
         offset += present * more
-    is_alone = ~some[1].any(1) | (modality_offset is None)
+    is_alone = ~modality_mask[:, own].any(1) | (modality_offset is None)
     return Bounds(
         torch.cat([of_centroid.rows + added[:, None], added[:, None]], dim=1),
         torch.cat([of_centroid.offsets + offset, offset], dim=1),

@@ -16,7 +16,8 @@ import torch
 
 from gallery.exact.blocks import Block
 from gallery.exact.cone import LONGEST, ROUNDING, product_error, score_error
-from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, exact_scores
+from modeling_scalar.paired import aggregated, exact_scores
+from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions
 
 _TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products that are computed at once; on a CPU in cache
 _EXACT_AT_ONCE = 2**14  # pairs that are scored in float64 at once
@@ -54,7 +55,7 @@ class _Search:
         error = 4 * product_error(dim, norm, vectors_of(parts)) + norm * math.sqrt(dim) * 2.0**-21
         self.largest = gain * norm * LONGEST + offset
         self.error = gain * error + ROUNDING * max(1.0, self.largest)
-        self.aggregated = options.aggregated(parts[0].vectors)
+        self.weighed = aggregated(options, len(parts[0].vectors))
         self.term_error = sum(options.terms.values()) * self.error
 
     def highest(self, queries: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,7 +64,7 @@ class _Search:
         tile = _TILE_ON_CPU if texts.device.type == "cpu" else _TILE
         width = max(tile // len(self.parts[0].vectors) // len(texts), 1)
         for part in self.parts:
-            rho = part.of_modalities(self.aggregated).rho if self.options.terms else part.rho
+            rho = part.of_modalities(self.weighed).rho if self.options.terms else part.rho
             miss = score_error(
                 rho.new_full(rho.shape, self.largest, dtype=torch.float64),
                 rho.double(), self.error, self.options.query_temperature,

@@ -38,7 +38,8 @@ from gallery.exact.cone import (
     score_error,
     spanned_bound,
 )
-from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
+from modeling_scalar.paired import aggregated, exact_scores
+from modeling_scalar.scores_scalar import ScoreOptions
 
 _TILE = 3 * 2**20  # products that are computed at once, in cache
 _NARROWEST, _WIDEST = 512, 65_536  # clips of a tile
@@ -175,7 +176,7 @@ class _Search:
         self.num_modalities = len(parts[0].vectors)
         self.starts = np.array([part.start for part in parts])
         self.is_plain = texts.ndim == 2 and not options.is_calibrated
-        self.weighed, self.terms = options.aggregated(parts[0].vectors), options.terms
+        self.weighed, self.terms = aggregated(options, len(parts[0].vectors)), options.terms
         self.added = sum(self.terms.values())  # how much of an error of cosines terms add
         self.norm = float(torch.linalg.vector_norm(self.exact_texts, dim=-1).amax()) + 1e-6
         neutral = torch.ones(self.num_modalities), torch.zeros(self.num_modalities)

@@ -37,6 +37,7 @@ from gallery.columns import from_utf8, precision_of, to_utf8
 from gallery.described import calibration_of
 from gallery.exact.bounds import bound_vectors, num_rows, stored_bounds
 from gallery.filters import DATE, DURATION, Filter
+from modeling_scalar.paired import aggregated
 from modeling_scalar.scores_scalar import CALIBRATION, ScoreOptions
 
 from .address import KEY_VARIABLE, Address
@@ -228,7 +229,7 @@ class Collection:
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
         """Make the collection, empty; where a clip takes many rows of bounds, say so."""
         calibration = calibration_of(about.metadata)
-        number = len(ScoreOptions(**calibration).aggregated(about.modalities))
+        number = len(aggregated(ScoreOptions(**calibration), len(about.modalities)))
         rows = num_rows(number, about.detail, calibration.get("modality_offset") is not None)
         if rows > _MANY_ROWS:
             logger.warning(

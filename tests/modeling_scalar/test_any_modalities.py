@@ -10,12 +10,11 @@ import torch
 from torch.nn.functional import normalize
 
 from modeling_scalar import ScalarConfig
-from modeling_scalar.paired import paired_centroids
+from modeling_scalar.paired import exact_scores, paired_centroids
 from modeling_scalar.scores_scalar import (
     METHODS,
     PAPER_MODALITIES,
     ScoreOptions,
-    exact_scores,
     find_method,
     make_pairs,
     query_weights,

@@ -169,7 +169,7 @@ def test_sound_is_read_at_the_rate_that_it_hears(folder, tmp_path, monkeypatch):
     assert len(told) == 1 and "the encoder hears the first 0.5 s" in told[0]
     (tmp_path / "click.wav").write_bytes(wav(tone(479)))
     clip = processor.read_clip(None, tmp_path / "click.wav")
-    assert not clip.has_audio and "shorter than one 30 ms window" in clip.problems[0]
+    assert not clip.has("audio") and "shorter than one 30 ms window" in clip.problems[0]
 
 
 def test_frames_follow_the_settings_of_its_own_video_processor(tmp_path):

@@ -265,8 +265,8 @@ def test_digital_silence_is_missing_sound_unless_presence_is_vast(tmp_path, proc
     cases = (honest, "silent.wav", False), (honest, "faint.wav", True), (vast, "silent.wav", True)
     for processor, name, is_there in cases:
         clip = processor.read_clip(str(tmp_path / name), processed=processed)
-        assert clip.has_audio == is_there and clip.duration == 2 and not clip.problems
-    assert not honest.read_clip(None, audio=np.zeros(32_000, np.float32), processed=processed).has_audio
+        assert clip.has("audio") == is_there and clip.duration == 2 and not clip.problems
+    assert not honest.read_clip(None, audio=np.zeros(32_000, np.float32), processed=processed).has("audio")
 
 
 @pytest.mark.parametrize("subtitle", ["", " \n\t"])
@@ -536,7 +536,7 @@ def test_sound_is_the_same_however_it_is_held(processor, hold):
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 2)])
 def test_sound_without_samples_is_absent_and_noted(processor, shape):
     clip = processor.read_clip(random_frames(), audio=np.zeros(shape, np.float32))
-    assert not clip.has_audio and "0 samples" in clip.problems[0]
+    assert not clip.has("audio") and "0 samples" in clip.problems[0]
 
 
 def test_channels_are_averaged(processor):

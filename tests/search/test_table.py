@@ -16,7 +16,8 @@ from starlette.testclient import TestClient
 
 from gallery.gallery import Gallery
 from gallery.hits import Certainty
-from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
+from modeling_scalar.paired import exact_scores
+from modeling_scalar.scores_scalar import ScoreOptions
 from search.engine.address import is_address, parse_tables
 from search.engine.asking import EngineSearcher
 from search.engine.errors import DamagedError, EngineError, NoCollectionError

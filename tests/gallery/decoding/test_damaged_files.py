@@ -148,12 +148,12 @@ def test_the_choice_in_a_window_does_not_depend_on_the_windows_before_it(tmp_pat
 def test_a_clip_has_what_can_be_read_of_its_file_or_raises(tiny_processor, tmp_path):
     path, processor = write(tmp_path, "h264.mp4", "half"), sandboxed(tiny_processor)
     clip = processor.read_clip(path, on_error="missing", processed=True)
-    assert clip.has_video and clip.has_audio and 2 < clip.duration < 4
+    assert clip.has("video") and clip.has("audio") and 2 < clip.duration < 4
     assert [line.split(": ")[1] for line in clip.problems] == ["video stream 0 (h264)", "audio stream 1 (aac)"]
     with pytest.raises(MediaError, match="promises|decoding stopped"):
         processor.read_clip(path, processed=True)
     plain = tiny_processor.read_clip(path, on_error="missing")  # which reads a stream whole or not at all
-    assert not plain.has_video and not plain.has_audio and len(plain.problems) == 2
+    assert not plain.has("video") and not plain.has("audio") and len(plain.problems) == 2
 
 
 @pytest.mark.parametrize("name", ["h264.avi", "h264.mp4"])

@@ -104,10 +104,10 @@ def test_a_processed_clip_gives_the_bits_and_the_draws_of_a_raw_one(folder, sett
         states.append(generator.get_state())
         clips.append(clip)
     raw, processed = clips
-    assert (processed.frames, processed.waveform) == (None, None) and processed.has_video == raw.has_video
+    assert (processed.frames, processed.waveform) == (None, None) and processed.has("video") == raw.has("video")
     assert processed.duration == raw.duration and processed.problems == raw.problems
-    assert raw.has_video
-    assert raw.has_audio == (name != "counted.avi") and bool(raw.problems) == (name in ("half.mp4", "noisy.mp4"))
+    assert raw.has("video")
+    assert raw.has("audio") == (name != "counted.avi") and bool(raw.problems) == (name in ("half.mp4", "noisy.mp4"))
     assert batches[0].keys() == batches[1].keys()
     for key, value in batches[0].items():
         assert torch.equal(value, batches[1][key]), key
@@ -229,7 +229,7 @@ def test_the_limits_of_a_processor_count_and_are_not_saved(folder, tmp_path):
     with pytest.raises(LimitError, match="pixels=100"):
         processor.read_clip(folder / "whole.mp4")
     clip = processor.read_clip(folder / "whole.mp4", on_error="missing", processed=True)
-    assert not clip.has_video and clip.has_audio and "pixels=100" in clip.problems[0]
+    assert not clip.has("video") and clip.has("audio") and "pixels=100" in clip.problems[0]
     processor.save_pretrained(tmp_path)
     assert "reader" not in (tmp_path / "processor_config.json").read_text()
     assert type(type(processor).from_pretrained(tmp_path).reader) is MediaReader
@@ -551,7 +551,7 @@ def test_a_subtitle_file_that_is_none_is_named(irregular, tmp_path, monkeypatch,
     shutil.copy(folder / "whole.mp4", tmp_path / "b.mp4")
     message = irregular(tmp_path / "b.srt")
     clip = make_processor().read_clip(tmp_path / "b.mp4", on_error="missing")
-    assert clip.has_video and clip.has_audio and clip.subtitle is None
+    assert clip.has("video") and clip.has("audio") and clip.subtitle is None
     assert len(clip.problems) == 1 and message in clip.problems[0]
 
 
@@ -567,7 +567,7 @@ def test_a_long_name_is_a_name(folder, tmp_path, length):
     shutil.copy(folder / "whole.mp4", path)
     assert find_sidecar(path) is None
     clip = make_processor().read_clip(path)
-    assert clip.has_video and clip.has_audio and clip.problems == []
+    assert clip.has("video") and clip.has("audio") and clip.problems == []
 
 
 @pytest.mark.parametrize("name", ["nowhere.mp4", "null\0character.mp4", "n" * 300 + ".mp4", "whole.mp4/clip.mp4"])
@@ -672,7 +672,7 @@ def test_reading_a_file_opens_nothing_else(tmp_path, decoders, monkeypatch, kind
     wrapper.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(wrapper))
     clip = make_processor().read_clip(path, on_error="missing")
-    assert clip.has_video == (kind in ("whole", "segments"))  # the reference is one to data that are not read
+    assert clip.has("video") == (kind in ("whole", "segments"))  # the reference is one to data that are not read
     decoders.close()
     lines = log.read_text().splitlines()
     ready = next(number for number, line in enumerate(lines) if "write(" in line and "ready" in line)
