@@ -65,12 +65,12 @@ def measure(test: Embeddings, choice: Choice) -> dict[str, torch.Tensor]:
     return found
 
 
-def sweep(validation: Embeddings, test: Embeddings) -> list[dict[str, float]]:
-    """What other weights of the term would give on the test clips, all else fitted with that weight."""
+def sweep(test: Embeddings, fitted: dict[str, Any]) -> list[dict[str, float]]:
+    """What other weights of the term would give on the test clips, all else as it was fitted."""
     rows = []
     for weight in _WEIGHTS:
-        term = {"modality_term": [weight if name == FUSED else None for name in validation.modalities]}
-        ranks = measure(test, ("scalar", fit(validation, _USUAL | term, scale_offset=True)))
+        term = {"modality_term": [weight if name == FUSED else None for name in test.modalities]}
+        ranks = measure(test, ("scalar", fitted | term))
         means = {name: {m: percent(ranks[name], m).mean().item() for m in _SHOWN} for name in DIRECTIONS}
         rows.append({"weight": weight, **means})
     return rows
@@ -160,7 +160,7 @@ def main(
                 key = title.split(" (")[0]
                 titles[key] = key if titles.get(key, title) != title else title
                 ranks.setdefault(key, []).append(measure(splits["test"], choice))
-            swept.append(sweep(splits["validation"], splits["test"]))
+            swept.append(sweep(splits["test"], choices["SCALAR, fitted, fused as a term"][1]))
             say(f"{path}: measured")
         tables = table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)
         tables = *tables, sweep_table(swept)
