@@ -130,9 +130,9 @@ def test_what_a_benchmark_lacks_is_absent_and_told_once(place, caplog):
     assert len(told) == 1 and told[0].startswith("The model embeds screen, of which the benchmark has no column")
     caplog.clear()
     for _ in range(2):
-        say_unread([*rows.column_names, "sceen"], ["video", "audio", "subtitle", "title"])
+        say_unread([*rows.column_names, "placard"], ["video", "audio", "subtitle", "title"])
     assert [record.getMessage() for record in caplog.records] == [
-        "The model does not embed sceen: it embeds video, audio, subtitle, title."
+        "The model does not embed placard: it embeds video, audio, subtitle, title."
     ]
 
 

@@ -223,7 +223,7 @@ def test_a_push_that_fails_or_is_killed_leaves_what_was_there(tmp_path, database
 
     table.remove = killing
     gone = made_gallery(tmp_path / "gone", "random", 30, seed=5)
-    with pytest.raises(EngineError, match=f"{parse_tables(database + '/clips')[0].name}: .*terminat"):
+    with pytest.raises(EngineError, match=f"{parse_tables(database + '/clips')[0].name}: .*terminating"):
         push(gone, table)
     put, table.remove = table.put, remove
     table.put = lambda points: put(points) if len(points) == 20 else 1 / 0
