@@ -275,9 +275,7 @@ class _Search:
                 torch.maximum(upper, into, out=upper)
         if not is_positive:  # what is below 0 is divided by norms that are as large as they can be
             upper = torch.maximum(upper * inverse_rho, upper / LONGEST)
-        if (
-            self.terms
-        ):  # beside which no more is known of a centroid's score below 0 than that, and nothing else may be
+        if self.terms:  # a centroid's score below 0 is bounded by 0, and a clip may have nothing else than terms
             upper.clamp_(min=0)
         for index, weight in self.terms.items():
             times = weight * mask[:, index]
