@@ -22,9 +22,9 @@ import torch
 from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
-from eval.protocol.first_stage import RATES, evaluate_embeddings
+from eval.protocol.first_stage import RATES, evaluate_embeddings, measurable_methods
 from eval.protocol.shared_pairs import SharedPairs
-from modeling_scalar.scores_scalar import METHODS, query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 
 _PART = 250  # clips that the ways of public code are timed on
 
@@ -92,10 +92,11 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
         ours = retrieval_scores(texts[:50], complete, torch.ones(_PART, 3, dtype=torch.bool), name)
         torch.testing.assert_close(public(texts[:50], complete), ours, atol=1e-4, rtol=0)
 
+    methods = measurable_methods(embeddings)
     limit, alone, shared, per_pair = [], {}, {}, {}
     for _ in range(rounds + 1):
         limit.append(_cpu_time(three_products, texts, modalities))
-        for name in METHODS:
+        for name in methods:
             options = {"method": name, "concat_embeds": embeddings.concat_embeds}
             alone.setdefault(name, []).append(_cpu_time(retrieval_scores, texts, modalities, mask, **options))
             fresh = pairs.with_options()  # has the products, and nothing that another score left
@@ -108,7 +109,7 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
 
     print(f"\n{size:,} x {size:,}, three products: {1000 * statistics.median(limit[1:]):.0f} ms of CPU time")
     print(f"{'score':<14}{'alone':>8}{'shared':>8}{'public way':>12}{'slower by':>11}")
-    for name in METHODS:
+    for name in methods:
         row = f"{name:<14}{ratio(alone[name]):>8.2f}{ratio(shared[name]):>8.2f}"
         if name in per_pair:
             public = ratio(per_pair[name])

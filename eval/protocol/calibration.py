@@ -1,10 +1,11 @@
-"""How a query should weigh modalities: its temperature, and the scale and offset of each modality's cosines.
+"""How a score should weigh modalities: a query's temperature, and the scale and offset of each modality's cosines.
 
 They are fitted to queries of which it is known what they describe, by the likelihood of the described clip among all,
 and of a query that describes a clip among all queries: InfoNCE over scores in both directions, its contrastive
 temperature fitted too. Recall would be what counts, but is a staircase, and of a
 few hundred queries a search would pick the noise of single ranks. The likelihood sees every rank, and does not depend
-on the scores' own scale. What is gained is measured on clips that took no part in the fit.
+on the scores' own scale. What is gained is measured, in both directions, on clips that took no part in the fit. Every
+score that has such numbers is fitted in the same way, see [`~eval.protocol.weighted.FITTED`].
 """
 
 import math
@@ -22,7 +23,8 @@ from eval.metrics.retrieval.ranking import first_ranks
 from eval.protocol.first_stage import rank_pairs
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING
+from eval.protocol.weighted import DISCOUNTED, FITTED
+from modeling_scalar.scores_scalar import DIRECTIONS, METHODS, PAPER_MODALITIES
 
 if TYPE_CHECKING:
     from eval.protocol.least_score import LeastScore
@@ -37,7 +39,9 @@ _LOG_TEMPERATURE, _LOG_TERM, _LOG_SCALE, _OFFSET = 3.0, 3.0, 1.0, 0.5
 _STEPS, _FLAT = 60, 1e-5  # of the search: how many at most, and the slope at which it ends
 _DIGITS = 3  # significant ones that are kept of what is fitted
 
-MEASURES = {"recall_at_1": "R@1", "mean_reciprocal_rank": "MRR"}
+_WAYS = {"text_to_video_": "text to video", "video_to_text_": "video to text", "": "mean of both"}
+_KINDS = {"recall_at_1": "R@1", "mean_reciprocal_rank": "MRR"}
+MEASURES = {way + kind: f"{title}, {told}" for kind, title in _KINDS.items() for way, told in _WAYS.items()}
 """What is compared, and what tables call it, in percent."""
 
 
@@ -47,7 +51,8 @@ class Calibration:
     What was fitted, and what it gains on clips that took no part in the fit.
 
     Args:
-        before, after (`dict`): keyword arguments of `retrieval_scores`, as they were and fitted to all queries.
+        before, after (`dict`): keyword arguments of `retrieval_scores`, as they were and fitted to all queries; but for
+            `method`, whose they are.
         folds (`list[dict]`): fitted without the clips of one fold each.
         measures (`dict`): for each of [`MEASURES`] `before` and `after`, in percent and over held-out queries, and
             `difference`, `low`, `high` and `confidence` of [`~eval.protocol.statistics.paired_bootstrap`], which draws
@@ -55,6 +60,7 @@ class Calibration:
         num_queries, num_clips (`int`): how many there were.
         modalities (`tuple[str, ...]`): what scales and offsets are of, in their order.
         least_score ([`~eval.protocol.least_score.LeastScore`], *optional*): what the best hit of a query must score.
+        method (`str`): the score.
     """
 
     before: dict[str, Any]
@@ -65,10 +71,11 @@ class Calibration:
     num_clips: int
     modalities: tuple[str, ...] = PAPER_MODALITIES
     least_score: "LeastScore | None" = None
+    method: str = "scalar"
 
     @property
     def is_better(self) -> bool:
-        """Whether the interval of the gain in mean reciprocal rank lies above zero."""
+        """Whether the interval of the gain in mean reciprocal rank, the mean of both directions, lies above zero."""
         return self.measures["mean_reciprocal_rank"]["low"] > 0
 
     @property
@@ -86,13 +93,19 @@ class _Likelihood:
     of the parameters.
 
     Parameters are the logarithms of the query's and of the contrastive temperature and, if they are fitted, of the
-    weights of terms and of the scales of the modalities, then their offsets.
+    weights of terms and of the scales of the modalities, then their offsets. Those that a score does not read stay.
     """
 
     def __init__(
-        self, embeddings: Embeddings, before: Mapping[str, Any], fixed: Sequence[str], terms: Sequence[str] = ()
+        self,
+        embeddings: Embeddings,
+        before: Mapping[str, Any],
+        fixed: Sequence[str],
+        terms: Sequence[str] = (),
+        method: str = "scalar",
     ):
         names = embeddings.modalities
+        self.method, self.is_directed = method, METHODS[method].directed
         self.terms = list(before.get("modality_term") or [None] * len(names))
         self.fitted_terms = [names.index(name) for name in terms]
         known = [index for index, weight in enumerate(self.terms) if weight is not None]
@@ -107,6 +120,8 @@ class _Likelihood:
                 modalities=embeddings.modalities,
                 **before,
             )
+        # Temperatures are of scores up to about 1; a sum of reciprocal ranks is smaller.
+        self.unit = 1 + self.pairs.options.rank_constant if self.is_directed else 1.0
         self.is_match = torch.zeros(len(embeddings.query_ids), len(embeddings.clip_ids), dtype=torch.bool)
         self.is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True
 
@@ -118,19 +133,30 @@ class _Likelihood:
         """What of [`ScoreOptions`] the parameters stand for."""
         found = {"query_temperature": parameters[0].clamp(math.log(_LEAST), math.log(_MOST)).exp()}
         terms, rest = self.parts(parameters)
+        if len(rest):
+            log_scale, offset = (self.free * part for part in rest.chunk(2))
+            if self.method in DISCOUNTED:
+                log_scale = log_scale.clamp(max=0)
+            found |= {"modality_scale": log_scale.exp(), "modality_offset": offset}
+        found = {name: value for name, value in found.items() if name in FITTED[self.method]}
         if self.fitted_terms:
             weights = dict(zip(self.fitted_terms, terms.clamp(max=math.log(_HEAVIEST)).exp(), strict=True))
             found["modality_term"] = [weights.get(index, weight) for index, weight in enumerate(self.terms)]
-        if len(rest):
-            log_scale, offset = (self.free * part for part in rest.chunk(2))
-            found |= {"modality_scale": log_scale.exp(), "modality_offset": offset}
         return found
+
+    def scores(self, parameters: torch.Tensor) -> list[torch.Tensor]:
+        """The scores `(Q, V)` that clips, and that texts are ranked by."""
+        pairs = self.pairs.with_options(**self.options(parameters))
+        if not self.is_directed:
+            return [pairs.scores(self.method)] * len(DIRECTIONS)
+        return [self.unit * pairs.with_options(direction=name).scores(self.method) for name in DIRECTIONS]
 
     def __call__(self, parameters: torch.Tensor) -> torch.Tensor:
         contrastive = parameters[1].clamp(math.log(_LEAST), math.log(_MOST)).exp()
-        logits = self.pairs.with_options(**self.options(parameters)).scores("scalar") / contrastive
-        described = logits.masked_fill(~self.is_match, -math.inf)
-        losses = [logits.logsumexp(dim) - described.logsumexp(dim) for dim in (1, 0)]
+        losses = []
+        for dim, scores in zip((1, 0), self.scores(parameters), strict=True):
+            logits = scores / contrastive
+            losses.append(logits.logsumexp(dim) - logits.masked_fill(~self.is_match, -math.inf).logsumexp(dim))
         to_clips, to_texts = losses[0].mean(), losses[1][self.is_match.any(0)].mean()
         usual = parameters.new_tensor([_USUAL, _CONTRASTIVE]).log()
         prior = (parameters[:2] - usual).square().sum() / _LOG_TEMPERATURE**2
@@ -139,7 +165,7 @@ class _Likelihood:
         if len(rest):
             log_scale, offset = rest.chunk(2)
             prior = prior + log_scale.square().sum() / _LOG_SCALE**2 + offset.square().sum() / _OFFSET**2
-        return (to_clips + to_texts + prior / len(logits)) / 2
+        return (to_clips + to_texts + prior / len(self.is_match)) / 2
 
     def minimum(self, start: torch.Tensor) -> tuple[float, torch.Tensor]:
         """The lowest value that is found from a start, and where."""
@@ -204,34 +230,59 @@ def _rounded(value: torch.Tensor | float | list | None) -> Any:
     return value if value is None else float(f"{value:.{_DIGITS}g}")
 
 
+def check_fitted(method: str, terms: Sequence[str] = ()) -> None:
+    """Raise a ValueError unless a score has numbers to fit, and terms if there are to be some."""
+    if method not in FITTED:
+        raise ValueError(f"The score {method!r} has no numbers to fit; those that have are {', '.join(FITTED)}.")
+    if terms and METHODS[method].weights is None:
+        raise ValueError(f"The score {method!r} leaves out terms: only 'scalar' and 'uniform' add them.")
+
+
+def _read_by(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the options a score reads, and which modalities are terms."""
+    return {name: options[name] for name in (*FITTED[method], "modality_term") if name in options}
+
+
 def fit(
     embeddings: Embeddings,
     before: Mapping[str, Any],
     scale_offset: bool = False,
     fixed: Sequence[str] = (),
     terms: Sequence[str] = (),
+    method: str = "scalar",
 ) -> dict[str, Any]:
     """
-    Fit the temperature of the query's weights, and by choice the weights of terms, and scale and offset of each
-    modality, to all queries.
+    Fit the numbers of a score to all queries: the temperature of the query's weights, and by choice the weights of
+    terms, and scale and offset of each modality.
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and pairs. All of them are scored at once.
         before (`dict`): how they are scored now: `query_temperature`, and `modality_scale`, `modality_offset` and
             `modality_term` if there are any.
-        scale_offset (`bool`): fit scales and offsets too, in place of those in `before`.
+        scale_offset (`bool`): fit scales and offsets too, in place of those in `before`. Of scores other than
+            `"scalar"`, which have nothing else, they are always fitted.
         fixed (`Sequence[str]`): modalities of which scale and offset stay 1 and 0, as those of terms do.
         terms (`Sequence[str]`): modalities that become terms, or are some, and whose weight is fitted.
+        method (`str`): a key of [`~eval.protocol.weighted.FITTED`], which says what is fitted.
 
     Returns:
-        `dict`: `before` with what was fitted. Scales and offsets of modalities that no clip has stay 1 and 0.
+        `dict`: what of `before` the score reads, with what was fitted. Scales and offsets of modalities that no clip
+        has stay 1 and 0.
+
+    Raises:
+        ValueError: the score has no numbers to fit, or no terms.
     """
-    options = {name: before[name] for name in WEIGHING if name in before}
-    likelihood = _Likelihood(embeddings, options, fixed, terms)
+    check_fitted(method, terms)
+    options = _read_by(method, before)
+    likelihood = _Likelihood(embeddings, options, fixed, terms, method)
+    has_temperature = "query_temperature" in FITTED[method]
     usual = [_CONTRASTIVE, *[_TERM] * len(terms)]
-    starts = (torch.tensor([tau, *usual], dtype=torch.float64).log() for tau in _STARTS)
-    _, found = min(map(likelihood.minimum, starts), key=lambda minimum: minimum[0])
-    if scale_offset:
+    starts = [torch.tensor([tau, *usual], dtype=torch.float64).log() for tau in _STARTS]
+    if has_temperature:
+        _, found = min(map(likelihood.minimum, starts), key=lambda minimum: minimum[0])
+    else:
+        found = torch.tensor([_USUAL, *usual], dtype=torch.float64).log()
+    if scale_offset or not has_temperature:
         _, found = likelihood.minimum(torch.cat([found, found.new_zeros(2 * len(likelihood.free))]))
     with torch.no_grad():
         return options | {name: _rounded(value) for name, value in likelihood.options(found).items()}
@@ -274,21 +325,23 @@ def deal(
     return of_queries, *folds
 
 
-def _values(embeddings: Embeddings, queries: np.ndarray, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The measures of some queries among all clips, in percent."""
-    chosen = torch.isin(embeddings.pairs[:, 0], torch.from_numpy(queries))
-    pairs = embeddings.pairs[chosen]
-    pairs = torch.stack([torch.searchsorted(torch.from_numpy(queries), pairs[:, 0].contiguous()), pairs[:, 1]], dim=1)
-    asked = _select(embeddings, queries, pairs)
-    (ranks,) = rank_pairs(asked, [embeddings.modality_mask], ["scalar"], ["text_to_video"], **options)
-    first = first_ranks(ranks["scalar"]["text_to_video"], pairs[:, 0]).double().numpy()
-    return {"recall_at_1": 100.0 * (first == 1), "mean_reciprocal_rank": 100.0 / first}
-
-
 def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """The mean of each group: captions of one clip are no independent queries."""
     _, places, counts = np.unique(groups, return_inverse=True, return_counts=True)
     return np.bincount(places, values) / counts
+
+
+def _by_group(
+    embeddings: Embeddings, groups: Sequence[np.ndarray], method: str, options: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """The measures of each group, in percent: of its queries among all clips, and of its clips among all queries."""
+    (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], [method], **options)
+    found = {}
+    for column, (direction, own) in enumerate(zip(DIRECTIONS, groups, strict=True)):
+        first = first_ranks(ranks[method][direction], embeddings.pairs[:, column]).double().numpy()
+        found[f"{direction}_recall_at_1"] = by_group(100.0 * (first == 1), own)
+        found[f"{direction}_mean_reciprocal_rank"] = by_group(100.0 / first, own)
+    return found | {kind: sum(found[f"{way}_{kind}"] for way in DIRECTIONS) / 2 for kind in _KINDS}
 
 
 def calibrate_embeddings(
@@ -299,17 +352,18 @@ def calibrate_embeddings(
     seed: int = 0,
     fixed: Sequence[str] = (),
     terms: Sequence[str] = (),
+    method: str = "scalar",
 ) -> Calibration:
     """
-    Fit how queries weigh modalities, and measure the gain by cross-fitting.
+    Fit how a score weighs modalities, and measure the gain by cross-fitting.
 
     Clips are dealt into folds, together with all queries that describe them and whatever else these describe. Queries
-    of a fold are ranked among all clips by what was fitted to the queries and clips of the other folds; clips that
-    nothing describes are in every fit. What is fitted to all queries is the result.
+    of a fold rank all clips, and its clips all queries, by what was fitted to the queries and clips of the other folds;
+    clips that nothing describes are in every fit. What is fitted to all queries is the result.
 
     Args:
-        embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`), fixed, terms (`Sequence[str]`): as in
-            [`fit`]. Of more than 1,024 queries or clips each fit sees that many, drawn at random.
+        embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`), fixed, terms (`Sequence[str]`), method
+            (`str`): as in [`fit`]. Of more than 1,024 queries or clips each fit sees that many, drawn at random.
         num_folds (`int`): from 2.
         seed (`int`): of the folds, the draws and the interval.
 
@@ -317,32 +371,34 @@ def calibrate_embeddings(
         [`Calibration`].
 
     Raises:
-        ValueError: there are fewer than two groups of clips for a fold, or an embedding that counts is not finite.
+        ValueError: there are fewer than two groups of clips for a fold, an embedding that counts is not finite, or the
+            score has no numbers to fit.
     """
     if num_folds < 2:
         raise ValueError(f"`num_folds` must be at least 2, got {num_folds}.")
+    check_fitted(method, terms)
     embeddings.check_finite()
     generator = np.random.default_rng(seed)
     of_queries, query_folds, clip_folds = deal(embeddings, num_folds, generator)
-    before = {name: before[name] for name in WEIGHING if name in before}
+    _, of_clips = _groups(embeddings)
+    before = _read_by(method, before)
 
     def fitted(fold: int | None) -> dict[str, Any]:
         queries, clips = np.flatnonzero(query_folds != fold), np.flatnonzero(clip_folds != fold)
-        return fit(_sample(embeddings, queries, clips, generator), before, scale_offset, fixed, terms)
+        part = _sample(embeddings, queries, clips, generator)
+        return fit(part, before, scale_offset, fixed, terms, method)
 
     folds = [fitted(fold) for fold in range(num_folds)]
-    held_out = {name: np.empty(len(of_queries)) for name in MEASURES}
-    for fold, options in enumerate(folds):
-        queries = np.flatnonzero(query_folds == fold)
-        for name, values in _values(embeddings, queries, options).items():
-            held_out[name][queries] = values
+    groups = of_queries, of_clips[of_clips >= 0]
+    old, *parts = (_by_group(embeddings, groups, method, options) for options in (before, *folds))
+    fold_of = query_folds[np.unique(of_queries, return_index=True)[1]]
     measures = {}
-    for name, values in _values(embeddings, np.arange(len(of_queries)), before).items():
-        old, new = by_group(values, of_queries), by_group(held_out[name], of_queries)
-        means = {"before": float(old.mean()), "after": float(new.mean())}
-        measures[name] = means | paired_bootstrap(new, old, seed=seed)
+    for name in MEASURES:
+        new = np.choose(fold_of, [part[name] for part in parts])
+        means = {"before": float(old[name].mean()), "after": float(new.mean())}
+        measures[name] = means | paired_bootstrap(new, old[name], seed=seed)
     sizes = len(query_folds), len(clip_folds)
-    return Calibration(before, fitted(None), folds, measures, *sizes, embeddings.modalities)
+    return Calibration(before, fitted(None), folds, measures, *sizes, embeddings.modalities, method=method)
 
 
-__all__ = ["MEASURES", "Calibration", "by_group", "calibrate_embeddings", "deal", "fit"]
+__all__ = ["MEASURES", "Calibration", "by_group", "calibrate_embeddings", "check_fitted", "deal", "fit"]

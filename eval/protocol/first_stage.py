@@ -18,6 +18,7 @@ from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieva
 from eval.protocol.missing import ladder, ladder_masks, rate_masks
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
+from eval.protocol.weighted import WEIGHTED
 from eval.settings import RATES
 from modeling_scalar.paired import aggregated, paired_weights
 from modeling_scalar.scores_scalar import (
@@ -40,8 +41,9 @@ _CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 
 def _known(modalities: Sequence[str]) -> dict[str, Method]:
-    """The scores of clips that have these modalities, in the order of tables; single modalities stand together."""
-    first, *others = METHODS
+    """The scores of clips that have these modalities, in the order of tables, but for those with fixed weights; single
+    modalities stand together."""
+    first, *others = (name for name in METHODS if name not in WEIGHTED)
     parts = [name for name in modalities if name != FUSED]
     names = (part for name in others for part in (parts if name in PAPER_MODALITIES else (name,)))
     names = (first, *[FUSED] * (FUSED in modalities), *names)

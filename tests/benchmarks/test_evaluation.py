@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import benchmarks.evaluation as evaluation
-from modeling_scalar.scores_scalar import METHODS, retrieval_scores
+from modeling_scalar.scores_scalar import retrieval_scores
+from tests.scores import METHODS
 
 
 def complete(size):

@@ -34,9 +34,9 @@ from eval.run import RunConfig, run
 from gallery.described import score_options_of
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.scores_scalar import METHODS
 from tests.eval.reports.made_runs import make_run, save
 from tests.eval.test_calibrate import Scores
+from tests.scores import METHODS
 
 FIVE = ("video", "title", "audio", "speech", "screen")
 EIGHT = (*FIVE, "subtitle", "story", "place")

@@ -23,10 +23,11 @@ from eval.reports.report import format_table
 from eval.run import run
 from eval.settings import RATES, RunConfig
 from gallery.matching import POLICIES
-from modeling_scalar import ScalarModel, load_model
-from modeling_scalar.scores_scalar import METHODS, register_method
+from modeling_scalar import ScalarModel, load_model, scores_scalar
+from modeling_scalar.scores_scalar import register_method
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import evaluate_two_stage
+from tests.scores import METHODS
 
 
 def make_embeddings(**changes):
@@ -367,7 +368,7 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
     try:
         done = CliRunner().invoke(app, [*command, "--plugin", "my_scores"])
     finally:
-        METHODS.pop("my_product", None)
+        scores_scalar.METHODS.pop("my_product", None)
     assert done.exit_code == 0, done.output
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert all("my_product" in entry["methods"] for entry in results["retrieval"]["rates"])

@@ -10,8 +10,9 @@ from gallery.exact.blocks import in_one_block
 from gallery.exact.device_search import find_best_on_device
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import METHODS, retrieval_scores
+from modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
+from tests.scores import METHODS
 
 
 def brute_force(query, embeds, mask, tau):

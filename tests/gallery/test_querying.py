@@ -16,9 +16,10 @@ from gallery.querying import NothingToCompareError, QueryModel, query_like
 from modeling_scalar import load_model
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import METHODS, query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
 from tests.media_corpus import media
+from tests.scores import METHODS
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 from modeling_scalar import ScalarConfig
 from modeling_scalar.paired import exact_scores, paired_centroids
 from modeling_scalar.scores_scalar import (
-    METHODS,
     PAPER_MODALITIES,
     ScoreOptions,
     find_method,
@@ -20,6 +19,7 @@ from modeling_scalar.scores_scalar import (
     query_weights,
     retrieval_scores,
 )
+from tests.scores import METHODS
 
 NUMBERS = [1, 2, 4, 5, 8]
 NAMED = {"triangle", "concat_head", *PAPER_MODALITIES}  # read modalities by name

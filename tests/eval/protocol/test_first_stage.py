@@ -16,7 +16,8 @@ from eval.protocol.first_stage import (
     relevant_weights,
 )
 from eval.protocol.missing import mask_modalities
-from modeling_scalar.scores_scalar import DIRECTIONS, METHODS, find_method, query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import DIRECTIONS, find_method, query_weights, retrieval_scores
+from tests.scores import METHODS
 
 PATHWAYS = ("video", "audio", "subtitle")
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from eval.protocol.shared_pairs import SharedPairs
-from modeling_scalar.scores_scalar import METHODS, find_method, retrieval_scores
+from modeling_scalar.scores_scalar import find_method, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
+from tests.scores import METHODS
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,8 +7,8 @@ from eval.reports.report import format_table, write_report
 from eval.reports.result_files import load_results
 from eval.reports.result_schema import method_title
 from eval.reports.score_tables import second_stage_table, separation_table
-from modeling_scalar.scores_scalar import METHODS
 from tests.eval.reports.made_runs import cells, make_metrics, make_run, save
+from tests.scores import METHODS
 
 
 def test_every_joint_score_has_a_name_for_readers():

@@ -6,8 +6,9 @@ import torch
 from gallery.columns import clip_table, gram_of
 from gallery.exact.blocks import Block, blocks_of, in_one_block
 from gallery.storage import Part
-from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES, Pairs, ScoreOptions, retrieval_scores
+from modeling_scalar.scores_scalar import PAPER_MODALITIES, Pairs, ScoreOptions, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
+from tests.scores import METHODS
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,0 +1,118 @@
+"""The baselines with fixed weights of modalities: numbers to fit as SCALAR has them, and no query's own weights.
+
+The numbers are `modality_scale` a_m and `modality_offset` b_m of [`~modeling_scalar.scores_scalar.ScoreOptions`]; with
+a_m = 1 and b_m = 0 each score is the baseline itself. Importing this module registers the scores. Tables have those
+that are asked for by name.
+"""
+
+import torch
+
+from modeling_scalar.scores_scalar import METHODS, Clips, Pairs, exact, register_method, softmax_weights
+
+FITTED: dict[str, tuple[str, ...]] = {
+    "scalar": ("query_temperature", "modality_scale", "modality_offset"),
+    "weighted_rank_fusion": ("modality_offset",),
+    **dict.fromkeys(("weighted_gram", "weighted_span", "weighted_pmrl"), ("modality_scale",)),
+    **dict.fromkeys(
+        ("uniform", "max", "mean", "weighted_centroid", "weighted_mean"), ("modality_scale", "modality_offset")
+    ),
+}
+"""Which numbers a score reads, and calibration can fit, by its name."""
+
+WEIGHTED = tuple(name for name in FITTED if name.startswith("weighted_"))
+"""The scores of this module."""
+
+DISCOUNTED = ("weighted_gram", "weighted_span", "weighted_pmrl")
+"""Those whose scales are at most 1."""
+
+
+def _of_each(pairs: Pairs, name: str, neutral: float) -> torch.Tensor:
+    """A number of each modality, (M,)."""
+    given = getattr(pairs.options, name)
+    cosines = pairs.similarities
+    if given is None:
+        return cosines.new_full((len(cosines),), neutral)
+    return torch.as_tensor(given, dtype=cosines.dtype, device=cosines.device)
+
+
+def _weighted_cosines(pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights w_m proportional to exp(b_m) over what each clip has, (V, M), and sum_m w_m a_m <t, z_m>, (Q, V)."""
+    scale, offset = _of_each(pairs, "modality_scale", 1.0), _of_each(pairs, "modality_offset", 0.0)
+    mask = pairs.clips.modality_mask
+    weights = softmax_weights(offset.expand(mask.shape), mask, 1.0, dim=1)
+    return weights, ((scale * weights).T[:, None] * pairs.similarities).sum(0)
+
+
+@register_method("weighted_centroid", "weighted centroid", takes_text_per_modality=True)
+def _weighted_centroid(pairs: Pairs) -> torch.Tensor:
+    """sum_m w_m a_m <t, z_m> / sqrt(w'Gw) with the Gram matrix G: Eq. 3 and 4 with weights that no query changes."""
+    weights, total = _weighted_cosines(pairs)
+    wide = exact(weights)
+    squared_norm = torch.einsum("vm,vmn,vn->v", wide, pairs.clips.exact_gram, wide)
+    return total * squared_norm.clamp(min=pairs.clips.min_norm**2).rsqrt().to(total.dtype)
+
+
+@register_method("weighted_mean", "weighted mean cosine", takes_text_per_modality=True)
+def _weighted_mean(pairs: Pairs) -> torch.Tensor:
+    """sum_m w_m a_m <t, z_m>."""
+    return _weighted_cosines(pairs)[1]
+
+
+@register_method(
+    "weighted_rank_fusion", "weighted rank fusion", whole=True, directed=True, is_trainable=False,
+    takes_text_per_modality=True,
+)  # fmt: skip
+def _weighted_rank_fusion(pairs: Pairs) -> torch.Tensor:
+    """sum_m exp(b_m) / (constant + rank by m): rank fusion of each modality alone, weighted."""
+    total = 0
+    for index, weight in enumerate(_of_each(pairs, "modality_offset", 0.0).exp()):
+        one = slice(index, index + 1)
+        embeds, mask = pairs.clips.modality_embeds[:, one], pairs.clips.modality_mask[:, one]
+        clips = Clips(embeds, mask, min_norm=pairs.clips.min_norm)
+        alone = Pairs(pairs.text_embeds, clips, pairs.options, pairs.similarities[one])
+        total = total + weight * METHODS["rank_fusion"].score(alone)
+    return total
+
+
+def _discounted(pairs: Pairs) -> Pairs:
+    """
+    The same pairs when of each modality only the share a_m counts, 0 < a_m <= 1.
+
+    z_m is replaced by a_m z_m + sqrt(1 - a_m^2) e_m, where e_m is an axis that nothing else has: its cosine with the
+    text becomes a_m <t, z_m>, that of two modalities a_m a_n <z_m, z_n>. All cosines together are still a Gram matrix.
+    With the border alone scaled they are not: where modalities resemble each other the determinant turns negative, and
+    the clips that match best would tie, or rank last. A modality whose scale vanishes is as good as absent, an
+    orthonormal axis (Eq. S1).
+    """
+    scale = _of_each(pairs, "modality_scale", 1.0)
+    if (scale > 1).any():
+        raise ValueError(f"`modality_scale` must be at most 1 for {DISCOUNTED}, got {scale.tolist()}.")
+    share = exact(scale)
+    own = torch.eye(len(share), dtype=torch.bool, device=share.device)
+    gram = pairs.clips.exact_gram * torch.where(own, 1.0, share[:, None] * share)
+    clips = Clips(
+        pairs.clips.modality_embeds,
+        pairs.clips.modality_mask,
+        min_norm=pairs.clips.min_norm,
+        gram=gram.to(scale.dtype),
+        exact_gram=gram,
+    )
+    return Pairs(pairs.text_embeds, clips, pairs.options, pairs.similarities * scale[:, None, None])
+
+
+@register_method("weighted_gram", "weighted GRAM volume", whole=True)
+def _weighted_gram(pairs: Pairs) -> torch.Tensor:
+    return _discounted(pairs).in_tiles(METHODS["gram"].score)
+
+
+@register_method("weighted_span", "weighted span distance", whole=True)
+def _weighted_span(pairs: Pairs) -> torch.Tensor:
+    return _discounted(pairs).in_tiles(METHODS["gram_span"].score)
+
+
+@register_method("weighted_pmrl", "weighted PMRL", whole=True)
+def _weighted_pmrl(pairs: Pairs) -> torch.Tensor:
+    return _discounted(pairs).in_tiles(METHODS["pmrl"].score)
+
+
+__all__ = ["DISCOUNTED", "FITTED", "WEIGHTED"]

@@ -1,0 +1,160 @@
+"""Baselines with fixed weights: each formula against a loop over single pairs, and what their numbers mean."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from eval.protocol.first_stage import measurable_methods, rank_pairs
+from eval.protocol.weighted import DISCOUNTED, FITTED, WEIGHTED
+from modeling_scalar.scores_scalar import METHODS, retrieval_scores
+from tests.eval.protocol.test_calibration import made
+
+PLAIN = dict(zip(WEIGHTED, ("rank_fusion", "gram", "gram_span", "pmrl", "uniform", "mean"), strict=True))
+
+
+def clips_of(number, dtype=torch.float64, num_queries=5):
+    """Texts, modalities that resemble each other, and every mask of so many modalities."""
+    generator = torch.Generator().manual_seed(number)
+    mask = torch.tensor(list(itertools.product((False, True), repeat=number))[1:])
+    draws = torch.randn(len(mask) + num_queries, number, 6, generator=generator, dtype=torch.float64)
+    shared = torch.randn(len(mask), 1, 6, generator=generator, dtype=torch.float64)
+    clips = normalize(draws[: len(mask)] + shared, dim=-1)
+    return normalize(draws[len(mask) :, 0], dim=-1).to(dtype), clips.to(dtype), mask
+
+
+def numbers_of(method, number):
+    scale = [1.0, 0.7, 0.4, 0.9][:number] if method in DISCOUNTED else [1.3, 0.7, 0.4, 2.0][:number]
+    return {"modality_scale": scale, "modality_offset": [0.4, -1.0, 0.0, 0.9][:number]}
+
+
+def rank(values, own):
+    """From one, the worst of ties."""
+    return sum(value >= own for value in values)
+
+
+def loop(method, texts, clips, mask, scale, offset, direction):
+    """The formula of one pair after the other."""
+    texts, clips, mask = texts.numpy(), clips.numpy(), mask.numpy()
+    scores = np.zeros((len(texts), len(clips)))
+    for q, v in itertools.product(range(len(texts)), range(len(clips))):
+        here = [m for m in range(len(scale)) if mask[v, m]]
+        weights = {m: math.exp(offset[m]) / sum(math.exp(offset[n]) for n in here) for m in here}
+        mean = sum(weights[m] * scale[m] * float(texts[q] @ clips[v, m]) for m in here)
+        if method == "weighted_mean":
+            scores[q, v] = mean
+        elif method == "weighted_centroid":
+            scores[q, v] = mean / np.linalg.norm(sum(weights[m] * clips[v, m] for m in here))
+        elif method == "weighted_rank_fusion":
+            for m in here:
+                own = texts[q] @ clips[v, m]
+                if direction == "text_to_video":
+                    place = rank([texts[q] @ clips[c, m] for c in range(len(clips)) if mask[c, m]], own)
+                else:
+                    place = rank([text @ clips[v, m] for text in texts], own)
+                scores[q, v] += math.exp(offset[m]) / (60 + place)
+        else:  # by the vectors themselves, each with an axis of its own
+            axes = np.eye(len(scale))
+            vectors = [np.concatenate([scale[m] * clips[v, m], math.sqrt(1 - scale[m] ** 2) * axes[m]]) for m in here]
+            text = np.concatenate([texts[q], 0 * axes[0]])
+            gram = np.array([[x @ y for y in (text, *vectors)] for x in (text, *vectors)])
+            if method == "weighted_pmrl":
+                scores[q, v] = np.linalg.eigvalsh(gram)[-1] / len(gram)
+            else:
+                squared = np.linalg.det(gram)
+                if method == "weighted_span":
+                    squared /= np.linalg.det(gram[1:, 1:])
+                scores[q, v] = -math.sqrt(squared)
+    return scores
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+@pytest.mark.parametrize("method", WEIGHTED)
+def test_scores_equal_the_float64_loop_under_every_mask(method, number):
+    clips, numbers = clips_of(number), numbers_of(method, number)
+    for direction in ("text_to_video", "video_to_text")[: 1 + METHODS[method].directed]:
+        expected = loop(method, *clips, *numbers.values(), direction)
+        scores = retrieval_scores(*clips, method=method, direction=direction, **numbers)
+        assert np.allclose(scores.numpy(), expected, atol=1e-9, rtol=0)
+    # the tiles, and the form with a gradient, in which numbers are learned
+    single = [part.float() if part.is_floating_point() else part for part in clips]
+    learned = {name: torch.tensor(values, requires_grad=True) for name, values in numbers.items()}
+    scores = retrieval_scores(*single, method=method, direction=direction, **learned)
+    assert np.allclose(scores.detach().numpy(), expected, atol=1e-5, rtol=0)
+    scores.square().sum().backward()
+    for name, values in learned.items():
+        moved = values.grad is not None and (values.grad.isfinite() & (values.grad != 0)).all()
+        assert moved == (name in FITTED[method])
+
+
+@pytest.mark.parametrize("method", WEIGHTED)
+def test_without_numbers_each_is_the_baseline(method):
+    for number in (2, 3, 4):
+        clips = clips_of(number, torch.float32)
+        expected = retrieval_scores(*clips, method=PLAIN[method])
+        torch.testing.assert_close(retrieval_scores(*clips, method=method), expected, atol=2e-7, rtol=0)
+        equal = {"modality_scale": [1.0] * number, "modality_offset": [0.0] * number}
+        scores = retrieval_scores(*clips, method=method, **equal)
+        torch.testing.assert_close(scores, expected, atol=2e-7, rtol=0)
+    embeddings = made(num_clips=40)
+    (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], [method, PLAIN[method]])
+    for of_pairs in zip(ranks[method].values(), ranks[PLAIN[method]].values(), strict=True):
+        assert torch.equal(*of_pairs)
+
+
+def test_every_number_that_a_score_reads_is_there_to_fit():
+    """Of scores that are no single modality's, and of every one that tables have."""
+    clips = clips_of(3)
+    assert set(FITTED) <= set(METHODS)
+    for method, facts in METHODS.items():
+        if facts.is_pathway or facts.uses_concat_heads:
+            continue
+        plain = retrieval_scores(*clips, method=method)
+        changes = {"query_temperature": 0.3, "modality_scale": [1.0, 0.5, 0.7], "modality_offset": [0.1, -0.2, 0.4]}
+        read = {
+            name
+            for name, value in changes.items()
+            if not torch.allclose(retrieval_scores(*clips, **{"method": method, name: value}), plain, atol=1e-9)
+        }
+        assert read == set(FITTED.get(method, ()))
+
+
+@pytest.mark.parametrize("method", DISCOUNTED)
+def test_a_scale_that_vanishes_leaves_the_score_without_the_modality(method):
+    texts, clips, mask = clips_of(3)
+    mask = mask[mask[:, :2].any(1)]
+    clips = clips[-len(mask) :]
+    without = mask & torch.tensor([True, True, False])
+    scores = retrieval_scores(texts, clips, mask, method=method, modality_scale=[1.0, 1.0, 1e-9])
+    expected = retrieval_scores(texts, clips, without, method=PLAIN[method])
+    if method == "weighted_pmrl":  # a share of all vectors, counted as they are
+        expected = expected * (1 + without.sum(1)) / (1 + mask.sum(1))
+    torch.testing.assert_close(scores, expected, atol=1e-8, rtol=0)
+    with pytest.raises(ValueError, match="`modality_scale` must be at most 1"):
+        retrieval_scores(texts, clips, mask, method=method, modality_scale=[1.0, 1.0, 1.01])
+
+
+@pytest.mark.parametrize("method", DISCOUNTED)
+def test_clips_that_match_ever_better_never_tie(method):
+    """Also where modalities nearly repeat each other, and a scaled border alone has no Gram matrix: its determinant
+    turns negative, and what is clamped at zero ties."""
+    axes = torch.eye(4, dtype=torch.float64)
+    angle = torch.linspace(0, 0.5, 20, dtype=torch.float64)[:, None]
+    first = angle.cos() * axes[0] + angle.sin() * axes[1]
+    clips = torch.stack([first, normalize(first + 0.1 * axes[2], dim=-1)], dim=1)
+    mask, scale = torch.ones(20, 2, dtype=torch.bool), [0.9, 0.2]
+    scores = retrieval_scores(axes[:1], clips, mask, method=method, modality_scale=scale)[0]
+    assert (scores[:-1] - scores[1:] > 1e-5).all()
+    border = torch.tensor(scale, dtype=torch.float64) * clips[0, :, 0]
+    matrix = torch.cat(
+        [torch.cat([border.new_ones(1), border])[None], torch.cat([border[:, None], clips[0] @ clips[0].T], 1)]
+    )
+    assert torch.linalg.det(matrix) < -1e-3
+
+
+def test_tables_have_them_where_they_are_asked_for():
+    embeddings = made(num_clips=10)
+    assert not set(WEIGHTED) & set(measurable_methods(embeddings))
