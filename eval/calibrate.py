@@ -1,4 +1,4 @@
-"""`scalar eval calibrate`: how a model's queries should weigh modalities, fitted to clips that it is used on.
+"""`scalar eval calibrate`: how a score should weigh modalities, the model's own or another, fitted to clips of yours.
 
 Where the queries come from: the captions of a benchmark, of one's own table or of embeddings; or, where nothing is
 labelled, the clips' own subtitles, which are then hidden from what is searched.
@@ -16,8 +16,9 @@ import torch
 
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import FUSED, Embeddings
-from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
+from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings, check_fitted
 from eval.protocol.least_score import LeastScore, fit_least_score, format_least_score
+from eval.protocol.weighted import FITTED
 from eval.run import embeddings_of
 from eval.settings import CalibrateConfig
 from eval.source import check_made_by, open_model, prepare
@@ -245,15 +246,15 @@ def _write(
 
 def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     """
-    Fit how a model's queries weigh modalities, and write `calibration.json`, and the result where that is asked for.
+    Fit how a score weighs modalities, and write `calibration.json`, and the result where that is asked for.
 
     Returns:
         [`~eval.protocol.calibration.Calibration`], and the files and folders that the result was written to: none
         unless `config.write`, and the gain is certain, or what the least score tells.
 
     Raises:
-        ValueError: the model's score has no weights of queries, the gallery is of another model, or a step cannot be
-            done.
+        ValueError: the score has no numbers to fit, or none that can be written, the gallery is of another model, or a
+            step cannot be done.
         FileNotFoundError: a file is not there.
     """
     if config.model_path is not None and config.embeddings_path is not None:
@@ -261,10 +262,16 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     Path(config.output).mkdir(parents=True, exist_ok=True)
     embeddings = _with_subtitles(config) if config.subtitles else embeddings_of(config.run_config())
     before = score_options_of(embeddings.metadata)
-    if before["method"] != "scalar":
+    own = before.pop("method")
+    method = config.method or own
+    check_fitted(method, config.terms)
+    if config.write and own != "scalar":
         raise ValueError(
-            f"Only the score 'scalar' weighs modalities by the query; this model's is {before['method']!r}."
+            f"Only what is fitted of SCALAR's score is kept, and this model's is {own!r}: leave out --write."
         )
+    if method != own:
+        terms = {name: value for name, value in before.items() if name == "modality_term"}
+        before = {"query_temperature": 0.1} | terms  # whatever else is known is the other score's
     _check_same(config, before, embeddings.modalities)
     found = calibrate_embeddings(
         embeddings,
@@ -274,18 +281,21 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
         config.seed,
         fixed=(SUBTITLE,) if config.subtitles else (),
         terms=config.terms,
+        method=method,
     )
-    kept = found.is_better  # by --write: the score is of the options that the gallery has then
-    options = found.after if kept else found.before
-    of_folds = found.folds if kept else [found.before] * len(found.folds)
-    looked_at = [name for name in embeddings.modalities if not (config.subtitles and name in (SUBTITLE, FUSED))]
-    least = fit_least_score(embeddings, options, of_folds, looked_at, config.seed)
-    found, written = replace(found, least_score=least), []
+    kept, least, written = found.is_better, None, []
+    if method == own:
+        options = found.after if kept else found.before  # by --write: those that the gallery has then
+        of_folds = [{"method": own} | part for part in (found.folds if kept else [found.before] * len(found.folds))]
+        looked_at = [name for name in embeddings.modalities if not (config.subtitles and name in (SUBTITLE, FUSED))]
+        least = fit_least_score(embeddings, {"method": own} | options, of_folds, looked_at, config.seed)
+        found = replace(found, least_score=least)
     if config.write:
-        written = _write(config, options if kept else None, found.modalities, least if least.is_certain else None)
+        certain = least if least is not None and least.is_certain else None
+        written = _write(config, found.after if kept else None, found.modalities, certain)
     report = asdict(found) | {
         "is_better": found.is_better,
-        "least_score_is_certain": least.is_certain,
+        "least_score_is_certain": least is not None and least.is_certain,
         "queries": "subtitles" if config.subtitles else "captions",
         "clips_without_subtitle": embeddings.metadata.get("clips_without_subtitle"),
         "model": embeddings.metadata.get("model"),
@@ -298,19 +308,23 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
 def format_calibration(found: Calibration, config: CalibrateConfig, written: Sequence[str]) -> list[str]:
     """Lay out what was found, and what follows from it, in lines."""
     queries = "subtitles" if config.subtitles else "queries"
-    lines = [f"{found.num_queries} {queries}, {found.num_clips} clips, {len(found.folds)} folds", ""]
-    lines.append(f"{'held out, percent':18} {'before':>8} {'after':>8} {'gain':>8}  95 % interval")
+    of_score = "" if found.method == "scalar" else f", the score {found.method}"
+    lines = [f"{found.num_queries} {queries}, {found.num_clips} clips, {len(found.folds)} folds{of_score}", ""]
+    lines.append(f"{'held out, percent':20} {'before':>8} {'after':>8} {'gain':>8}  95 % interval")
     for name, title in MEASURES.items():
         m = found.measures[name]
         gain = f"{m['difference']:+8.2f}  {m['low']:+.2f} to {m['high']:+.2f}"
-        lines.append(f"{title:18} {m['before']:8.2f} {m['after']:8.2f} {gain}")
-    temperatures = [fold["query_temperature"] for fold in found.folds]
-    spread = f"{min(temperatures):.3g} to {max(temperatures):.3g} in the folds"
-    before, after = (options["query_temperature"] for options in (found.before, found.after))
-    lines += ["", f"query temperature: {before:.4g} before, {after:.4g} fitted ({spread})"]
-    for name, neutral in (("modality_scale", 1.0), ("modality_offset", 0.0)):
-        if config.scale_offset:
-            numbers = zip(found.modalities, found.after.get(name, [neutral] * len(found.modalities)), strict=True)
+        lines.append(f"{title:20} {m['before']:8.2f} {m['after']:8.2f} {gain}")
+    lines.append("")
+    if "query_temperature" in found.after:
+        temperatures = [fold["query_temperature"] for fold in found.folds]
+        spread = f"{min(temperatures):.3g} to {max(temperatures):.3g} in the folds"
+        before, after = (options["query_temperature"] for options in (found.before, found.after))
+        lines.append(f"query temperature: {before:.4g} before, {after:.4g} fitted ({spread})")
+    is_fitted = config.scale_offset or found.method != "scalar"
+    for name in FITTED[found.method]:
+        if name != "query_temperature" and is_fitted:
+            numbers = zip(found.modalities, found.after[name], strict=True)
             lines.append(f"{name.replace('_', ' ')}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers))
     for term in config.terms:
         weights = [options["modality_term"][found.modalities.index(term)] for options in (found.after, *found.folds)]
@@ -322,7 +336,8 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
         where = "lies below zero" if found.is_worse else "includes zero"
         kept = " Nothing was written." if config.write else ""
         kept = f" The least score alone was written to {', '.join(written)}." if written else kept
-        lines += ["", f"The interval of the gain in MRR {where}: keep what you have.{kept}"]
+        advice = ": keep what you have." if config.method is None else "."
+        lines += ["", f"The interval of the gain in MRR {where}{advice}{kept}"]
     elif config.subtitles and config.scale_offset:
         lines += ["", "Scales and offsets that are fitted to subtitles are not kept: the subtitle's own are unknown."]
     elif written:
@@ -334,7 +349,7 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
             more = " Galleries of this model that were not given belong to it as it was."
         lines += ["", f"Written to {', '.join(written)}{alone}.{more}"]
     else:
-        lines += ["", "The gain is above zero; --write keeps it."]
+        lines += ["", "The gain is above zero" + ("; --write keeps it." if config.method is None else ".")]
     return lines
 
 

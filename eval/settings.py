@@ -371,11 +371,23 @@ class CalibrateConfig(SourceConfig):
     """
 
     _: KW_ONLY
+    method: Annotated[
+        str | None,
+        Option(
+            help="Score whose numbers are fitted, weighted_gram say, to compare scores as they are at their best; by "
+            "default the model's own.",
+        ),
+    ] = None
     subtitles: Annotated[
         bool, Option("--subtitles", help="Without captions: subtitles are the queries, and are not searched.")
     ] = False
     scale_offset: Annotated[
-        bool, Option("--scale-offset", help="Also fit a scale and an offset of each modality's cosines.")
+        bool,
+        Option(
+            "--scale-offset",
+            help="Also fit a scale and an offset of each modality's cosines; other scores than SCALAR's have nothing "
+            "else, and need no such flag.",
+        ),
     ] = False
     terms: Annotated[
         Sequence[str],
@@ -401,9 +413,16 @@ class CalibrateConfig(SourceConfig):
 
     def __post_init__(self) -> None:
         from eval.calibrate import why_unwritable
+        from eval.protocol.calibration import check_fitted
         from gallery.gallery import check_format, is_gallery
 
         self.run_config()
+        if self.method is not None:
+            check_fitted(self.method, self.terms)
+            if self.write:
+                raise ValueError(
+                    "Only what is fitted of the model's own score is kept: leave out --method or --write."
+                )
         if self.subtitles and self.benchmark is None and not is_gallery(self.embeddings_path):
             raise ValueError(
                 "Subtitles as queries are those of a gallery's files, or of a benchmark: give the gallery with "

@@ -51,8 +51,8 @@ class Calibration:
     What was fitted, and what it gains on clips that took no part in the fit.
 
     Args:
-        before, after (`dict`): keyword arguments of `retrieval_scores`, as they were and fitted to all queries; but for
-            `method`, whose they are.
+        before, after (`dict`): keyword arguments of `retrieval_scores` beside `method`, as they were and fitted to all
+            queries.
         folds (`list[dict]`): fitted without the clips of one fold each.
         measures (`dict`): for each of [`MEASURES`] `before` and `after`, in percent and over held-out queries, and
             `difference`, `low`, `high` and `confidence` of [`~eval.protocol.statistics.paired_bootstrap`], which draws
@@ -358,7 +358,7 @@ def calibrate_embeddings(
     Fit how a score weighs modalities, and measure the gain by cross-fitting.
 
     Clips are dealt into folds, together with all queries that describe them and whatever else these describe. Queries
-    of a fold rank all clips, and its clips all queries, by what was fitted to the queries and clips of the other folds;
+    of a fold rank all clips, and its clips all queries, by what was fitted to queries and clips of the other folds;
     clips that nothing describes are in every fit. What is fitted to all queries is the result.
 
     Args:

@@ -9,13 +9,12 @@ import torch
 
 from modeling_scalar.scores_scalar import METHODS, Clips, Pairs, exact, register_method, softmax_weights
 
+_BOTH = ("modality_scale", "modality_offset")
 FITTED: dict[str, tuple[str, ...]] = {
-    "scalar": ("query_temperature", "modality_scale", "modality_offset"),
-    "weighted_rank_fusion": ("modality_offset",),
-    **dict.fromkeys(("weighted_gram", "weighted_span", "weighted_pmrl"), ("modality_scale",)),
-    **dict.fromkeys(
-        ("uniform", "max", "mean", "weighted_centroid", "weighted_mean"), ("modality_scale", "modality_offset")
-    ),
+    "scalar": ("query_temperature", *_BOTH),
+    **dict.fromkeys(("uniform", "max", "mean", "weighted_centroid", "weighted_mean"), _BOTH),
+    "weighted_rank_fusion": _BOTH[1:],
+    **dict.fromkeys(("weighted_gram", "weighted_span", "weighted_pmrl"), _BOTH[:1]),
 }
 """Which numbers a score reads, and calibration can fit, by its name."""
 

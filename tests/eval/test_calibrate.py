@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from eval.__main__ import app
 from eval.calibrate import CalibrateConfig, _subtitles_of_files, calibrate, format_calibration, subtitle_queries
 from eval.embedding.embeddings import Embeddings, load_embeddings
-from eval.protocol.calibration import Calibration
+from eval.protocol.calibration import MEASURES, Calibration
 from eval.run import RunConfig, embeddings_of
 from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, score_options_of
@@ -95,7 +95,7 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     assert right > sum(hit.clip_id == name for (hit,), name in zip(plain, embeddings.query_ids, strict=True)) + 5
     # once more: from there, there is nothing to gain
     told = run(*arguments, "--model", "model")
-    assert "includes zero: keep what you have. The least score alone was written to gallery." in told
+    assert "keep what you have. The least score alone was written to gallery." in told
     assert Gallery.open("gallery").metadata == gallery.metadata  # the same one
 
 
@@ -194,12 +194,41 @@ def test_what_cannot_be_written_to_is_told_before_anything_is_read(place):
     assert not (place / "out").exists()
 
 
-def test_a_score_without_weights_has_nothing_to_calibrate(place):
+def test_a_score_without_numbers_has_nothing_to_calibrate(place):
     with GalleryWriter("gallery") as writer:
         writer.metadata = writer.metadata | {"score_options": {"method": "gram"}}
         writer.commit()
-    told = run("--embeddings", "gallery", "--output", "out", code=1)
-    assert "Only the score 'scalar' weighs modalities by the query; this model's is 'gram'" in told
+    arguments = ["--embeddings", "gallery", "--output", "out", "--folds", 2]
+    told = run(*arguments, code=1)
+    assert "The score 'gram' has no numbers to fit; those that have are scalar, uniform, " in told
+    with GalleryWriter("gallery") as writer:
+        writer.metadata = writer.metadata | {"score_options": {"method": "max"}}
+        writer.commit()
+    assert "the score max" in run(*arguments)
+    assert "Only what is fitted of SCALAR's score is kept, and this model's is 'max'" in run(
+        *arguments, "--write", code=1
+    )
+
+
+@pytest.mark.parametrize("method", ["weighted_gram", "max"])
+def test_other_scores_are_fitted_to_compare_them_and_never_written(place, method):
+    metadata = Gallery.open("gallery").metadata
+    arguments = ["--embeddings", "gallery", "--output", "out", "--folds", 2, "--method", method]
+    told = run(*arguments)
+    assert f"60 queries, 60 clips, 2 folds, the score {method}" in told and "query temperature" not in told
+    for title in ("R@1, text to video", "R@1, video to text", "R@1, mean of both", "MRR, mean of both"):
+        assert f"\n{title:20} " in told
+    assert "modality scale: video " in told and ("modality offset: video " in told) == (method == "max")
+    report = json.loads((place / "out" / "calibration.json").read_text())
+    assert report["method"] == method and report["before"] == {} and report["least_score"] is None
+    assert "query_temperature" not in report["after"] and len(report["after"]["modality_scale"]) == 3
+    assert report["is_better"] == (report["measures"]["mean_reciprocal_rank"]["low"] > 0)
+    ending = "The gain is above zero." if report["is_better"] else "The interval of the gain in MRR includes zero."
+    assert told.splitlines()[-1] == ending
+    told = run(*arguments, "--write", code=1)
+    assert "Only what is fitted of the model's own score is kept: leave out --method or --write." in told
+    assert Gallery.open("gallery").metadata == metadata
+    assert "The score 'video' has no numbers to fit" in run(*arguments[:-1], "video", code=1)
 
 
 def test_subtitles_ask_for_picture_and_sound_of_their_clips():
@@ -240,7 +269,7 @@ def gains(low, high):
     """What a fit returns, with this interval."""
     measure = {"before": 50.0, "after": 60.0, "difference": (low + high) / 2, "low": low, "high": high}
     after = {"query_temperature": 0.04, "modality_offset": [0.0, 0.1, 0.2]}
-    measures = {"recall_at_1": measure, "mean_reciprocal_rank": measure}
+    measures = dict.fromkeys(MEASURES, measure)
     return Calibration({"query_temperature": 0.1}, after, [after, after], measures, 6, 6)
 
 

@@ -12,7 +12,8 @@ from eval.embedding.embeddings import Embeddings
 from eval.protocol import calibration
 from eval.protocol.calibration import Calibration, _groups, _Likelihood, calibrate_embeddings, fit
 from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.scores_scalar import retrieval_scores
+from eval.protocol.weighted import FITTED
+from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
 BEFORE = {"method": "scalar", "query_temperature": 0.1}
 
@@ -58,10 +59,60 @@ def test_with_a_modality_gap_the_calibrated_score_is_better():
 
 @pytest.mark.parametrize("scale_offset", [False, True])
 def test_without_a_gap_calibration_changes_nothing_beyond_noise(scale_offset):
-    found = calibrate_embeddings(made(num_clips=80), BEFORE, scale_offset, num_folds=2)
+    found = calibrate_embeddings(made(num_clips=80, seed=3), BEFORE, scale_offset, num_folds=2)
     assert not found.is_better
     for measure in found.measures.values():
         assert measure["low"] <= 0 <= measure["high"]
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Clips whose second modality tells nothing."""
+    embeddings = made(num_clips=120, dim=24)
+    noise = torch.randn(120, 24, generator=torch.Generator().manual_seed(5))
+    embeddings.modality_embeds[:, 1] = normalize(noise, dim=-1) * embeddings.modality_mask[:, 1:2]
+    return embeddings
+
+
+@pytest.mark.parametrize("method", sorted(set(FITTED) - {"scalar", "uniform", "mean", "weighted_pmrl"}))
+def test_a_modality_of_noise_counts_less_and_held_out_clips_are_found(noisy, method):
+    found = calibrate_embeddings(noisy, {}, num_folds=2, method=method)
+    assert found.is_better and found.method == method and found.before == {}
+    assert set(found.after) == set(FITTED[method])
+    scale, offset = (found.after.get(name) for name in ("modality_scale", "modality_offset"))
+    if scale is not None:
+        assert scale[1] < 0.5 * min(scale[0], scale[2])
+        assert max(scale) <= 1 or offset is not None
+    elif offset is not None:
+        assert offset[1] < min(offset[0], offset[2]) - 1
+    for name in ("text_to_video_recall_at_1", "video_to_text_recall_at_1"):
+        assert found.measures[name]["difference"] > 2
+
+
+def test_of_a_score_of_ranks_each_direction_has_its_own():
+    embeddings = made(num_clips=9)
+    likelihood = _Likelihood(embeddings, {}, (), method="weighted_rank_fusion")
+    offset, tau = [0.5, -0.2, 0.1], 0.3
+    options = {"method": "weighted_rank_fusion", "modality_offset": offset}
+    arguments = embeddings.text_embeds.double(), embeddings.modality_embeds.double(), embeddings.modality_mask
+    expected = sum(x * x for x in offset) / 0.25 + (math.log(tau / 0.05) / 3) ** 2
+    expected /= 9
+    for dim, direction in ((1, "text_to_video"), (0, "video_to_text")):
+        scores = 61 * retrieval_scores(*arguments, direction=direction, **options)
+        expected -= (scores / tau).log_softmax(dim).diagonal().mean().item()
+    numbers = torch.tensor([math.log(0.1), math.log(tau), 0, 0, 0, *offset], dtype=torch.float64)
+    assert likelihood(numbers).item() == pytest.approx(expected / 2, rel=1e-9)
+
+
+def test_only_what_a_score_reads_is_fitted_and_kept():
+    embeddings = made(num_clips=12)
+    known = BEFORE | {"modality_scale": [1.0, 2.0, 3.0], "modality_term": [None, None, 0.0]}
+    found = fit(embeddings, known, method="weighted_gram")
+    assert set(found) == {"modality_scale", "modality_term"} and found["modality_scale"][2] == 1
+    with pytest.raises(ValueError, match="The score 'gram' has no numbers to fit; those that have are scalar, "):
+        fit(embeddings, BEFORE, method="gram")
+    with pytest.raises(ValueError, match="'weighted_mean' leaves out terms: only 'scalar' and 'uniform' add them"):
+        calibrate_embeddings(embeddings, BEFORE, terms=["video"], method="weighted_mean")
 
 
 def test_what_is_minimised_is_the_likelihood_of_the_described_clip():
@@ -170,16 +221,24 @@ def test_the_gain_is_that_of_held_out_queries_drawn_by_clip():
     found = calibrate_embeddings(embeddings, BEFORE, num_folds=3)
     folds = np.random.default_rng(0).permutation(24)
     fold_of = {int(clip): place % 3 for place, clip in enumerate(folds)}  # a group here is a clip
-    values = {"before": np.zeros(24), "after": np.zeros(24)}
+    values = {name: {way: np.zeros(24) for way in DIRECTIONS} for name in ("before", "after")}
     for query, clip in embeddings.pairs.tolist():
         for name, options in (("before", found.before), ("after", found.folds[fold_of[clip]])):
-            arguments = embeddings.text_embeds[query : query + 1], embeddings.modality_embeds, embeddings.modality_mask
-            scores = retrieval_scores(*arguments, **options)[0]
-            values[name][clip] += 100 / (1 + (scores > scores[clip]).sum().item()) / 2
-    expected = paired_bootstrap(values["after"], values["before"])
-    told = found.measures["mean_reciprocal_rank"]
-    assert told["before"] == pytest.approx(values["before"].mean())
-    assert {name: told[name] for name in expected} == pytest.approx(expected)
+            arguments = embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask
+            scores = retrieval_scores(*arguments, **options)
+            rank = 1 + (scores[query] > scores[query, clip]).sum().item()
+            values[name]["text_to_video"][clip] += 100 / rank / 2
+            rank = 1 + (scores[:, clip] > scores[query, clip]).sum().item()
+            values[name]["video_to_text"][clip] = max(values[name]["video_to_text"][clip], 100 / rank)  # the best one
+    for of_name in values.values():
+        of_name[""] = (of_name["text_to_video"] + of_name["video_to_text"]) / 2
+    for way in (*DIRECTIONS, ""):
+        before, after = values["before"][way], values["after"][way]
+        told = found.measures[f"{way}_mean_reciprocal_rank".strip("_")]
+        assert told["before"] == pytest.approx(before.mean())
+        expected = paired_bootstrap(after, before)
+        assert {name: told[name] for name in expected} == pytest.approx(expected)
+    assert values["before"]["text_to_video"].mean() != pytest.approx(values["before"]["video_to_text"].mean())
 
 
 def test_queries_that_share_clips_stay_in_one_group():

@@ -13,7 +13,7 @@ from eval.protocol.weighted import DISCOUNTED, FITTED, WEIGHTED
 from modeling_scalar.scores_scalar import METHODS, retrieval_scores
 from tests.eval.protocol.test_calibration import made
 
-PLAIN = dict(zip(WEIGHTED, ("rank_fusion", "gram", "gram_span", "pmrl", "uniform", "mean"), strict=True))
+PLAIN = dict(zip(WEIGHTED, ("uniform", "mean", "rank_fusion", "gram", "gram_span", "pmrl"), strict=True))
 
 
 def clips_of(number, dtype=torch.float64, num_queries=5):

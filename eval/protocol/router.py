@@ -1,0 +1,51 @@
+"""The oracle router: the best that choosing one method for each kind of query can do, a ceiling and no method.
+
+It is told the kind of every query, as a benchmark knows it and no search does.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+
+
+def route(
+    ranks_on_validation: Mapping[str, Sequence[int]],
+    groups_of_validation: Sequence[Hashable],
+    groups_of_test: Sequence[Hashable],
+) -> tuple[dict[Hashable, str], list[str]]:
+    """
+    Choose for each group of queries the method with the best R@1 on validation; of equally good ones the earlier.
+
+    Args:
+        ranks_on_validation (`dict`): method to the rank of each query's first relevant candidate, from 1.
+        groups_of_validation, groups_of_test (`Sequence[Hashable]`): the group of each query, such as the kind of its
+            caption with the modalities that it is about. A group of the test that validation lacks gets the method
+            that is best on all of validation.
+
+    Returns:
+        `dict` from each group to its method, those of validation first; and for each query of the test the method
+        whose rank it gets.
+
+    Raises:
+        ValueError: there are no methods or no queries, or not one rank for each query.
+    """
+    numbers = {method: len(ranks) for method, ranks in ranks_on_validation.items()}
+    if set(numbers.values()) != {len(groups_of_validation)} or not len(groups_of_validation):
+        raise ValueError(
+            f"Expected ranks of at least one method, one for each of {len(groups_of_validation)} queries, got {numbers}."
+        )
+    hits = {method: np.asarray(ranks) == 1 for method, ranks in ranks_on_validation.items()}
+
+    def best(rows: Sequence[int]) -> str:
+        return max(hits, key=lambda method: int(hits[method][rows].sum()))
+
+    rows_of: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(groups_of_validation):
+        rows_of.setdefault(group, []).append(row)
+    chosen = {group: best(rows) for group, rows in rows_of.items()}
+    overall = best(range(len(groups_of_validation)))
+    of_test = [chosen.setdefault(group, overall) for group in groups_of_test]
+    return chosen, of_test
+
+
+__all__ = ["route"]
