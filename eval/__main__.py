@@ -102,7 +102,7 @@ def run(config: RunConfig) -> None:
 
 @command_of(app, CalibrateConfig)
 def calibrate(config: CalibrateConfig) -> None:
-    """Fit how queries weigh modalities to clips of yours, and say whether it helps on clips held out."""
+    """Fit how a score weighs modalities to clips of yours, and say whether it helps on clips held out."""
     from eval.calibrate import calibrate as calibrate_model
     from eval.calibrate import format_calibration
 

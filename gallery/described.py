@@ -1,6 +1,7 @@
 """What embedded clips say of themselves, wherever they lie: which model made them, and how they are scored."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,22 @@ def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     told = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
     options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in told.items() if v is not None}
     return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
+
+
+def calibration_hint(metadata: Mapping[str, Any], *source: str, columns: str | None = None) -> str | None:
+    """
+    Return a line that says how to calibrate the score of a model; `None` where that is done, or the score is another.
+
+    Args:
+        metadata (`dict`): `query_temperature` and `score_options`, see [`score_options_of`].
+        source (`str`): the arguments of `scalar eval calibrate` that name embeddings, model and captions.
+        columns (`str`, *optional*): what the table of captions, which is yet to be written, must have.
+    """
+    if score_options_of(metadata) != score_options_of({}):
+        return None
+    command = shlex.join(["scalar", "eval", "calibrate", *source, "--output", "results/calibration"])
+    table = "" if columns is None else f" with a table of captions (columns {columns}),"
+    return f"not calibrated yet:{table} `{command}` reports the gain on held-out clips before anything is written"
 
 
 def recalibrated(options: Mapping[str, Any], before: Sequence[str], after: Sequence[str]) -> dict[str, Any]:
@@ -165,6 +182,7 @@ __all__ = [
     "MODALITIES",
     "Described",
     "NoClipError",
+    "calibration_hint",
     "calibration_of",
     "check_metadata",
     "fitted_to",

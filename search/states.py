@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
 
+from gallery.described import calibration_hint
 from gallery.gallery import Gallery
 from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
@@ -109,6 +110,11 @@ class Report(dict[str, FileState]):
             first = gallery.modalities[lacking.index(max(lacking))]
             command = f"scalar info {quote(str(gallery.path))} --missing {first}"
             yield f"in the gallery, {', '.join(told)}; `{command}` names them"
+        if len(gallery) and gallery.metadata.get("is_encoder"):  # of a model of one's own, training has told
+            source = "--embeddings", str(gallery.path), "--model", str(gallery.model), "--benchmark", "own"
+            columns = "caption, path" if gallery.metadata.get(SEGMENT) is None else "caption, video_id"
+            if hint := calibration_hint(gallery.metadata, *source, "--root", "captions.csv", columns=columns):
+                yield hint
 
 
 def _told_of_unused(unused: Counter[str], languages: Sequence[str]) -> str:

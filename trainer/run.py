@@ -13,14 +13,16 @@ from pathlib import Path
 import datasets
 import torch
 from peft import PeftModel
-from transformers import set_seed
+from transformers import PretrainedConfig, set_seed
 
 from commands.errors import show
 from eval.benchmarks.rows import marks_of_clips
 from gallery.decoding import Limits, sandboxed
+from gallery.described import calibration_hint
 from modeling_scalar import ScalarProcessor, load_model
 from modeling_scalar.model_identity import LIGHT, identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from modeling_scalar.scores_scalar import CALIBRATION
 
 from .callbacks import AtBegin, StopOnInterrupt
 from .checkpoints import describe_failed_save, is_of_ended_worker
@@ -131,6 +133,22 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
     show(*table.split("\n"))
 
 
+def _calibration_hint(run: RunArguments, folder: str, config: PretrainedConfig) -> str | None:
+    """How to calibrate what was trained, on a split that it was not trained on if the run names one."""
+    options = {name: getattr(config, name) for name in ("query_temperature", *CALIBRATION)}
+    split, columns = run.eval_split or run.report_split, None
+    if split is None:
+        source, columns = ["own", "--root", "captions.csv"], "caption, path"
+    else:
+        source = [run.benchmark, "--root", run.root, "--split", split]
+        for name, column in (run.columns or {}).items():
+            source += ["--column", f"{name}={column}"]
+        for name, value in (("--holdout", run.holdout), ("--words-of", run.words_of)):
+            source += [] if value is None else [name, str(value)]
+    metadata = {"score_options": {"method": config.aggregation} | options}
+    return calibration_hint(metadata, "--model", folder, "--benchmark", *source, columns=columns)
+
+
 def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
     """Run one recipe; return whether it reached its end."""
     check_launched()
@@ -190,6 +208,8 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
             save_recipe(run, args)  # last: it tells that the run has ended
     if run.report_split and trainer.is_world_process_zero():
         _report(run, args)
+    if trainer.is_world_process_zero() and (hint := _calibration_hint(run, args.output_dir, trainer.scalar_config)):
+        logger.info(hint)
     return True
 
 

@@ -34,6 +34,7 @@ _STARTS = (0.03, 0.1, 0.5)  # of the query's temperature: the likelihood can hav
 _LEAST, _MOST = 0.005, 50.0  # temperatures beyond weigh like one modality alone, or all alike
 _USUAL, _CONTRASTIVE = 0.1, 0.05  # temperatures of the weights and of the likelihood where nothing is known
 _TERM, _HEAVIEST = 0.5, 1000.0  # the weight of a term where nothing is known; by more, the centroid counts no longer
+_FARTHEST = 7.0  # offsets and logarithms of scales: a first step of the search can go too far
 # Widths of the normal priors, together worth about one query: what the queries do not tell stays as it is by default.
 _LOG_TEMPERATURE, _LOG_TERM, _LOG_SCALE, _OFFSET = 3.0, 3.0, 1.0, 0.5
 _STEPS, _FLAT = 60, 1e-5  # of the search: how many at most, and the slope at which it ends
@@ -94,6 +95,7 @@ class _Likelihood:
 
     Parameters are the logarithms of the query's and of the contrastive temperature and, if they are fitted, of the
     weights of terms and of the scales of the modalities, then their offsets. Those that a score does not read stay.
+    Where scales are at most 1, the parameters are the roots of minus their logarithms.
     """
 
     def __init__(
@@ -134,9 +136,9 @@ class _Likelihood:
         found = {"query_temperature": parameters[0].clamp(math.log(_LEAST), math.log(_MOST)).exp()}
         terms, rest = self.parts(parameters)
         if len(rest):
-            log_scale, offset = (self.free * part for part in rest.chunk(2))
+            log_scale, offset = (self.free * part for part in rest.clamp(-_FARTHEST, _FARTHEST).chunk(2))
             if self.method in DISCOUNTED:
-                log_scale = log_scale.clamp(max=0)
+                log_scale = -log_scale.square()
             found |= {"modality_scale": log_scale.exp(), "modality_offset": offset}
         found = {name: value for name, value in found.items() if name in FITTED[self.method]}
         if self.fitted_terms:
@@ -283,7 +285,8 @@ def fit(
     else:
         found = torch.tensor([_USUAL, *usual], dtype=torch.float64).log()
     if scale_offset or not has_temperature:
-        _, found = likelihood.minimum(torch.cat([found, found.new_zeros(2 * len(likelihood.free))]))
+        begin = 0.3 if method in DISCOUNTED else 0.0  # of a square; at zero no slope leads away
+        _, found = likelihood.minimum(torch.cat([found, found.new_full((2 * len(likelihood.free),), begin)]))
     with torch.no_grad():
         return options | {name: _rounded(value) for name, value in likelihood.options(found).items()}
 

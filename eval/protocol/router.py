@@ -32,7 +32,7 @@ def route(
     numbers = {method: len(ranks) for method, ranks in ranks_on_validation.items()}
     if set(numbers.values()) != {len(groups_of_validation)} or not len(groups_of_validation):
         raise ValueError(
-            f"Expected ranks of at least one method, one for each of {len(groups_of_validation)} queries, got {numbers}."
+            f"Expected ranks by some methods, one for each of {len(groups_of_validation)} queries, got {numbers}."
         )
     hits = {method: np.asarray(ranks) == 1 for method, ranks in ranks_on_validation.items()}
 

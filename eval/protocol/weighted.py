@@ -24,6 +24,8 @@ WEIGHTED = tuple(name for name in FITTED if name.startswith("weighted_"))
 DISCOUNTED = ("weighted_gram", "weighted_span", "weighted_pmrl")
 """Those whose scales are at most 1."""
 
+_LEAST_PIVOT = 1e-12  # by less, an eigenvector would be divided to infinity
+
 
 def _of_each(pairs: Pairs, name: str, neutral: float) -> torch.Tensor:
     """A number of each modality, (M,)."""
@@ -109,9 +111,42 @@ def _weighted_span(pairs: Pairs) -> torch.Tensor:
     return _discounted(pairs).in_tiles(METHODS["gram_span"].score)
 
 
+def _first_order(pairs: Pairs, root: torch.Tensor) -> torch.Tensor:
+    """
+    x'Gt x (Q, V) with the eigenvector x of the largest eigenvalue as a constant: its gradient is the eigenvalue's.
+
+    With the clip's part H of Gt and the cosines b, x is (1, (root - H)^-1 b) but for its norm. Elimination finds it
+    for all pairs at once; a decomposition of each takes several times as long.
+    """
+    number = len(pairs.similarities)
+    gram = torch.where(torch.eye(number, device=root.device).bool(), 1.0, pairs.clips.exact_gram).to(root.dtype)
+    with torch.no_grad():
+        rows = [[root * (m == n) - gram[:, m, n] for n in range(number)] for m in range(number)]
+        x = list(pairs.similarities)
+        for m in range(number):
+            rows[m][m] = rows[m][m].clamp(min=_LEAST_PIVOT)
+            for below in range(m + 1, number):
+                factor = rows[below][m] / rows[m][m]
+                rows[below] = [a - factor * b for a, b in zip(rows[below], rows[m], strict=True)]
+                x[below] = x[below] - factor * x[m]
+        for m in reversed(range(number)):
+            x[m] = (x[m] - sum(rows[m][n] * x[n] for n in range(m + 1, number))) / rows[m][m]
+        vector = torch.nn.functional.normalize(torch.stack([torch.ones_like(root), *x]), dim=0)
+    first, rest = vector[0], vector[1:]
+    total = first.square() + 2 * first * (rest * pairs.similarities).sum(0)
+    return total + sum(rest[m] * rest[n] * gram[:, m, n] for m in range(number) for n in range(number))
+
+
 @register_method("weighted_pmrl", "weighted PMRL", whole=True)
 def _weighted_pmrl(pairs: Pairs) -> torch.Tensor:
-    return _discounted(pairs).in_tiles(METHODS["pmrl"].score)
+    discounted = _discounted(pairs)
+    with torch.no_grad():
+        scores = discounted.in_tiles(METHODS["pmrl"].score)
+    if not torch.is_grad_enabled():
+        return scores
+    number = 1 + discounted.clips.arity
+    quotient = _first_order(discounted, scores * number) / number
+    return scores + (quotient - quotient.detach())
 
 
 __all__ = ["DISCOUNTED", "FITTED", "WEIGHTED"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gallery.gallery import Gallery
+from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import load_model
 from search.__main__ import app
 from tests.joint_encoders import write_joint_encoder
@@ -26,6 +26,11 @@ def place(tmp_path, monkeypatch):
 def test_files_are_indexed_and_found_by_a_joint_encoder(place):
     told = run("index", "clips", "--model", "encoder", "--output", "gallery", "--dtype", "float32")
     assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in told and "30 ms" in told
+    assert (
+        "not calibrated yet: with a table of captions (columns caption, path), `scalar eval calibrate --embeddings "
+        f"gallery --model {place / 'encoder'} --benchmark own --root captions.csv --output results/calibration` "
+        "reports the gain on held-out clips before anything is written\n"
+    ) in told
     gallery = Gallery.open(place / "gallery")
     names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
     presence = dict(zip(names, gallery.modality_mask.tolist(), strict=True))
@@ -43,7 +48,11 @@ def test_files_are_indexed_and_found_by_a_joint_encoder(place):
     (found,) = json.loads(run("query", "gallery", "a dog", "--json"))
     hit = next(hit for hit in found["hits"] if hit["path"].endswith("both.mkv"))
     assert hit["score"] == pytest.approx(score, abs=1e-5) and sum(hit["weights"].values()) == pytest.approx(1)
-    assert "2 unchanged" in run("index", "clips", "--model", "encoder", "--output", "gallery")
+    with GalleryWriter("gallery") as writer:
+        writer.metadata = writer.metadata | {"query_temperature": 0.2, "score_options": {"query_temperature": 0.2}}
+        writer.commit()
+    told = run("index", "clips", "--model", "encoder", "--output", "gallery")
+    assert "2 unchanged" in told and "calibrate" not in told
 
 
 def test_other_prompts_are_another_model_to_a_gallery(place):

@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import EmbeddingGemma2Config
+from typer.testing import CliRunner
 
+from eval.__main__ import app as evaluation
 from eval.benchmarks import load_benchmark
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.miniature import generate
@@ -30,9 +33,9 @@ from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.embeddings import EmbeddingDataset, collate_embeddings
 from trainer.features import FeatureCollator, FeatureDataset
 from trainer.lora import apply_adapters, count_parameters
-from trainer.recipe import parse_arguments
+from trainer.recipe import RunArguments, parse_arguments
 from trainer.rehead import rehead
-from trainer.run import train
+from trainer.run import _calibration_hint, train
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.semantic_targets import SemanticTargets
 from trainer.training_args import ScalarTrainingArguments
@@ -536,13 +539,47 @@ def own_clips(folder, place):
     return folder
 
 
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({}, "--benchmark own --root captions.csv"),
+        ({"aggregation": "gram"}, None),
+        ({"modality_offset": [0.1, 0, 0]}, None),
+        ({"query_temperature": 0.2}, None),
+    ],
+)
+def test_a_trained_model_is_said_to_be_uncalibrated_as_long_as_it_is(changes, command):
+    run = RunArguments(model="base", benchmark="own", root="clips.csv")
+    hint = _calibration_hint(run, "runs/a b", ScalarJointConfig(**changes))
+    assert hint == (
+        command
+        and "not calibrated yet: with a table of captions (columns caption, path), `scalar eval calibrate --model "
+        f"'runs/a b' {command} --output results/calibration` reports the gain on held-out clips before anything is "
+        "written"
+    )
+
+
 FEW = ["--use_cpu", "true", "--per_device_train_batch_size", "2", "--dataloader_num_workers", "0"]
 
 
-def test_one_command_makes_an_adapter_and_its_evaluation_of_a_table_of_ones_own(place, tmp_path, monkeypatch, capfd):
+def test_one_command_makes_an_adapter_and_its_evaluation_of_a_table_of_ones_own(
+    place, tmp_path, monkeypatch, capfd, caplog
+):
+    caplog.set_level("INFO", "train")
     monkeypatch.chdir(own_clips(tmp_path, place))
     fields = [*FEW, *OWN, "--max_steps", "2", "--disable_tqdm", "true"]
     assert train(*parse_arguments([str(ROOT / "recipes" / "joint.yaml"), *fields]))
+    command = (
+        "--model runs/joint --benchmark own --root data/own.csv --split test --column video_id=clip "
+        "--column caption=text --holdout 0.5 --output results/calibration"
+    )
+    told = f"not calibrated yet: `scalar eval calibrate {command}` reports the gain on held-out clips before"
+    assert caplog.messages[-1].startswith(told)
+    monkeypatch.setattr("eval.calibrate.calibrate", lambda config: configs.append(config) or sys.exit(0))
+    configs = []
+    assert CliRunner().invoke(evaluation, ["calibrate", *command.split()]).exit_code == 0
+    assert configs[0].model_path == "runs/joint" and (configs[0].split, configs[0].holdout) == ("test", 0.5)
+    assert configs[0].columns == COLUMNS
     folder, table = tmp_path / "runs" / "joint", tmp_path / "data" / "own.csv"
     record = json.loads((folder / "training.json").read_text())
     assert record["trainable_parameters"] == {"language_model": 1_088}
