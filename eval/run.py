@@ -64,15 +64,18 @@ def _measure(
     name = Path(config.embeddings_path or config.model_path).stem  # of what does not say what it is
     model = described.get("model", name)
     seed = (described.get("training") or {}).get("seed")
+    split = described.get("split", config.split)
+    ceilings = (described.get("benchmark_description") or {}).get("recall_at_1_ceilings", {})
     trained_on = described.get("trained_on")  # of such clips nothing is a test, whatever their split is called
     results = {
         "label": config.label or _default_label(model, seed),
         "seed": seed,
         "model": model,
         "benchmark": described.get("benchmark", config.benchmark or name),
-        "split": "train" if trained_on else described.get("split", config.split),
+        "split": "train" if trained_on else split,
         "trained_on": trained_on,
         "task": described.get("task", "classification" if has_classes(embeddings) else "retrieval"),
+        "ceilings": ceilings.get(split, {}),
         "score": score,
         "retrieval": first,
         **second,

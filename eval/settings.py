@@ -84,6 +84,13 @@ class MiniatureConfig:
     shared: Annotated[
         float, Option(min=0, max=1, help="Probability that modalities of a clip agree in a factor; 0: independent.")
     ] = 0.6
+    complete: Annotated[bool, Option("--complete", help="No clip lacks picture, sound or subtitle.")] = False
+    disagree: Annotated[
+        float, Option(min=0, max=1, help="Probability that what a caption is not about is that of another clip.")
+    ] = 0.0
+    alone: Annotated[
+        bool, Option("--alone", help="Each modality also in a row of its own, with a caption of it: for a backbone.")
+    ] = False
     evidence: Annotated[
         Sequence[str],
         Option(

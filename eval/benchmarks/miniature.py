@@ -18,10 +18,15 @@ LABELS = {timbre: f"the sound of a {words[0]}" for timbre, words in VOCABULARY["
 _MANIFEST = {
     "version": int,
     "seed": int,
-    "shared": float,
     "num_train": int,
     "num_validation": int,
     "num_test": int,
+    "shared": float,
+    "complete": bool,
+    "disagree": float,
+    "alone": bool,
+    "evidence": list,
+    "recall_at_1_ceilings": dict,
     "sha256": dict,
 }
 _COLUMNS = {*FEATURES, KIND, "about", "attributes"}
@@ -46,7 +51,7 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
             f"{folder} has no clips of the split {split!r}: it was made with {_options(manifest)}. "
             f"Make a set with --num-{split} of at least 1 in another folder, or ask for another split."
         )
-    rows, columns = [json.loads(line) for line in content.splitlines()], {*_COLUMNS, *manifest.get("evidence", [])}
+    rows, columns = [json.loads(line) for line in content.splitlines()], {*_COLUMNS, *manifest["evidence"]}
     if not all(isinstance(row, dict) and row.keys() >= columns for row in rows):
         raise ValueError(f"{folder / f'{split}.jsonl'} does not hold clips of a miniature benchmark. Make it again.")
     return rows
@@ -58,8 +63,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if isinstance(manifest.get("version"), int):
         check_version(manifest, folder)
     lacking = [name for name, kind in _MANIFEST.items() if not isinstance(manifest.get(name), kind)]
-    evidence = manifest.get("evidence", [])
-    if not isinstance(evidence, list) or any(name not in list(EVIDENCE) for name in evidence):
+    if not lacking and not set(manifest["evidence"]) <= set(EVIDENCE):
         lacking.append("evidence")
     if lacking:
         raise ValueError(f"{path} is not the manifest of a miniature benchmark: it lacks {lacking}. Make it again.")
@@ -68,15 +72,15 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _evidence(folder: Path) -> list[str]:
     """What the clips of a set have besides their tracks."""
-    return _read_manifest(folder).get("evidence", [])
+    return _read_manifest(folder)["evidence"]
 
 
 def _options(manifest: dict[str, Any]) -> str:
     """The options of the command that made a set."""
-    names = ("num_train", "num_validation", "num_test", "seed", "shared")
-    options = [(name.replace("_", "-"), manifest[name]) for name in names]
-    options += [("evidence", name) for name in manifest.get("evidence", [])]
-    return " ".join(f"--{name} {value}" for name, value in options)
+    names = ("num_train", "num_validation", "num_test", "seed", "shared", "disagree")
+    options = [f"--{name.replace('_', '-')} {manifest[name]}" for name in names]
+    options += [f"--evidence {name}" for name in manifest["evidence"]]
+    return " ".join([*options, *(f"--{name}" for name in ("complete", "alone") if manifest[name])])
 
 
 def load_miniature(
@@ -122,7 +126,7 @@ def load_miniature_classes(
 def describe_miniature(folder: str | os.PathLike) -> dict[str, Any]:
     """Return what the annotation was made from: the generator's version, its settings and the files' SHA-256."""
     manifest = _read_manifest(Path(folder))
-    return {name: manifest[name] for name in (*_MANIFEST, "evidence") if name in manifest}
+    return {name: manifest[name] for name in _MANIFEST}
 
 
 def load_about(folder: str | os.PathLike, split: str = "test") -> list[list[str]]:

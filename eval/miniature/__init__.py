@@ -7,6 +7,7 @@ title and words on the screen. Nothing here is in the paper. A set is a function
 what every clip is, `render` writes one file.
 """
 
+from eval.miniature.ceilings import recall_ceilings
 from eval.miniature.clips import (
     ABSENT_SHARES,
     EVIDENCE_ABSENT_SHARES,
@@ -17,7 +18,7 @@ from eval.miniature.clips import (
     draw_split,
     expressed_value,
     kinds_of,
-    recall_ceiling,
+    views_alone,
 )
 from eval.miniature.generation import VERSION, check_version, generate
 from eval.miniature.rendering import draw_frames, draw_waveform, render, write_on
@@ -41,7 +42,8 @@ __all__ = [
     "expressed_value",
     "generate",
     "kinds_of",
-    "recall_ceiling",
+    "recall_ceilings",
     "render",
+    "views_alone",
     "write_on",
 ]

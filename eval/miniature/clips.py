@@ -15,6 +15,7 @@ from eval.miniature.vocabulary import (
     EVIDENCE,
     FACTORS,
     PAIRS,
+    PLACES,
     READS,
     SHARED,
     SUBTITLES,
@@ -59,6 +60,7 @@ class MiniatureClip:
         caption (`str`): the query to which this clip is relevant.
         subtitle (`str` or `None`): what is said, `None` for a clip without subtitle track.
         texts (`dict[str, str | None]`): further evidence of the set, by its name; `None` where the clip lacks it.
+        view (`str`, *optional*): the one modality that this row of the clip shows, if it does not show all.
     """
 
     split: str
@@ -72,6 +74,7 @@ class MiniatureClip:
     caption: str
     subtitle: str | None
     texts: dict[str, str | None] = field(default_factory=dict)
+    view: str | None = None
 
     @property
     def path(self) -> str:
@@ -91,7 +94,7 @@ class MiniatureClip:
     def row(self) -> dict[str, object]:
         """Return the clip's line of the annotation file; `None` stands for a track the clip lacks."""
         return {
-            "video_id": f"mini_{self.split}_{self.index:06d}",
+            "video_id": f"mini_{self.split}_{self.index:06d}" + (f"_{self.view}" if self.view else ""),
             "caption": self.caption,
             "video_path": self.path if "video" in self.attributes else None,
             "audio_path": self.path if "audio" in self.attributes else None,
@@ -134,11 +137,11 @@ def kinds_of(evidence: Sequence[str] = ()) -> tuple[str, ...]:
 
 def expressed_value(factor: str, modality: str, values: dict[str, str]) -> str | None:
     """Return which value of a factor a modality with these attributes expresses; `None` if it expresses none."""
-    return _EXPRESSED.get((factor, modality), {}).get(tuple(values[name] for name in _names(factor, modality)))
+    return _EXPRESSED.get((factor, modality), {}).get(tuple(values[name] for name in names_of(factor, modality)))
 
 
-def _names(factor: str, modality: str) -> tuple[str, ...]:
-    """The attributes of a modality that express a factor, none if it has no part in it."""
+def names_of(factor: str, modality: str) -> tuple[str, ...]:
+    """Return the attributes of a modality that express a factor, none if it has no part in it."""
     return tuple(next(iter(FACTORS[factor].values())).get(modality, ()))
 
 
@@ -213,7 +216,7 @@ def _concept_phrase(concepts: dict[str, str], rng: np.random.Generator) -> str:
 # What a caption speaks of --------------------------------------------------------------------------------------------
 
 
-_FACTOR_OF = {(modality, name): factor for factor, modality in _EXPRESSED for name in _names(factor, modality)}
+_FACTOR_OF = {(modality, name): factor for factor, modality in _EXPRESSED for name in names_of(factor, modality)}
 
 
 def _bits(names: Sequence[_Name], concepts: dict[str, str], shared: dict[str, str]) -> float:
@@ -356,6 +359,10 @@ def _draw_attributes(shared: float, rng: np.random.Generator) -> tuple[Attribute
     return attributes, together
 
 
+def _draw_subtitle(attributes: dict[str, str], rng: np.random.Generator) -> str:
+    return _choice(rng, SUBTITLES).format(**attributes | {"place": PLACES[attributes["place"]][0]})
+
+
 def draw_clip(
     seed: int, split: str, index: int, absent: str | None = None, attempt: int = 0, *, shared: float = 0.6
 ) -> MiniatureClip:
@@ -371,8 +378,7 @@ def draw_clip(
     """
     rng = np.random.default_rng((seed, SPLITS.index(split), 1, index, attempt))
     attributes, together = _draw_attributes(shared, rng)
-    places = attributes["subtitle"] | {"place": VOCABULARY["subtitle"]["place"][attributes["subtitle"]["place"]][0]}
-    subtitle = _choice(rng, SUBTITLES).format(**places)
+    subtitle = _draw_subtitle(attributes["subtitle"], rng)
     attributes.pop(absent, None)
     together = {
         factor: value
@@ -437,14 +443,67 @@ def _with_evidence(clips: list[MiniatureClip], evidence: Sequence[str], seed: tu
     return given
 
 
-def draw_split(
-    seed: int, split: str, count: int, *, shared: float = 0.6, evidence: Sequence[str] = ()
-) -> list[MiniatureClip]:
-    """Draw the clips of one split: captions are unique in it, and `ABSENT_SHARES` hold to the nearest clip.
+def _disagreeing(clip: MiniatureClip, shared: float, rng: np.random.Generator) -> MiniatureClip:
+    """Take what the caption is not about from another clip; its modalities share among themselves as usual."""
+    other, _ = _draw_attributes(shared, rng)
+    replaced = [modality for modality in clip.attributes if modality in other and modality not in clip.about]
+    attributes = clip.attributes | {modality: other[modality] for modality in replaced}
+    together = {
+        factor: value
+        for factor, value in clip.shared.items()
+        if sum(expressed_value(factor, m, attributes[m]) == value for m in FACTORS[factor][value] if m in attributes)
+        > 1
+    }
+    subtitle = _draw_subtitle(attributes["subtitle"], rng) if "subtitle" in replaced else clip.subtitle
+    return replace(clip, attributes=attributes, shared=together, subtitle=subtitle)
 
-    With `evidence`, names of `EVIDENCE`, they are the same clips with further texts, and some have other captions.
+
+def views_alone(clip: MiniatureClip) -> list[MiniatureClip]:
+    """Return a clip once for each of its modalities, with that modality alone and a caption of it alone."""
+    views = []
+    for number, (modality, values) in enumerate(clip.attributes.items()):
+        rng = np.random.default_rng((*clip.key, number))
+        mentions = _draw_mentions({modality: values}, {}, [modality], rng)
+        views.append(
+            replace(
+                clip,
+                attributes={modality: values},
+                shared={},
+                kind=modality if modality in EVIDENCE else "single",
+                mentions=mentions,
+                concepts={},
+                caption=_put(mentions, clip.attributes, _templates(mentions), [], rng),
+                subtitle=clip.subtitle if modality == "subtitle" else None,
+                texts={name: text if name == modality else None for name, text in clip.texts.items()},
+                view=modality,
+            )
+        )
+    return views
+
+
+def draw_split(
+    seed: int,
+    split: str,
+    count: int,
+    *,
+    shared: float = 0.6,
+    complete: bool = False,
+    disagree: float = 0.0,
+    evidence: Sequence[str] = (),
+) -> list[MiniatureClip]:
+    """Draw the clips of one split, with unique captions.
+
+    Args:
+        seed (`int`), split (`str`), shared (`float`): as in [`draw_clip`].
+        count (`int`): how many clips.
+        complete (`bool`): no clip lacks anything; else `ABSENT_SHARES` hold to the nearest clip.
+        disagree (`float`): in [0, 1]: how probable it is that what a clip's caption is not about is that of another
+            clip. Captions are the same.
+        evidence (`Sequence[str]`): names of `EVIDENCE`. They are the same clips with further texts, and some have
+            other captions.
     """
-    absent = [modality for modality, share in ABSENT_SHARES.items() for _ in range(round(share * count))]
+    shares = {} if complete else ABSENT_SHARES
+    absent = [modality for modality, share in shares.items() for _ in range(round(share * count))]
     absent += [None] * (count - len(absent))
     order = np.random.default_rng((seed, SPLITS.index(split), 3)).permutation(count)
     clips, captions = [], set()
@@ -456,27 +515,12 @@ def draw_split(
             clip = draw_clip(seed, split, index, absent[order[index]], attempt, shared=shared)
         captions.add(clip.caption)
         clips.append(clip)
-    return _with_evidence(clips, evidence, (seed, SPLITS.index(split)))
-
-
-def recall_ceiling(clips: Sequence[MiniatureClip], kind: str | None = None) -> float | None:
-    """Return the R@1, in [0, 1], expected of a perfect model that breaks ties at random.
-
-    A caption that is true of n clips contributes 1 / n.
-
-    Args:
-        clips (`Sequence[MiniatureClip]`): the gallery.
-        kind (`str`, *optional*): average over the captions of this kind alone; `None` is returned if there are none.
-    """
-    clips_of: dict[tuple[str, ...], np.ndarray] = {}
-    for number, clip in enumerate(clips):
-        for fact in clip.facts:
-            clips_of.setdefault(fact, np.zeros(len(clips), dtype=bool))[number] = True
-    queries = [clip for clip in clips if kind in (None, clip.kind)]
-    if not queries:
-        return None
-    matches = [np.logical_and.reduce([clips_of[claim] for claim in query.claims]).sum() for query in queries]
-    return float(np.mean([1 / count for count in matches]))
+    clips = _with_evidence(clips, evidence, (seed, SPLITS.index(split)))
+    generators = (np.random.default_rng((seed, SPLITS.index(split), 7, row)) for row in range(count))
+    return [
+        _disagreeing(clip, shared, rng) if disagree and rng.random() < disagree else clip
+        for clip, rng in zip(clips, generators, strict=True)
+    ]
 
 
 __all__ = [
@@ -489,5 +533,6 @@ __all__ = [
     "draw_split",
     "expressed_value",
     "kinds_of",
-    "recall_ceiling",
+    "names_of",
+    "views_alone",
 ]

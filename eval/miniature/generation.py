@@ -16,14 +16,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from eval.miniature.clips import SPLITS, MiniatureClip, draw_split, kinds_of, recall_ceiling
+from eval.miniature.ceilings import recall_ceilings
+from eval.miniature.clips import SPLITS, MiniatureClip, draw_split, kinds_of, views_alone
 from eval.miniature.rendering import render
 from eval.miniature.vocabulary import EVIDENCE, FACTORS, VOCABULARY
 from gallery.files import read_json
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2  # of the drawing and rendering: a change of either is a different benchmark
+VERSION = 3  # of the drawing and rendering: a change of either is a different benchmark
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def _is_finished(output: Path, settings: dict[str, Any]) -> bool:
     if manifest_path.exists():
         manifest = read_json(manifest_path)
         check_version(manifest, output)
-        found = {name: manifest[name] for name in (*settings, "evidence") if name in manifest}
+        found = {name: manifest.get(name) for name in settings}
         if found != settings:
             raise ValueError(
                 f"{output} holds a miniature benchmark with {found}, but one with {settings} was asked for. "
@@ -105,8 +106,9 @@ def _is_finished(output: Path, settings: dict[str, Any]) -> bool:
 def _manifest(
     settings: dict[str, Any], clips: dict[str, list[MiniatureClip]], hashes: dict[str, str]
 ) -> dict[str, Any]:
-    evidence = settings.get("evidence", [])
+    evidence, shared = settings["evidence"], settings["shared"]
     kinds, vocabulary = kinds_of(evidence), VOCABULARY | {name: EVIDENCE[name] for name in evidence}
+    readers = {"all": None} | {modality: modality for modality in vocabulary}
     return {
         **settings,
         "absent": {
@@ -117,7 +119,7 @@ def _manifest(
             split: {kind: sum(c.kind == kind for c in drawn) for kind in kinds} for split, drawn in clips.items()
         },
         "recall_at_1_ceilings": {
-            split: {"all": recall_ceiling(drawn)} | {kind: recall_ceiling(drawn, kind) for kind in kinds}
+            split: {name: recall_ceilings(drawn, kinds, modality, shared) for name, modality in readers.items()}
             for split, drawn in clips.items()
         },
         "vocabulary": {
@@ -136,6 +138,9 @@ def generate(
     num_test: int = 300,
     seed: int = 0,
     shared: float = 0.6,
+    complete: bool = False,
+    disagree: float = 0.0,
+    alone: bool = False,
     evidence: Sequence[str] = (),
     num_proc: int | None = None,
 ) -> Path:
@@ -151,6 +156,12 @@ def generate(
         seed (`int`, defaults to 0): not negative. The same settings give the same set.
         shared (`float`, defaults to 0.6): in [0, 1]: how probable it is, for each factor of a clip (subject, tempo,
             scene), that all its modalities say the same of it. At 0 they are independent.
+        complete (`bool`): no clip lacks anything. By default `ABSENT_SHARES` of the clips lack picture, sound or
+            subtitle, which the manifest repeats.
+        disagree (`float`, defaults to 0): in [0, 1]: how probable it is that what a clip's caption is not about is
+            that of another clip.
+        alone (`bool`): each clip has further rows, one for each modality, with that modality alone and a caption of
+            it: what a backbone learns to see and hear from.
         evidence (`Sequence[str]`): what clips have besides, "title" and "screen". They are the same clips, and some
             have other captions, which need it. Without it nothing of a set is different.
         num_proc (`int`, *optional*): processes; one per CPU if not given. The set does not depend on it.
@@ -164,8 +175,8 @@ def generate(
         raise ValueError(
             f"`seed` and the counts of clips must be at least 0, and one count at least 1; got {seed!r} and {counts}."
         )
-    if not 0 <= shared <= 1:
-        raise ValueError(f"`shared` must be a probability in [0, 1], got {shared!r}.")
+    if not (0 <= shared <= 1 and 0 <= disagree <= 1):
+        raise ValueError(f"`shared` and `disagree` must be probabilities in [0, 1], got {shared!r} and {disagree!r}.")
     if unknown := set(evidence) - set(EVIDENCE):
         raise ValueError(f"`evidence` is some of {list(EVIDENCE)}, got {sorted(unknown)}.")
     evidence = [name for name in EVIDENCE if name in evidence]
@@ -173,8 +184,8 @@ def generate(
     if num_proc < 1:
         raise ValueError(f"`num_proc` must be at least 1, got {num_proc!r}.")
     output = Path(output).absolute()
-    settings = {"version": VERSION, "seed": seed, "shared": float(shared), **counts}
-    settings |= {"evidence": evidence} if evidence else {}
+    options = {"shared": float(shared), "complete": complete, "disagree": float(disagree), "evidence": evidence}
+    settings = {"version": VERSION, "seed": seed, **counts, **options, "alone": alone}
     if _is_finished(output, settings):
         return output
 
@@ -182,12 +193,14 @@ def generate(
     if partial.exists():
         logger.warning("Removing %s, left by an interrupted run.", partial)
         shutil.rmtree(partial)
-    options = {"shared": shared, "evidence": evidence}
     clips = {split: draw_split(seed, split, counts[f"num_{split}"], **options) for split in SPLITS}
     for split in SPLITS:
         (partial / split).mkdir(parents=True)
     _render_all([clip for split in SPLITS for clip in clips[split]], partial, num_proc)
-    hashes = {f"{split}.jsonl": _write_annotation(partial / f"{split}.jsonl", clips[split]) for split in SPLITS}
+    hashes = {}
+    for split, drawn in clips.items():
+        rows = [row for clip in drawn for row in (clip, *(views_alone(clip) if alone else ()))]
+        hashes[f"{split}.jsonl"] = _write_annotation(partial / f"{split}.jsonl", rows)
     (partial / "miniature.json").write_text(json.dumps(_manifest(settings, clips, hashes), indent=2) + "\n")
     partial.replace(output)
     return output

@@ -230,6 +230,7 @@ __all__ = [
     "GROUNDS",
     "PAIRS",
     "PITCHES",
+    "PLACES",
     "READS",
     "SHARED",
     "SUBTITLES",

@@ -32,6 +32,7 @@ from eval.reports.paper_tables import (
 )
 from eval.reports.result_files import Results, Run, benchmark_name, first_run, label_name
 from eval.reports.score_tables import (
+    ceilings_table,
     differences_table,
     galleries_table,
     kinds_table,
@@ -71,6 +72,7 @@ def _tables(results: Results) -> list[Table]:
         *(scores_table(results, direction) for direction in DIRECTIONS),
         scores_missing_table(results),
         kinds_table(results),
+        ceilings_table(retrieval),
         weights_table(results),
         differences_table(results),
         latent_table(results),
@@ -185,7 +187,7 @@ def format_table(results: Run) -> str:
     several_rates = len(results["retrieval"]["rates"]) > 1
     tables = [scores_table(one, direction) for direction in DIRECTIONS]
     tables += [scores_missing_table(one)] if several_rates else []
-    tables += [kinds_table(one), weights_table(one), differences_table(one)]
+    tables += [kinds_table(one), ceilings_table(one), weights_table(one), differences_table(one)]
     tables = [table.without(("benchmark", "label", "n", "seed")) for table in tables]
     staged = [retrieval_table(one)] if results["two_stage"] else []
     staged += [two_stage_missing_table(one, policy) for policy in POLICIES]

@@ -103,6 +103,7 @@ _RESULT = {
     "benchmark": _text,
     "split": _text,
     "task": _text,
+    "ceilings?": {...: {...: _metric}},
     "score": {"method": _text, "query_temperature?": _temperature},
     "retrieval": {
         "num_queries": count,

@@ -127,6 +127,31 @@ def kinds_table(results: Results) -> Table:
     return _scores_table(results, "kinds", "R@1 by kind of caption", note, columns)
 
 
+def ceilings_table(results: Results) -> Table:
+    """What perfect readers of made clips would reach, by the kind of the caption; empty for clips of which that is
+    unknown."""
+    found = {name: first_run(labels).get("ceilings", {}) for name, labels in results.runs.items()}
+    kinds = dict.fromkeys(kind for readers in found.values() for recalls in readers.values() for kind in recalls)
+    blocks = [
+        [
+            [
+                benchmark_name(benchmark),
+                "everything" if reader == "all" else f"{reader} alone",
+                *(Cell(() if (value := recalls.get(kind)) is None else (value,)) for kind in kinds),
+            ]
+            for reader, recalls in readers.items()
+        ]
+        for benchmark, readers in found.items()
+        if readers
+    ]
+    note = (
+        "Text-to-video R@1 expected of a reader that makes no mistake and breaks ties at random, nothing masked. A "
+        "reader of one modality knows how often modalities say the same, and infers what it can from that."
+    )
+    columns = [("", "benchmark"), ("", "reads"), *(("", kind) for kind in kinds)]
+    return Table("ceilings", "Perfect readers of these clips", note, columns, blocks, 2)
+
+
 # Weights, differences, galleries -------------------------------------------------------------------------------------
 
 
@@ -246,6 +271,7 @@ def separation_table(results: Results) -> Table:
 
 
 __all__ = [
+    "ceilings_table",
     "differences_table",
     "galleries_table",
     "kinds_table",
