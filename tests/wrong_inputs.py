@@ -1277,7 +1277,7 @@ _BENCHMARKS = [
     (
         "an annotation that is an object",
         _MSRVTT,
-        "msrvtt/descs_ret_test.json must hold a list of objects, got dict.",
+        "msrvtt/descs_ret_test.json must be a JSON list of objects with `video_id`",
         {_DESCS: "{}"},
     ),
     (
@@ -1392,7 +1392,7 @@ _BENCHMARKS = [
     (
         "a corpus of a split outside",
         "-m eval audit --benchmark vast27m --root data --split ../model/config",
-        "data/../model/config.json must hold a list of objects, got dict.",
+        "data/../model/config.json must be a JSON list of objects with `clip_id`",
     ),
     (
         "no miniature benchmark",

@@ -8,15 +8,20 @@ from datasets import Dataset
 
 from eval.benchmarks.activitynet import ACTIVITYNET
 from eval.benchmarks.audiocaps import AUDIOCAPS
+from eval.benchmarks.avcaps import AVCAPS
+from eval.benchmarks.clotho import CLOTHO
 from eval.benchmarks.columns import FEATURES, dataset_from_rows
 from eval.benchmarks.definition import Benchmark, Split, configure_processor
 from eval.benchmarks.didemo import DIDEMO
 from eval.benchmarks.miniature import MINIATURE, MINIATURE_CLASSES, load_about
 from eval.benchmarks.msrvtt import MSRVTT
+from eval.benchmarks.msvd import MSVD
 from eval.benchmarks.own import OWN
+from eval.benchmarks.valor32k import VALOR32K
 from eval.benchmarks.vast27m import VAST27M
 from eval.benchmarks.vatex import VATEX
 from eval.benchmarks.vggsound import VGGSOUND
+from eval.benchmarks.youcook2 import YOUCOOK2
 
 BENCHMARKS: dict[str, Benchmark] = {
     "msrvtt": MSRVTT,
@@ -25,6 +30,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     "vatex": VATEX,
     "audiocaps": AUDIOCAPS,
     "vggsound": VGGSOUND,
+    "avcaps": AVCAPS,
+    "valor32k": VALOR32K,
+    "youcook2": YOUCOOK2,
+    "msvd": MSVD,
+    "clotho": CLOTHO,
     "vast27m": VAST27M,
     "miniature": MINIATURE,
     "miniature_classes": MINIATURE_CLASSES,

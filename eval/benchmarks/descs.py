@@ -2,27 +2,64 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from eval.benchmarks.columns import find_media, make_dataset, refuse_missing
+from eval.benchmarks.columns import KIND, find_media, make_dataset, refuse_missing
 from eval.benchmarks.definition import PROTOCOL, Benchmark
 
 
 class Entry(NamedTuple):
-    """A clip of an annotation: its id, at least one caption, and a subtitle that is `None` or has a word."""
+    """
+    A clip of an annotation: its id, at least one caption, a subtitle that is `None` or has a word, and, where the
+    benchmark tells kinds of captions apart, that of each caption.
+    """
 
     video_id: str
     captions: list[str]
-    subtitle: str | None
+    subtitle: str | None = None
+    kinds: list[str] | None = None
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
+    """Whether a value of an annotation is text with a word in it."""
     return isinstance(value, str) and bool(value.strip())
+
+
+def read_json(path: Path, kind: type, what: str) -> Any:
+    """
+    Read an annotation that is one JSON document.
+
+    Args:
+        path (`Path`): the file.
+        kind (`type`): `list` or `dict`.
+        what (`str`): what the file must be, for who has another or none.
+
+    Raises:
+        FileNotFoundError, ValueError: there is no such file, or it holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"No annotation at {path}. It must be {what}.") from error
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
+    if not isinstance(content, kind):
+        raise ValueError(f"{path} must be {what}, got {type(content).__name__}.")
+    return content
+
+
+def _counted(entry: Entry, captions: str) -> list[dict[str, str]]:
+    """All captions of a clip, or the first of each kind; with their kinds, where these are told apart."""
+    kinds = [None] * len(entry.captions) if entry.kinds is None else entry.kinds
+    counted = list(zip(entry.captions, kinds, strict=True))
+    if captions == "first":
+        counted = [(caption, kind) for place, (caption, kind) in enumerate(counted) if kind not in kinds[:place]]
+    return [{"caption": caption} | ({} if entry.kinds is None else {KIND: kind}) for caption, kind in counted]
 
 
 def read_entries(
@@ -45,28 +82,18 @@ def read_entries(
         ValueError: the file is not a JSON list of objects, or an entry is malformed or repeated.
     """
     caption_keys = " or ".join(f"`{name}`" for name in caption_names)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"No annotation at {path}. It must be a JSON list of objects with `{id_name}`, {caption_keys} and, where "
-            "there is one, `subtitle`."
-        ) from error
-    except (RecursionError, ValueError) as error:
-        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
-    if not isinstance(content, list):
-        raise ValueError(f"{path} must hold a list of objects, got {type(content).__name__}.")
+    what = f"a JSON list of objects with `{id_name}`, {caption_keys} and, where there is one, `subtitle`"
     entries: dict[str, Entry] = {}
-    for index, item in enumerate(content):
+    for index, item in enumerate(read_json(path, list, what)):
         where = f"Entry {index} of {path}"
         if not isinstance(item, dict):
             raise ValueError(f"{where} must be an object, got {item!r:.200}.")
         video_id, subtitle = item.get(id_name), item.get("subtitle")
         caption = next((item[name] for name in caption_names if name in item), None)
-        if not _is_text(video_id):
+        if not is_text(video_id):
             raise ValueError(f"{where} must have a `{id_name}` that is text, got {video_id!r}.")
         captions = caption if isinstance(caption, list) else [caption]
-        if not captions or not all(map(_is_text, captions)):
+        if not captions or not all(map(is_text, captions)):
             raise ValueError(
                 f"{where}, the clip {video_id!r}, must have a {caption_keys} that is a caption or a list of captions, "
                 f"got {caption!r:.200}."
@@ -75,7 +102,7 @@ def read_entries(
             raise ValueError(f"{where}, the clip {video_id!r}, must have a `subtitle` of text, got {subtitle!r:.200}.")
         if video_id in entries:
             raise ValueError(f"{where} repeats the clip {video_id!r}. Put its captions into one entry, as a list.")
-        entries[video_id] = Entry(video_id, captions, subtitle if _is_text(subtitle) else None)
+        entries[video_id] = Entry(video_id, captions, subtitle if is_text(subtitle) else None)
     return list(entries.values())
 
 
@@ -88,12 +115,13 @@ def dataset_from_entries(
     Args:
         entries (`Sequence[Entry]`): the clips.
         root (`Path`): the folder.
-        captions (`str`): "first", or "all": a row per caption.
+        captions (`str`): "first", of each kind where there are kinds, or "all": a row per caption.
         on_missing (`str`): "raise", or "leave_out": clips without any file.
 
     Returns:
-        `Dataset` with the columns of `FEATURES`, in the order of `entries`, and the ids left out. Paths are absolute;
-        without an audio file, `audio_path` is the video's, whose own track counts.
+        `Dataset` with the columns of `FEATURES`, and that of `KIND` where captions have kinds, in the order of
+        `entries`, and the ids left out. Paths are absolute; without an audio file, `audio_path` is the video's, whose
+        own track counts.
 
     Raises:
         FileNotFoundError: clips have no file.
@@ -106,15 +134,15 @@ def dataset_from_entries(
     # Not checked file by file, which is slow on a network: the listings have shown that they are there.
     rows = [
         {
-            "video_id": video_id,
-            "caption": caption,
-            "video_path": videos.get(video_id),
-            "audio_path": audios.get(video_id, videos.get(video_id)),
-            "subtitle": subtitle,
+            "video_id": entry.video_id,
+            "video_path": videos.get(entry.video_id),
+            "audio_path": audios.get(entry.video_id, videos.get(entry.video_id)),
+            "subtitle": entry.subtitle,
         }
-        for video_id, texts, subtitle in entries
-        if video_id in videos or video_id in audios
-        for caption in (texts[:1] if captions == "first" else texts)
+        | caption
+        for entry in entries
+        if entry.video_id in videos or entry.video_id in audios
+        for caption in _counted(entry, captions)
     ]
     return make_dataset(rows), lost
 
@@ -124,21 +152,24 @@ def load_descs(
     split: str,
     *,
     files: Mapping[str, str] | None = None,
+    read: Callable[..., list[Entry]] = read_entries,
     captions: str = "first",
     annotations: str | os.PathLike | None = None,
     on_missing: str = "raise",
     **names: Any,
 ) -> tuple[Dataset, list[str]]:
     """
-    Load a benchmark whose annotation is a JSON list of `{video_id, desc or caption, subtitle}`.
+    Load a benchmark whose annotation is a file of each split, by default a JSON list of
+    `{video_id, desc or caption, subtitle}`.
 
     Args:
         root (`str` or `os.PathLike`): the folder, with media as in [`dataset_from_entries`].
         split (`str`): a key of `files`.
         files (`Mapping`, *optional*): splits to the annotation's name in `root`; by default `<split>.json`.
+        read (`Callable`): reads such a file, in the format that is published.
         captions (`str`), on_missing (`str`): as in [`dataset_from_entries`].
         annotations (`str` or `os.PathLike`, *optional*): the annotation, if it is not in `root`.
-        names: keys of the annotation, as in [`read_entries`].
+        names: keyword arguments of `read`, such as the keys of the annotation.
 
     Returns:
         As [`dataset_from_entries`].
@@ -148,18 +179,36 @@ def load_descs(
     """
     file = f"{split}.json" if files is None else files[split]
     path = Path(root) / file if annotations is None else Path(annotations)
-    return dataset_from_entries(read_entries(path, **names), Path(root), captions, on_missing)
+    return dataset_from_entries(read(path, **names), Path(root), captions, on_missing)
 
 
-def descs_benchmark(title: str, files: Mapping[str, str], **processing: Any) -> Benchmark:
-    """Describe a benchmark for [`load_descs`]: its splits' files, and where it departs from `PROTOCOL`."""
+def descs_benchmark(
+    title: str,
+    files: Mapping[str, str],
+    *,
+    read: Callable[[Path], list[Entry]] = read_entries,
+    captions: str = "first",
+    **processing: Any,
+) -> Benchmark:
+    """
+    Describe a benchmark for [`load_descs`]: its splits' files, their format, the captions that count unless others are
+    asked for, and where it departs from `PROTOCOL`.
+    """
     return Benchmark(
         title=title,
-        load=partial(load_descs, files=files),
+        load=partial(load_descs, files=files, read=read, captions=captions),
         splits=tuple(files),
         processing=PROTOCOL | processing,
         settings=("captions", "annotations"),
     )
 
 
-__all__ = ["Entry", "dataset_from_entries", "descs_benchmark", "load_descs", "read_entries"]
+__all__ = [
+    "Entry",
+    "dataset_from_entries",
+    "descs_benchmark",
+    "is_text",
+    "load_descs",
+    "read_entries",
+    "read_json",
+]

@@ -35,7 +35,7 @@ def _read_csv(path: Path, split: str) -> list[Entry]:
         video_id = f"{row[0]}_{int(row[1]):06d}"
         if video_id in entries:
             raise ValueError(f"{where} repeats the clip {video_id!r}. A clip has one label.")
-        entries[video_id] = Entry(video_id, [row[2]], None)
+        entries[video_id] = Entry(video_id, [row[2]])
     return list(entries.values())
 
 

@@ -124,7 +124,7 @@ def test_a_malformed_entry_is_named(tmp_path, bad, message):
         load_benchmark("vast27m", tmp_path, "train")
 
 
-@pytest.mark.parametrize(("content", "message"), [("[{", "is not JSON"), ("{}", "must hold a list .*, got dict")])
+@pytest.mark.parametrize(("content", "message"), [("[{", "is not JSON"), ("{}", "must be a JSON list .*, got dict")])
 def test_a_file_that_is_no_list_is_refused(tmp_path, content, message):
     write_corpus(tmp_path, content)
     with pytest.raises(ValueError, match=message):

@@ -1,0 +1,31 @@
+"""AVCaps (Sudarsanam et al., 2025): clips whose captions were written by people who heard the sound alone, saw the
+picture alone, or had both. Which of the three a caption is, is its kind: what a query ought to weigh is known here.
+
+The annotation is `<split>_captions.json`, from clip ids to lists of captions. Those that a language model wrote of the
+others, `GPT_AV_captions`, are not observations of a clip and do not count.
+"""
+
+from pathlib import Path
+
+from eval.benchmarks.descs import Entry, descs_benchmark, is_text, read_json
+
+_KINDS = {"audio_captions": "audio", "visual_captions": "video", "audio_visual_captions": "video and audio"}
+_FORMAT = f"AVCaps' own JSON, an object of clip ids to objects with lists of captions in {', '.join(_KINDS)}"
+
+
+def _read(path: Path) -> list[Entry]:
+    entries = []
+    for video_id, item in read_json(path, dict, _FORMAT).items():
+        lists = {name: item.get(name, []) for name in _KINDS} if isinstance(item, dict) else {}
+        texts = [(text, _KINDS[name]) for name, texts in lists.items() if isinstance(texts, list) for text in texts]
+        captions = [(text, kind) for text, kind in texts if text != ""]  # somebody had nothing to say
+        if not captions or not all(is_text(text) for text, _ in captions):
+            raise ValueError(f"The clip {video_id!r} of {path} must have captions as {_FORMAT}; got {item!r:.200}.")
+        entries.append(Entry(video_id, [text for text, _ in captions], kinds=[kind for _, kind in captions]))
+    return entries
+
+
+_FILES = {"train": "train_captions.json", "validation": "val_captions.json", "test": "test_captions.json"}
+AVCAPS = descs_benchmark("AVCaps", _FILES, read=_read, captions="all")
+
+__all__ = ["AVCAPS"]

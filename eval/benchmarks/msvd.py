@@ -1,0 +1,43 @@
+"""MSVD (Chen and Dolan, 2011): 670 test clips without sound, of some forty captions each, which all count.
+
+The annotation is `AllVideoDescriptions.txt`, of a clip's id and a caption on each line; lines that begin with `#` are
+comments. The ids of a split are in `train_list.txt`, `val_list.txt` or `test_list.txt`, which retrieval papers share.
+"""
+
+from pathlib import Path
+
+from eval.benchmarks.descs import Entry, descs_benchmark
+
+_DESCRIPTIONS = "AllVideoDescriptions.txt"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"No annotation at {path}. A folder of MSVD has its {_DESCRIPTIONS} and, beside it, the list of the clips "
+            "of each split, an id per line."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8: {error}. Restore the file.") from error
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _read(path: Path) -> list[Entry]:
+    ids, descriptions = _lines(path), path.with_name(_DESCRIPTIONS)
+    captions: dict[str, list[str]] = {}
+    for line in _lines(descriptions):
+        video_id, _, caption = line.partition(" ")
+        if not caption.strip():
+            raise ValueError(f"A line of {descriptions} must be a clip's id and a caption, got {line!r:.200}.")
+        captions.setdefault(video_id, []).append(caption.strip())
+    if undescribed := [video_id for video_id in ids if video_id not in captions]:
+        raise ValueError(f"{descriptions} describes no clip {undescribed[0]!r}, which {path} lists. Restore them.")
+    return [Entry(video_id, captions[video_id]) for video_id in dict.fromkeys(ids)]
+
+
+_FILES = {"train": "train_list.txt", "validation": "val_list.txt", "test": "test_list.txt"}
+MSVD = descs_benchmark("MSVD", _FILES, read=_read, captions="all")
+
+__all__ = ["MSVD"]

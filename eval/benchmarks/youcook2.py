@@ -1,0 +1,54 @@
+"""YouCook2 (Zhou et al., 2018): steps of recipes, each a part of a video with one sentence.
+
+The annotation is `youcookii_annotations_trainval.json`. Its validation videos are the test split here, as in the
+literature: the sentences of the test videos are not public. A clip is a step, which has to be cut out of its video, and
+is called `<video id>_<id of the step>`.
+"""
+
+import os
+from pathlib import Path
+
+from datasets import Dataset
+
+from eval.benchmarks.definition import PROTOCOL, Benchmark
+from eval.benchmarks.descs import Entry, dataset_from_entries, is_text, read_json
+
+_SUBSETS = {"train": "training", "test": "validation"}
+_FORMAT = "YouCook2's own youcookii_annotations_trainval.json, an object whose `database` holds videos by id"
+
+
+def load_youcook2(
+    root: str | os.PathLike,
+    split: str = "test",
+    *,
+    annotations: str | os.PathLike | None = None,
+    on_missing: str = "raise",
+) -> tuple[Dataset, list[str]]:
+    """
+    Load the steps of the videos of a split; see [`~eval.benchmarks.descs.load_descs`] for what is taken and given.
+
+    Raises:
+        FileNotFoundError: there is no annotation, or there are steps without a file.
+        ValueError: the annotation is malformed.
+    """
+    path = Path(root) / "youcookii_annotations_trainval.json" if annotations is None else Path(annotations)
+    videos = read_json(path, dict, _FORMAT).get("database")
+    try:
+        entries = [
+            Entry(f"{video_id}_{step['id']}", [step["sentence"]])
+            for video_id, video in videos.items()
+            if video["subset"] == _SUBSETS[split]
+            for step in video["annotations"]
+        ]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} must be {_FORMAT}, each with its `subset` and `annotations` of `id` and `sentence`: {error!r}."
+        ) from error
+    if silent := [entry.video_id for entry in entries if not is_text(entry.captions[0])]:
+        raise ValueError(f"The step {silent[0]!r} of {path} has no sentence. Restore the file.")
+    return dataset_from_entries(entries, Path(root), "first", on_missing)
+
+
+YOUCOOK2 = Benchmark("YouCook2", load_youcook2, tuple(_SUBSETS), processing=PROTOCOL, settings=("annotations",))
+
+__all__ = ["YOUCOOK2", "load_youcook2"]
