@@ -10,7 +10,15 @@ import typer
 
 from commands.errors import Commands, run_command, show
 from commands.options import command_of
-from eval.settings import AuditConfig, CalibrateConfig, EmbedConfig, MiniatureConfig, ReportConfig, RunConfig
+from eval.settings import (
+    AuditConfig,
+    CalibrateConfig,
+    EmbedConfig,
+    MiniatureConfig,
+    MtebConfig,
+    ReportConfig,
+    RunConfig,
+)
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.
 app = typer.Typer(
@@ -109,6 +117,21 @@ def calibrate(config: CalibrateConfig) -> None:
     _show_log()
     found, written = calibrate_model(config)
     show(*format_calibration(found, config, written))
+
+
+@command_of(app, MtebConfig)
+def mteb(config: MtebConfig) -> None:
+    """Evaluate a model on tasks of mteb, in several ways on the same embeddings: print their main scores side by side.
+
+    The results are in mteb's own form, each way a model of its own. What is there already is not computed again.
+    """
+    from eval.adapters.mteb_run import evaluate
+
+    _show_log()
+    found = evaluate(config)
+    for problem in found.problems:
+        show(f"counted as absent: {problem}")
+    show(*found.table().split("\n"), "", f"mteb's results are in {Path(config.output) / 'results'}.")
 
 
 @command_of(app, ReportConfig)

@@ -4,16 +4,19 @@
     mteb.evaluate(ScalarSearch(model, processor, name="organisation/scalar"), mteb.get_tasks(tasks=["MSRVTTT2V"]))
 
 A score that depends on the query is not a product of two vectors, so the model takes part through mteb's search
-interface: `index` embeds the corpus, `search` returns the best documents of each query. One side of a task is text,
-the other clips of video, of audio or of both; a clip of a corpus may have a text too, which is read as its subtitle.
-mteb gives the sound of a video as a column of its own: without one a clip has no sound here, whatever its file holds.
+interface: `index` embeds the corpus, `search` returns the best documents of each query. Documents are texts, or clips
+of video, of audio or of both; a clip of a corpus may have a text too, which is read as its subtitle. A query is one
+vector, of a text, a video or a sound; of a clip that has several, texts alone can be ranked. Texts are ranked for
+texts by their cosine. mteb gives the sound of a video as a column of its own: without one a clip has no sound here,
+whatever its file holds.
 
 Videos and sounds are decoded by the processor, also where mteb would use torchcodec: the frames are those of our own
 protocol. mteb orders documents of equal score by their identifiers.
 """
 
+import copy
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.embedding.embed_dataset import embed_rows, problems_of
-from eval.embedding.embeddings import concat_embeds_of
+from eval.embedding.embed_fused import embed_fused_rows, fuses, needed_mixes
+from eval.embedding.embeddings import FUSED, concat_embeds_of
 from eval.protocol.second_stage import first_candidates, match_logits, two_stage_scores
 from gallery.columns import listed
 from gallery.decoding import sandboxed
@@ -79,15 +83,20 @@ class _CellProcessor:
             video, audio = (cell and cell.open(folder) for cell in (video, audio))
             return self.processor.read_clip(video, audio=audio, subtitle=subtitle, **options)
 
+    def fuse(self, *inputs: Any) -> Any:
+        return self.processor.fuse(*inputs)
+
     def __call__(self, **inputs: Any) -> Any:
         return self.processor(**inputs)
 
 
 @dataclass
 class _Texts:
+    """Texts, or clips that ask by one of their modalities, which have none."""
+
     ids: list[str]
-    texts: list[str]
-    embeds: torch.Tensor  # (texts, dim)
+    texts: list[str] | None
+    embeds: torch.Tensor  # (texts, dim), or (texts, M, dim) with a vector for each modality
 
 
 @dataclass
@@ -97,6 +106,7 @@ class _Gallery:
     embeds: torch.Tensor  # (clips, M, dim)
     mask: torch.Tensor  # (clips, M)
     concat_embeds: torch.Tensor | None
+    fused: torch.Tensor | None = None  # (clips, dim)
 
 
 def _cells(dataset: Dataset, name: str) -> list[_Cell | None]:
@@ -109,10 +119,17 @@ def _cells(dataset: Dataset, name: str) -> list[_Cell | None]:
     return [_Cell(column, row, name) for row in range(len(column))]
 
 
+def _said(text: str | Sequence[str | dict[str, str]]) -> str:
+    """A text as it is; a conversation as mteb writes it for models that read texts."""
+    if isinstance(text, str):
+        return text
+    return "; ".join(turn if isinstance(turn, str) else f"{turn['role']}: {turn['content']}" for turn in text)
+
+
 def _read_texts(dataset: Dataset) -> list[str]:
-    texts = list(dataset["text"])
-    if "instruction" in dataset.column_names or not all(isinstance(text, str) for text in texts):
-        raise ValueError("Texts must be plain strings: this model follows no instructions and no conversations.")
+    texts = [_said(text) for text in dataset["text"]]
+    if "instruction" in dataset.column_names:  # which models that follow none read with the query
+        texts = [f"{text} {more or ''}".strip() for text, more in zip(texts, dataset["instruction"], strict=True)]
     if "title" in dataset.column_names:  # as mteb joins them
         texts = [f"{title or ''} {text}".strip() for title, text in zip(dataset["title"], texts, strict=True)]
     return texts
@@ -123,6 +140,43 @@ def _num_embedding_parameters(model: PreTrainedModel) -> int | None:
         return model.get_input_embeddings().weight.numel()
     except NotImplementedError:  # by encoders that need no embeddings of tokens, or do not tell
         return None
+
+
+def why_not(task_metadata: Any, modalities: Sequence[str]) -> str | None:
+    """
+    Say why a task is none for a model.
+
+    Args:
+        task_metadata (`mteb.TaskMetadata`): of the task.
+        modalities (`Sequence[str]`): of the model.
+
+    Returns:
+        A sentence, `None` if the model can take it.
+    """
+    media, name = {"video", "audio"}, task_metadata.name
+    if (
+        task_metadata.category is None
+        or "Retrieval" not in task_metadata.type
+        and "Reranking" not in task_metadata.type
+    ):
+        return f"The task {name} is one of {task_metadata.type}; retrieval and reranking can be scored."
+    queries, documents = (set(task_metadata.get_modalities(kind)) for kind in (PromptType.query, PromptType.document))
+    if (
+        not queries | documents <= media | {"text"}
+        or len(queries) > 1
+        and (documents != {"text"} or "text" in queries)
+    ):
+        return (
+            f"The task {name} goes from {sorted(queries)} to {sorted(documents)}. This model ranks clips (video, "
+            "audio, or both, in a corpus with a text or without) and texts for a text, a video or a sound, and texts "
+            "for clips."
+        )
+    for side in (queries, documents):
+        if side & media and not side & media & set(modalities):
+            return (
+                f"The task {name} needs {' or '.join(sorted(side & media))}; the model embeds {', '.join(modalities)}."
+            )
+    return None
 
 
 class ScalarSearch:
@@ -139,6 +193,8 @@ class ScalarSearch:
         on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
         gallery ([`~gallery.gallery.Gallery`], *optional*): clips that this model embedded before, under the `id` that
             mteb gives them: their files are not read then, unless the cross-encoder reads them.
+        fused (`bool`): also embed what a joint encoder makes of all modalities of a clip at once, which the method
+            `"fused"` then ranks by; clips are read twice, unless `"fused"` is a modality of the model.
         meta: further fields of mteb's `ModelMeta`, such as `revision` or `training_datasets`; unknown otherwise.
     """
 
@@ -152,6 +208,7 @@ class ScalarSearch:
         on_error: str = "raise",
         num_workers: int = 2,
         gallery: Gallery | None = None,
+        fused: bool = False,
         **meta: Any,
     ) -> None:
         check_reading(1, on_error, num_workers)
@@ -172,7 +229,11 @@ class ScalarSearch:
         self.problems: list[str] = []
         self.gallery = gallery
         self.modalities = tuple(model.config.modalities) if gallery is None else gallery.modalities
+        self.fuses = fused and FUSED not in self.modalities
+        if self.fuses and (gallery is not None or not fuses(model)):
+            raise ValueError("`fused` needs a joint encoder that takes several modalities at once, and no gallery.")
         self._corpus: _Texts | _Gallery | None = None
+        self._kept: dict[tuple[str, ...], _Texts | _Gallery] | None = None
         size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         fields = {
             "revision": None,
@@ -191,11 +252,32 @@ class ScalarSearch:
             "similarity_fn_name": ScoringFunction.CUSTOM,
             "use_instructions": False,
             "training_datasets": None,
-            "modalities": ["text", "video", "audio"],
+            "modalities": ["text", *(name for name in ("video", "audio") if name in self.modalities)],
             # By this mteb tells results of different settings apart.
             "experiment_kwargs": self.score_options | ({} if rerank_depth is None else {"rerank_depth": rerank_depth}),
         }
-        self.mteb_model_meta = ModelMeta(loader=None, name=name, **fields | meta)
+        self.mteb_model_meta = ModelMeta(**{"loader": None, "name": name} | fields | meta)
+
+    def scored_by(self, method: str, **meta: Any) -> "ScalarSearch":
+        """
+        Return the same model that scores by another method, and takes from now on what this one embeds, as this one
+        takes what that one does: each side of a task is embedded once, until [`forget`].
+
+        Args:
+            method (`str`): of `retrieval_scores`, or `"fused"`.
+            meta: fields of mteb's `ModelMeta` that differ, such as `name`.
+        """
+        if self._kept is None:
+            self._kept = {}
+        other = copy.copy(self)
+        other.score_options = self.score_options | {"method": method}
+        meta = {"experiment_kwargs": other.score_options} | meta
+        other.mteb_model_meta = self.mteb_model_meta.model_copy(update=meta)
+        return other
+
+    def forget(self) -> None:
+        """Let go of what was embedded for all methods."""
+        self._kept.clear()
 
     def index(self, corpus: Dataset, *, task_metadata: Any, encode_kwargs: dict[str, Any], **kwargs: Any) -> None:
         """
@@ -207,13 +289,13 @@ class ScalarSearch:
                 decoder or an array as the processor reads it, or None where the document has none.
             task_metadata (`mteb.TaskMetadata`): tells by its category which columns count.
             encode_kwargs (`dict`): `batch_size` and `show_progress_bar` are used.
-            kwargs: what else mteb passes; not used.
+            kwargs: what else mteb passes: by `hf_split` and `hf_subset` what was embedded for [`scored_by`] is told
+                apart.
 
         Raises:
-            ValueError: the task is not one between texts and clips, or a document cannot be read.
+            ValueError: the task is none for this model ([`why_not`]), or a document cannot be read.
         """
-        self._check_task(task_metadata)
-        self._corpus = self._embed(corpus, task_metadata.get_modalities(PromptType.document), encode_kwargs)
+        self._corpus = self._embed(corpus, PromptType.document, task_metadata, encode_kwargs, kwargs)
 
     def search(
         self,
@@ -242,8 +324,10 @@ class ScalarSearch:
         """
         if self._corpus is None:
             raise ValueError("Nothing was indexed: call `index` before `search`.")
-        self._check_task(task_metadata)
-        asked = self._embed(queries, task_metadata.get_modalities(PromptType.query), encode_kwargs)
+        asked = self._embed(queries, PromptType.query, task_metadata, encode_kwargs, kwargs)
+        if isinstance(asked, _Gallery) and isinstance(self._corpus, _Gallery):
+            (modality,) = task_metadata.get_modalities(PromptType.query)
+            asked = _Texts(asked.ids, None, asked.embeds[:, self.modalities.index(modality)])
         found = None
         if self.rerank_depth is not None:
             found = self._rerank(asked, top_ranked, encode_kwargs)
@@ -261,22 +345,25 @@ class ScalarSearch:
                 results[query_id] = dict(zip(documents, values[kept].tolist(), strict=True))
         return results
 
-    @staticmethod
-    def _check_task(task_metadata: Any) -> None:
-        queries, documents = (
-            set(task_metadata.get_modalities(kind)) for kind in (PromptType.query, PromptType.document)
-        )
-        media = {"video", "audio"}
-        if queries == {"text"} and documents & media and documents <= media | {"text"}:
-            return
-        if documents == {"text"} and queries and queries <= media:
-            return
-        raise ValueError(
-            f"The task {task_metadata.name} goes from {sorted(queries)} to {sorted(documents)}. This model ranks "
-            "clips (video, audio, or both, in a corpus with a text or without) for texts, and texts for clips."
-        )
+    def _embed(
+        self,
+        dataset: Dataset,
+        side: PromptType,
+        task_metadata: Any,
+        encode_kwargs: dict[str, Any],
+        part: dict[str, Any],
+    ) -> _Texts | _Gallery:
+        if (reason := why_not(task_metadata, self.modalities)) is not None:
+            raise ValueError(reason)
+        key = (task_metadata.name, str(part.get("hf_split")), str(part.get("hf_subset")), side.value)
+        if self._kept is not None and key in self._kept:
+            return self._kept[key]
+        embedded = self._embed_anew(dataset, task_metadata.get_modalities(side), encode_kwargs)
+        if self._kept is not None:
+            self._kept[key] = embedded
+        return embedded
 
-    def _embed(self, dataset: Dataset, modalities: list[str], encode_kwargs: dict[str, Any]) -> _Texts | _Gallery:
+    def _embed_anew(self, dataset: Dataset, modalities: list[str], encode_kwargs: dict[str, Any]) -> _Texts | _Gallery:
         batch_size = encode_kwargs.get("batch_size", 32)
         hidden = not encode_kwargs.get("show_progress_bar", True)
         ids = list(dataset["id"])
@@ -299,7 +386,20 @@ class ScalarSearch:
                 embedded.append(batch)
                 self.problems += problems_of(batch)
                 bar.update(len(batch.notes))
-        return _Gallery(ids, clips, *Embedded.joined(embedded).embeds)
+        found = _Gallery(ids, clips, *Embedded.joined(embedded).embeds)
+        if self.fuses:
+            found.fused = self._fuse(found, batch_size, hidden)
+        return found
+
+    def _fuse(self, found: _Gallery, batch_size: int, hidden: bool) -> torch.Tensor:
+        """Return the one vector of all that each clip has, `(clips, dim)`: of a single modality it is there."""
+        whole = needed_mixes([found.mask])
+        reading = batch_size, self.on_error, not hidden, self.num_workers
+        several = embed_fused_rows(self.model, self.processor, found.clips, whole, *reading)
+        fused = found.embeds[range(len(found.ids)), found.mask.int().argmax(dim=1)]
+        for (row, _), vector in several.items():
+            fused[row] = vector
+        return fused
 
     def _from_gallery(self, ids: list[str], clips: list[dict[str, Any]]) -> _Gallery:
         """The clips of these identifiers as they were embedded before."""
@@ -317,7 +417,9 @@ class ScalarSearch:
         columns = {name: column for column, name in enumerate(self._corpus.ids)}
         for start in range(0, len(asked.ids), _BLOCK):
             block = slice(start, start + _BLOCK)
-            if isinstance(asked, _Texts):
+            if isinstance(asked, _Texts) and isinstance(self._corpus, _Texts):
+                scores = asked.embeds[block].flatten(1) @ self._corpus.embeds.flatten(1).T
+            elif isinstance(asked, _Texts):
                 scores = self._score(asked.embeds[block], self._corpus, slice(None), "text_to_video")
             else:
                 scores = self._score(self._corpus.embeds, asked, block, "video_to_text").T
@@ -329,6 +431,8 @@ class ScalarSearch:
             yield block, scores
 
     def _score(self, texts: torch.Tensor, gallery: _Gallery, clips: slice, direction: str) -> torch.Tensor:
+        if self.score_options["method"] == FUSED and gallery.fused is not None:
+            return texts @ gallery.fused[clips].T
         concat_embeds = None if gallery.concat_embeds is None else gallery.concat_embeds[clips]
         return retrieval_scores(
             texts,
@@ -342,6 +446,11 @@ class ScalarSearch:
 
     def _rerank(self, asked: _Texts | _Gallery, top_ranked: dict | None, encode_kwargs: dict[str, Any]):
         """Candidates and their match logits, (queries, candidates) each."""
+        sides = {
+            type(side) for side in (asked, self._corpus) if not isinstance(side, _Texts) or side.texts is not None
+        }
+        if len(sides) < 2:
+            raise ValueError("The second stage reads a text and a clip together: it has nothing to say of this task.")
         chosen, known = [], []
         for _, scores in self._blocks(asked, top_ranked):
             chosen.append(first_candidates(scores, _UNKNOWN, self.rerank_depth))
@@ -368,4 +477,4 @@ class ScalarSearch:
         return candidates, logits.view_as(candidates)
 
 
-__all__ = ["ScalarSearch"]
+__all__ = ["ScalarSearch", "why_not"]

@@ -1,8 +1,8 @@
 """YouCook2 (Zhou et al., 2018): steps of recipes, each a part of a video with one sentence.
 
 The annotation is `youcookii_annotations_trainval.json`. Its validation videos are the test split here, as in the
-literature: the sentences of the test videos are not public. A clip is a step, which has to be cut out of its video, and
-is called `<video id>_<id of the step>`.
+literature: the sentences of the test videos are not public. A clip is a step, which has to be cut out of its video,
+into a file called `<video id>_<id of the step>`.
 """
 
 import os

@@ -5,6 +5,7 @@ embedded anew for every set of modalities that a protocol leaves of a clip.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -20,9 +21,14 @@ from modeling_scalar.processing_scalar import Clip
 Mix = tuple[bool, ...]
 
 
+def fuses(model: PreTrainedModel) -> bool:
+    """Whether a model takes several modalities at once, and has no heads for single ones."""
+    return isinstance(model, JointEncoderModel) and model.can_fuse and not model.config.has_heads
+
+
 def check_fuses(model: PreTrainedModel) -> None:
-    """Raise a ValueError unless a model takes several modalities at once, and has no heads for single ones."""
-    if not isinstance(model, JointEncoderModel) or not model.can_fuse or model.config.has_heads:
+    """Raise a ValueError unless a model [`fuses`]."""
+    if not fuses(model):
         raise ValueError(
             "Fused vectors are those of a joint encoder that takes several modalities at once and has no trained "
             "heads, which this model is not. Leave `--fused` away."
@@ -81,10 +87,36 @@ def embed_fused_dataset(
     left = needed_mixes(mask & whole for mask in masks)
     if FUSED in embeddings.modalities:
         left = [[mix for mix in mixes if list(mix) != own] for mixes, own in zip(left, whole.tolist(), strict=True)]
+    clips = [rows[name] for name in embeddings.clip_ids]
+    return embed_fused_rows(model, processor, clips, left, batch_size, on_error, progress, num_workers)
+
+
+def embed_fused_rows(
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    rows: Sequence[dict[str, Any]],
+    left: Sequence[Sequence[Mix]],
+    batch_size: int,
+    on_error: str,
+    progress: bool,
+    num_workers: int,
+) -> dict[tuple[int, Mix], torch.Tensor]:
+    """
+    Read clips, and embed sets of modalities of each into one vector.
+
+    Args:
+        rows (`Sequence[dict]`): clips, as [`~eval.benchmarks.rows.read_row`] reads them.
+        left (`Sequence[Sequence[Mix]]`): of each clip the sets to embed, of [`needed_mixes`]; without any, it is not
+            read.
+        model, processor, batch_size, on_error, progress, num_workers: as in [`embed_fused_dataset`].
+
+    Returns:
+        `dict`: by row of a clip and set of modalities, a unit vector `(dim,)`.
+    """
     clips = [row for row, mixes in enumerate(left) if mixes]
 
     def read(row: int) -> tuple[int, tuple[int, Clip]]:
-        return row, (row, read_row(processor, rows[embeddings.clip_ids[row]], on_error, processed=True))
+        return row, (row, read_row(processor, rows[row], on_error, processed=True))
 
     def fuse(clips: list[tuple[int, Clip]]) -> list[tuple[list[tuple[int, Mix]], BatchFeature]]:
         by_row = dict(clips)
@@ -108,4 +140,4 @@ def embed_fused_dataset(
     return fused
 
 
-__all__ = ["check_fuses", "embed_fused_dataset", "needed_mixes"]
+__all__ = ["check_fuses", "embed_fused_dataset", "embed_fused_rows", "fuses", "needed_mixes"]
