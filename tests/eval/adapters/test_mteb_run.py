@@ -3,15 +3,11 @@
 import json
 import sys
 
-import mteb
 import pytest
 import torch
 from datasets import Dataset
-from mteb.results import TaskResult
 
 from eval.__main__ import app
-from eval.adapters import mteb_model, mteb_run
-from eval.adapters.mteb_run import Comparison, find_tasks
 from eval.benchmarks import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import FUSED
@@ -21,8 +17,15 @@ from eval.settings import MtebConfig
 from gallery.decoding import sandboxed
 from modeling_scalar import load_model
 from modeling_scalar.scores_scalar import retrieval_scores
-from tests.eval.adapters.test_mteb_model import make_task
 from tests.joint_encoders import CHAT_TEMPLATE, write_joint_encoder
+
+mteb = pytest.importorskip("mteb")
+
+from mteb.results import TaskResult  # noqa: E402
+
+from eval.adapters import mteb_model, mteb_run  # noqa: E402
+from eval.adapters.mteb_run import Comparison, find_tasks  # noqa: E402
+from tests.eval.adapters.test_mteb_model import make_task  # noqa: E402
 
 WAYS = {"scalar", "uniform", FUSED, "video", "audio"}
 FEW = 4  # clips of the other tasks
