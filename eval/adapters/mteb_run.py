@@ -124,11 +124,14 @@ def load_way(name: str, revision: str | None, model_path: str, method: str, devi
     """Load a model that scores in one way: what `mteb.get_model` calls for what [`ways_of`] registers."""
     device = default_device() if device is None else device_of_name(device)
     model, processor = load_model(model_path, device=device)
-    search = ScalarSearch(model, processor, name, fused=method == FUSED, revision=revision)
-    return search.scored_by(method, experiment_kwargs=None)
+    options = model.score_options() | {"method": method}
+    meta = {"revision": revision, "experiment_kwargs": None}
+    return ScalarSearch(model, processor, name, score_options=options, fused=method == FUSED, **meta)
 
 
-def ways_of(search: ScalarSearch, model_path: str, name: str) -> dict[str, ScalarSearch]:
+def ways_of(
+    search: ScalarSearch, model_path: str, name: str, experiment: dict[str, Any] | None = None
+) -> dict[str, ScalarSearch]:
     """
     Make each way of scoring a model of its own, registered with mteb in this process: SCALAR, equal weights, what the
     model fuses itself if `search` embeds that, and every modality alone.
@@ -137,6 +140,7 @@ def ways_of(search: ScalarSearch, model_path: str, name: str) -> dict[str, Scala
         search ([`ScalarSearch`]): embeds for all of them.
         model_path (`str`): where the model was loaded from.
         name (`str`): `organisation/model`, to which the way is added.
+        experiment (`dict`, *optional*): what else decides the scores, and by which mteb keeps results apart.
     """
     singles = [column for column in _COLUMNS.values() if column in search.modalities]
     joint = [way for way in JOINT if way != FUSED or search.fuses or FUSED in search.modalities]
@@ -144,7 +148,7 @@ def ways_of(search: ScalarSearch, model_path: str, name: str) -> dict[str, Scala
     for way in (*joint, *singles):
         meta = {
             "name": f"{name}-{way}",
-            "experiment_kwargs": None,
+            "experiment_kwargs": experiment,
             "loader": load_way,
             "loader_kwargs": {"model_path": model_path, "method": way},
             "adapted_from": None if name.startswith("local/") else name,
@@ -223,7 +227,9 @@ def evaluate(config: MtebConfig) -> Comparison:
         fused=config.fused and fuses(model),
         revision=identity.commit or identity.fingerprint[:40],
     )
-    found = compare(search, ways_of(search, str(config.model_path), name), tasks, config)
+    settings = {"model_dtype": config.model_dtype, "on_error": config.on_error}
+    experiment = {name: value for name, value in settings.items() if value not in (None, "raise")} or None
+    found = compare(search, ways_of(search, str(config.model_path), name, experiment), tasks, config)
     found.left_out = [reason for reason in reasons.values() if reason]
     Path(config.output, "table.txt").write_text(found.table() + "\n", encoding="utf-8")
     return found

@@ -204,6 +204,17 @@ def test_what_is_there_is_not_computed_again(result, encoder, monkeypatch):
     assert again == printed
 
 
+def test_another_precision_has_results_of_its_own(result, encoder):
+    output, _, _ = result
+    config = MtebConfig(
+        model_path=str(encoder), tasks=[SILENT], output=output, fused=False, model_dtype="bfloat16", progress=False
+    )
+    (row,) = mteb_run.evaluate(config).rows
+    assert set(row["scores"]) == {"scalar", "uniform", "video"}
+    (path,) = (output / "results" / "local__encoder-scalar").rglob(f"*bfloat16*/{SILENT}.json")
+    assert TaskResult.from_disk(path).get_score() == row["scores"]["scalar"]
+
+
 def test_a_way_is_a_model_that_mteb_loads_and_its_mock_run_passes(result):
     """What needs torchcodec, made sound in mteb's own classes, is skipped by mteb where that is not installed, and so
     `mteb.get_model` would ask for it."""
