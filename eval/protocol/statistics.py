@@ -1,6 +1,6 @@
 """How certain a number is: sign test, interval over seeds, difference of two methods (SCALAR, "Statistical Support").
 
-Everything is computed by SciPy; this module says which test is meant and refuses input that the test does not fit.
+SciPy computes what it has; this module says which test is meant and refuses input that the test does not fit.
 """
 
 import math
@@ -131,6 +131,80 @@ def paired_bootstrap(
     return {"difference": difference, "low": low, "high": high, "confidence": confidence}
 
 
+def hierarchical_bootstrap(
+    first: Sequence[Sequence[float]],
+    second: Sequence[Sequence[float]],
+    confidence: float = 0.95,
+    num_resamples: int = 9999,
+    seed: int = 0,
+) -> dict[str, float]:
+    """
+    Bound the difference of two methods' means over the same queries and over trainings.
+
+    Each draw takes queries with replacement, the same for both methods, and trainings of each method with
+    replacement: what another set of queries and another seed of training would change. The interval is the percentile
+    one.
+
+    Args:
+        first (`Sequence` of shape `(trainings, queries)`), second (likewise): one value for each training and query;
+            the numbers of trainings may differ.
+        confidence (`float`): between 0 and 1.
+        num_resamples (`int`): how many draws, at least 1.
+        seed (`int`): of the draws.
+
+    Returns:
+        `dict`: `difference` (mean of `first` minus mean of `second`), its bounds `low` and `high`, `confidence`, and
+        `p_value`, two-sided: twice the share of draws on the other side of 0, at least that of one draw.
+
+    Raises:
+        ValueError: the methods have different numbers of queries, or none, or a value is not finite.
+    """
+    groups = [np.stack([_finite(name, row) for row in rows]) for name, rows in (("first", first), ("second", second))]
+    if groups[0].shape[1] != groups[1].shape[1]:
+        raise ValueError(f"Expected values of the same queries, got {groups[0].shape[1]} and {groups[1].shape[1]}.")
+    _check_confidence(confidence)
+    if num_resamples < 1:
+        raise ValueError(f"`num_resamples` must be at least 1, got {num_resamples}.")
+    generator, num_queries = np.random.default_rng(seed), groups[0].shape[1]
+    draws, step = [], max(1, _RESAMPLED_AT_ONCE // num_queries)
+    for start in range(0, num_resamples, step):
+        size = min(step, num_resamples - start)
+        queries = generator.multinomial(num_queries, np.full(num_queries, 1 / num_queries), size) / num_queries
+        means = []
+        for values in groups:
+            trainings = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), size) / len(values)
+            means.append((trainings * (queries @ values.T)).sum(1))
+        draws.append(means[0] - means[1])
+    drawn = np.concatenate(draws)
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    beyond = min((drawn <= 0).mean(), (drawn >= 0).mean())
+    return {
+        "difference": float(groups[0].mean() - groups[1].mean()),
+        "low": float(low),
+        "high": float(high),
+        "confidence": confidence,
+        "p_value": float(min(1.0, 2 * max(beyond, 1 / num_resamples))),
+    }
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """
+    Adjust p-values for their number by Holm's step-down rule: at most the level of all claims together is false.
+
+    Args:
+        p_values (`Sequence[float]`): of all claims that are made, in [0, 1].
+
+    Returns:
+        `list[float]`: the adjusted ones, in the same order: a claim holds where its own is at most the level.
+    """
+    order = np.argsort(p_values, kind="stable")
+    factors = len(order) - np.arange(len(order))
+    adjusted = np.minimum(np.maximum.accumulate(np.asarray(p_values, dtype=float)[order] * factors), 1.0)
+    found = np.empty(len(order))
+    found[order] = adjusted
+    return found.tolist()
+
+
 def area_under_curve(positives: Sequence[float], negatives: Sequence[float]) -> float:
     """
     Return the area under the ROC curve: how often a positive value lies above a negative one, ties counted half.
@@ -161,4 +235,12 @@ def _check_confidence(confidence: float) -> None:
         raise ValueError(f"`confidence` must lie between 0 and 1, got {confidence}.")
 
 
-__all__ = ["area_under_curve", "paired_bootstrap", "seed_interval", "sign_test", "t_interval"]
+__all__ = [
+    "area_under_curve",
+    "hierarchical_bootstrap",
+    "holm",
+    "paired_bootstrap",
+    "seed_interval",
+    "sign_test",
+    "t_interval",
+]

@@ -461,10 +461,12 @@ def test_miniature_command_passes_its_options_on(monkeypatch, tmp_path):
     asked = {}
     monkeypatch.setattr("eval.miniature.generate", lambda output, **options: asked.update(options) or output)
     options = ["--num-test", "7", "--seed", "3", "--shared", "0.25", "--evidence", "screen", "--evidence", "title"]
+    options += ["--disagree", "0.5", "--complete"]
     done = CliRunner().invoke(app, ["miniature", "--output", str(tmp_path), *options])
     assert done.exit_code == 0 and str(tmp_path) in done.output
     counts = {"num_train": 1500, "num_validation": 300, "num_test": 7}
-    assert asked == {**counts, "seed": 3, "shared": 0.25, "evidence": ["screen", "title"], "num_proc": None}
+    given = {"seed": 3, "shared": 0.25, "evidence": ["screen", "title"], "disagree": 0.5, "complete": True}
+    assert asked == {**counts, **given, "alone": False, "num_proc": None}
 
 
 def test_help_does_not_wait_for_heavy_imports():

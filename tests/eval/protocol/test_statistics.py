@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eval.protocol.statistics import area_under_curve, paired_bootstrap, seed_interval, sign_test, t_interval
+from eval.protocol.statistics import (
+    area_under_curve,
+    hierarchical_bootstrap,
+    holm,
+    paired_bootstrap,
+    seed_interval,
+    sign_test,
+    t_interval,
+)
 
 
 def table(shared_dir, label):
@@ -198,3 +206,50 @@ def test_the_area_under_the_curve_is_the_share_of_comparisons_won_with_ties_as_h
 def test_an_area_under_the_curve_needs_values_of_both_kinds(values):
     with pytest.raises(ValueError, match="finite numbers, not empty"):
         area_under_curve(*values)
+
+
+# Over trainings and queries ------------------------------------------------------------------------------------------
+
+
+def test_the_hierarchical_bootstrap_is_a_loop_over_draws_of_queries_and_trainings():
+    rng = np.random.default_rng(3)
+    first = 100.0 * (rng.random((4, 80)) < 0.6)
+    second = 100.0 * (rng.random((3, 80)) < 0.45)
+    found = hierarchical_bootstrap(first, second, num_resamples=4000, seed=1)
+    drawn = []
+    for _ in range(4000):
+        queries = rng.integers(80, size=80)
+        means = [values[rng.integers(len(values), size=len(values))][:, queries].mean() for values in (first, second)]
+        drawn.append(means[0] - means[1])
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert found["difference"] == pytest.approx(first.mean() - second.mean())
+    assert found["low"] == pytest.approx(low, abs=0.8) and found["high"] == pytest.approx(high, abs=0.8)
+    p_value = 2 * min(np.mean(np.array(drawn) <= 0), np.mean(np.array(drawn) >= 0))
+    assert found["p_value"] == pytest.approx(max(p_value, 2 / 4000), abs=0.01)
+
+
+def test_trainings_that_differ_widen_the_interval_and_one_training_leaves_that_of_queries():
+    rng = np.random.default_rng(4)
+    values = 100.0 * (rng.random(300) < 0.5)
+    apart = np.stack([np.clip(values - 15, 0, None), values + 15])
+    same, zero = np.stack([values, values]), np.zeros((1, 300))
+    widths = [
+        found["high"] - found["low"]
+        for found in (hierarchical_bootstrap(rows, zero, num_resamples=2000) for rows in (apart, same))
+    ]
+    assert widths[0] > 1.5 * widths[1]
+    paired = paired_bootstrap(values.tolist(), [0.0] * 300, num_resamples=2000)
+    assert widths[1] == pytest.approx(paired["high"] - paired["low"], rel=0.1)
+
+
+def test_equal_methods_have_no_difference_and_wrong_shapes_are_refused():
+    rows = [[100.0, 0.0, 100.0]]
+    found = hierarchical_bootstrap(rows, rows, num_resamples=50)
+    assert (found["difference"], found["low"], found["high"], found["p_value"]) == (0, 0, 0, 1)
+    with pytest.raises(ValueError, match="same queries, got 3 and 2"):
+        hierarchical_bootstrap(rows, [[1.0, 2.0]])
+
+
+def test_holm_multiplies_by_the_number_of_claims_that_are_left():
+    assert holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
+    assert holm([0.4, 0.6]) == pytest.approx([0.8, 0.8]) and holm([]) == []
