@@ -4,6 +4,7 @@
     python -m benchmarks.engine --gallery FOLDER [--gallery FOLDER ...] [--clips 1000,10000]
     python -m benchmarks.engine --latency [--clips 10000,100000] [--dim 512]
     python -m benchmarks.engine --postgresql [--clips 1000000] [--dim 64] [--workers 0] [--queries 20]
+    python -m benchmarks.engine --hnsw [--clips 20000,50000,100000] [--dim 64] [--queries 20]
 
 The first reads exact lists: inner products of all queries with the bounds of all clips as an engine stores them, in
 blocks. The list of a query is as long as there are clips whose bound is not below its k-th best score. The second does
@@ -13,7 +14,9 @@ what an engine does without bounds, and their clips scored in full.
 
 The third asks the real engine in this process (qdrant-edge-py, of the tests), and `--url` one anywhere. The fourth
 asks PostgreSQL, servers of the tests, one and three: for each temperature the list of a query, all of the query, the
-same in the folder, and the three inner products of every clip alone, which nothing could leave out.
+same in the folder, and the three inner products of every clip alone, which nothing could leave out. The fifth gives
+pgvector a table of the bounds with an HNSW index, and reads it, scoring each clip that comes, until the bound is below
+the k-th best score: how long that takes beside the list of the scan, how much is read, and how many it misses.
 """
 
 import argparse
@@ -25,10 +28,11 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import torch
 from torch.nn.functional import normalize
 
@@ -243,15 +247,6 @@ def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
     from search.engine.table import Table
     from tests.search.postgres_servers import PostgresServers
 
-    def median_of(ask: Callable[[torch.Tensor], object]) -> float:
-        """Milliseconds for a query."""
-        seconds = []
-        for text in texts:
-            begun = time.perf_counter()
-            ask(text)
-            seconds.append(time.perf_counter() - begun)
-        return statistics.median(seconds) * 1e3
-
     os.environ["PGOPTIONS"] = f"-c max_parallel_workers_per_gather={options.workers}"
     servers = PostgresServers()
     try:
@@ -288,14 +283,14 @@ def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
                         names_of(asked.search(text[None], 10, temperature)) != names
                         for text, names in zip(texts, known[temperature], strict=True)
                     )
-                    limit, list_, whole, own = map(
-                        median_of,
-                        (
+                    limit, list_, whole, own = (
+                        median_ms(ask, texts)[0]
+                        for ask in (
                             alone,
                             scan,
                             lambda text: asked.search(text[None], 10, temperature),  # noqa: B023
                             lambda text: gallery.search(text[None], 10, temperature),  # noqa: B023
-                        ),
+                        )
                     )
                     print(
                         f"    temperature {temperature:<5g}: products {limit:.0f} ms, list {list_:.0f} "
@@ -304,6 +299,118 @@ def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
                     )
                     sys.stdout.flush()
                 table.close()
+            servers.renew()
+    finally:
+        servers.close()
+
+
+def median_ms(ask: Callable[[torch.Tensor], object], texts: torch.Tensor) -> tuple[float, list]:
+    """The median of the milliseconds that queries take, and their answers."""
+    seconds, answers = [], []
+    for text in texts:
+        begun = time.perf_counter()
+        answers.append(ask(text))
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds) * 1e3, answers
+
+
+def copy_bounds(connection: psycopg.Connection, gallery: Gallery, detail: int) -> int:
+    """Write the table `bounds`, a row for each bound of each clip of the table `clips`, and return how many."""
+    embeds, mask = gallery.modality_embeds(), gallery.modality_mask
+    numbers = dict(connection.execute("SELECT clip_id, number FROM clips").fetchall())
+    connection.execute(f"CREATE TABLE bounds (clip uuid, bound halfvec({gallery.dim + 1}))")
+    head, written = (gallery.dim + 1).to_bytes(2, "big") + b"\0\0", 0
+    with connection.cursor().copy("COPY bounds FROM STDIN (FORMAT binary)") as copy:
+        copy.set_types(["uuid", "bytea"])  # a vector is sent as its bytes
+        for start in range(0, len(gallery), BLOCK):
+            found = bound_vectors(embeds[start : start + BLOCK], mask[start : start + BLOCK], MIN_NORM, detail=detail)
+            rows = stored_bounds(found, torch.float16).numpy().astype(">f2")
+            for clip, place in found.is_used.nonzero().tolist():
+                copy.write_row((numbers[gallery.clip_ids[start + clip]], head + rows[clip, place].tobytes()))
+                written += 1
+    return written
+
+
+def read_bounds(
+    connection: psycopg.Connection, modalities: Sequence[str], text: torch.Tensor, k: int, temperature: float
+) -> tuple[set[str], int, int]:
+    """The k best clips of what the index gives until no bound is left that reaches them, the rows read and the clips
+    scored."""
+    vector = f"[{','.join(map(str, text.half().tolist()))}]"
+    products = ", ".join(f"-({name} <#> '{vector}')" for name in modalities)
+    nearest = f"bound <#> '{vector[:-1]},1]'"
+    told = f"SELECT clip_id, -({nearest}), scalar_score(ARRAY[{products}], _gram, '{temperature}')"
+    scores, rows = {}, 0
+    with connection.transaction(), connection.cursor("found") as found:
+        found.execute(f"{told} FROM bounds JOIN clips ON clip = number ORDER BY {nearest}")
+        while lines := found.fetchmany(ENTRIES[0]):
+            for clip_id, bound, score in lines:
+                rows += 1
+                scores[clip_id] = score
+                best = sorted(scores, key=scores.get, reverse=True)[:k] if rows % k == 0 else []
+                if len(best) == k and bound < scores[best[-1]]:
+                    return set(best), rows, len(scores)
+    return set(sorted(scores, key=scores.get, reverse=True)[:k]), rows, len(scores)
+
+
+def measure_hnsw(options: argparse.Namespace, folder: Path) -> None:
+    from search.engine.address import parse_tables
+    from search.engine.push import push
+    from search.engine.scoring import FUNCTION
+    from search.engine.table import Table
+    from tests.search.postgres_servers import PostgresServers
+
+    os.environ["PGOPTIONS"] = "-c max_parallel_workers_per_gather=0 -c max_parallel_maintenance_workers=0"
+    servers = PostgresServers()
+    try:
+        for count in options.clips:
+            gallery = fill(folder / str(count), count, options.dim, "float16", data=options.data)
+            texts = made_vectors(options.data, (options.queries, options.dim), torch.Generator().manual_seed(1))
+            database = servers(1)[0].new_database()
+            table = Table(parse_tables(f"{database}/clips"))
+            push(gallery, table)
+            with psycopg.connect(database, autocommit=True) as connection:
+                connection.execute(FUNCTION)
+                written = copy_bounds(connection, gallery, options.detail)
+                begun = time.perf_counter()
+                connection.execute("SET maintenance_work_mem = '2GB'")
+                connection.execute(
+                    "CREATE INDEX near ON bounds USING hnsw (bound halfvec_ip_ops) WITH (m = 16, ef_construction = 64)"
+                )
+                seconds = time.perf_counter() - begun
+                connection.execute("ANALYZE")
+                sizes = "pg_total_relation_size('clips'), pg_table_size('bounds'), pg_relation_size('near')"
+                clips, bounds, index = (size / count for size in connection.execute(f"SELECT {sizes}").fetchone())
+                print(f"{count:,} clips x 3 x {options.dim}: {written:,} bounds, index made in {seconds:.0f} s")
+                print(f"    bytes a clip: clips {clips:.0f}, bounds {bounds:.0f}, their index {index:.0f}")
+                # What may be read is not to end it, and the planner is not to sort.
+                connection.execute(
+                    "SET hnsw.iterative_scan = strict_order; SET hnsw.max_scan_tuples = 2000000000; "
+                    "SET hnsw.scan_mem_multiplier = 50; SET jit = off; "
+                    "SET enable_sort = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
+                )
+                for temperature in TEMPERATURES:
+                    known = [names_of(gallery.search(text[None], 10, temperature)) for text in texts]
+
+                    def scan(text: torch.Tensor, table: Table = table, temperature: float = temperature) -> None:
+                        query = table.asked(text, [True] * 3, ScoreOptions(temperature)).queries[0]
+                        table.nearest(query, 64, None)
+
+                    print(f"    temperature {temperature:<5g}: list of the scan {median_ms(scan, texts)[0]:.1f} ms")
+                    for effort in (40, 200):
+                        connection.execute(f"SET hnsw.ef_search = {effort}")
+                        taken, found = median_ms(
+                            lambda text: read_bounds(connection, gallery.modalities, text, 10, temperature),  # noqa: B023
+                            texts,
+                        )
+                        same = np.mean([len(names & one[0]) / 10 for names, one in zip(known, found, strict=True)])
+                        rows, scored = (torch.tensor([one[place] for one in found]).float() for place in (1, 2))
+                        print(
+                            f"        ef_search {effort}: {taken:.1f} ms; rows read {told(rows)}; clips scored "
+                            f"{told(scored)}; recall@10 {same:.3f}"
+                        )
+                    sys.stdout.flush()
+            table.close()
             servers.renew()
     finally:
         servers.close()
@@ -321,6 +428,7 @@ def main() -> None:
     parser.add_argument("--gallery", action="append", help="of real embeddings; the first must have captions")
     parser.add_argument("--latency", action="store_true", help="ask the real engine")
     parser.add_argument("--postgresql", action="store_true", help="ask servers of PostgreSQL")
+    parser.add_argument("--hnsw", action="store_true", help="index the bounds with pgvector")
     parser.add_argument("--workers", default=0, type=int, help="that help with a query, with --postgresql")
     parser.add_argument("--quantization", choices=["int8", "binary"], help="of the bounds, with --latency")
     parser.add_argument("--url", help="of a server, with --latency")
@@ -332,6 +440,9 @@ def main() -> None:
     elif options.postgresql:
         with tempfile.TemporaryDirectory() as folder:
             measure_postgresql(options, Path(folder))
+    elif options.hnsw:
+        with tempfile.TemporaryDirectory() as folder:
+            measure_hnsw(options, Path(folder))
     elif options.latency:
         with tempfile.TemporaryDirectory() as folder:
             measure_latency(options, Path(folder))
