@@ -87,7 +87,7 @@ suite: $(SUITE)/.installed ## mixins of transformers' own test suite, and quanti
 	OMP_NUM_THREADS=1 PYTHONPATH=$(SUITE) $(PYTEST) -m suite -n auto
 
 nodes-test: $(INSTALLED) ## galleries on three nodes of PostgreSQL, which are killed, stopped and started
-	OMP_NUM_THREADS=1 $(PYTEST) -m slow tests/search/test_conformance.py tests/search/test_table.py
+	OMP_NUM_THREADS=1 $(PYTEST) -m slow $(addprefix tests/search/test_,conformance.py postgres_servers.py table.py)
 
 engine-test: $(INSTALLED) ## galleries in the vector engine at QDRANT_URL; QDRANT_KILL and QDRANT_REVIVE: commands for a node
 	@test -n "$(QDRANT_URL)" || { echo "error: say where the engine is: make engine-test QDRANT_URL=http://localhost:6333" >&2; exit 1; }

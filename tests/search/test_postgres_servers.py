@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # `make nodes-test`; galleries on them are in test_conformance.py and test_table.py
+
 STARTING = """
 from tests.search.postgres_servers import PostgresServers
 servers = PostgresServers()
