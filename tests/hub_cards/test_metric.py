@@ -116,32 +116,6 @@ def test_a_card_is_not_documentation(tmp_path):
         metric_card(tmp_path / "retrieval", "user/retrieval", Details())
 
 
-FROM_HUB = """
-import doctest
-from pathlib import Path
-
-for name in ("retrieval", "aggregation_gain"):
-    card = Path(f"{name}.md").read_text(encoding="utf-8")
-    namespace = {}
-    for block in card.split("```python\\n")[1:]:
-        lines = block.split("```")[0].splitlines()
-        exec("\\n".join(lines), namespace)
-        for code, result in zip(lines, lines[1:]):
-            if result.startswith("# "):  # an expression, and its value as a comment
-                print(name, eval(code, namespace) == eval(result[2:]))
-"""
-
-
-def test_evaluate_loads_what_was_pushed(tmp_path, hub, run_python):
-    for name in NAMES:
-        card = staged(name, tmp_path / "staged" / name)
-        (tmp_path / f"{name}.md").write_text(card, encoding="utf-8")
-        hub.api().create_repo(f"user/{name}", repo_type="space", space_sdk="gradio")
-        hub.api().upload_folder(repo_id=f"user/{name}", folder_path=tmp_path / "staged" / name, repo_type="space")
-    printed = run_python(FROM_HUB).splitlines()
-    assert printed == ["retrieval True"] * 2 + ["aggregation_gain True"] * 2
-
-
 # The page ---------------------------------------------------------------------------------------------------------
 
 
@@ -154,7 +128,7 @@ class PageError(Exception):
 def page(monkeypatch, tmp_path):
     """What the app defines, without gradio, which takes seconds to import.
 
-    `evaluate.load` keeps one folder of modules for the life of a process, so it is tested in another one, above.
+    `evaluate.load` keeps one folder of modules for the life of a process, so test_round_trip.py tests it in another.
     """
     classes = {"retrieval": Retrieval, "aggregation_gain": AggregationGain}
     scripts = {str(tmp_path / name / f"{name}.py"): metric for name, metric in classes.items()}

@@ -69,8 +69,8 @@ def made(unless_fast, tmp_path_factory):
     make_semantic_targets(load_benchmark("miniature", folder / "data", "train"), targets, "light", num_neighbors=4)
     train_run(folder, ["miniature_backbone"], folder / "backbone", "--max_steps", "2")
     for name, recipes in (("adapter", ["miniature"]), ("gram", ["gram", "miniature"])):
-        options = ("--model", folder / "backbone", "--semantic_targets", targets, "--max_steps", "6")
-        train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "2")
+        options = ("--model", folder / "backbone", "--semantic_targets", targets, "--max_steps", "3")
+        train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "1")
         settings = {"rates": (0.0, 0.5), "policies": ("absent",), "depths": (3,), "progress": False}
         evaluate(RunConfig(folder / name / "results", folder / name, "miniature", folder / "data", **settings))
     paths = [folder / "data" / "test"]
@@ -137,6 +137,8 @@ def scores(model, repo_id="user/adapter"):
 found = {}
 """
 )
+PEFT = SCORE + "from peft import AutoPeftModelForFeatureExtraction, PeftModel\n"
+TOLD = "print(json.dumps(found))\n"
 
 LOADED = {
     "user/backbone": "AutoModel.from_pretrained('user/backbone', trust_remote_code=True)",
@@ -163,13 +165,12 @@ def embedded_by_gram(made):
 
 
 def test_the_same_scores_elsewhere_and_offline(elsewhere, made):
-    """Every way to load, in an environment of torch, transformers and peft alone, then without a network."""
+    """Every way to load and the snippets of adapters' cards, with torch, transformers and peft alone; then offline."""
     api = elsewhere.api
     commit = api.model_info("user/backbone").sha
     # A branch that holds other weights than main.
     push_adapter(made / "gram", Target("user/adapter", revision="gram"), elsewhere.details, api=api)
-    script = SCORE + "from peft import AutoPeftModelForFeatureExtraction, PeftModel\n"
-    script += "".join(f"found[{name!r}] = scores({load})\n" for name, load in LOADED.items())
+    script = PEFT + "".join(f"found[{name!r}] = scores({load})\n" for name, load in LOADED.items())
     script += f"""
 found["a revision"] = scores(AutoModel.from_pretrained("user/backbone", revision="{commit}", trust_remote_code=True))
 
@@ -188,9 +189,12 @@ for name in ("gram", "scalar"):
 
 import importlib.util
 found["strangers"] = [n for n in ("datasets", "av", "PIL", "modeling_scalar", "eval") if importlib.util.find_spec(n)]
-print(json.dumps(found))
 """
-    printed = elsewhere.run(["torch", "transformers", "peft"], script)
+    packages = ["torch", "transformers>=5.23", "peft>=0.21"]
+    snippets = snippets_of(elsewhere, ("user/adapter", "model"), ("user/gram", "model"))
+    assert list(snippets) == [" ".join(packages)]
+    printed = elsewhere.run(packages, "".join([script, *snippets.values(), TOLD]))
+    assert "user/adapter\n" in printed and "user/gram\n" in printed
     found = json.loads(printed.splitlines()[-1])
     assert found.pop("strangers") == []
     here = {name: scores_here(made / name) for name in ("backbone", "adapter", "gram")}
@@ -216,9 +220,11 @@ print(json.dumps(found))
         assert difference <= 1e-6, f"{name}: {difference}"
     assert len({tuple(scores.flatten().tolist()) for scores in (*here.values(), of_gram)}) == 4  # all are different
 
+    some = ("user/merged", "adapter by peft", "branch by transformers", "gram by its configuration")
+    script = PEFT + "".join(f"found[{name!r}] = scores({LOADED[name]})\n" for name in some) + TOLD
     with elsewhere.hub.offline():
-        again = elsewhere.run(["torch", "transformers", "peft"], script, HF_HUB_OFFLINE="1")
-    assert again.splitlines()[-1] == printed.splitlines()[-1]
+        again = json.loads(elsewhere.run(packages, script, HF_HUB_OFFLINE="1").splitlines()[-1])
+    assert again == {name: found[name] for name in some}
 
 
 @pytest.mark.slow
@@ -337,17 +343,8 @@ def blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "cards",
-    [
-        [("user/backbone", "model"), ("user/merged", "model")],
-        [("user/adapter", "model"), ("user/gram", "model")],
-        [("user/store", "dataset"), ("user/videos", "dataset")],
-        [("user/retrieval", "space"), ("user/aggregation_gain", "space")],
-    ],
-    ids=["models", "adapters", "galleries", "metrics"],
-)
-def test_every_snippet_of_a_card_runs_where_only_its_packages_are(elsewhere, cards):
+def snippets_of(elsewhere, *cards):
+    """The snippets of cards, which then tell the name, by the packages that the cards tell people to install."""
     scripts = {}
     for repo_id, repo_type in cards:
         text = elsewhere.card(repo_id, repo_type)
@@ -357,8 +354,34 @@ def test_every_snippet_of_a_card_runs_where_only_its_packages_are(elsewhere, car
         packages = install.replace('"', "")
         run = f"exec(compile({snippets!r}, {repo_id!r}, 'exec'), {{'__name__': '__main__'}})\nprint({repo_id!r})\n"
         scripts[packages] = scripts.get(packages, "") + run
+    return scripts
+
+
+@pytest.mark.slow  # those of adapters are above; what galleries and models say is tested with all packages, too
+@pytest.mark.parametrize(
+    "cards",
+    [
+        [("user/backbone", "model"), ("user/merged", "model")],
+        [("user/store", "dataset"), ("user/videos", "dataset")],
+    ],
+    ids=["models", "galleries"],
+)
+def test_every_snippet_of_a_card_runs_where_only_its_packages_are(elsewhere, cards):
+    scripts = snippets_of(elsewhere, *cards)
     printed = "".join(elsewhere.run(packages.split(), script) for packages, script in scripts.items())
     assert all(f"{repo_id}\n" in printed for repo_id, _ in cards)
+
+
+@pytest.mark.parametrize("name", ["retrieval", "aggregation_gain"])
+def test_the_snippets_of_a_metric_give_the_results_that_they_show(elsewhere, name):
+    """Expressions, each with its value as a comment in the next line, where only the packages of the card are."""
+    text = elsewhere.card(f"user/{name}", "space")
+    *_, install = re.findall(r"^pip install (.*)$", text, re.MULTILINE)
+    lines = "\n".join(blocks(text, "python")).splitlines()
+    pairs = zip(lines, [*lines[1:], ""], strict=True)
+    script = [f"print(({line}) == {below[2:]})" if below.startswith("# ") else line for line, below in pairs]
+    printed = elsewhere.run(install.replace('"', "").split(), "\n".join(script))
+    assert printed.split() == ["True"] * 2
 
 
 def test_the_card_of_the_search_has_nothing_to_run_but_the_search(elsewhere):
