@@ -70,15 +70,16 @@ def test_every_recipe_is_listed():
     assert len(RECIPES) == 13 and {*LOSSES, *SCORES} <= set(RECIPES)
 
 
-# Of those that differ from another by a weight or by which towers have LoRA, the losses have tests of their own.
-_ALIKE = ("ablation_cross_arity", "ablation_masked_views", "ablation_semantic", "all_towers", "scalar_uniform")
+# Of those that differ from another by a weight, a score or by which towers have LoRA, losses have tests of their own.
+_ALIKE = ("ablation_cross_arity", "ablation_masked_views", "ablation_semantic", "ablation_uniformity", "all_towers")
+_ALIKE += ("hypergram", "scalar_uniform", "triangle")
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in _ALIKE else ()) for name in RECIPES]
 )
-def test_every_recipe_trains_eight_steps_and_saves(line, tmp_path, name):
-    schedule = ["--max_steps", "8", "--loss_warmup_steps", "2", "--logging_steps", "2", "--save_steps", "8"]
+def test_every_recipe_trains_and_saves(line, tmp_path, name):
+    schedule = ["--max_steps", "4", "--loss_warmup_steps", "2", "--logging_steps", "2", "--save_steps", "4"]
     assert run(
         ROOT / "recipes" / f"{name}.yaml",
         *overlay(line),
@@ -89,7 +90,7 @@ def test_every_recipe_trains_eight_steps_and_saves(line, tmp_path, name):
         "steps",
     )
     entry = [entry for entry in log_of(tmp_path) if "loss" in entry][-1]
-    assert entry["step"] == 8
+    assert entry["step"] == 4
     losses = LOSSES.get(name, SCALAR_LOSSES)
     assert {key.removeprefix("loss_") for key in entry if key.startswith("loss_")} == losses
     assert (entry["p_full"] < 1) == (losses & {"mask", "sem", "unif"} != set() and name != "ablation_masked_views")
@@ -98,7 +99,7 @@ def test_every_recipe_trains_eight_steps_and_saves(line, tmp_path, name):
     base, _ = load_model(line / "backbone")
     before, after = base.text_projection.weight, model.text_projection.weight
     assert (before - after).abs().max() > 1e-3  # trained, saved and loaded
-    assert json.loads((tmp_path / "recipe.json").read_text())["max_steps"] == 8
+    assert json.loads((tmp_path / "recipe.json").read_text())["max_steps"] == 4
     check_record(tmp_path, model)
 
 
@@ -113,7 +114,7 @@ def check_record(folder, model):
         assert sum(trained.values()) == sum(saved.values())
     else:
         assert sum(trained.values()) + sum(frozen.values()) == sum(value.numel() for value in model.parameters())
-    assert record["global_step"] == 8 and record["batch_size"] == 8 and record["num_examples"] == 24
+    assert record["global_step"] == 4 and record["batch_size"] == 8 and record["num_examples"] == 24
     assert record["seconds"] > 0 and record["resumed"] is False and record["precision"] == "float32"
     assert record["hardware"]["num_processes"] == 1 and record["hardware"]["device"].strip()
     assert record["versions"]["torch"] == torch.__version__
@@ -127,12 +128,12 @@ def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tm
         "def of_a_plugin(pairs):\n    return pairs.similarities[:2].mean(0)\n"
     )
     fields = ["--plugin", "my_scores", "--aggregation", "of_a_plugin", "--objective", "contrastive"]
-    fields += ["--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1", "--per_device_train_batch_size", "8"]
+    fields += ["--use_cpu", "true", "--max_steps", "3", "--logging_steps", "1", "--per_device_train_batch_size", "8"]
     arguments = ["train.py", *overlay(line), *fields, "--output_dir", tmp_path / "out", "--disable_tqdm", "true"]
     done = commands.run(*arguments, cwd=tmp_path, timeout=60)
     assert done.code == 0, done.stderr[-3000:]
     checkpoint_log = [entry for entry in log_of(tmp_path / "out") if "loss_align" in entry]
-    assert len(checkpoint_log) == 6 and all(0 < entry["loss_align"] < 20 for entry in checkpoint_log)
+    assert len(checkpoint_log) == 3 and all(0 < entry["loss_align"] < 20 for entry in checkpoint_log)
     assert json.loads((tmp_path / "out" / "recipe.json").read_text())["plugin"] == "my_scores"
     assert json.loads((tmp_path / "out" / "config.json").read_text())["aggregation"] == "of_a_plugin"
     with pytest.raises(ValueError, match="If a plugin registers it, import that first"):
@@ -286,9 +287,9 @@ def test_the_best_checkpoint_is_kept(line, tmp_path):
         "true",
     ]
     evaluation += ["--metric_for_best_model", "text_to_video_mean_rank", "--greater_is_better", "false"]
-    run(*overlay(line), *SAVING, *evaluation, "--max_steps", "6", "--output_dir", tmp_path, "--save_total_limit", "9")
+    run(*overlay(line), *SAVING, *evaluation, "--max_steps", "4", "--output_dir", tmp_path, "--save_total_limit", "9")
     entries = [entry for entry in log_of(tmp_path) if "eval_text_to_video_mean_rank" in entry]
-    assert len(entries) == 6 and all("eval_text_to_video_recall_at_1" in entry for entry in entries)
+    assert len(entries) == 4 and all("eval_text_to_video_recall_at_1" in entry for entry in entries)
     best = min(entries, key=lambda entry: entry["eval_text_to_video_mean_rank"])["step"]
     final, kept = (
         load_file(folder / "adapter_model.safetensors") for folder in (tmp_path, tmp_path / f"checkpoint-{best}")
@@ -299,7 +300,7 @@ def test_the_best_checkpoint_is_kept(line, tmp_path):
 @pytest.mark.distributed
 def test_two_processes_train_as_one_with_the_whole_batch(line, tmp_path, commands):
     """The same clips, frames, views and negatives at every step, so the same terms, to the drift of float32."""
-    fixed = [*overlay(line), "--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1", "--save_steps", "6"]
+    fixed = [*overlay(line), "--use_cpu", "true", "--max_steps", "3", "--logging_steps", "1", "--save_steps", "3"]
     fixed += ["--loss_warmup_steps", "1", "--full_view_decay_steps", "0", "--disable_tqdm", "true"]
     fixed += ["--save_strategy", "steps", "--dataloader_drop_last", "false", "--report_to", "none"]
     for processes in (1, 2):
@@ -307,7 +308,7 @@ def test_two_processes_train_as_one_with_the_whole_batch(line, tmp_path, command
         ended = run_together(commands, processes, "train.py", *fixed, *sizes)
         assert f"({processes} processes of {10 // processes})" in ended.stderr
     histories = [[entry for entry in log_of(tmp_path / name) if "loss" in entry] for name in "12"]
-    assert len(histories[0]) == 6
+    assert len(histories[0]) == 3
     for one, two in zip(*histories, strict=True):
         names = [name for name in one if name.startswith(("loss", "weight"))]
         assert len(names) >= 8
