@@ -376,7 +376,7 @@ def test_queries_are_embedded_as_unit_rows():
 def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tmp_path):
     """Each life of the process lasts for a batch or a few; what it has committed is never read again."""
     (tmp_path / "clips").mkdir()
-    for seed in range(40):
+    for seed in range(16):
         (tmp_path / "clips" / f"{seed:02d}.mp4").write_text(f"{seed} video audio")
     (tmp_path / "clips" / "41.mp4").write_text("broken-video")
     files = find_files([tmp_path / "clips"])

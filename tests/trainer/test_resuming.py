@@ -122,13 +122,17 @@ def test_a_run_resumed_from_any_of_its_checkpoints_is_the_unbroken_run(tmp_path,
         torch.testing.assert_close(again[3][1], expected[3][1], rtol=0, atol=0)
 
 
+@pytest.fixture(scope="module")
+def of_three_steps(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("three") / "run"
+    trainer_of(folder, max_steps=3, save_steps=2).train()
+    return folder
+
+
 @pytest.fixture
-def checkpoint(tmp_path):
+def checkpoint(of_three_steps, tmp_path):
     """Of the second of three steps."""
-    trainer = trainer_of(tmp_path / "run", max_steps=3, save_steps=2)
-    trainer.train()
-    shutil.rmtree(tmp_path / "run" / "checkpoint-3")
-    return tmp_path / "run" / "checkpoint-2"
+    return shutil.copytree(of_three_steps / "checkpoint-2", tmp_path / "run" / "checkpoint-2")
 
 
 def test_a_checkpoint_of_another_run_is_refused(checkpoint, tmp_path, unless_fast):
