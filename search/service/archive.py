@@ -120,11 +120,11 @@ class View(ABC):
     def within(self, wanted: Filter | None, key: str) -> Any:
         """Of what fulfils a filter the clips of the same file as one clip; an [`UnsupportedError`] where that cannot
         be asked."""
-        raise UnsupportedError("A vector engine cannot be asked for the windows of one file; its gallery can.")
+        raise UnsupportedError("An engine cannot be asked for the windows of one file; its gallery can.")
 
     def listed(self, asked: ListRequest) -> Listing:
         """Clips by name; an [`UnsupportedError`] where they cannot be listed."""
-        raise UnsupportedError("A vector engine does not list clips by name: search for something.")
+        raise UnsupportedError("An engine does not list clips by name: search for something.")
 
     def num_windows(self, place: Place) -> int | None:
         """How many windows of a file there are, if that is known."""

@@ -30,9 +30,9 @@ _COUNT_SECONDS = 5.0  # after which clips are counted again
 _MOST = 4096  # entries of a list, after which a search gives up: somebody waits for it
 
 # What the engine says may hold more than others should know; the log has it.
-_AWAY = "The vector engine that holds the gallery does not answer as it should; the log of the service says more."
-_OTHERWISE = "The collection in the vector engine is gone, or made by another model; the log of the service says more."
-_DAMAGED = "What the vector engine holds of a clip is damaged; the log of the service says more."
+_AWAY = "The engine that holds the gallery does not answer as it should; the log of the service says more."
+_OTHERWISE = "The gallery in the engine is gone, or made by another model; the log of the service says more."
+_DAMAGED = "What the engine holds of a clip is damaged; the log of the service says more."
 _UNKNOWN = "There is no such clip in the gallery; it may have changed. Search again."
 
 
@@ -104,7 +104,7 @@ class EngineSource(Source):
 
     lists = knows_copies = False
     why_no_uploads = (
-        "Files cannot be added to a vector engine from here. Index them into a folder, and push it: `scalar push`."
+        "Files cannot be added to an engine from here. Index them into a folder, and push it: `scalar push`."
     )
 
     def __init__(self, gallery: EngineSearcher, model: str, fingerprint: str):

@@ -65,7 +65,7 @@ _ALWAYS = _problems(
         403: "The request comes from a page of another site.",
         422: "A field is missing or out of its range.",
         429: "Too much is going on; ask again after `Retry-After` seconds.",
-        503: "The vector engine that holds the gallery does not answer; ask again after `Retry-After` seconds.",
+        503: "The engine that holds the gallery does not answer; ask again after `Retry-After` seconds.",
     }
 )
 router = APIRouter(prefix="/api", responses=_ALWAYS)
