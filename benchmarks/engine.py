@@ -4,7 +4,7 @@
     python -m benchmarks.engine --gallery FOLDER [--gallery FOLDER ...] [--clips 1000,10000]
     python -m benchmarks.engine --latency [--clips 10000,100000] [--dim 512]
     python -m benchmarks.engine --postgresql [--clips 1000000] [--dim 64] [--workers 0] [--queries 20]
-    python -m benchmarks.engine --hnsw [--clips 20000,50000,100000] [--dim 64] [--queries 20]
+    python -m benchmarks.engine --hnsw [--clips 100000] [--dim 64] [--queries 20]
 
 The first reads exact lists: inner products of all queries with the bounds of all clips as an engine stores them, in
 blocks. The list of a query is as long as there are clips whose bound is not below its k-th best score. The second does
@@ -397,7 +397,7 @@ def measure_hnsw(options: argparse.Namespace, folder: Path) -> None:
                         table.nearest(query, 64, None)
 
                     print(f"    temperature {temperature:<5g}: list of the scan {median_ms(scan, texts)[0]:.1f} ms")
-                    for effort in (40, 200):
+                    for effort in (40, 200, 1000):
                         connection.execute(f"SET hnsw.ef_search = {effort}")
                         taken, found = median_ms(
                             lambda text: read_bounds(connection, gallery.modalities, text, 10, temperature),  # noqa: B023
