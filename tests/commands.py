@@ -236,6 +236,7 @@ def _main() -> dict | None:
     import gc
     from importlib import import_module
 
+    gc.disable()  # importing leaves no garbage
     here, elsewhere = (os.dup(0), os.dup(1)), tuple(map(int, sys.argv[1:]))
     os.dup2(2, 1)  # nothing that a library prints may come between the messages
     sys.path[:2] = [os.devnull]  # the place of the folder of what runs; that of PYTHONPATH comes later
@@ -253,6 +254,7 @@ def _main() -> dict | None:
         for name in _IMPORTED:
             import_module(name)
     gc.freeze()  # so that collecting does not copy the shared pages
+    gc.enable()
     return _serve(*ends)
 
 
