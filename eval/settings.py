@@ -89,7 +89,7 @@ class MiniatureConfig:
         float, Option(min=0, max=1, help="Probability that what a caption is not about is that of another clip.")
     ] = 0.0
     alone: Annotated[
-        bool, Option("--alone", help="Each modality in a row of its own, with a caption of it: for a backbone.")
+        bool, Option("--alone", help="Each modality in a further row, with a caption of it alone: for a backbone.")
     ] = False
     evidence: Annotated[
         Sequence[str],

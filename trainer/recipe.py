@@ -65,6 +65,13 @@ class RunArguments:
             "help": f"How the model scores, one of {tuple(METHODS)} or a plugin's; by default as its config says."
         },
     )
+    query_temperature: float | None = field(
+        default=None,
+        metadata={
+            "help": "tau_w of Eq. 2, with which the model is trained and scores; `scalar eval calibrate` fits it. By "
+            "default as its config says."
+        },
+    )
     condition_on: str | None = field(
         default=None,
         metadata={
@@ -146,7 +153,8 @@ class RunArguments:
     @property
     def model_changes(self) -> dict[str, Any]:
         """The fields of the model's configuration that the run sets."""
-        changes: dict[str, Any] = {} if self.aggregation is None else {"aggregation": self.aggregation}
+        given = {"aggregation": self.aggregation, "query_temperature": self.query_temperature}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if self.condition_on is not None:
             changes["condition_on"] = self.condition_on.split(",")
         return changes

@@ -160,8 +160,8 @@ def generate(
             subtitle, which the manifest repeats.
         disagree (`float`, defaults to 0): in [0, 1]: how probable it is that what a clip's caption is not about is
             that of another clip.
-        alone (`bool`): a clip has a row for each of its modalities, with that modality alone and a caption of it: what
-            a backbone learns to see and hear from.
+        alone (`bool`): each clip has further rows, one for each modality, with that modality alone and a caption of
+            it: what a backbone learns to see and hear from.
         evidence (`Sequence[str]`): what clips have besides, "title" and "screen". They are the same clips, and some
             have other captions, which need it. Without it nothing of a set is different.
         num_proc (`int`, *optional*): processes; one per CPU if not given. The set does not depend on it.
@@ -199,7 +199,7 @@ def generate(
     _render_all([clip for split in SPLITS for clip in clips[split]], partial, num_proc)
     hashes = {}
     for split, drawn in clips.items():
-        rows = [view for clip in drawn for view in views_alone(clip)] if alone else drawn
+        rows = [row for clip in drawn for row in (clip, *(views_alone(clip) if alone else ()))]
         hashes[f"{split}.jsonl"] = _write_annotation(partial / f"{split}.jsonl", rows)
     (partial / "miniature.json").write_text(json.dumps(_manifest(settings, clips, hashes), indent=2) + "\n")
     partial.replace(output)

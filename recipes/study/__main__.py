@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from commands.errors import run_command, say
 
@@ -15,10 +16,15 @@ from commands.errors import run_command, say
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COUNTS = {"train": 1500, "validation": 500, "test": 1000}
-_FIRST_STAGE = ("--no-two-stage",)
-_BOTH_STAGES = ("--depth", "5", "--depth", "50", "--fusion-split", "validation")
-_RERANKED = ("scalar", "scalar_uniform", "scalar_full_ft", "gram")  # a second stage takes as long as a training
-_SHARING_VARIANTS = ("scalar", "no_masked_views", "gram")
+_NONE = dict.fromkeys(_COUNTS, 0)
+_COMPLETE = 900  # training clips of the study of masked views: so many of the 1,500 lack nothing
+_SECOND_SEED = 1  # of clips on which the main comparison is repeated
+_BOTH_STAGES = ("--rate", "0", "--rate", "0.5", "--depth", "50", "--fusion-split", "validation")
+_COMPARED = ("scalar", "scalar_uniform", "gram", "pmrl", "hypergram", "triangle")  # each by all scores
+_RERANKED = ("scalar", "scalar_uniform", "gram")  # a second stage takes as long as a training
+_SHARING_VARIANTS = ("scalar", "scalar_uniform", "gram")
+_REPEATED = ("scalar", "scalar_uniform", "gram")
+_VIEWED = ("scalar", "no_masked_views")
 _FEW_SEEDS = 2
 
 
@@ -42,72 +48,96 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--shared", type=float, nargs="*", default=[0.0, 0.3, 1.0],
         help="degrees to which the modalities of further clips share what they are about; each is a benchmark",
     )  # fmt: skip
-    parser.add_argument("--report-only", action="store_true", help="print the tables of what is there")
+    parser.add_argument(
+        "--report-only", action="store_true", help="print the tables of what is in --results, without running anything"
+    )
+    parser.add_argument("--results", type=Path, help="folder of the results; by default OUTPUT/results")
+    parser.add_argument("--page", type=Path, help="write the page with these results to this file, and its figure")
     options = parser.parse_args(arguments)
     if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
     if not all(0 <= value <= 1 for value in options.shared):
         parser.error(f"--shared must be in [0, 1], got {options.shared}")
+    options.results = options.results or options.output / "results"
     return options
 
 
 def _study(options: argparse.Namespace) -> dict[str, str]:
     """Do what is left; return the names of what failed and why."""
     from .jobs import execute
+    from .results import collect
     from .runs import SECOND_STAGES, SHARED, Clips, Run, check_overlay
     from .tuning import settings_of, tune
 
     recipe = check_overlay(options.overlay)
-    output, failures = options.output, {}
+    output, failures, backbone = options.output, {}, str(recipe["model"])
 
     def do(runs: Sequence[Run], description: str) -> None:
         found = execute([run.task(options.overlay) for run in runs], options.jobs, description)
         failures.update({task.name: why for task, why in found.items()})
 
-    main_root, backbone = Path(recipe["root"]), str(recipe["model"])
-    clips = {SHARED: Clips(main_root, output / "features", backbone, SHARED)}
-    for shared in options.shared:
-        name = f"shared-{shared:g}"
-        clips.setdefault(
-            shared, Clips(output / "clips" / name, output / "clips" / f"{name}-features", backbone, shared)
-        )
-    for found in clips.values():
-        found.check(_COUNTS)
-    unmade = execute([found.task(_COUNTS) for found in clips.values()], options.jobs, "clips")
+    def made(name: str, counts: dict[str, int], model: str | None = backbone, **settings: Any) -> Clips:
+        return Clips(output / "clips" / name, counts, settings, model)
+
+    of_training = _NONE | {"train": _COMPLETE}
+    main_clips = Clips(Path(recipe["root"]), _COUNTS, {"shared": SHARED}, backbone)
+    disagreeing = made("disagreeing", _NONE | {"test": _COUNTS["test"]}, None, disagree=1.0)
+    sharing = {value: made(f"shared-{value:g}", _COUNTS, shared=value) for value in options.shared}
+    viewed = {"complete": made("complete", of_training, complete=True), "mixed": made("mixed", of_training)}
+    repeated = made(f"seed-{_SECOND_SEED}", _COUNTS, seed=_SECOND_SEED)
+    clips = [main_clips, disagreeing, *sharing.values(), *viewed.values(), repeated]
+    for found in clips:
+        found.check()
+    unmade = execute([found.task() for found in clips], options.jobs, "clips")
     if unmade:
         raise ValueError(f"The study has no clips: {'; '.join(unmade.values())}")
-    tunings = tune(options.variants, recipe, clips[SHARED], output / "tuning", do)
+    tunings = tune(options.variants, recipe, main_clips, output / "tuning", do)
     settings = {variant: settings_of(variant, tunings, recipe) for variant in options.variants}
+
+    def asked(variants: Sequence[str]) -> list[str]:
+        return [variant for variant in variants if variant in options.variants]
+
     do(
         [  # all variants of a seed before the next seed: an unfinished study can be reported already
-            Run(variant, seed, output / "runs" / f"{variant}-{seed}", clips[SHARED], settings[variant],
-                _BOTH_STAGES if variant in _RERANKED else _FIRST_STAGE)
+            Run(
+                variant,
+                seed,
+                output / "main" / f"{variant}-{seed}",
+                main_clips,
+                settings[variant],
+                measures=("--disagree", str(disagreeing.root), "--scores", "all" if variant in _COMPARED else "own"),
+                reranked=_BOTH_STAGES if variant in _RERANKED and seed in options.seeds[:_FEW_SEEDS] else (),
+            )
             for seed in options.seeds
             for variant in options.variants
         ],
-        "runs",
-    )  # fmt: skip
-    do(
-        [
-            Run(variant, seed, output / "sharing" / f"{shared:g}" / f"{variant}-{seed}", clips[shared],
-                settings[variant], _FIRST_STAGE)
-            for seed in options.seeds[:_FEW_SEEDS]
-            for shared in options.shared
-            for variant in _SHARING_VARIANTS
-            if variant in options.variants
-        ],
-        "sharing",
-    )  # fmt: skip
+        "main",
+    )
+    few = options.seeds[:_FEW_SEEDS]
+    others = [("repeated", repeated, None, asked(_REPEATED), options.seeds)]
+    others += [(f"views-{name}", found, main_clips, asked(_VIEWED), options.seeds) for name, found in viewed.items()]
+    others += [(f"sharing-{value:g}", found, None, asked(_SHARING_VARIANTS), few) for value, found in sharing.items()]
+    for name, found, measured, variants, seeds in others:
+        runs = [
+            Run(variant, seed, output / name / f"{variant}-{seed}", found, settings[variant], measured)
+            for seed in seeds
+            for variant in variants
+        ]
+        do(runs, name)
     if "scalar" in options.variants:
         do(
             [
-                Run("scalar", seed, output / "second_stage" / f"{number}-{seed}", clips[SHARED],
-                    settings["scalar"] | change(settings["scalar"]), _BOTH_STAGES, label)
-                for seed in options.seeds[:_FEW_SEEDS]
+                Run("scalar", seed, output / "second_stage" / f"{number}-{seed}", main_clips,
+                    settings["scalar"] | change(settings["scalar"]), reranked=_BOTH_STAGES, label=label)
+                for seed in few
                 for number, (label, change) in enumerate(SECOND_STAGES.items())
             ],
             "second stage",
         )  # fmt: skip
+    measured = {"main": main_clips, "repeated": repeated}
+    measured |= {f"sharing-{value:g}": found for value, found in sharing.items()}
+    measured |= {f"views-{name}": found for name, found in viewed.items()} | {"disagreeing": disagreeing}
+    collect(output, {name: found.root for name, found in measured.items()}, options.results)
     return failures
 
 
@@ -119,9 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failures = {} if options.report_only else _study(options)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("The same command continues.") from None
-    from .report import report
+    from .report import fill, plot_sharing, report
+    from .results import Results
 
-    print(report(options.output))
+    results = Results(options.results)
+    print(report(results))
+    if options.page is not None:
+        template = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
+        options.page.write_text(fill(template, results), encoding="utf-8")
+        plot_sharing(results, options.page.with_name("miniature_sharing.png"))
     for name, why in failures.items():
         say(f"Error: {name}: {why}")
     return 1 if failures else 0

@@ -1,176 +1,445 @@
-"""The study's report: the paper's tables and figures, and what the study alone measures."""
+"""The study's tables and claims, from its results alone; and its page, a text with places for them.
 
-import math
+A claim is a difference of two selections with its interval over queries and seeds. Its p-value is adjusted by Holm's
+rule for the number of all claims.
+"""
+
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-from safetensors import safe_open
-
-from eval.protocol.statistics import paired_bootstrap, seed_interval
+from eval.protocol.statistics import hierarchical_bootstrap, holm
 from eval.reports.figures import COLOURS
-from eval.reports.report import write_report
-from eval.reports.result_files import R1, label_name, load_results
-from eval.reports.tables import Cell, Row, Table, markdown, write_csv
-from gallery.files import read_json
+from eval.reports.result_files import label_name
+from eval.reports.result_schema import method_title
+from eval.reports.tables import Cell, Row, Table, markdown
 
-from .runs import SHARED
+from .measure import ROUTER
+from .results import Results, Selection
+from .runs import ABLATIONS, RECIPES, SHARED
 from .tuning import GRID
 
-_SHOWN_RATES = (0.0, 0.5)
+BACK = "video_to_text"
+_LEVEL = 0.05
+_BASELINES = ("scalar_uniform", "gram", "hypergram", "triangle", "pmrl")
+_SCORES = (
+    "scalar", "uniform", "mean", "max", "rank_fusion", "gram", "gram_span", "hypergram", "pmrl", "video", "audio",
+    "subtitle",
+)  # fmt: skip
+_MODALITIES = ("video", "audio", "subtitle")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """
+    That the first of two selections finds more than the second.
+
+    Args:
+        name (`str`): by which a page quotes it.
+        sentence (`str`): what is compared.
+        first, second ([`Selection`]): what is compared.
+        lost_on ([`Selection`] pair, *optional*): subtract from each what it finds here: a difference of differences.
+        paper (`str`): what the paper says of it, if anything.
+    """
+
+    name: str
+    sentence: str
+    first: Selection
+    second: Selection
+    minus: tuple[Selection, Selection] | None = None
+    paper: str = ""
+
+
+def _both(name: str, sentence: str, first: Selection, second: Selection, paper: str = "") -> list[Claim]:
+    """A claim in both directions."""
+    directed = [replace(selection, direction=BACK) for selection in (first, second)]
+    return [
+        Claim(name, f"{sentence}, text to video", first, second, paper=paper),
+        Claim(f"{name}-back", f"{sentence}, video to text", *directed, paper=paper),
+    ]
+
+
+def claims() -> list[Claim]:
+    """Return everything that the study says of a difference."""
+    ours = Selection()
+    found = []
+    for variant in _BASELINES:
+        name = label_name(variant)
+        paper = "SCALAR is ahead"
+        found += _both(f"scalar-{variant}", f"SCALAR − {name}", ours, Selection(variant), paper)
+    found += _both("scalar-span", "SCALAR − span distance of GRAM's embeddings", ours, Selection("gram", "gram_span"))
+    found += _both(
+        "scalar-rrf", "SCALAR − weighted rank fusion, same embeddings", ours, Selection(score="rank_fusion")
+    )
+    found += _both("scalar-single", "SCALAR − subtitle alone, same embeddings", ours, Selection(score="subtitle"),
+                   "SCALAR is ahead")  # fmt: skip
+    found += [Claim("router-scalar", "router that knows the kind of caption − SCALAR, same embeddings",
+                    Selection(score=ROUTER), ours)]  # fmt: skip
+    found += _both("fitted", "SCALAR with fitted numbers − as trained", ours, Selection(numbers="as trained"))
+    found += _both("temperature", "SCALAR with a fitted temperature alone − as trained",
+                   Selection(numbers="temperature"), Selection(numbers="as trained"))  # fmt: skip
+    half = replace(ours, masked="half")
+    for variant in ("scalar_uniform", "gram"):
+        found.append(Claim(f"masked-{variant}", f"half of the clips masked: SCALAR − {label_name(variant)}", half,
+                           replace(half, variant=variant), paper="SCALAR is ahead"))  # fmt: skip
+    for variant in ABLATIONS:
+        found += _both(variant, f"SCALAR − {label_name(variant)}", ours, Selection(variant), "SCALAR is ahead")
+    for clips in ("complete", "mixed"):
+        seen = replace(ours, experiment=f"views-{clips}")
+        for what, change in {
+            "": {}, "-half": {"masked": "half"}, "-subtitles": {"masked": "subtitles"}, "-ten": {"at": 10},
+            "-audio": {"score": "audio"}, "-subtitle": {"score": "subtitle"},
+        }.items():  # fmt: skip
+            words = {
+                "": "R@1", "-half": "half of the clips masked", "-subtitles": "without subtitles", "-ten": "R@10",
+                "-audio": "sound alone", "-subtitle": "subtitle alone",
+            }[what]  # fmt: skip
+            first = replace(seen, **change)
+            found.append(Claim(f"views-{clips}{what}", f"masked views, 900 {clips} training clips: {words}", first,
+                               replace(first, variant="no_masked_views"),
+                               paper="ahead" if not what else ""))  # fmt: skip
+    single = replace(ours, kinds=("single",))
+    for variant in ("scalar_uniform", "gram"):
+        pair = single, replace(single, variant=variant)
+        found.append(Claim(f"disagree-{variant}",
+                           f"captions about one modality, where modalities disagree: SCALAR − {label_name(variant)}",
+                           *(replace(selection, clips="disagree") for selection in pair)))  # fmt: skip
+    for variant in ("scalar_uniform", "gram"):
+        again = replace(ours, experiment="repeated")
+        found += _both(f"repeated-{variant}", f"other clips (seed 1): SCALAR − {label_name(variant)}", again,
+                       replace(again, variant=variant))  # fmt: skip
+    return found
+
+
+def bound(results: Results, claim: Claim) -> dict[str, float] | None:
+    """Return the difference of a claim with its interval; `None` if one of the two was not measured."""
+    first, second = results.hits(claim.first), results.hits(claim.second)
+    return hierarchical_bootstrap(first, second) if first.size and second.size else None
+
+
+@cache
+def judged(results: Results) -> dict[str, dict[str, Any]]:
+    """Return every claim that was measured with its interval and its adjusted p-value."""
+    found = {claim.name: {"claim": claim, **bounds} for claim in claims() if (bounds := bound(results, claim))}
+    adjusted = holm([entry["p_value"] for entry in found.values()])
+    for entry, value in zip(found.values(), adjusted, strict=True):
+        entry["adjusted"] = value
+        sign = "ahead" if entry["difference"] > 0 else "behind"
+        entry["verdict"] = sign if value <= _LEVEL else "not told apart"
+    return found
+
+
+def interval(entry: dict[str, Any]) -> str:
+    """Return a difference with its bounds as readers see it."""
+    return f"{entry['difference']:+.1f} [{entry['low']:.1f}, {entry['high']:.1f}]".replace("-", "−")
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
 
 
 def _columns(*names: str) -> list[tuple[str, str]]:
     return [("", name) for name in names]
 
 
-def tuning_table(tuning: dict[str, Any]) -> Table:
-    """Every trial of every method, and which was chosen."""
-    blocks = []
-    for variant, method in tuning["methods"].items():
-        rows: list[Row] = []
-        for trial in method["trials"]:
-            found = trial["recall_at_1"]
-            settings = [f"{trial['settings'][name]:g}" for name in GRID]
-            chosen = "chosen" if trial["settings"] == method["chosen"] else ""
-            rows.append([label_name(variant), *settings, Cell(() if found is None else (found,)), chosen])
-        blocks.append(rows)
-    note = (
-        "Validation clips, text-to-video R@1 of the method's own score, nothing masked, one seed. The same values are "
-        "tried for every method: the temperature first (the start of a learned one), then the learning rate, then the "
-        "epochs."
-    )
-    return Table("tuning", "What was tried for each method", note, _columns("method", *GRID, "R@1", ""), blocks, 1)
-
-
-def paired_table(folder: Path, reference: str = "scalar") -> Table:
-    """The reference against every other variant, query by query: hits at rank 1, averaged over the seeds of both."""
-    hits: dict[str, list[list[float]]] = {}
-    for path in sorted(folder.glob("*/results/results.json")):
-        run = read_json(path)
-        ranks = pq.read_table(path.parent / "queries.parquet", columns=[f"rank_{run['score']['method']}"])[0]
-        hits.setdefault(run["label"], []).append([100.0 * (rank == 1) for rank in ranks.to_pylist()])
-    means = {label: [statistics.fmean(query) for query in zip(*seeds, strict=True)] for label, seeds in hits.items()}
-    rows: list[Row] = []
-    for label in means.keys() - {reference} if reference in means else ():
-        found = paired_bootstrap(means[reference], means[label])
-        bounds = f"[{found['low']:+.1f}, {found['high']:+.1f}]"
-        seeds = f"{len(hits[reference])}, {len(hits[label])}"
-        rows.append([label_name(label), Cell((found["difference"],), signed=True), bounds, seeds])
-    rows.sort(key=lambda row: row[1].mean)
-    note = (
-        "Points of text-to-video R@1 on the test clips, first stage, nothing masked; 95 % interval of the paired "
-        "bootstrap over queries, each query's hits averaged over the seeds."
-    )
-    title = f"{label_name(reference)} minus each variant, over the same queries"
-    return Table("paired", title, note, _columns("variant", "difference", "interval", "seeds"), [rows], 1)
-
-
-def second_stage_table(folders: Sequence[Path]) -> Table:
-    """What the second stage does after different trainings: both rules at the largest depth, and what it separates."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*/results/results.json")):
-            run = read_json(path)
-            if run["two_stage"] and "two_stage_diagnostic" in run:
-                rows.setdefault(run["label"], []).append(run)
-
-    def reranked(run: dict[str, Any], rule: str) -> float:
-        found = [entry for entry in run["two_stage"] if entry["rule"] == rule and entry["rate"] == 0]
-        return max(found, key=lambda entry: entry["depth"])[R1]
-
-    def first(run: dict[str, Any]) -> float:
-        return run["retrieval"]["rates"][0]["methods"][run["score"]["method"]][R1]
-
-    table = [
-        [
-            label_name(label),
-            *(Cell(tuple(measure(run) for run in runs)) for measure in
-              (first, lambda run: reranked(run, "match"), lambda run: reranked(run, "fused"))),
-            Cell(tuple(run["two_stage_diagnostic"]["auc"] for run in runs), digits=3),
-        ]
-        for label, runs in rows.items()
-    ]  # fmt: skip
-    note = (
-        "Test clips, text-to-video R@1, nothing masked: of the first stage, after the match has reordered its first "
-        "candidates, and fused; AUC of matched against hard pairs."
-    )
-    return Table("second_stage", "What the second stage depends on", note,
-                 _columns("training", "first stage", "match", "fused", "AUC"), [table], 1)  # fmt: skip
-
-
-def temperatures_table(folders: Sequence[Path]) -> Table:
-    """Where a learned contrastive temperature began and ended."""
-    found: dict[tuple[str, float], list[float]] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*/results/results.json")):
-            run = path.parents[1]
-            recipe = read_json(run / "recipe.json")
-            if not recipe["learnable_temperature"]:
-                continue
-            with safe_open(run / "adapter_model.safetensors", "pt") as weights:
-                (name,) = (key for key in weights.keys() if key.endswith("log_scale"))  # noqa: SIM118
-                end = math.exp(-weights.get_tensor(name).item())
-            label = read_json(path)["label"]
-            found.setdefault((label, recipe["temperature"]), []).append(end)
-    rows = [[label_name(label), Cell((start,), digits=3), Cell(tuple(ends), digits=3)] for (label, start), ends in
-            sorted(found.items())]  # fmt: skip
-    note = "Its logarithm is the parameter; trials and runs alike."
-    columns = _columns("method", "tau at the start", "at the end")
-    return Table("temperatures", "Learned temperatures", note, columns, [rows], 1)
-
-
-def _sharing(folders: dict[float, Path]) -> dict[str, dict[float, dict[float, list[float]]]]:
-    """R@1 by variant, degree of sharing and masking rate: one value per seed."""
-    found: dict[str, dict[float, dict[float, list[float]]]] = {}
-    for shared, folder in sorted(folders.items()):
-        for path in sorted(folder.glob("*/results/results.json")):
-            run = read_json(path)
-            for entry in run["retrieval"]["rates"]:
-                recall = entry["methods"][run["score"]["method"]][R1]
-                by_rate = found.setdefault(run["label"], {}).setdefault(shared, {})
-                by_rate.setdefault(entry["rate"], []).append(recall)
-    return found
-
-
-def sharing_table(sharing: dict[str, dict[float, dict[float, list[float]]]]) -> Table:
-    """R@1 of each variant as a function of how much the modalities of a clip share."""
-    levels = sorted({shared for by_level in sharing.values() for shared in by_level})
-    columns = [("", "variant"), ("", "masked"), *((f"{level:g}", "shared") for level in levels)]
-    blocks = [
-        [
-            [label_name(variant), f"{100 * rate:g} %"]
-            + [Cell(tuple(by_level.get(level, {}).get(rate, ()))) for level in levels]
-            for rate in _SHOWN_RATES
-        ]
-        for variant, by_level in sharing.items()
+def claims_table(results: Results) -> Table:
+    """Every claim."""
+    rows: list[Row] = [
+        [e["claim"].sentence, interval(e), f"{e['adjusted']:.3f}", e["verdict"], e["claim"].paper]
+        for e in judged(results).values()
     ]
     note = (
-        "Test clips, text-to-video R@1, first stage; a column is a benchmark of its own, on whose training clips the "
-        "variants were trained with the settings that were tuned once, from the one backbone."
+        "Points of R@1 unless R@10 is named, test clips, every score with fitted numbers unless said otherwise. In "
+        "brackets the 95 % interval of 9,999 draws of queries and of seeds. p: two-sided, adjusted by Holm's rule for "
+        f"all {len(rows)} rows; not told apart: p above {_LEVEL:g}."
     )
-    return Table("sharing", "How much the modalities of a clip share", note, columns, blocks, 2)
+    return Table("claims", "Claims", note, _columns("claim", "difference", "p", "verdict", "paper"), [rows], 1)
 
 
-def plot_sharing(sharing: dict[str, dict[float, dict[float, list[float]]]], path: Path) -> None:
-    """Draw R@1 against the degree of sharing: one line per variant, a panel per masking rate; bars are intervals."""
+def _shown(results: Results, chosen: Selection, **changes: Any) -> Cell:
+    return Cell(results.recalls(replace(chosen, **changes)))
+
+
+def main_table(results: Results) -> Table:
+    """The main comparison: every variant with its own score, then other scores of SCALAR's embeddings."""
+    shown = [
+        ("T→V", "as trained", {"numbers": "as trained"}), ("T→V", "fitted", {}), ("T→V", "R@10", {"at": 10}),
+        ("T→V", "masked", {"masked": "half"}), ("V→T", "as trained", {"numbers": "as trained", "direction": BACK}),
+        ("V→T", "fitted", {"direction": BACK}), ("V→T", "R@10", {"direction": BACK, "at": 10}),
+        ("V→T", "masked", {"direction": BACK, "masked": "half"}),
+    ]  # fmt: skip
+    variants = [
+        [label_name(variant), *(_shown(results, Selection(variant), **change) for *_, change in shown)]
+        for variant in RECIPES
+        if results.recalls(Selection(variant))
+    ]
+    others = [
+        ("span distance of GRAM's embeddings", Selection("gram", "gram_span")),
+        *((f"{method_title(name)}, SCALAR's embeddings", Selection(score=name)) for name in
+          ("gram_span", "gram", "rank_fusion", *_MODALITIES)),
+        ("router that knows the kind of caption", Selection(score=ROUTER)),
+    ]  # fmt: skip
+    beside = [[title, *(_shown(results, chosen, **change) for *_, change in shown)] for title, chosen in others]
+    note = (
+        "R@1 in percent unless R@10 is named, 1,000 test clips; mean ± deviation over seeds. Fitted: numbers that "
+        "were fitted to validation clips in both directions; HyperGRAM and TRIANGLE have none, nor has a single "
+        "modality. Masked: half of the clips lose one modality, fitted."
+    )
+    columns = [("", "variant"), *((group, heading) for group, heading, _ in shown)]
+    return Table("main", "Main comparison", note, columns, [variants, beside], 1)
+
+
+def attribution_table(results: Results, direction: str = "text_to_video") -> Table:
+    """Each method's embeddings by each score."""
+    rows: list[Row] = []
+    for variant in ("scalar", *_BASELINES):
+        cells = [_shown(results, Selection(variant, score), direction=direction) for score in _SCORES]
+        if any(cell.values for cell in cells):
+            rows.append([label_name(variant), *cells])
+    note = "R@1 in percent; rows: what trained the embeddings; columns: what scores them, with fitted numbers."
+    title = f"Attribution, {direction.replace('_', ' ')}"
+    columns = _columns("embeddings of", *(method_title(score) for score in _SCORES))
+    return Table(f"attribution_{direction}", title, note, columns, [rows], 1)
+
+
+def kinds_table(results: Results) -> Table:
+    """By the kind of caption."""
+    kinds = {"about one modality": {"kinds": ("single",)}, "about several": {"kinds": ("several",)},
+             "about what is shared": {"kinds": ("shared",)}}  # fmt: skip
+    kinds |= {f"about {name} alone": {"about": name, "kinds": ("single",)} for name in _MODALITIES}
+    rows = [
+        [label_name(variant), *(_shown(results, Selection(variant), **change) for change in kinds.values())]
+        for variant in ("scalar", *_BASELINES)
+    ]
+    return Table("kinds", "Kinds of captions", "R@1 in percent, text to video, fitted.",
+                 _columns("variant", *kinds), [rows], 1)  # fmt: skip
+
+
+def views_table(results: Results) -> Table:
+    """Masked views where training clips are complete, and where some lack something anyway."""
+    shown = {
+        "R@1": {}, "R@10": {"at": 10}, "half masked": {"masked": "half"}, "without subtitles": {"masked": "subtitles"},
+        "video to text": {"direction": BACK}, "picture alone": {"score": "video"}, "sound alone": {"score": "audio"},
+        "subtitle alone": {"score": "subtitle"},
+    }  # fmt: skip
+    rows = [
+        [f"900 {clips}", label_name(variant),
+         *(_shown(results, Selection(variant, experiment=f"views-{clips}"), **change) for change in shown.values())]
+        for clips in ("complete", "mixed")
+        for variant in ("scalar", "no_masked_views")
+    ]  # fmt: skip
+    return Table("views", "Masked views", "R@1 in percent unless R@10 is named, the 1,000 test clips of the main "
+                 "comparison, fitted.", _columns("training clips", "variant", *shown), [rows], 1)  # fmt: skip
+
+
+def disagreement_table(results: Results) -> Table:
+    """Where what a caption is not about is another clip's."""
+    groups = {"about one modality": ("single",), "about several": ("several",), "about what is shared": ("shared",)}
+    rows = [
+        [label_name(variant),
+         *(_shown(results, Selection(variant), kinds=kinds, clips=clips)
+           for kinds in groups.values() for clips in ("test", "disagree"))]
+        for variant in ("scalar", *_BASELINES)
+    ]  # fmt: skip
+    columns = [("", "variant"), *((group, clips) for group in groups for clips in ("agree", "disagree"))]
+    return Table("disagreement", "Where modalities disagree", "R@1 in percent, text to video, fitted on clips that "
+                 "agree.", columns, [rows], 1)  # fmt: skip
+
+
+def arity_table(results: Results) -> Table:
+    """Galleries of one arity beside the mixed one."""
+    rows = [
+        [label_name(variant),
+         *(_shown(results, Selection(variant), clips=clips, numbers=numbers)
+           for clips in ("test", "complete") for numbers in ("as trained", "fitted"))]
+        for variant in ("scalar", *_BASELINES)
+    ]  # fmt: skip
+    columns = [("", "variant"), *((clips, numbers) for clips in ("all test clips", "complete test clips alone")
+                                  for numbers in ("as trained", "fitted"))]  # fmt: skip
+    return Table("arity", "Galleries of one arity", "R@1 in percent, text to video.", columns, [rows], 1)
+
+
+def _levels(results: Results) -> dict[float, str]:
+    names = {run["experiment"] for run in results.study["runs"]}
+    found = {float(name.removeprefix("sharing-")): name for name in names if name.startswith("sharing-")}
+    return dict(sorted((found | {SHARED: "main"}).items()))
+
+
+def sharing_table(results: Results) -> Table:
+    """R@1 as a function of how much the modalities of a clip share."""
+    levels = _levels(results)
+    rows = [
+        [label_name(variant), f"{masked} masked",
+         *(_shown(results, Selection(variant, experiment=name), masked=masked) for name in levels.values())]
+        for variant in ("scalar", "scalar_uniform", "gram")
+        for masked in ("nothing", "half")
+    ]  # fmt: skip
+    columns = [("", "variant"), ("", ""), *((f"{level:g}", "shared") for level in levels)]
+    return Table("sharing", "How much modalities share", "R@1 in percent, text to video, fitted; every column has "
+                 "training, validation and test clips of its own.", columns, [rows], 2)  # fmt: skip
+
+
+def repeated_table(results: Results) -> Table:
+    """The main comparison on other clips."""
+    rows = [
+        [label_name(variant), *(_shown(results, Selection(variant, experiment=name), direction=direction)
+                                for name in ("main", "repeated") for direction in ("text_to_video", BACK))]
+        for variant in ("scalar", "scalar_uniform", "gram")
+    ]  # fmt: skip
+    columns = [("", "variant"), *((name, way) for name in ("seed 0", "seed 1") for way in ("T→V", "V→T"))]
+    return Table("repeated", "The same on other clips", "R@1 in percent, fitted; settings of training are those that "
+                 "were chosen on the clips of seed 0.", columns, [rows], 1)  # fmt: skip
+
+
+def ceilings_table(results: Results) -> Table:
+    """What perfect readers would find, and what SCALAR's embeddings do."""
+    rows: list[Row] = []
+    for name in ("main", "repeated", *(n for n in _levels(results).values() if n != "main")):
+        clips = results.study["clips"].get(name)
+        if clips is not None:
+            found = [Cell((clips["ceilings"][reader]["all"],)) for reader in ("all", *_MODALITIES)]
+            reached = [
+                _shown(results, Selection(score=reader, experiment=name)) for reader in ("scalar", *_MODALITIES)
+            ]
+            absent = "/".join(f"{100 * clips['absent']['test'][m] / clips['num_test']:.0f}" for m in _MODALITIES)
+            rows.append([f"seed {clips['seed']}, {clips['shared']:g} shared", absent,
+                         *(cell for pair in zip(found, reached, strict=True) for cell in pair)])  # fmt: skip
+    columns = [("", "clips"), ("", "lack picture/sound/subtitle, %")]
+    columns += [(reader, what) for reader in ("everything", *_MODALITIES) for what in ("perfect", "SCALAR's")]
+    note = "R@1 in percent, text to video: of a reader that makes no mistake, and of SCALAR's trained embeddings."
+    return Table("ceilings", "Perfect readers", note, columns, [rows], 1)
+
+
+def settings_table(results: Results) -> Table:
+    """What was chosen for each method, and what its best trial had on validation clips."""
+    tuning = results.study["tuning"] or {"methods": {}}
+    rows = []
+    for variant, method in tuning["methods"].items():
+        best = max((t["recall_at_1"] for t in method["trials"] if t["recall_at_1"] is not None), default=None)
+        values = [f"{method['chosen'][name]:g}" for name in GRID]
+        rows.append([label_name(variant), *values, str(len(method["trials"])), Cell(() if best is None else (best,))])
+    grid = "; ".join(f"{name} {', '.join(f'{v:g}' for v in values)}" for name, values in GRID.items())
+    note = "Chosen by the mean R@1 of both directions on validation clips, one seed; ablations have SCALAR's. "
+    note += f"Tried: {grid}."
+    return Table("settings", "Chosen settings", note, _columns("method", *GRID, "trials", "R@1"), [rows], 1)
+
+
+def fitted_table(results: Results) -> Table:
+    """What was fitted, its mean over seeds."""
+    rows: list[Row] = []
+    for variant in ("scalar", *_BASELINES):
+        own = next((r["own"] for r in results.study["runs"] if r["variant"] == variant), None)
+        options = results.options(variant, own, "fitted") if own else []
+        if not options:
+            continue
+        cells = []
+        for name in ("query_temperature", "modality_scale", "modality_offset"):
+            values = [found[name] for found in options if found.get(name) is not None]
+            if values and isinstance(values[0], list):
+                cells.append(", ".join(f"{statistics.fmean(column):.2f}" for column in zip(*values, strict=True)))
+            else:
+                cells.append(f"{statistics.fmean(values):.2f}" if values else "–")
+        rows.append([label_name(variant), *cells])
+    return Table("fitted", "Fitted numbers", "Means over seeds; scales and offsets of picture, sound and subtitle.",
+                 _columns("variant", "temperature of weights", "scales", "offsets"), [rows], 1)  # fmt: skip
+
+
+def second_stage_table(results: Results) -> Table:
+    """The second stage after different trainings."""
+    by_label: dict[str, list[dict[str, Any]]] = {}
+    for run in results.study["second_stage"]:
+        by_label.setdefault(run["label"], []).append(run)
+    rows: list[Row] = []
+    for label, runs in by_label.items():
+        cells: list[Cell] = []
+        for direction in ("text_to_video", BACK):
+            cells.append(Cell(tuple(run["first"][f"{direction}, 0 masked"] for run in runs)))
+            for rule in ("match", "fused"):
+                found = (run["staged"].get(f"{direction}, 0 masked, {rule}") for run in runs)
+                cells.append(Cell(tuple(value for value in found if value is not None)))
+        rows.append([label_name(label), *cells, Cell(tuple(run["auc"] for run in runs), digits=3)])
+    columns = [("", "training"), *((way, what) for way in ("T→V", "V→T") for what in ("first", "match", "fused"))]
+    note = (
+        "R@1 in percent, first stage with the numbers of training; 50 candidates; fused with a weight chosen on "
+        "validation clips."
+    )
+    return Table("second_stage", "The second stage", note, [*columns, ("", "AUC")], [rows], 1)
+
+
+TABLES: dict[str, Callable[[Results], Table]] = {
+    "main": main_table,
+    "claims": claims_table,
+    "kinds": kinds_table,
+    "attribution": attribution_table,
+    "attribution-back": lambda results: attribution_table(results, BACK),
+    "ceilings": ceilings_table,
+    "views": views_table,
+    "disagreement": disagreement_table,
+    "arity": arity_table,
+    "sharing": sharing_table,
+    "repeated": repeated_table,
+    "second_stage": second_stage_table,
+    "settings": settings_table,
+    "fitted": fitted_table,
+}
+"""What a page can show, by name."""
+
+
+# Page ----------------------------------------------------------------------------------------------------------------
+
+
+def fill(text: str, results: Results) -> str:
+    """
+    Put tables and differences into a text.
+
+    Args:
+        text (`str`): with `{{table NAME}}`, a table with its note; `{{claim NAME}}`, a difference and its interval;
+            and `{{recall VARIANT KEY=VALUE ...}}`, a mean of R@1, with fields of [`Selection`].
+        results ([`Results`]): of a study.
+
+    Raises:
+        ValueError: a place names nothing that was measured.
+    """
+
+    def put(match: re.Match) -> str:
+        kind, name, *rest = match.group(1).split()
+        if kind == "table" and name in TABLES:
+            table = TABLES[name](results).filled()
+            return f"{markdown(table)}\n\n{table.note}"
+        if kind == "claim" and name in judged(results):
+            return interval(judged(results)[name])
+        if kind == "recall":
+            changes = dict(part.split("=", 1) for part in rest)
+            if "kinds" in changes:
+                changes["kinds"] = tuple(changes["kinds"].split(","))
+            if recalls := results.recalls(Selection(name, **changes)):
+                return f"{statistics.fmean(recalls):.1f}"
+        raise ValueError(f"{match.group(0)} names nothing that was measured.")
+
+    return re.sub(r"\{\{(.+?)\}\}", put, text)
+
+
+def plot_sharing(results: Results, path: Path) -> None:
+    """Draw R@1 against the degree of sharing: a line for each variant, a panel for each mask."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    panels = figure.subplots(1, len(_SHOWN_RATES), sharey=True)
-    for axes, rate in zip(panels, _SHOWN_RATES, strict=True):
-        for colour, (variant, by_level) in zip(COLOURS, sharing.items(), strict=False):
-            levels = sorted(by_level)
-            means = [statistics.fmean(by_level[level][rate]) for level in levels]
-            axes.plot(levels, means, "o-", color=colour, label=label_name(variant))
-            for level, mean in zip(levels, means, strict=True):
-                if len(by_level[level][rate]) > 1:
-                    bounds = seed_interval(by_level[level][rate])
-                    axes.vlines(level, bounds["low"], bounds["high"], color=colour, alpha=0.4)
-                    axes.plot(level, mean, "o", color=colour)
-        axes.set_title(f"{100 * rate:g} % masked", fontsize=10)
+    panels, levels = figure.subplots(1, 2, sharey=True), _levels(results)
+    for axes, masked in zip(panels, ("nothing", "half"), strict=True):
+        for colour, variant in zip(COLOURS, ("scalar", "scalar_uniform", "gram"), strict=False):
+            recalls = {
+                level: results.recalls(Selection(variant, experiment=name, masked=masked))
+                for level, name in levels.items()
+            }
+            recalls = {level: values for level, values in recalls.items() if values}
+            means = [statistics.fmean(values) for values in recalls.values()]
+            axes.plot(list(recalls), means, "o-", color=colour, label=label_name(variant))
+            for level, values in recalls.items():
+                axes.plot([level] * len(values), values, ".", color=colour, alpha=0.4)
+        axes.set_title(f"{masked} masked", fontsize=10)
         axes.set_xlabel("share of what modalities say in common")
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylim(bottom=0)
@@ -179,51 +448,11 @@ def plot_sharing(sharing: dict[str, dict[float, dict[float, list[float]]]], path
     figure.savefig(path, dpi=150)
 
 
-def report(output: Path) -> str:
-    """
-    Write the tables and figures of what is evaluated into `report`.
-
-    Args:
-        output (`Path`): folder of the study.
-
-    Returns:
-        `str`: the tables.
-    """
-    folder = output / "report"
-    text = write_report(load_results([output / "runs"], paper_mean=True), folder)
-    tuning = output / "tuning" / "tuning.json"
-    tables = [tuning_table(read_json(tuning))] if tuning.is_file() else []
-    tables.append(paired_table(output / "runs"))
-    tables.append(second_stage_table([output / "runs", output / "second_stage"]))
-    tables.append(temperatures_table([output / "tuning", output / "runs"]))
-    levels = {float(path.name): path for path in (output / "sharing").glob("*") if path.is_dir()}
-    sharing = _sharing(levels)
-    if sharing:
-        main = _sharing({SHARED: output / "runs"})
-        for variant in sharing:
-            sharing[variant] |= main.get(variant, {})
-        tables.append(sharing_table(sharing))
-        plot_sharing(sharing, folder / "sharing.png")
-    tables = [table for table in tables if table.rows]
-    for table in tables:
-        write_csv(table, folder / f"{table.name}.csv")
-    parts = [text.rstrip(), *(f"## {table.title}\n\n{markdown(table)}\n\n{table.note}" for table in tables)]
-    if sharing:
-        parts.append(
-            "![sharing.png](sharing.png)\n\nR@1 against what the modalities of a clip share; bars: 95 % "
-            "intervals over seeds."
-        )
-    text = "\n\n".join(parts) + "\n"
-    (folder / "tables.md").write_text(text, encoding="utf-8")
-    return text
+def report(results: Results) -> str:
+    """Return all tables that something fills, in Markdown."""
+    tables: Sequence[Table] = [make(results) for make in TABLES.values()]
+    parts = [f"## {table.title}\n\n{markdown(table.filled())}\n\n{table.note}" for table in tables if table.rows]
+    return "\n\n".join(parts) + "\n"
 
 
-__all__ = [
-    "paired_table",
-    "plot_sharing",
-    "report",
-    "second_stage_table",
-    "sharing_table",
-    "temperatures_table",
-    "tuning_table",
-]
+__all__ = ["BACK", "TABLES", "Claim", "bound", "claims", "fill", "interval", "judged", "plot_sharing", "report"]

@@ -1,4 +1,4 @@
-"""What the study trains and evaluates: variants, the clips they learn from, and the commands of each run.
+"""What the study trains and measures: variants, the clips they learn from, and the commands of each run.
 
 Variants with frozen towers read the outputs of these from one folder of features: all their seeds see the same frames.
 """
@@ -25,6 +25,7 @@ RECIPES = {
     "gram": "gram",
     "pmrl": "pmrl",
     "hypergram": "hypergram",
+    "triangle": "triangle",
 }
 """Variants, which are the labels of their rows in tables, and their recipes in `recipes/`."""
 
@@ -47,10 +48,6 @@ VIEWS = 8
 _STEPS_OF_EPOCHS = ("loss_warmup_steps", "full_view_decay_steps")
 _WITH_TRAINED_TOWERS = ("scalar_full_ft",)  # stored outputs of frozen towers cannot train them
 _ROOT = Path(__file__).resolve().parents[2]
-_LAUNCH = (
-    "-m accelerate.commands.launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no "
-    "--num_cpu_threads_per_process 1"
-).split()
 
 
 def recipe_of(variant: str) -> Path:
@@ -61,80 +58,81 @@ def recipe_of(variant: str) -> Path:
 @dataclass(frozen=True)
 class Clips:
     """
-    A miniature benchmark that the study learns from and is measured on, and what is computed of it once.
+    A miniature benchmark that the study learns from, or is measured on, and what is computed of it once.
 
     Args:
         root (`Path`): folder of the benchmark.
-        features (`Path`): folder for the outputs of frozen towers.
-        shared (`float`): how much the modalities of its clips share, for one that the study makes itself.
-        model (`str`): the backbone.
+        counts (`Mapping[str, int]`): clips of each split.
+        options (`Mapping`): of `scalar eval miniature` besides: `seed`, `shared`, `complete`, `disagree`.
+        model (`str`, *optional*): the backbone whose features of the training clips are kept; none of clips that are
+            only measured on.
     """
 
     root: Path
-    features: Path
-    model: str
-    shared: float
+    counts: Mapping[str, int]
+    options: Mapping[str, Any]
+    model: str | None = None
+
+    @property
+    def features(self) -> Path:
+        """Folder for the outputs of frozen towers."""
+        return self.root.with_name(f"{self.root.name}-features")
 
     @property
     def targets(self) -> Path:
         """The semantic targets of the training captions."""
         return self.root / "semantic_targets.safetensors"
 
-    def check(self, counts: Mapping[str, int]) -> None:
+    def check(self) -> None:
         """Raise a ValueError if other clips than the study's lie where it would make its own."""
         path = self.root / "miniature.json"
         if not path.is_file():
             return
-        expected = {"shared": self.shared} | {f"num_{name}": number for name, number in counts.items()}
+        expected = {"complete": False, "disagree": 0.0, "seed": 0, "shared": SHARED} | dict(self.options)
+        expected |= {f"num_{name}": number for name, number in self.counts.items()}
         made = read_json(path)
         found = {name: made.get(name) for name in expected}
         if found != expected:
             raise ValueError(
-                f"The study is made for clips of {expected}, but {self.root} holds {found}: name another `root` in "
-                f"the overlay, or remove the folder."
+                f"{self.root} holds clips with {found}, and the study wants {expected}. Remove it, or name another "
+                "`root` in the overlay."
             )
 
-    def task(self, counts: Mapping[str, int]) -> Task:
-        """Return what makes the clips, their semantic targets and their features."""
+    def task(self) -> Task:
+        """Return what makes the clips and, to train on, their semantic targets and their features."""
         python = (sys.executable, "-m")
         source = ("--benchmark", "miniature", "--root", str(self.root))
-        drawn = [part for name, number in counts.items() for part in (f"--num-{name}", str(number))]
-        return Task(
-            f"clips with {self.shared:g} shared",
-            self.features,
-            (
-                Stage(
-                    "clips",
-                    (*python, "eval", "miniature", "--output", str(self.root), "--shared", str(self.shared), *drawn)
-                    + ("--num-proc", "1"),
-                    self.root / "miniature.json",
-                ),
-                Stage(
-                    "targets",
-                    (*python, "trainer.semantic_targets", *source, "--output", str(self.targets))
-                    + ("--encoder", "light"),
-                    self.targets,
-                ),
-                Stage(
-                    "features",
-                    (*python, "trainer.cache_features", "--model", self.model, *source, "--output", str(self.features))
-                    + ("--views", str(VIEWS), "--keep-in-memory"),
-                    self.features / "features.json",
-                ),
-            ),
-        )
+        drawn = [part for name, number in self.counts.items() for part in (f"--num-{name}", str(number))]
+        for name, value in self.options.items():
+            drawn += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        stages = [
+            Stage(
+                "clips",
+                (*python, "eval", "miniature", "--output", str(self.root), *drawn, "--num-proc", "1"),
+                self.root / "miniature.json",
+            )
+        ]
+        if self.model is not None:
+            command = (*python, "trainer.semantic_targets", *source, "--output", str(self.targets))
+            stages.append(Stage("targets", (*command, "--encoder", "light"), self.targets))
+            command = (*python, "trainer.cache_features", "--model", self.model, *source)
+            command += ("--output", str(self.features), "--views", str(VIEWS), "--keep-in-memory")
+            stages.append(Stage("features", command, self.features / "features.json"))
+        return Task(f"clips {self.root.name}", self.features, tuple(stages))
 
 
 @dataclass(frozen=True)
 class Run:
     """
-    One training and its evaluation, in a folder of its own.
+    One training and what is measured of it, in a folder of its own.
 
     Args:
         variant (`str`), seed (`int`), folder (`Path`): what is trained, and where.
-        clips ([`Clips`]): what it learns from and is measured on.
+        clips ([`Clips`]): what it learns from.
         settings (`Mapping`): fields of the training that are laid over its recipes.
-        evaluation (`Sequence[str]`): options of `scalar eval run`.
+        measured ([`Clips`], *optional*): what it is measured on, if that is other clips.
+        measures (`Sequence[str]`): options of `recipes.study.measure`.
+        reranked (`Sequence[str]`): options of `scalar eval run` for the second stage; without any it is not measured.
         label (`str`, *optional*): name of its row in tables; by default the variant.
     """
 
@@ -143,12 +141,19 @@ class Run:
     folder: Path
     clips: Clips
     settings: Mapping[str, Any]
-    evaluation: Sequence[str] = ()
+    measured: Clips | None = None
+    measures: Sequence[str] = ()
+    reranked: Sequence[str] = ()
     label: str | None = None
 
     @property
+    def ranks(self) -> Path:
+        """Where every rank is."""
+        return self.folder / "measured" / "ranks.parquet"
+
+    @property
     def results(self) -> Path:
-        """Where the evaluation writes."""
+        """Where the evaluation of the second stage writes."""
         return self.folder / "results"
 
     @property
@@ -171,21 +176,31 @@ class Run:
             **({} if self.trains_towers else {"features": self.clips.features}),
             "resume_from_checkpoint": "auto",
         }
-        command = [sys.executable, *_LAUNCH, str(_ROOT / "train.py"), str(recipe_of(self.variant)), str(overlay)]
+        command = [sys.executable, str(_ROOT / "train.py"), str(recipe_of(self.variant)), str(overlay)]
         return (*command, *(part for name, value in fields.items() for part in (f"--{name}", str(value))))
 
-    def evaluate_command(self) -> tuple[str, ...]:
-        """Return the command that evaluates what was trained."""
+    def measure_command(self) -> tuple[str, ...]:
+        """Return the command that ranks the clips of the benchmark by what was trained."""
+        root = (self.measured or self.clips).root
+        command = [sys.executable, "-m", "recipes.study.measure", "--model", str(self.folder), "--root", str(root)]
+        return (*command, "--output", str(self.ranks.parent), *self.measures)
+
+    def rerank_command(self) -> tuple[str, ...]:
+        """Return the command that evaluates the second stage of what was trained."""
         command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder)]
         command += ["--label", self.label or self.variant]
         command += ["--benchmark", "miniature", "--root", str(self.clips.root), "--output", str(self.results)]
-        return (*command, "--num-workers", "1", *self.evaluation)
+        return (*command, "--num-workers", "1", *self.reranked)
 
     def task(self, overlay: Path) -> Task:
-        """Return both commands as a task."""
-        train = Stage("train", self.train_command(overlay), self.folder / "recipe.json")  # which train.py writes last
-        evaluate = Stage("evaluate", self.evaluate_command(), self.results / "results.json")
-        return Task(self.folder.name, self.folder, (train, evaluate))
+        """Return the commands as a task."""
+        stages = [
+            Stage("train", self.train_command(overlay), self.folder / "recipe.json"),  # which train.py writes last
+            Stage("measure", self.measure_command(), self.ranks),
+        ]
+        if self.reranked:
+            stages.append(Stage("rerank", self.rerank_command(), self.results / "results.json"))
+        return Task(self.folder.name, self.folder, tuple(stages))
 
 
 def with_schedule(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -187,3 +187,5 @@ def test_what_the_cross_encoder_reads_is_a_list_or_a_text(tmp_path, written):
     text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\naggregation: uniform\n"
     run, _ = parse_arguments([str(write(tmp_path, "r.yaml", text + f"condition_on: {written}\n"))])
     assert run.model_changes == {"aggregation": "uniform", "condition_on": ["video", "audio", "subtitle"]}
+    run, _ = parse_arguments([str(recipe), "--query_temperature", "0.6"])
+    assert run.model_changes == {"aggregation": "uniform", "query_temperature": 0.6}

@@ -8,22 +8,19 @@ import pytest
 from eval.reports.paper import VARIANTS
 from recipes.study.runs import ABLATIONS, RECIPES, Clips, Run, check_overlay, recipe_of, with_schedule
 from recipes.study.tuning import GRID, Tuning, folder_name, recall_at_1, settings_of, tune
+from tests.recipes.study.made_studies import RECIPE, save_run
 from trainer.recipe import read_recipe
 
 ROOT = Path(__file__).resolve().parents[3]
-RECIPE = {
-    "temperature": 0.3, "learning_rate": 3e-3, "num_train_epochs": 8, "loss_warmup_steps": 17,
-    "full_view_decay_steps": 69,
-}  # fmt: skip
 
 
 @pytest.fixture
 def clips(tmp_path):
-    return Clips(tmp_path / "clips", tmp_path / "features", str(tmp_path / "backbone"), 0.6)
+    return Clips(tmp_path / "clips", {"train": 9, "test": 4}, {"shared": 0.6}, str(tmp_path / "backbone"))
 
 
 def test_every_variant_has_a_recipe_and_a_name():
-    assert RECIPES.keys() == VARIANTS.keys() and set(ABLATIONS) < set(RECIPES)
+    assert RECIPES.keys() - {"triangle"} == VARIANTS.keys() and set(ABLATIONS) < set(RECIPES)
     for name in RECIPES:
         assert read_recipe(recipe_of(name))["model"]
 
@@ -44,31 +41,37 @@ def test_a_training_has_its_recipe_its_settings_and_features_where_towers_are_fr
     assert command[-2:] == ("--resume_from_checkpoint", "auto")  # as tests/trainer/test_folder.py has it
 
 
-def test_a_run_is_trained_then_evaluated(clips, tmp_path):
-    task = Run("gram", 50, tmp_path, clips, {}, ("--rate", "0")).task(Path("overlay.yaml"))
-    train, evaluate = task.stages
-    assert train.ends_with == tmp_path / "recipe.json" and evaluate.ends_with == tmp_path / "results" / "results.json"
-    assert evaluate.command[-2:] == ("--rate", "0") and "gram" in evaluate.command
+def test_a_run_is_trained_then_measured_and_if_asked_for_reranked(clips, tmp_path):
+    measured = Clips(tmp_path / "others", {"test": 4}, {})
+    run = Run("gram", 50, tmp_path, clips, {}, measured, ("--scores", "all"))
+    train, measure = run.task(Path("overlay.yaml")).stages
+    assert train.ends_with == tmp_path / "recipe.json" and measure.ends_with == run.ranks
+    assert measure.command[-2:] == ("--scores", "all") and str(measured.root) in measure.command
+    assert str(clips.root) in train.command and str(clips.root) not in measure.command
+    *_, rerank = Run("gram", 50, tmp_path, clips, {}, reranked=("--rate", "0")).task(Path("overlay.yaml")).stages
+    assert rerank.ends_with == tmp_path / "results" / "results.json" and rerank.command[-2:] == ("--rate", "0")
 
 
-def test_clips_are_made_before_their_targets_and_features(clips):
-    made, targets, features = clips.task({"train": 9, "test": 4}).stages
-    assert made.command[-7:] == ("0.6", "--num-train", "9", "--num-test", "4", "--num-proc", "1")
+def test_clips_are_made_before_their_targets_and_features_which_only_training_needs(clips):
+    made, targets, features = clips.task().stages
+    assert made.command[-8:] == ("--num-train", "9", "--num-test", "4", "--shared", "0.6", "--num-proc", "1")
     assert str(clips.root) in targets.command and clips.model in features.command
     assert made.ends_with == clips.root / "miniature.json" and targets.ends_with == clips.targets
+    assert features.ends_with == clips.root.with_name("clips-features") / "features.json"
+    (made,) = Clips(clips.root, {"test": 4}, {"complete": True, "seed": 1}).task().stages
+    assert made.command[-5:] == ("--complete", "--seed", "1", "--num-proc", "1")
 
 
 def test_other_clips_than_those_of_the_study_are_refused(clips):
-    counts = {"train": 9, "test": 4}
-    clips.check(counts)  # none are there
+    clips.check()  # none are there
     clips.root.mkdir(parents=True)
-    made = {"version": 2, "shared": 0.6, "num_train": 9, "num_test": 4}
+    made = {"version": 3, "shared": 0.6, "seed": 0, "complete": False, "disagree": 0.0, "num_train": 9, "num_test": 4}
     (clips.root / "miniature.json").write_text(json.dumps(made))
-    clips.check(counts)
-    for other in ({"num_test": 5}, {"shared": 0.5}):
+    clips.check()
+    for other in ({"num_test": 5}, {"shared": 0.5}, {"seed": 1}, {"complete": True}, {"disagree": 0.5}):
         (clips.root / "miniature.json").write_text(json.dumps(made | other))
         with pytest.raises(ValueError, match="name another `root`"):
-            clips.check(counts)
+            clips.check()
 
 
 def test_the_steps_of_a_recipe_keep_their_share_of_another_number_of_epochs():
@@ -97,24 +100,21 @@ def test_an_overlay_must_name_what_the_study_changes(tmp_path):
 
 def recall(variant, settings):
     """A made-up landscape: each method has its own best temperature and rate."""
-    best = {"scalar": (0.3, 1e-2), "gram": (0.15, 1e-3)}[variant]
+    best = {"scalar": (0.4, 1e-2), "gram": (0.1, 1e-3)}[variant]
     off = [settings["temperature"] != best[0], settings["learning_rate"] != best[1]]
-    return 50 - 10 * off[0] - 5 * off[1] - settings["num_train_epochs"] / 10
+    return 50 - 10 * off[0] - 5 * off[1] - settings["num_train_epochs"] / 2
 
 
 def measure(runs, description):
     for run in runs:
-        run.results.mkdir(parents=True, exist_ok=True)
-        found = {run.variant: {"text_to_video_recall_at_1": recall(run.variant, run.settings)}}
-        content = {"score": {"method": run.variant}, "retrieval": {"rates": [{"rate": 0.0, "methods": found}]}}
-        (run.results / "results.json").write_text(json.dumps(content))
+        save_run(run.folder, run.variant, recall(run.variant, run.settings))
 
 
 def test_every_method_has_the_same_trials_and_gets_its_own_best(clips, tmp_path):
     found = tune(["no_semantic", "gram"], RECIPE, clips, tmp_path, measure)
     assert found.keys() == {"scalar", "gram"}  # an ablation is trained as SCALAR is
-    assert found["scalar"].best() == {"temperature": 0.3, "learning_rate": 1e-2, "num_train_epochs": 2}
-    assert found["gram"].best() == {"temperature": 0.15, "learning_rate": 1e-3, "num_train_epochs": 2}
+    assert found["scalar"].best() == {"temperature": 0.4, "learning_rate": 1e-2, "num_train_epochs": 2}
+    assert found["gram"].best() == {"temperature": 0.1, "learning_rate": 1e-3, "num_train_epochs": 2}
     counts = {len(tuning.trials) for tuning in found.values()}
     assert counts == {sum(map(len, GRID.values())) - len(GRID) + 1}
     assert all(trial.recall_at_1 is not None for tuning in found.values() for trial in tuning.trials)
@@ -131,16 +131,16 @@ def test_a_trial_is_measured_on_the_validation_split_alone(clips, tmp_path):
         measure(runs, description)
 
     tune(["scalar"], RECIPE, clips, tmp_path, do)
-    commands = [run.evaluate_command() for run in asked]
+    commands = [run.measure_command() for run in asked]
     assert all(command[command.index("--split") + 1] == "validation" for command in commands) and commands
     assert len({run.folder for run in asked}) == len(asked) and {run.seed for run in asked} == {50}
 
 
 def test_a_trial_that_failed_is_not_chosen_and_a_method_without_any_ends_the_study(clips, tmp_path):
     def all_but_the_best(runs, description):
-        measure([run for run in runs if run.settings["temperature"] != 0.3], description)
+        measure([run for run in runs if run.settings["temperature"] != 0.4], description)
 
-    assert tune(["scalar"], RECIPE, clips, tmp_path / "some", all_but_the_best)["scalar"].best()["temperature"] != 0.3
+    assert tune(["scalar"], RECIPE, clips, tmp_path / "some", all_but_the_best)["scalar"].best()["temperature"] != 0.4
     with pytest.raises(ValueError, match=r"No training of \['scalar'\] could be measured"):
         tune(["scalar"], RECIPE, clips, tmp_path / "none", lambda runs, description: None)
 
@@ -153,5 +153,12 @@ def test_of_equal_trials_the_first_is_chosen():
     assert folder_name("gram", tuning.best()) == "gram-0.07-0.003-8"
 
 
-def test_what_was_not_measured_has_no_recall(clips, tmp_path):
-    assert recall_at_1(Run("gram", 50, tmp_path, clips, {})) is None
+def test_a_trial_has_the_recall_of_its_own_score_with_fitted_numbers(clips, tmp_path):
+    run = Run("gram", 50, tmp_path / "run", clips, {})
+    assert recall_at_1(run) is None  # not measured
+    save_run(run.folder, "gram", 40, fitted=5)
+    assert recall_at_1(run) == 45
+
+
+def test_published_temperatures_are_among_those_tried():
+    assert {0.07, 0.1} <= set(GRID["temperature"])  # SCALAR's and PMRL's
