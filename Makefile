@@ -42,7 +42,7 @@ $(DATA)/miniature.json: | $(INSTALLED)
 
 data/miniature-backbone/miniature.json: | $(INSTALLED)
 	$(BIN)/scalar eval miniature --output data/miniature-backbone --num-train 6000 --num-validation 0 \
-		--num-test 0 --seed 100
+		--num-test 0 --seed 100 --alone
 
 $(TARGETS): | $(DATA)/miniature.json
 	$(BIN)/python -m trainer.semantic_targets --benchmark miniature --root $(DATA) --output $@ \
@@ -63,9 +63,10 @@ demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to 
 	@cat $(RUN)/results/table.txt
 	@$(BIN)/scalar query $(RUN)/gallery --k 3 $(QUERIES)
 
-backbone: data/miniature-backbone/miniature.json ## train the small backbone anew, a quarter of an hour
+backbone: data/miniature-backbone/miniature.json ## train the small backbone anew, half an hour
 	$(LAUNCH) train.py recipes/miniature_backbone.yaml --resume_from_checkpoint auto
-	$(BIN)/python -m trainer.halve $(BACKBONE_RUN) $(BACKBONE)
+	$(LAUNCH) train.py recipes/miniature_backbone_matching.yaml --resume_from_checkpoint auto
+	$(BIN)/python -m trainer.halve $(BACKBONE_RUN)-matching $(BACKBONE) --before $(BACKBONE_RUN)
 
 study: $(INSTALLED) ## tuning, training and the paper's tables in miniature, under three hours on two cores
 	$(BIN)/python -m recipes.study

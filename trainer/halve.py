@@ -4,6 +4,7 @@ Its configuration says float32, so that it is loaded, and computes, in full prec
 fields of the run and its log, which tell whether the recipe still leads there; no code, which this repository has.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,21 +26,28 @@ _LOCAL = ("output_dir", "logging_dir")
 _TERMS = ("step", "epoch", "loss")
 
 
-def halve(run: Path, output: Path) -> None:
+def _history(run: Path) -> list[dict[str, Any]]:
+    """What a run logged of its losses."""
+    log = read_json(last_checkpoint(run) / "trainer_state.json")["log_history"]
+    return [{name: value for name, value in entry.items() if name.startswith(_TERMS)} for entry in log]
+
+
+def halve(run: Path, output: Path, before: Sequence[Path] = ()) -> None:
     """
     Write the model of a run that has ended, in half precision.
 
     Args:
         run (`Path`): folder of a training of all weights.
         output (`Path`): folder for the model; what it holds of these files is replaced.
+        before (`Sequence[Path]`): the runs that this one went on from, whose logs are kept before its own.
 
     Raises:
         ValueError: the run has not ended, trained an adapter, or a weight does not fit into half precision.
     """
-    checkpoint = last_checkpoint(run) if (run / RECIPE).is_file() and (run / CONFIG_NAME).is_file() else None
-    if checkpoint is None:
+    ended = (run / RECIPE).is_file() and (run / CONFIG_NAME).is_file()
+    if not ended or last_checkpoint(run) is None:
         raise ValueError(f"{run} is not the folder of a training of all weights that has ended.")
-    recipe, history = read_json(run / RECIPE), read_json(checkpoint / "trainer_state.json")["log_history"]
+    recipe = read_json(run / RECIPE)
     model, processor = load_model(run, dtype=torch.float32)
     half = {name: tensor.half() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
     infinite = [name for name, tensor in half.items() if not tensor.isfinite().all()]
@@ -52,7 +60,7 @@ def halve(run: Path, output: Path) -> None:
     for path in output.glob("*config.json"):
         write_json(_in_full(read_json(path)), path)
     write_json({name: value for name, value in recipe.items() if name not in _LOCAL}, output / RECIPE)
-    log = [{name: value for name, value in entry.items() if name.startswith(_TERMS)} for entry in history]
+    log = [entry for folder in (*before, run) for entry in _history(folder)]
     write_json({"sha256": sha256_of(output / SAFE_WEIGHTS_NAME), "log": log}, output / LOG)
 
 
@@ -67,10 +75,11 @@ def _in_full(config: Any) -> Any:
 def main(
     run: Annotated[Path, typer.Argument(help="Folder of a training of all weights.")],
     output: Annotated[Path, typer.Argument(help="Folder for the model in half precision.")],
+    before: Annotated[list[Path], typer.Option(help="Run that it went on from, for its log.")] = [],  # noqa: B006
 ) -> None:
     """Keep a trained model in half precision, with its recipe and its log."""
     with user_errors():
-        halve(run, output)
+        halve(run, output, before)
         size = (output / SAFE_WEIGHTS_NAME).stat().st_size
         say(f"{size / 1e6:.1f} MB of weights are in {output}.")
 

@@ -182,10 +182,13 @@ def test_the_public_codes_recipe_differs_from_the_papers_in_its_readings_alone()
     assert run.model_changes == {}
 
 
+def test_a_recipe_can_give_the_temperature_of_the_weights(tmp_path):
+    path = write(tmp_path, "r.yaml", "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nquery_temperature: 0.6\n")
+    assert parse_arguments([str(path), "--use_cpu", "true"])[0].model_changes == {"query_temperature": 0.6}
+
+
 @pytest.mark.parametrize("written", ["[video, audio, subtitle]", "video,audio,subtitle"])
 def test_what_the_cross_encoder_reads_is_a_list_or_a_text(tmp_path, written):
     text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\naggregation: uniform\n"
     run, _ = parse_arguments([str(write(tmp_path, "r.yaml", text + f"condition_on: {written}\n"))])
     assert run.model_changes == {"aggregation": "uniform", "condition_on": ["video", "audio", "subtitle"]}
-    run, _ = parse_arguments([str(recipe), "--query_temperature", "0.6"])
-    assert run.model_changes == {"aggregation": "uniform", "query_temperature": 0.6}
