@@ -125,7 +125,7 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     base = adapter["base_model_name_or_path"]
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
     # If the run changed how the base scores or what it reads, only the adapter's own configuration says so.
-    changes = ("aggregation", "condition_on")
+    changes = ("aggregation", "condition_on", "query_temperature")
     is_changed = variables["recipe"] is None or any(variables["recipe"].get(name) is not None for name in changes)
     is_changed |= variables["encoder"] is not None  # the base may be an encoder as its publisher has it
     variables |= {"adapter": adapter, "merge": None, "added": added}

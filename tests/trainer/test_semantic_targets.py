@@ -402,7 +402,8 @@ def write_benchmark(folder: Path, rows: Dataset) -> Path:
     absent |= {"kind": "single", "about": [], "attributes": {}}
     content = "".join(json.dumps(row | absent) + "\n" for row in rows).encode()
     (folder / "train.jsonl").write_bytes(content)
-    manifest = {"version": VERSION, "seed": 0, "shared": 0.6}
+    manifest = {"version": VERSION, "seed": 0, "shared": 0.6, "complete": False, "disagree": 0.0, "alone": False}
+    manifest |= {"evidence": [], "recall_at_1_ceilings": {}}
     manifest |= {"num_train": len(rows), "num_validation": 0, "num_test": 1}
     manifest["sha256"] = {"train.jsonl": hashlib.sha256(content).hexdigest()}
     (folder / "miniature.json").write_text(json.dumps(manifest))
