@@ -5,6 +5,7 @@ SciPy computes what it has; this module says which test is meant and refuses inp
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy import stats
@@ -131,6 +132,13 @@ def paired_bootstrap(
     return {"difference": difference, "low": low, "high": high, "confidence": confidence}
 
 
+@lru_cache(maxsize=2)  # drawing is what takes the time, and reports make many claims of the same queries
+def _query_draws(num_queries: int, num_resamples: int, seed: int) -> np.ndarray:
+    """How often each draw takes each query, `(num_resamples, num_queries)`."""
+    generator = np.random.default_rng([seed, 0])
+    return generator.multinomial(num_queries, np.full(num_queries, 1 / num_queries), num_resamples).astype(np.float32)
+
+
 def hierarchical_bootstrap(
     first: Sequence[Sequence[float]],
     second: Sequence[Sequence[float]],
@@ -165,17 +173,12 @@ def hierarchical_bootstrap(
     _check_confidence(confidence)
     if num_resamples < 1:
         raise ValueError(f"`num_resamples` must be at least 1, got {num_resamples}.")
-    generator, num_queries = np.random.default_rng(seed), groups[0].shape[1]
-    draws, step = [], max(1, _RESAMPLED_AT_ONCE // num_queries)
-    for start in range(0, num_resamples, step):
-        size = min(step, num_resamples - start)
-        queries = generator.multinomial(num_queries, np.full(num_queries, 1 / num_queries), size) / num_queries
-        means = []
-        for values in groups:
-            trainings = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), size) / len(values)
-            means.append((trainings * (queries @ values.T)).sum(1))
-        draws.append(means[0] - means[1])
-    drawn = np.concatenate(draws)
+    queries, generator = _query_draws(groups[0].shape[1], num_resamples, seed), np.random.default_rng([seed, 1])
+    means = []
+    for values in groups:
+        trainings = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), num_resamples)
+        means.append((trainings * (queries @ values.T)).sum(1) / values.size)
+    drawn = means[0] - means[1]
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     beyond = min((drawn <= 0).mean(), (drawn >= 0).mean())
     return {

@@ -18,13 +18,14 @@ from eval.reports.result_files import label_name
 from eval.reports.result_schema import method_title
 from eval.reports.tables import Cell, Row, Table, markdown
 
-from .measure import ROUTER
-from .results import Results, Selection
+from .measure import HIGHEST, ROUTER
+from .results import RANKS, STUDY, Results, Selection
 from .runs import ABLATIONS, RECIPES, SHARED
 from .tuning import GRID
 
 BACK = "video_to_text"
 _LEVEL = 0.05
+_IN_PAPER = {"ahead": "confirmed", "undecided": "not seen", "behind": "contradicted"}
 _BASELINES = ("scalar_uniform", "gram", "hypergram", "triangle", "pmrl")
 _SCORES = (
     "scalar", "uniform", "mean", "max", "rank_fusion", "gram", "gram_span", "hypergram", "pmrl", "video", "audio",
@@ -42,24 +43,22 @@ class Claim:
         name (`str`): by which a page quotes it.
         sentence (`str`): what is compared.
         first, second ([`Selection`]): what is compared.
-        lost_on ([`Selection`] pair, *optional*): subtract from each what it finds here: a difference of differences.
-        paper (`str`): what the paper says of it, if anything.
+        in_paper (`bool`): whether the paper has the first ahead.
     """
 
     name: str
     sentence: str
     first: Selection
     second: Selection
-    minus: tuple[Selection, Selection] | None = None
-    paper: str = ""
+    in_paper: bool = False
 
 
-def _both(name: str, sentence: str, first: Selection, second: Selection, paper: str = "") -> list[Claim]:
+def _both(name: str, sentence: str, first: Selection, second: Selection, in_paper: bool = False) -> list[Claim]:
     """A claim in both directions."""
     directed = [replace(selection, direction=BACK) for selection in (first, second)]
     return [
-        Claim(name, f"{sentence}, text to video", first, second, paper=paper),
-        Claim(f"{name}-back", f"{sentence}, video to text", *directed, paper=paper),
+        Claim(name, f"{sentence}, text to video", first, second, in_paper),
+        Claim(f"{name}-back", f"{sentence}, video to text", *directed, in_paper),
     ]
 
 
@@ -68,15 +67,16 @@ def claims() -> list[Claim]:
     ours = Selection()
     found = []
     for variant in _BASELINES:
-        name = label_name(variant)
-        paper = "SCALAR is ahead"
-        found += _both(f"scalar-{variant}", f"SCALAR − {name}", ours, Selection(variant), paper)
+        found += _both(f"scalar-{variant}", f"SCALAR − {label_name(variant)}", ours, Selection(variant), True)
+    for variant in ("scalar_uniform", "gram"):
+        sentence = f"SCALAR's score: SCALAR's embeddings − those of {label_name(variant)}"
+        found += _both(f"embeddings-{variant}", sentence, ours, Selection(variant, "scalar"))
     found += _both("scalar-span", "SCALAR − span distance of GRAM's embeddings", ours, Selection("gram", "gram_span"))
     found += _both(
         "scalar-rrf", "SCALAR − weighted rank fusion, same embeddings", ours, Selection(score="rank_fusion")
     )
-    found += _both("scalar-single", "SCALAR − subtitle alone, same embeddings", ours, Selection(score="subtitle"),
-                   "SCALAR is ahead")  # fmt: skip
+    single = Selection(score="subtitle")
+    found += _both("scalar-single", "SCALAR − subtitle alone, same embeddings", ours, single, True)
     found += [Claim("router-scalar", "router that knows the kind of caption − SCALAR, same embeddings",
                     Selection(score=ROUTER), ours)]  # fmt: skip
     found += _both("fitted", "SCALAR with fitted numbers − as trained", ours, Selection(numbers="as trained"))
@@ -85,9 +85,9 @@ def claims() -> list[Claim]:
     half = replace(ours, masked="half")
     for variant in ("scalar_uniform", "gram"):
         found.append(Claim(f"masked-{variant}", f"half of the clips masked: SCALAR − {label_name(variant)}", half,
-                           replace(half, variant=variant), paper="SCALAR is ahead"))  # fmt: skip
+                           replace(half, variant=variant), True))  # fmt: skip
     for variant in ABLATIONS:
-        found += _both(variant, f"SCALAR − {label_name(variant)}", ours, Selection(variant), "SCALAR is ahead")
+        found += _both(variant, f"SCALAR − {label_name(variant)}", ours, Selection(variant), True)
     for clips in ("complete", "mixed"):
         seen = replace(ours, experiment=f"views-{clips}")
         for what, change in {
@@ -100,8 +100,7 @@ def claims() -> list[Claim]:
             }[what]  # fmt: skip
             first = replace(seen, **change)
             found.append(Claim(f"views-{clips}{what}", f"masked views, 900 {clips} training clips: {words}", first,
-                               replace(first, variant="no_masked_views"),
-                               paper="ahead" if not what else ""))  # fmt: skip
+                               replace(first, variant="no_masked_views"), in_paper=not what))  # fmt: skip
     single = replace(ours, kinds=("single",))
     for variant in ("scalar_uniform", "gram"):
         pair = single, replace(single, variant=variant)
@@ -129,7 +128,7 @@ def judged(results: Results) -> dict[str, dict[str, Any]]:
     for entry, value in zip(found.values(), adjusted, strict=True):
         entry["adjusted"] = value
         sign = "ahead" if entry["difference"] > 0 else "behind"
-        entry["verdict"] = sign if value <= _LEVEL else "not told apart"
+        entry["verdict"] = sign if value <= _LEVEL else "undecided"
     return found
 
 
@@ -148,13 +147,19 @@ def _columns(*names: str) -> list[tuple[str, str]]:
 def claims_table(results: Results) -> Table:
     """Every claim."""
     rows: list[Row] = [
-        [e["claim"].sentence, interval(e), f"{e['adjusted']:.3f}", e["verdict"], e["claim"].paper]
+        [
+            e["claim"].sentence,
+            interval(e),
+            f"{e['adjusted']:.3f}",
+            e["verdict"],
+            _IN_PAPER[e["verdict"]] if e["claim"].in_paper else "",
+        ]
         for e in judged(results).values()
     ]
     note = (
         "Points of R@1 unless R@10 is named, test clips, every score with fitted numbers unless said otherwise. In "
         "brackets the 95 % interval of 9,999 draws of queries and of seeds. p: two-sided, adjusted by Holm's rule for "
-        f"all {len(rows)} rows; not told apart: p above {_LEVEL:g}."
+        f"all {len(rows)} rows; undecided: p above {_LEVEL:g}. The last column: differences that the paper claims."
     )
     return Table("claims", "Claims", note, _columns("claim", "difference", "p", "verdict", "paper"), [rows], 1)
 
@@ -396,12 +401,13 @@ def fill(text: str, results: Results) -> str:
     Put tables and differences into a text.
 
     Args:
-        text (`str`): with `{{table NAME}}`, a table with its note; `{{claim NAME}}`, a difference and its interval;
-            and `{{recall VARIANT KEY=VALUE ...}}`, a mean of R@1, with fields of [`Selection`].
+        text (`str`): with `{{table NAME}}`, a table with its note; `{{claim NAME VERDICT}}`, a difference with its
+            interval, where the sentence around it relies on the verdict "ahead", "behind" or "undecided"; and
+            `{{recall VARIANT KEY=VALUE ...}}`, a mean of R@1, with fields of [`Selection`].
         results ([`Results`]): of a study.
 
     Raises:
-        ValueError: a place names nothing that was measured.
+        ValueError: a place names nothing that was measured, or relies on another verdict.
     """
 
     def put(match: re.Match) -> str:
@@ -410,7 +416,10 @@ def fill(text: str, results: Results) -> str:
             table = TABLES[name](results).filled()
             return f"{markdown(table)}\n\n{table.note}"
         if kind == "claim" and name in judged(results):
-            return interval(judged(results)[name])
+            entry = judged(results)[name]
+            if rest != [entry["verdict"]]:
+                raise ValueError(f"{match.group(0)}: the results say {entry['verdict']}, {interval(entry)}.")
+            return interval(entry)
         if kind == "recall":
             changes = dict(part.split("=", 1) for part in rest)
             if "kinds" in changes:
@@ -448,11 +457,21 @@ def plot_sharing(results: Results, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+_PREFACE = f"""# Results of the study
+
+Every table below is computed from the files of this folder, by
+`python -m recipes.study --report-only --results recipes/study/results`:
+
+- `{RANKS}`: the rank of each query's own candidate, a byte for each query, for every experiment, variant, seed, set of
+  clips, score, kind of numbers, mask and direction; ranks from {HIGHEST} on are {HIGHEST}.
+- `{STUDY}`: what was tried and chosen, what was fitted, the clips with their queries, and the second stage."""
+
+
 def report(results: Results) -> str:
     """Return all tables that something fills, in Markdown."""
     tables: Sequence[Table] = [make(results) for make in TABLES.values()]
     parts = [f"## {table.title}\n\n{markdown(table.filled())}\n\n{table.note}" for table in tables if table.rows]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([_PREFACE, *parts])
 
 
 __all__ = ["BACK", "TABLES", "Claim", "bound", "claims", "fill", "interval", "judged", "plot_sharing", "report"]
