@@ -115,7 +115,7 @@ def test_a_bound_holds_for_clips_of_which_something_is_not_looked_at(number):
 
 
 def small_simplices(number, detail):
-    """As docs/bounds.md has them: from some point on, sums s_1 <= s_2 <= ... of parts are raised by one each, in some
+    """Freudenthal's triangulation: from some point on, sums s_1 <= s_2 <= ... of parts are raised by one each, in some
     order, so that none leaves the large simplex. Of each the corners, as parts of each modality."""
     found = []
     for start in itertools.product(range(detail + 1), repeat=number - 1):
