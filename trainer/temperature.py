@@ -2,7 +2,8 @@
 
 InfoNCE sees scores divided by tau. Where their spread over unmatched pairs is many times tau, each text is pushed from
 its few hardest clips alone; where it is a small part of tau, from all clips alike. So tau goes with the spread: tau =
-RATIO * spread. The paper fixes tau = 0.07 for its backbone; docs/training.md shows on which evidence RATIO rests.
+RATIO * spread. The paper fixes tau = 0.07 for its backbone; RATIO is only a place to begin
+(docs/miniature_study.md).
 """
 
 from typing import Annotated
