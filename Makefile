@@ -24,7 +24,7 @@ QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo backbone study test test-fast test-portable suite nodes-test engine-test check clean
+.PHONY: help demo backbone study site test test-fast test-portable suite nodes-test engine-test check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -34,7 +34,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and by its exact version, so that no other package chooses another
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev,docs]"
 	@touch $@
 
 $(DATA)/miniature.json: | $(INSTALLED)
@@ -70,6 +70,11 @@ backbone: data/miniature-backbone/miniature.json ## train the small backbone ane
 
 study: $(INSTALLED) ## tuning, training and the paper's tables in miniature, under three hours on two cores
 	$(BIN)/python -m recipes.study
+
+site: $(INSTALLED) ## the documentation as a site, in site/
+	$(BIN)/python -m tests.promises --write
+	NO_MKDOCS_2_WARNING=1 PATH=$(abspath $(BIN)):$$PATH $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in site/: $(BIN)/python -m http.server --directory site"
 
 test: $(INSTALLED) ## the default test suite, eight minutes on two cores
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 OF_OTHER_NAME = {"pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 # What developers install, and what the base has anyway, is not for the map.
-NOT_OF_A_JOB = {"all", "dev"}
+NOT_OF_A_JOB = {"all", "dev", "docs"}
 JOBS = {
     "search": ("search", ("search/engine", "search/service/assistants.py", "search/service/engine.py")),
     "train": ("trainer", ()),

@@ -1,0 +1,91 @@
+"""What MkDocs does beyond its settings: the README as front page, links to files of the repository, and formulas.
+
+Pages are written for the repository: their links are relative to their files. Here those to pages lead to pages, and
+those to other files to copies of them.
+"""
+
+import posixpath
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Pages outside `docs/`, and their names in the site."""
+
+_FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
+_FORMULA = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
+
+
+def _place(target: str, source: str, copies: set[str]) -> str:
+    """The address in the site, from its root, of what a page of the repository links to."""
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    if path in PAGES:
+        return PAGES[path]
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    if not (ROOT / path).is_file():
+        raise PluginError(f"{source} links to {target}, and there is no file {path}.")
+    copies.add(path)
+    return f"files/{path}.txt"
+
+
+def _site_links(text: str, source: str, page: str, copies: set[str]) -> str:
+    """A page's text with links that hold in the site."""
+
+    def link(match: re.Match[str]) -> str:
+        opening, target, anchor, closing = match.groups()
+        if re.match(r"[a-z]+:", target):
+            return match[0]
+        place = posixpath.relpath(_place(target, source, copies), posixpath.dirname(page) or ".")
+        return f"{opening}{place}{anchor or ''}{closing}"
+
+    # Every second part is a fenced block.
+    parts = _FENCED.split(text)
+    return "".join(part if index % 2 else _LINK.sub(link, part) for index, part in enumerate(parts))
+
+
+def _navigation(given: list, found: set[str], named: set[str]) -> list:
+    """The navigation without pages that are not there, and sections of one page as that page; `named` gets the others."""
+    kept = []
+    for entry in given:
+        ((title, inside),) = entry.items() if isinstance(entry, dict) else ((None, entry),)
+        if isinstance(inside, list):
+            if inside := _navigation(inside, found, named):
+                kept.append({title: inside[0] if len(inside) == 1 else inside})
+        elif inside in found:
+            named.add(inside)
+            kept.append(entry)
+    return kept
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages outside `docs/`, the files that pages link to, and the pages that the navigation does not name."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    sources, copies = {page: source for source, page in PAGES.items()}, set()
+    for file in files.documentation_pages():
+        page = file.src_uri
+        file.content_string = _site_links(file.content_string, sources.get(page, f"docs/{page}"), page, copies)
+    for path in sorted(copies):
+        files.append(File.generated(config, f"files/{path}.txt", abs_src_path=str(ROOT / path)))
+    found, named = {file.src_uri for file in files.documentation_pages()}, set()
+    config.nav = _navigation(config.nav, found, named)
+    if more := sorted(found - named):
+        config.nav.append({"More": more})
+    return files
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Formulas as MathML, which browsers show without a script."""
+
+    def formula(match: re.Match[str]) -> str:
+        return convert(unescape(match[2]), display="block" if match[1] == "div" else "inline")
+
+    return _FORMULA.sub(formula, html)
