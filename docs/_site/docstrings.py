@@ -1,7 +1,7 @@
 """Docstrings in the style of transformers, as griffe's reader of Google's style takes them.
 
-`name (`type` of shape `(Q, D)`): what it is` becomes `name: what it is`, with the type in front where it says more than
-the signature; [`Name`] becomes a link where the reference has a page for it.
+`name (`type` of shape `(Q, D)`): what it is` becomes `name: what it is`, with the type in front where it adds to the
+signature; [`Name`] becomes a link where the reference describes it.
 """
 
 import re

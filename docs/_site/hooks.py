@@ -52,7 +52,7 @@ def _site_links(text: str, source: str, page: str, copies: set[str]) -> str:
 
 
 def _navigation(given: list, found: set[str], named: set[str]) -> list:
-    """The navigation without pages that are not there, and sections of one page as that page; `named` gets the others."""
+    """The navigation without absent pages, and a section of one page as that page; `named` gets the pages found."""
     kept = []
     for entry in given:
         ((title, inside),) = entry.items() if isinstance(entry, dict) else ((None, entry),)

@@ -1,0 +1,289 @@
+"""The code blocks of pages, and their commands parsed by the project's own parsers, which then run nothing.
+
+A block that no test can run says why on the line above it: `<!-- not run: needs ... -->`. In commands, words in
+capitals are placeholders, and square brackets mark optional parts.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import inspect
+import io
+import re
+import runpy
+import shlex
+import signal
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).resolve().parent.parent
+SHELL = ("", "sh", "bash", "shell", "console", "text")
+"""Languages of blocks that may hold commands; an indented block has none."""
+
+_NOT_RUN = re.compile(r"<!--\s*not run:\s*(.*?)\s*-->", re.DOTALL)
+_OPTIONAL = re.compile(r"(?<!\S)\[([^][]*)\](?!\S)")
+_PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*")
+_TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+_EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code: its page and the line it begins on, its language, its text, and why it is not run."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    not_run: str | None
+
+
+def blocks_of(text: str, page: str) -> list[Block]:
+    """The blocks of a page of Markdown, fenced and indented."""
+    blocks, not_run = [], None
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type in ("fence", "code_block"):
+            language = token.info.split()[0].lower() if token.info.strip() else ""
+            line = token.map[0] + (2 if token.type == "fence" else 1)
+            blocks.append(Block(page, line, language, token.content, not_run))
+        match = _NOT_RUN.fullmatch(token.content.strip()) if token.type == "html_block" else None
+        not_run = match[1] if match else None
+    return blocks
+
+
+def pages() -> dict[str, str]:
+    """All pages: those of the root that show code, and those of `docs/`."""
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+
+
+# Commands -----------------------------------------------------------------------------------------------------------
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Lines as a shell reads them: continued, quotes closed, without comments."""
+    statement, quote, previous = "", "", "\n"
+    characters = iter(text.replace("\\\n", " ") + "\n")
+    for character in characters:
+        if not quote and character == "#" and previous.isspace():
+            while character != "\n":
+                character = next(characters)
+        if not quote and character == "\n":
+            yield statement
+            statement = ""
+        elif character in "'\"" and quote in ("", character):
+            quote = "" if quote else character
+            statement += character
+        else:
+            statement += character
+        previous = character
+
+
+def commands_of(text: str) -> Iterator[list[str]]:
+    """The words of each command of a block; what is on other lines is taken for commands too."""
+    for statement in _statements(text):
+        statement = _OPTIONAL.sub(lambda match: "" if "..." in match[1] else match[1], statement)
+        lexer = shlex.shlex(statement, posix=True, punctuation_chars="();<>|&")
+        lexer.whitespace_split, lexer.commenters = True, ""
+        words: list[str] = []
+        try:
+            tokens = list(lexer)
+        except ValueError:  # an apostrophe in what is no command
+            tokens = []
+        for token in [*tokens, ";"]:
+            if token and not set(token) <= set("();<>|&"):
+                words.append(token)
+                continue
+            while words and (words[0] in ("$", "sudo") or re.match(r"\w+=", words[0])):
+                words.pop(0)
+            if words:
+                yield words
+            words = []
+
+
+def _is_placeholder(value: object) -> bool:
+    values = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(each, str) and _PLACEHOLDER.fullmatch(each) for each in values)
+
+
+def _calm(convert: Callable, where: int, instead: Callable) -> Callable:
+    """A parser's conversion of the value at a place of its arguments, with a stand-in for a placeholder it refuses."""
+
+    def tolerant(*arguments: object) -> object:
+        try:
+            return convert(*arguments)
+        except (argparse.ArgumentError, typer.BadParameter):
+            if _is_placeholder(arguments[where]):
+                return instead(*arguments)
+            raise
+
+    return tolerant
+
+
+def _parse_alone(self: typer.core.TyperCommand, ctx: object, invoke: Callable) -> None:
+    """In place of a command's `invoke`: make its settings, which checks them, and run nothing."""
+    command = inspect.unwrap(self.callback)
+    cells = dict(zip(command.__code__.co_freevars, command.__closure__ or (), strict=True))
+    if not {"run", "settings", "conversions"} <= cells.keys():
+        return
+    run, cells["run"].cell_contents = cells["run"].cell_contents, lambda settings: None
+    try:
+        invoke(self, ctx)
+    except OSError:  # of what is not here: a gallery on the Hub, say
+        pass
+    except ValueError as error:
+        if not re.search(f"'{_PLACEHOLDER.pattern}'", str(error)):
+            raise
+    finally:
+        cells["run"].cell_contents = run
+
+
+@contextlib.contextmanager
+def _only_parsing() -> Iterator[None]:
+    """Parsers parse, and nothing runs."""
+    import transformers.training_args
+
+    import modeling_scalar.plugins
+    import trainer.recipe
+    import trainer.run
+
+    parse, invoke = argparse.ArgumentParser.parse_args, typer.core.TyperCommand.invoke
+    found = trainer.recipe.find_packaged
+
+    def parse_args(self: argparse.ArgumentParser, *arguments: object, **options: object) -> None:
+        parse(self, *arguments, **options)
+        sys.exit(0)
+
+    def packaged(path: str) -> str:
+        return found("recipes/miniature.yaml" if _PLACEHOLDER.fullmatch(Path(path).stem) else path)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+        for name in ("_get_value", "_check_value"):
+            calm = _calm(getattr(argparse.ArgumentParser, name), 2, lambda self, action, value: value)
+            patch.setattr(argparse.ArgumentParser, name, calm)
+        for kind in (typer.core.TyperArgument, typer.core.TyperOption):
+            calm = _calm(kind.process_value, 2, lambda self, ctx, value: self.get_default(ctx))
+            patch.setattr(kind, "process_value", calm)
+        patch.setattr(typer.core.TyperCommand, "invoke", lambda self, ctx: _parse_alone(self, ctx, invoke))
+        patch.setattr(trainer.recipe, "find_packaged", packaged)
+        patch.setattr(modeling_scalar.plugins, "load_plugins", lambda names: None)
+        patch.setattr(trainer.recipe, "load_plugins", lambda names: None)
+        patch.setattr(trainer.recipe, "find_method", lambda *names: None)  # of a plugin, perhaps
+        patch.setattr(transformers.training_args, "is_torch_bf16_gpu_available", lambda: True)
+        patch.setattr(trainer.run, "train", lambda run, args: True)
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _run(main: Callable[[], object]) -> None:
+    """Call a program; an AssertionError with what it printed, unless it ends well."""
+    printed, code = io.StringIO(), 0
+    with _only_parsing(), contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
+        try:
+            code = main()
+        except SystemExit as ended:
+            code = ended.code
+        except (ValueError, OSError) as error:
+            code, _ = 1, printed.write(str(error))
+    assert not code, printed.getvalue().strip()
+
+
+def _module(name: str, arguments: list[str]) -> None:
+    """Check `python -m NAME`: of the project's modules also what follows."""
+    found = importlib.util.find_spec(name)
+    assert found is not None, f"there is no module {name}"
+    if not found.origin or not Path(found.origin).is_relative_to(ROOT):
+        return
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that the module has been imported before
+        patch.setattr(sys, "argv", [name, *arguments])
+        _run(lambda: runpy.run_module(name, run_name="__main__") and None)
+
+
+def _python(arguments: list[str]) -> None:
+    if arguments[:1] == ["-c"]:
+        compile(arguments[1], "-c", "exec")
+    elif arguments[:1] == ["-m"]:
+        _module(arguments[1], arguments[2:])
+    elif arguments:
+        assert (ROOT / arguments[0]).is_file(), f"there is no {arguments[0]}"
+        if arguments[0] == "train.py":
+            _module("trainer", arguments[1:])
+
+
+def _launch(arguments: list[str]) -> None:
+    from accelerate.commands.launch import launch_command_parser
+
+    parsed = None
+
+    def parse() -> None:
+        nonlocal parsed
+        parsed, unknown = launch_command_parser().parse_known_args(arguments)
+        assert not unknown, unknown
+
+    _run(parse)
+    prefix = ["-m"] if parsed.module else []
+    _python([*prefix, parsed.training_script, *parsed.training_script_args])
+
+
+def _make(arguments: list[str]) -> None:
+    for target in (word for word in arguments if "=" not in word and not word.startswith("-")):
+        assert target in _TARGETS or _PLACEHOLDER.fullmatch(target), f"there is no target {target}"
+
+
+def _pip(arguments: list[str]) -> None:
+    for word in arguments[1:]:
+        for extra in re.findall(r"\[(.*)\]", word):
+            unknown = set(extra.split(",")) - _EXTRAS.keys()
+            assert not unknown, f"there is no extra {unknown}"
+
+
+def _scalar(arguments: list[str]) -> None:
+    from commands.scalar import run
+
+    _run(lambda: run(arguments))
+
+
+_PROGRAMS = {
+    "scalar": _scalar, "python": _python, "python3": _python, "make": _make, "pip": _pip,
+    "accelerate": lambda arguments: _launch(arguments[1:]) if arguments[:1] == ["launch"] else None,
+}  # fmt: skip
+
+
+def check_command(words: list[str]) -> bool:
+    """
+    Check a command of a page without running it, in a folder like [`~tests.stage.set_up`]'s.
+
+    Args:
+        words (`list[str]`): the program and its arguments.
+
+    Returns:
+        Whether it is one of the programs that are known here.
+
+    Raises:
+        AssertionError: what its parser says.
+    """
+    check = _PROGRAMS.get(words[0].removeprefix(".venv/bin/"))
+    if check is None:
+        return False
+    # What a page names, a reader has.
+    for option, target in (("--model", "runs/miniature"), ("--embeddings", "galleries/videos")):
+        for name in (Path(word) for before, word in zip(words, words[1:], strict=False) if before == option):
+            if not (name.is_absolute() or name.exists() or ":" in str(name)) and Path(target).exists():
+                name.parent.mkdir(parents=True, exist_ok=True)
+                name.symlink_to(Path(target).resolve())
+    check(words[1:])
+    return True

@@ -1,0 +1,92 @@
+"""A folder in which what pages name is there: models, galleries and clips, small ones under the names of the pages."""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.nn.functional import normalize
+from transformers import BertConfig, BertModel, ClapConfig, ClapModel, CLIPConfig, CLIPModel
+
+from eval.embedding.embeddings import Embeddings
+from modeling_scalar import load_model
+from tests.joint_encoders import write_joint_encoder
+from tests.media_corpus import media
+from tests.search.small_folder import run, write_clips
+
+ROOT = Path(__file__).resolve().parent.parent
+_SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+_TEXT = {**_SMALL, "vocab_size": 60, "max_position_embeddings": 80}
+
+
+def _write_adapter(folder: Path) -> None:
+    """An adapter of the small backbone, as `make demo` leaves it."""
+    model, processor = load_model(ROOT / "recipes" / "miniature_backbone")
+    config = LoraConfig(task_type="FEATURE_EXTRACTION", r=2, target_modules=r"text_model\..*\.query")
+    get_peft_model(model, config).save_pretrained(folder)
+    model.config.save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+def _write_encoders(folder: Path) -> None:
+    """Encoders by the names of those on the Hub, without their weights."""
+    vision = {**_SMALL, "image_size": 32, "patch_size": 16}
+    sound = {"patch_embeds_hidden_size": 8, "hidden_size": 32, "depths": [1, 1, 1], "num_attention_heads": [1, 2, 4]}
+    sound |= {"num_hidden_layers": 3, "spec_size": 64, "num_mel_bins": 64}
+    CLIPModel(CLIPConfig(text_config=_TEXT, vision_config=vision)).save_pretrained(
+        folder / "openai" / "clip-vit-base-patch32"
+    )
+    ClapModel(ClapConfig(text_config=_TEXT | {"type_vocab_size": 1}, audio_config=sound)).save_pretrained(
+        folder / "laion" / "clap-htsat-unfused"
+    )
+    BertModel(BertConfig(**_TEXT)).save_pretrained(folder / "bert-base-uncased")
+    (folder / "google" / "embeddinggemma-2").mkdir(parents=True)
+    write_joint_encoder(folder / "google" / "embeddinggemma-2")
+
+
+def _write_embeddings(folder: Path) -> None:
+    """A gallery with captions, as `scalar eval embed` writes it."""
+    embeds = normalize(torch.randn(8, 3, 96), dim=-1)
+    names = [f"clip{row}" for row in range(8)]
+    pairs = torch.arange(8)[:, None].expand(-1, 2)
+    metadata = {"model": "runs/miniature", "query_temperature": 0.1}
+    mask = torch.ones(8, 3, dtype=torch.bool)
+    Embeddings(embeds[:, 0], embeds, mask, pairs, names, names, names, metadata=metadata).save(folder)
+
+
+def set_up(folder: Path) -> Path:
+    """Write everything into an empty folder, and return it."""
+    torch.manual_seed(0)
+    _write_adapter(folder / "runs" / "miniature")
+    _write_encoders(folder)
+    (folder / "user").mkdir()
+    (folder / "user" / "scalar-miniature").symlink_to("../runs/miniature")
+    (folder / "user" / "miniature-backbone").symlink_to(ROOT / "recipes" / "miniature_backbone")
+    (folder / "data" / "miniature").mkdir(parents=True)
+    for number, path in enumerate(
+        ["data/miniature/test/000000.mp4", "data/miniature/test/000001.mp4", "a.mp4", "b.mp4"]
+    ):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(media("mp4", "mpeg4", "aac", seconds=1 + number / 10))
+    write_clips(folder / "Videos")
+    shutil.copytree(folder / "Videos", folder / "Videos" / "holiday")
+    run(
+        "index",
+        folder / "Videos",
+        "--model",
+        folder / "runs" / "miniature",
+        "--output",
+        folder / "galleries" / "videos",
+    )
+    _write_embeddings(folder / "galleries" / "msrvtt")
+    return folder
+
+
+def copy(stage: Path, folder: Path) -> None:
+    """Give a page a folder of its own, in which it may write into galleries."""
+    for path in stage.iterdir():
+        if path.name == "galleries":
+            shutil.copytree(path, folder / path.name)
+        else:
+            (folder / path.name).symlink_to(os.path.relpath(path, folder))

@@ -1,0 +1,122 @@
+"""Every block of code on a page does what it is there for: Python runs, commands are accepted, data is read."""
+
+import json
+
+import pytest
+import yaml
+
+from modeling_scalar.scores_scalar import METHODS
+from tests.pages import SHELL, blocks_of, check_command, commands_of, pages
+from tests.stage import copy, set_up
+
+PAGES = {page: blocks_of(text, page) for page, text in pages().items()}
+PYTHON = {page: [block for block in blocks if block.language == "python"] for page, blocks in PAGES.items()}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    return set_up(tmp_path_factory.mktemp("stage"))
+
+
+@pytest.fixture
+def place(stage, tmp_path, monkeypatch):
+    """The working folder of a page; what it registers is forgotten after it."""
+    copy(stage, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    methods = dict(METHODS)
+    yield tmp_path
+    METHODS.clear()
+    METHODS.update(methods)
+
+
+def run_python(blocks):
+    """Run blocks one after the other in one namespace; a traceback names the page and the line."""
+    namespace = {"__name__": "page"}
+    for block in blocks:
+        if block.not_run is None:
+            code = "\n" * (block.line - 1) + block.text
+            exec(compile(code, block.page, "exec"), namespace)
+    return namespace
+
+
+def check_commands(blocks):
+    """What is wrong with the commands of blocks, and how many there are."""
+    problems, count = [], 0
+    for block in blocks:
+        if block.language not in SHELL:
+            continue
+        for words in commands_of(block.text):
+            try:
+                count += check_command(words)
+            except AssertionError as error:
+                problems.append(f"{block.page}, block of line {block.line}: {' '.join(words)}\n    {error}")
+    return problems, count
+
+
+def test_every_command_is_accepted_by_its_parser(place):
+    problems, count = check_commands([block for blocks in PAGES.values() for block in blocks])
+    assert not problems, "\n".join(problems)
+    assert count > 50
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("scalar index ~/Videos --ouput galleries/videos", "No such option"),
+        ("scalar index ~/Videos", "--output"),
+        ("scalar query galleries/videos --rerank many 'a dog'", "valid integer"),
+        ("scalar eval run --embeddings galleries/x --model-dtype float8 --output y", "float32"),
+        ("scalar query galleries/videos 'a dog' --fusion-weight 0.1", "--rerank"),
+        ("scalar querry galleries/videos", "query"),
+        ("scalar train recipes/miniature.yaml --learning_rat 1", "learning_rat"),
+        ("scalar train recipes/minature.yaml", "minature.yaml"),
+        ("python -m trainer.semantics --benchmark miniature", "no module"),
+        ("python -m benchmarks.engine --clip-number 3", "clip-number"),
+        ("accelerate launch --num_process_count 2 train.py recipes/miniature.yaml", "num_process_count"),
+        ("accelerate launch -m search index ~/Videos --output galleries/videos \\\n    --batch many", "--batch"),
+        ("make demonstration", "no target"),
+        ('pip install "scalar-retrieval[serch]"', "no extra"),
+    ],
+)
+def test_a_wrong_command_is_found_and_told(command, told, place):
+    (problem,), _ = check_commands(blocks_of(f"Text.\n\n```sh\n{command}  # as it's said\n```\n", "page.md"))
+    assert told in problem.partition("\n")[2]
+
+
+def test_placeholders_and_what_may_be_left_out_are_accepted(place):
+    text = "    scalar train RECIPE.yaml [MORE.yaml ...] [--field value ...]\n"
+    text += "    scalar index FOLDER --output GALLERY \\\n"
+    text += "        --segment SECONDS --batch-size SIZE [--watch] | cat > file  # that's all\n"
+    assert check_commands(blocks_of(text, "page.md")) == ([], 2)
+
+
+def test_data_in_blocks_is_read():
+    for block in (block for blocks in PAGES.values() for block in blocks):
+        if block.language == "json":
+            json.loads(block.text)
+        elif block.language in ("yaml", "yml"):
+            assert yaml.safe_load(block.text) is not None
+
+
+@pytest.mark.parametrize("page", [page for page, blocks in PYTHON.items() if blocks])
+def test_python_on_a_page_runs_from_its_first_line_to_its_last(page, place):
+    run_python(PYTHON[page])
+
+
+def test_python_that_fails_is_told_with_its_page_and_line(place):
+    text = (
+        "# Title\n\n```python\nimport torch\n```\n\nText.\n\n```python\nvector = torch.ones(3)\nvector.norms()\n```\n"
+    )
+    with pytest.raises(AttributeError, match="norms") as failed:
+        run_python(blocks_of(text, "docs/page.md"))
+    place = failed.traceback[-1].frame.code.raw
+    assert (place.co_filename, failed.traceback[-1].lineno + 1) == ("docs/page.md", 11)
+
+
+def test_few_blocks_are_not_run_and_each_says_why():
+    comments = sum(text.count("<!-- not run") for text in pages().values())
+    reasons = [block.not_run for blocks in PAGES.values() for block in blocks if block.not_run is not None]
+    assert comments == len(reasons) <= 4 and all(len(reason.split()) >= 3 for reason in reasons)
+    ((skipped, run),) = [blocks_of("<!-- not run: needs a GPU -->\n```python\n1 / 0\n```\n```python\n```\n", "")]
+    assert (skipped.not_run, run.not_run) == ("needs a GPU", None) and "skipped" not in run_python([skipped, run])
