@@ -156,6 +156,7 @@ def test_the_table_holds_every_kind_of_file_and_of_answer():
     assert any(case.reads and case.says for case in CORPUS.values())  # one modality is kept, the other is named
 
 
+@pytest.mark.promise("files", "Reading any file ends with its content or an error that names it")
 @pytest.mark.parametrize("kind", sorted({case.kind for case in CORPUS.values()}))
 def test_each_file_gets_the_answer_of_the_table(answers, media_corpus, kind):
     names = [name for name, case in CORPUS.items() if case.kind == kind]
@@ -425,6 +426,7 @@ def _bytes_of(pid: int) -> int:
         return 0
 
 
+@pytest.mark.promise("files", "Eight hostile files at once stay within the memory limit")
 def test_eight_hungry_files_in_one_batch_stay_within_the_limit_of_memory(few, tmp_path):
     files = [few.folder / name for name in HUNGRY]
     options = ["--model", few.model, "--output", tmp_path / "gallery", "--batch-size", len(HUNGRY)]

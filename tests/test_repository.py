@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.promises import PAGE, page, promises
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -15,11 +17,10 @@ def read_yaml(name):
     return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
 
 
-def test_what_is_promised_names_tests_that_are_there():
-    named = re.findall(r"`(tests/[^`]+)`", (ROOT / "docs" / "reliability.md").read_text())
-    assert len(named) > 20
-    for path, _, test in (name.partition("::") for name in named):
-        assert f"def {test}(" in (ROOT / path).read_text() if test else (ROOT / path).is_file(), f"{path}::{test}"
+def test_the_page_on_reliability_has_the_promises_of_the_tests_each_once():
+    sentences = [promise.sentence for promise in promises()]
+    assert len(set(sentences)) == len(sentences) > 20
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.promises --write`"
 
 
 def test_each_place_to_look_first_is_on_its_line():

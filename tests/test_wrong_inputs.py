@@ -92,6 +92,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.promise("errors", "A wrong input is answered by one sentence and changes nothing")
 @pytest.mark.parametrize("row", ROWS)
 def test_a_wrong_input_is_answered_by_one_sentence_and_changes_nothing(row, place, commands):
     for name, content in row.files.items():
@@ -179,6 +180,7 @@ def is_running(group: int) -> bool:
     return False
 
 
+@pytest.mark.promise("errors", "Ctrl-C ends a command without a traceback and leaves nothing running")
 @pytest.mark.parametrize(
     "argv",
     [

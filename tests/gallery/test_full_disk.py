@@ -157,6 +157,7 @@ def result_of(change, folder):
     return folder.with_name(f"{folder.name}-copy") if change is copy else folder
 
 
+@pytest.mark.promise("data", "A full disk leaves the old or the new state; the command can be repeated")
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 11])
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for ever"])
 @pytest.mark.parametrize("change", CHANGES)

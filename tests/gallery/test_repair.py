@@ -133,6 +133,7 @@ def test_every_file_of_the_galleries_is_damaged_here(built):
     assert len(clips) == 18 and len(files) == 22 and files[names_of(3)[0]].size == 9
 
 
+@pytest.mark.promise("data", "`scalar verify` names damage; `scalar repair` keeps exactly what is whole")
 @pytest.mark.parametrize(("build", "file"), [(build, file) for build in FILES for file in FILES[build]])
 def test_damage_is_named_by_verifying_and_repairing_keeps_exactly_what_is_whole(built, tmp_path, build, file):
     source, (clips, files, queries, metadata) = built[build]

@@ -364,6 +364,7 @@ def _run(tmp_path, program):
     return done.stdout.strip()
 
 
+@pytest.mark.promise("data", "A kill loses at most the current batch")
 def test_kills_lose_at_most_the_batch_in_hand(tmp_path):
     done = int(_run(tmp_path, KILLING))
     assert done >= 10, "hardly anything was written between the kills"

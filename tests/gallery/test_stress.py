@@ -205,6 +205,7 @@ main()
 """
 
 
+@pytest.mark.promise("data", "Two writers and random kills lose no committed clip and disturb no reader")
 @pytest.mark.slow
 def test_two_writers_two_readers_and_random_kills_lose_nothing_and_disturb_no_reader(tmp_path):
     done = subprocess.run(

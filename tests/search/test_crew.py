@@ -85,6 +85,7 @@ def alone(request, index, tmp_path_factory):
     return output, request.param, outcome
 
 
+@pytest.mark.promise("data", "Several processes index into the gallery that one makes")
 @pytest.mark.parametrize("size", [2, 3])
 def test_several_processes_make_the_gallery_of_one_and_tell_it_once(index, alone, tmp_path, size):
     whole, options, outcome = alone
@@ -101,6 +102,7 @@ def test_several_processes_make_the_gallery_of_one_and_tell_it_once(index, alone
     assert_same(tmp_path / "gallery", whole)
 
 
+@pytest.mark.promise("data", "If one of several processes dies, the others end and the command can be repeated")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_if_one_dies_the_others_end_and_the_next_run_goes_on(index, alone, tmp_path, victim):
     whole, options, _ = alone

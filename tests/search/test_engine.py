@@ -1055,6 +1055,7 @@ class _Evil:
         return os.mkdir, (str(self.path),)
 
 
+@pytest.mark.promise("code", "A forged Qdrant folder runs no code")
 def test_a_folder_of_somebody_else_is_searched_and_runs_no_code(tmp_path):
     address = parse_address(f"qdrant+file://{tmp_path}/engine/clips")
     gallery = made_gallery(tmp_path / "gallery", "random", 3, dim=8)

@@ -373,6 +373,7 @@ def test_queries_are_embedded_as_unit_rows():
     assert embeds.tolist() == torch.eye(DIM)[[1, 2]].tolist()
 
 
+@pytest.mark.promise("data", "Indexing that is killed repeatedly ends in the same bytes")
 def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tmp_path):
     """Each life of the process lasts for a batch or a few; what it has committed is never read again."""
     (tmp_path / "clips").mkdir()
@@ -555,6 +556,7 @@ def test_what_an_update_does_not_look_at_does_not_vouch_for_its_drive(tmp_path):
         assert of(report, "gone") == files[:1] and writer.gallery().clip_ids == files
 
 
+@pytest.mark.promise("data", "A drive that disappears during indexing costs no clips")
 @pytest.mark.parametrize("comes_back", [False, True])
 def test_a_drive_that_goes_or_comes_back_while_it_is_looked_at_costs_no_clips(folder, monkeypatch, comes_back):
     run(folder)
@@ -599,6 +601,7 @@ def remove_all(path):
     shutil.rmtree(path.parents[1])
 
 
+@pytest.mark.promise("data", "`--prune` keeps clips where no other file of the gallery remains")
 @pytest.mark.parametrize(
     ("loss", "others", "is_kept"),
     [

@@ -54,6 +54,7 @@ def test_what_is_no_file_is_named_and_does_not_stop_the_run(folder):
         assert named(gallery.clip_ids) == ["a.mp4", "d.mp4"]
 
 
+@pytest.mark.promise("files", "Files that the system generates are never opened")
 def test_a_file_that_a_system_makes_up_is_empty_and_never_opened(folder, monkeypatch):
     (folder / "e.mp4").symlink_to("/proc/kmsg" if os.path.isfile("/proc/kmsg") else folder / "empty.mp4")
     (folder / "empty.mp4").touch()
@@ -70,6 +71,7 @@ def never_answers(*arguments):
     Event().wait()
 
 
+@pytest.mark.promise("files", "A drive that never answers is reported as out of reach")
 def test_a_file_of_a_drive_that_never_answers_is_out_of_reach(folder, monkeypatch):
     index(folder, FakeProcessor())
     monkeypatch.setattr("gallery.media.open", never_answers, raising=False)
@@ -81,6 +83,7 @@ def test_a_file_of_a_drive_that_never_answers_is_out_of_reach(folder, monkeypatc
     assert named(gallery.clip_ids) == ["a.mp4", "d.mp4"]
 
 
+@pytest.mark.promise("files", "An interrupted run does not wait for a drive that hangs")
 def test_a_run_that_is_interrupted_does_not_wait_for_a_drive_that_hangs(folder, monkeypatch):
     asked, given_up = Event(), []
 
@@ -192,6 +195,7 @@ def test_of_files_side_by_side_each_is_decoded_by_one_thread_and_gives_the_same_
     assert asked == [expected] * 4
 
 
+@pytest.mark.promise("files", "An interrupted run does not wait for a decoder that hangs")
 def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_path, monkeypatch):
     decoders = pool._Pool()
     monkeypatch.setattr(pool, "_pool", decoders)

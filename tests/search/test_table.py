@@ -209,6 +209,7 @@ def rows_of(database):
     return execute(database, "SELECT * FROM clips ORDER BY number")
 
 
+@pytest.mark.promise("data", "A push to PostgreSQL that fails or is killed leaves the old clips")
 def test_a_push_that_fails_or_is_killed_leaves_what_was_there(tmp_path, database, gallery, monkeypatch):
     table = filled([database], gallery)
     before = rows_of(database), execute(database, "SELECT * FROM clips_about")
@@ -369,6 +370,7 @@ def test_the_commands_push_and_ask_a_table(place, database):  # noqa: F811
 # Nodes --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("data", "A node that dies, hangs or lies gives a right answer or an error")
 @pytest.mark.slow
 def test_a_node_that_is_killed_hangs_or_lies_is_named_or_the_answer_is_right(tmp_path, postgres, monkeypatch):
     """While another process pushes: 200 queries, each is right, or an error that names the node."""

@@ -85,6 +85,7 @@ def _once_of_all(wrong, place):
         yield pytest.param(wrong, command, id=f"{command}: {wrong.name}", marks=() if chosen else pytest.mark.slow)
 
 
+@pytest.mark.promise("errors", "A wrong gallery is refused in one sentence")
 @pytest.mark.parametrize(
     ("wrong", "command"), [case for place, wrong in enumerate(WRONG) for case in _once_of_all(wrong, place)]
 )

@@ -97,6 +97,7 @@ def damage(file, how):
         file.write_bytes(changed[how])
 
 
+@pytest.mark.promise("data", "A damaged checkpoint is refused by the name of its file")
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("name", [*FILES, MANIFEST])
 @pytest.mark.parametrize("how", ["missing", "empty", "cut", "noise", "harmful", "one bit"])

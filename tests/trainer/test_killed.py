@@ -89,6 +89,7 @@ def killed_often(commands, line, folder, fields, kills, seed):
     yield
 
 
+@pytest.mark.promise("data", "Training that is killed and resumed ends in the same bytes")
 @pytest.mark.parametrize(
     ("kills", "fields"),
     [
@@ -125,6 +126,7 @@ SIGNALS = [
 ]
 
 
+@pytest.mark.promise("errors", "Ctrl-C ends training with code 130 and no traceback")
 @pytest.mark.parametrize(
     ("number", "moment", "workers"),
     [

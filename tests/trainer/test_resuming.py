@@ -182,6 +182,7 @@ def test_weights_that_fit_in_part_are_refused(checkpoint, tmp_path):
         trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
 
 
+@pytest.mark.promise("code", "A forged checkpoint runs no code")
 def test_a_list_that_was_made_to_fit_does_not_let_code_run(checkpoint, tmp_path):
     for file in ("rng_state.pth", "scheduler.pt", "optimizer.pt"):  # each is read before those that come before it
         torch.save(Harm(str(tmp_path / "harmed")), checkpoint / file)

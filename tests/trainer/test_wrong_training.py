@@ -52,6 +52,7 @@ def called(tmp_path, monkeypatch, capfd):
     signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.promise("errors", "A wrong recipe is refused in one sentence")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_wrong_recipe_is_told_in_one_sentence(called, tmp_path, name):
     content, code, words = RECIPES[name]

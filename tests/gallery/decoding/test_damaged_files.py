@@ -50,6 +50,7 @@ def hear(path, **options):
     return sound, [line.removeprefix(f"{path}: ") for line in told]
 
 
+@pytest.mark.promise("files", "Seeking and threads do not change what is read of a damaged file")
 @pytest.mark.parametrize("how", sorted(HARM))
 @pytest.mark.parametrize("name", sorted(WHOLE))
 def test_how_a_damaged_file_is_sought_and_by_how_many_threads_makes_no_difference(tmp_path, name, how):

@@ -89,6 +89,7 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.promise("files", "Scaling while decoding gives the same bits as scaling afterwards")
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["whole.mp4", "counted.avi", "rotated.mp4", "half.mp4", "noisy.mp4"])
 @pytest.mark.parametrize("settings", PROCESSORS)
@@ -536,6 +537,7 @@ def irregular(request, tmp_path):
     return make
 
 
+@pytest.mark.promise("files", "Only regular files are read")
 def test_only_regular_files_are_read(irregular, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     message = irregular(tmp_path / "b.mp4")
@@ -661,6 +663,7 @@ def suspicious(folder, kind):
     return path
 
 
+@pytest.mark.promise("files", "Reading a media file opens it and its subtitle file only")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize("kind", ["whole", "reference", "segments", "hls", "hls_http", "concat", "dash", "sdp", "imf"])
 def test_reading_a_file_opens_nothing_else(tmp_path, decoders, monkeypatch, kind):

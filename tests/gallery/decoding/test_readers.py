@@ -1,4 +1,4 @@
-"""What both readers read is the same, bit for bit, whatever the file; what they promise is in docs/reliability.md."""
+"""What both readers read is the same, bit for bit, whatever the file."""
 
 import os
 import re
@@ -52,6 +52,7 @@ def is_same(one, other):
     return one == other
 
 
+@pytest.mark.promise("files", "Both readers return the same, or both name the file")
 @pytest.mark.parametrize("kind", sorted({case.kind for case in CORPUS.values() if not case.kind.startswith("bomb")}))
 def test_both_readers_read_the_same(media_corpus, kind):
     plain, sandboxed = MediaReader(), SandboxedReader(Limits(time=1))
