@@ -121,7 +121,7 @@ def unit(vectors: torch.Tensor, min_norm: float = 1e-12) -> torch.Tensor:
 
 
 def exact(tensor: torch.Tensor) -> torch.Tensor:
-    """In float64, which all devices but Apple's have: what tells vectors apart that nearly repeat each other."""
+    """Convert to float64, which Apple's devices lack. It distinguishes vectors that are nearly parallel."""
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 

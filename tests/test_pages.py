@@ -63,20 +63,20 @@ def test_every_command_is_accepted_by_its_parser(place):
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("scalar index ~/Videos --ouput galleries/videos", "No such option"),
+        ("scalar index ~/Videos --outputs galleries/videos", "No such option"),
         ("scalar index ~/Videos", "--output"),
         ("scalar query galleries/videos --rerank many 'a dog'", "valid integer"),
         ("scalar eval run --embeddings galleries/x --model-dtype float8 --output y", "float32"),
         ("scalar query galleries/videos 'a dog' --fusion-weight 0.1", "--rerank"),
-        ("scalar querry galleries/videos", "query"),
+        ("scalar ask galleries/videos", "No such command"),
         ("scalar train recipes/miniature.yaml --learning_rat 1", "learning_rat"),
-        ("scalar train recipes/minature.yaml", "minature.yaml"),
+        ("scalar train recipes/absent.yaml", "absent.yaml"),
         ("python -m trainer.semantics --benchmark miniature", "no module"),
         ("python -m benchmarks.engine --clip-number 3", "clip-number"),
         ("accelerate launch --num_process_count 2 train.py recipes/miniature.yaml", "num_process_count"),
         ("accelerate launch -m search index ~/Videos --output galleries/videos \\\n    --batch many", "--batch"),
         ("make demonstration", "no target"),
-        ('pip install "scalar-retrieval[serch]"', "no extra"),
+        ('pip install "scalar-retrieval[find]"', "no extra"),
     ],
 )
 def test_a_wrong_command_is_found_and_told(command, told, place):

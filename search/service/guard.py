@@ -1,8 +1,8 @@
 """What every request must pass before it is answered: who asks, from which page, and how much.
 
-A page of another site can make a browser send requests to this machine. It cannot name a host of its own in them that
-is an address (names that are made to lead here are refused), cannot hide that it is another site, and gets no answer
-that it may read.
+A page of another site can make a browser send requests to this machine. Such a page can
+read no answer: a domain name that resolves to this machine is not accepted as `Host`, the browser says which site sent
+the request, and headers of the response exclude other sites.
 """
 
 import asyncio
