@@ -1,6 +1,7 @@
 """Every block of code on a page does what it is there for: Python runs, commands are accepted, data is read."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -115,7 +116,7 @@ def test_python_that_fails_is_told_with_its_page_and_line(place):
 
 
 def test_few_blocks_are_not_run_and_each_says_why():
-    comments = sum(text.count("<!-- not run") for text in pages().values())
+    comments = sum(len(re.findall("^<!-- not run", text, re.MULTILINE)) for text in pages().values())
     reasons = [block.not_run for blocks in PAGES.values() for block in blocks if block.not_run is not None]
     assert comments == len(reasons) <= 4 and all(len(reason.split()) >= 3 for reason in reasons)
     ((skipped, run),) = [blocks_of("<!-- not run: needs a GPU -->\n```python\n1 / 0\n```\n```python\n```\n", "")]
