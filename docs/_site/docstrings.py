@@ -86,7 +86,7 @@ class Docstrings(griffe.Extension):
         if obj.docstring is not None:
             given = [*getattr(obj, "parameters", ())]
             given += [member for member in obj.members.values() if not member.is_alias and member.is_attribute]
-            annotations = {each.name: str(each.annotation or "") for each in given}
+            annotations = {each.name: str(each.annotation) for each in given if each.annotation is not None}
             if getattr(obj, "returns", None) is not None:
                 annotations["return"] = str(obj.returns)
             text = rewrite(obj.docstring.value, annotations)
