@@ -27,9 +27,7 @@ class SandboxedReader(MediaReader):
     fresh decoder. What is read is what [`~modeling_scalar.media_scalar.MediaReader`] reads, to the bit; of long files
     only what is needed is decoded. [`~gallery.decoding.Stop`] gives up what threads are reading.
 
-    It also reads windows of files, and notices bytes that are missing at the end of AVI and Matroska files and samples
-    that are missing from AIFF, CAF and FLAC files. Of subtitles it knows more names, formats and encodings, see
-    [`gallery.subtitles`].
+    Of subtitles it knows more names, formats and encodings, see [`gallery.subtitles`].
 
     Args:
         limits ([`Limits`], *optional*): what reading a stream may take; more is a `LimitError`.

@@ -111,8 +111,9 @@ def rank(blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str
         method (`str`), options: as in [`~modeling_scalar.scores_scalar.retrieval_scores`].
 
     Returns:
-        [`Ranking`], on the CPU: equal scores in the order of the gallery; K is at most `k` and the number of rows.
-        Removed rows, and rows that the method does not cover, score `-inf`. `"scalar"` ranks by scores in float64.
+        [`Ranking`], on the CPU: equal scores in the order of the gallery; K is at most `k` and the number of rows. A
+        row that is removed or that the method does not cover scores `-inf`. Of `"scalar"` the order is that of scores
+        in float64.
 
     Raises:
         ValueError: the method is unknown or does not take texts with a vector for each modality, an option is out of

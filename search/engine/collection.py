@@ -211,8 +211,8 @@ class Collection:
         What it holds.
 
         Args:
-            is_new (`bool`): query the engine instead of the cache. What it answers is returned, even if other threads
-                update the cache meanwhile.
+            is_new (`bool`): ask the engine, although it was asked before; what it says now is returned, whatever
+                other threads are told meanwhile.
 
         Raises:
             FileNotFoundError: there is no such collection.
