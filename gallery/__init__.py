@@ -1,4 +1,4 @@
-"""Embedded clips: the one format on disk, how it grows, from clips to embeddings, and exact ranking over it.
+"""Embedded clips: their one format on disk, how it grows, embedding of clips, and exact ranking.
 
-Nothing is imported here, so that command lines answer quickly; use `from gallery.gallery import Gallery`.
+Nothing is imported here, so that commands start quickly; use `from gallery.gallery import Gallery`.
 """

@@ -1,30 +1,30 @@
-"""The tables of a gallery: embedded clips, the captions that describe some of them, and the media files they were read
-from. Each of the three (see [`~gallery.storage`]) is one that `datasets.load_from_disk` reads:
+"""The tables of a gallery: embedded clips, captions that describe some of them, and the media files they come from.
+
+Each of the three is a data set that `datasets.load_from_disk` reads (see [`~gallery.storage`]):
 
 `clips/`
-    `clip_id` (string); one column for each of M modalities, called as it is (`video`, `audio`, `subtitle`, or any
+    `clip_id` (string); one column for each of M modalities, named after it (`video`, `audio`, `subtitle`, or any
     other name; lists of D floats): unit vectors, zero where the clip lacks the modality; `presence` (list of M bools):
-    which it has, in the order of the columns; `gram` (list of M x M floats): their Gram matrix, see [`gram_of`];
-    `video_codes` and so on (lists of D bytes), `code_scale` and `code_error`: the vectors in eight bits, see
-    [`~gallery.exact.codes`]; `concat_video_audio`, `concat_video_subtitle` and `concat_video_audio_subtitle` of
-    checkpoints with concatenation heads; `duration` of the sound in seconds, if known; `seconds`: how long the clip
-    lasts, if known; `problems` (list of strings): what could not be read and counts as absent.
+    which modalities it has, in the order of the columns; `gram` (list of M x M floats): their Gram matrix, see
+    [`gram_of`]; `video_codes` and so on (lists of D bytes), `code_scale` and `code_error`: the vectors in eight bits,
+    see [`~gallery.exact.codes`]; `concat_video_audio`, `concat_video_subtitle` and `concat_video_audio_subtitle`, from
+    checkpoints with concatenation heads; `duration` of the sound in seconds, if known; `seconds`: the length of the
+    clip, if known; `problems` (list of strings): what could not be read and counts as absent.
 `queries/`
-    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one for each modality (M D
-    floats); `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have them.
+    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one per modality (M D floats);
+    `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have this table.
 `files/`
-    `path`, `size`, `mtime_ns`, `sha256` of each media file as it was when it was read, `reason` (string) if nothing,
-    or not all of its windows, could be read, and `texts` (string), a JSON object of its title and the like. Only
-    galleries of one's own files have them; the `clip_id` is the path then, or names a window of it (see
-    [`~gallery.windows`]).
+    `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read, `reason` (string) if the file or
+    some of its windows could not be read, and `texts` (string), a JSON object with its title and the like. Only
+    galleries of one's own files have it; `clip_id` is then the path, or a window of it (see [`~gallery.windows`]).
 
-Vectors of any other model are a gallery too, once they are written with `datasets` alone (`clips/`, and for evaluation
-`queries/`; of the columns those described first, up to `presence`):
+Vectors of any other model are a gallery too, once `datasets` alone has written them (`clips/`, for evaluation also
+`queries/`; of the columns above, those up to `presence`):
 
     Dataset.from_dict({"clip_id": ids, "video": v, "audio": a, "subtitle": s, "presence": p}).save_to_disk("X/clips")
     Dataset.from_dict({"query_id": q, "caption": c, "embedding": t, "clip_ids": lists}).save_to_disk("X/queries")
 
-Vectors are fixed-size lists, so that a column of a file that is memory-mapped is a matrix in place.
+Vectors are fixed-size lists, so a column of a memory-mapped file is a matrix in place.
 """
 
 import json
@@ -45,52 +45,52 @@ from gallery.exact.codes import Codes, encode
 from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES
 
 CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
-"""Columns of what the concatenation heads of some checkpoints give."""
-_CODES = "_codes"  # columns of the vectors in eight bits end so
+"""Columns with the output of concatenation heads, which some checkpoints have."""
+_CODES = "_codes"  # suffix of the columns with vectors in eight bits
 CODE_FACTS = ("code_scale", "code_error")
-"""Columns beside the vectors in eight bits, of [`~gallery.exact.codes.Codes`]."""
+"""Columns stored with the vectors in eight bits, of [`~gallery.exact.codes.Codes`]."""
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
-"""Precisions in which vectors are kept."""
+"""Precisions in which vectors can be stored."""
 NORM_TOLERANCE = 0.01
-"""How far a stored norm may be from 1: vectors normalised in bfloat16 miss it by up to 0.4 %, in float16 by 0.05 %."""
+"""How far a stored norm may be from 1: normalisation in bfloat16 is off by up to 0.4 %, in float16 by 0.05 %."""
 
 KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
-"""The column that names the rows of a table."""
+"""The key column of each table."""
 COPIED_ROWS = 16_384
-"""How many rows are checked or copied at a time."""
+"""Number of rows that are checked or copied at a time."""
 
 _NAMED = 10
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = ("clip_id", "text", "presence", "gram", "duration", "seconds", "problems", "bound")
-_OTHER_LISTS = ("gram", *CONCAT_COLUMNS)  # of floats; all others are vectors of modalities
+_OTHER_LISTS = ("gram", *CONCAT_COLUMNS)  # of floats; all others hold vectors of modalities
 
 
 def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
-    """The modalities of a table of clips, in the order of its columns: what holds lists of floats."""
+    """The modalities of a table of clips, in the order of its columns: all columns of vectors."""
     kinds = pa.FixedSizeListType | pa.ListType | pa.LargeListType
     lists = [field for field in table.schema if isinstance(field.type, kinds) and field.name not in _OTHER_LISTS]
     return tuple(field.name for field in lists if pa.types.is_floating(field.type.value_type))
 
 
 def check_modality(name: str) -> None:
-    """Raise a ValueError unless a modality can be called so: as a column, and as the option of a command."""
+    """Raise a ValueError unless the name of a modality can also be the name of a column and of a command's option."""
     is_other = name in _TAKEN or name.endswith(_CODES) or name.startswith(("code_", "concat_"))
     if not _NAME.fullmatch(name) or is_other:
         raise ValueError(
-            f"A modality is called by small letters, digits and _, as title or on_screen, got {name!r}"
-            f"{', which is the name of something else' if is_other else ''}. Choose another name."
+            f"The name of a modality must consist of lowercase letters, digits and _, such as title or on_screen, got "
+            f"{name!r}{', which has another meaning' if is_other else ''}. Choose another name."
         )
 
 
 def codes_columns(modalities: Iterable[str]) -> list[str]:
-    """Columns of the vectors of modalities in eight bits, and of what is known of these."""
+    """Names of the columns with the vectors of modalities in eight bits, and of their scale and error."""
     return [*(f"{name}{_CODES}" for name in modalities), *CODE_FACTS]
 
 
 @dataclass(frozen=True)
 class MediaFile:
-    """A file as it was when it was read; `reason` says why nothing, or not all of its windows, could be read; `texts`
-    are what is known of it in words, as a JSON object by the names of modalities: its title, or what a list said."""
+    """A file at the time it was read. `reason`: why the file, or some of its windows, could not be read; `texts`: what
+    is known of it in words, such as its title or what a list said, as a JSON object by the names of modalities."""
 
     path: str
     size: int
@@ -111,9 +111,9 @@ def listed(names: Sequence[Any]) -> str:
 
 
 def precision_of(name: str) -> torch.dtype:
-    """Return the precision of stored vectors by its name; a ValueError if there is none of that name."""
+    """Return the precision of stored vectors by its name; raises a ValueError if the name is unknown."""
     if name not in DTYPES:
-        raise ValueError(f"Vectors are kept in {' or '.join(DTYPES)}, got {name!r}. Choose one as `dtype`.")
+        raise ValueError(f"Vectors are stored in {' or '.join(DTYPES)}, got {name!r}. Choose one as `dtype`.")
     return DTYPES[name]
 
 
@@ -121,7 +121,7 @@ def precision_of(name: str) -> torch.dtype:
 
 
 def to_utf8(text: str) -> str:
-    """Write a file name that is not UTF-8 so that Arrow can hold it: a NUL, which no name holds, and its bytes."""
+    """Encode a file name that is not UTF-8 so that Arrow can hold it: a NUL, which no name contains, and its bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -135,7 +135,7 @@ def from_utf8(text: str) -> str:
 
 
 def strings(texts: Sequence[str]) -> pa.Array:
-    """A column of texts; of file names too."""
+    """A column of texts or file names."""
     return pa.array(list(map(to_utf8, texts)), pa.string())
 
 
@@ -143,13 +143,13 @@ def strings(texts: Sequence[str]) -> pa.Array:
 
 
 def fixed_lists(rows: torch.Tensor) -> pa.FixedSizeListArray:
-    """A column of lists of one length from the rows of a matrix, `(rows, length)`."""
+    """A column of fixed-size lists from the rows of a matrix, `(rows, length)`."""
     return pa.FixedSizeListArray.from_arrays(pa.array(rows.contiguous().numpy().reshape(-1)), rows.shape[-1])
 
 
 def gram_of(modality_embeds: Sequence[torch.Tensor]) -> torch.Tensor:
     """
-    Compute the Gram matrix of each clip, what scores read of clips alone, from vectors as they are stored.
+    Compute the Gram matrix of each clip, which is all that scores read of clips alone, from the stored vectors.
 
     Args:
         modality_embeds: M `torch.Tensor` of shape `(clips, dim)`, zero where absent.
@@ -172,7 +172,7 @@ def _derived_of(
     modalities: Sequence[str],
     gram: torch.Tensor,
 ) -> dict[str, pa.Array]:
-    """Columns that say what the vectors of clips are like: presence, Gram matrices, and codes if these are kept."""
+    """Columns derived from the vectors of clips: presence, Gram matrices, and codes if these are stored."""
     columns = {"presence": fixed_lists(modality_mask), "gram": fixed_lists(gram.flatten(1))}
     if has_codes:
         codes = encode(vectors)
@@ -183,13 +183,13 @@ def _derived_of(
 
 def with_modality(table: pa.Table, name: str, vectors: torch.Tensor, there: torch.Tensor) -> pa.Table:
     """
-    Give clips a further modality. All that is stored of the others stays as it is, bit for bit, but the codes.
+    Add a modality to clips. Everything stored of the other modalities stays the same, bit for bit, except the codes.
 
     Args:
-        table (`pa.Table`): clips as they are stored, with the modalities of which none has this name.
-        name (`str`): what it is called.
+        table (`pa.Table`): clips as they are stored; none of their modalities has this name.
+        name (`str`): name of the new modality.
         vectors (`torch.Tensor` of shape `(clips, D)`), there (`torch.BoolTensor` of shape `(clips,)`): its vectors,
-            of the dtype of the others and zero where absent, and which clips have it.
+            of the same dtype as the others and zero where absent, and which clips have it.
     """
     known = modalities_of(table)
     columns = [*stacked(table, known).unbind(1), vectors]
@@ -200,7 +200,7 @@ def with_modality(table: pa.Table, name: str, vectors: torch.Tensor, there: torc
 
 
 def without_modality(table: pa.Table, name: str) -> pa.Table:
-    """The clips without one of their modalities; what is stored of the others stays, bit for bit, but the codes."""
+    """Remove a modality from clips; what is stored of the others stays the same, bit for bit, except the codes."""
     known = modalities_of(table)
     left = [place for place, other in enumerate(known) if other != name]
     gram = stacked(table, ["gram"]).view(-1, len(known), len(known))[:, left][:, :, left]
@@ -215,7 +215,7 @@ def _with_vectors(
     gram: torch.Tensor,
     modalities: Sequence[str],
 ) -> pa.Table:
-    """A table of clips with these vectors in place of its own."""
+    """A table of clips with its vectors replaced by these."""
     known = modalities_of(table)
     has_codes = CODE_FACTS[0] in table.column_names
     replaced = {"clip_id", *known, *codes_columns(known), "presence", "gram"}
@@ -239,23 +239,23 @@ def clip_table(
     modalities: Sequence[str] = PAPER_MODALITIES,
 ) -> pa.Table:
     """
-    Lay clips out as they are stored.
+    Lay out clips as they are stored.
 
     Args:
         clip_ids (`list[str]`): one per clip.
         modality_embeds (`torch.Tensor` of shape `(clips, M, dim)`): unit norm; absent rows count as zeros.
-        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what each clip has.
-        concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of concatenation heads.
-        durations (`list`, *optional*): of the sound in seconds, `None` where unknown.
-        problems (`list`, *optional*): of each clip, what could not be read and counts as absent.
-        seconds (`list`, *optional*): how long each clip lasts, `None` where unknown.
+        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): the modalities of each clip.
+        concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): output of concatenation heads.
+        durations (`list`, *optional*): seconds of sound, `None` where unknown.
+        problems (`list`, *optional*): for each clip, what could not be read and counts as absent.
+        seconds (`list`, *optional*): length of each clip, `None` where unknown.
         dtype (`str`, *optional*): `"float16"` or `"float32"`; by default that of `modality_embeds`.
-        has_codes (`bool`): add the vectors in eight bits, by which large galleries are searched.
-        modalities (sequence of `str`): what the M vectors of a clip are called.
+        has_codes (`bool`): add the vectors in eight bits, which speed up the search of large galleries.
+        modalities (sequence of `str`): names of the M modalities.
 
     Returns:
-        `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), those of
-        codes and of concatenation heads if there are any, `duration`, `seconds`, and `problems`.
+        `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), codes and the
+        output of concatenation heads if there are any, `duration`, `seconds`, and `problems`.
     """
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
@@ -274,7 +274,7 @@ def clip_table(
 
 
 def problems_of_clips(problems: Sequence[str], clip_ids: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """Sort problems, each of which begins with the identifier of its clip, to the clips; and those of no clip."""
+    """Sort problems by clip: each begins with the identifier of its clip. Also return those that name no clip."""
     told, others = {name: [] for name in clip_ids}, []
     for problem in problems:
         parts = problem.split(": ")
@@ -291,9 +291,9 @@ def query_table(
     clip_ids: Sequence[Sequence[str]],
     dtype: str | None = None,
 ) -> pa.Table:
-    """Lay queries out as they are stored; `clip_ids`: of each query, the list of clips that it describes.
+    """Lay out queries as they are stored; `clip_ids`: for each query, the clips that it describes.
 
-    Texts with a vector for each modality, `(queries, M, dim)`, are stored with these one after the other.
+    If texts have one vector per modality, `(queries, M, dim)`, these are stored one after the other.
     """
     precision = precision_of(dtype or str(text_embeds.dtype).removeprefix("torch."))
     return pa.table(
@@ -310,7 +310,7 @@ def query_table(
 
 
 def taken(tables: Iterable[pa.Table], rows: np.ndarray, names: Sequence[str]) -> pa.Table:
-    """Copy columns of some rows, which are numbered through all tables, in ascending order."""
+    """Copy some columns and rows; rows are numbered through all tables and given in ascending order."""
     batches, start = [], 0
     for batch in (batch for table in tables for batch in table.select(names).to_batches()):
         first, last = np.searchsorted(rows, (start, start + len(batch)))
@@ -334,11 +334,11 @@ def lists_of(table: pa.Table, name: str) -> list[list[str]]:
 
 def matrix_of(chunk: pa.FixedSizeListArray) -> torch.Tensor:
     """
-    Read lists as a matrix, in place.
+    Read lists as a matrix, without a copy.
 
     Returns:
-        `torch.Tensor` of shape `(rows, length)`: a view of the memory of `chunk`, which may be a file mapped for
-        reading; writing to it is an error. Bools, which are bits in Arrow, are copied.
+        `torch.Tensor` of shape `(rows, length)`: a view of the memory of `chunk`, which may be a read-only mapped
+        file: do not write to it. Bools, which are bits in Arrow, are copied.
     """
     values = chunk.flatten()
     array = values.to_numpy(zero_copy_only=not pa.types.is_boolean(values.type)).reshape(-1, chunk.type.list_size)
@@ -348,7 +348,7 @@ def matrix_of(chunk: pa.FixedSizeListArray) -> torch.Tensor:
 
 
 def codes_of(batch: pa.RecordBatch) -> Codes | None:
-    """The vectors of clips in eight bits, in place; `None` if they are not kept."""
+    """The vectors of clips in eight bits, without a copy; `None` if they are not stored."""
     if CODE_FACTS[0] not in batch.schema.names:
         return None
     codes = [matrix_of(batch.column(f"{name}{_CODES}")) for name in modalities_of(batch)]
@@ -358,7 +358,7 @@ def codes_of(batch: pa.RecordBatch) -> Codes | None:
 
 
 def stacked(table: pa.Table, names: Sequence[str]) -> torch.Tensor:
-    """Copy columns of lists into one tensor, `(rows, columns, length)`: of bools, float16 or float32."""
+    """Copy columns of lists into one tensor, `(rows, columns, length)`, of bool, float16 or float32."""
     kind = table.schema.field(names[0]).type
     dtype = {"bool": torch.bool, "halffloat": torch.float16, "float": torch.float32}[str(kind.value_type)]
     result = torch.empty(len(table), len(names), kind.list_size, dtype=dtype)
@@ -381,7 +381,7 @@ def embeds_of(table: pa.Table) -> torch.Tensor:
 
 
 def clips_of(table: pa.Table) -> tuple:
-    """The arguments of [`clip_table`] that lay these rows out; the precision is that of the vectors."""
+    """The arguments with which [`clip_table`] lays out these rows again, in the precision of the vectors."""
     heads = stacked(table, CONCAT_COLUMNS) if CONCAT_COLUMNS[0] in table.column_names else None
     return (
         texts_of(table, "clip_id"),
@@ -405,8 +405,8 @@ def text_embeds_of(queries: pa.Table, dim: int | None) -> torch.Tensor:
 
 
 def off_unit(embeds: torch.Tensor) -> torch.Tensor:
-    """Tell which vectors, on the last axis, miss the unit norm by more than rounding; those not finite do."""
-    blocks = embeds.split(4096)  # a half-precision tensor is copied for it
+    """Return which vectors, along the last axis, are further from unit norm than rounding explains, or not finite."""
+    blocks = embeds.split(4096)  # a half-precision tensor is copied for this
     norms = [torch.linalg.vector_norm(block.float(), dim=-1) for block in blocks]
     return ~((torch.cat(norms) - 1).abs() <= NORM_TOLERANCE) if norms else embeds.new_empty(0, dtype=torch.bool)
 
@@ -422,13 +422,13 @@ def check_rows(
 
     Args:
         clip_ids (`list[str]`): one per clip.
-        modality_embeds (`torch.Tensor` of shape `(N, M, D)`): what a row with a False mask holds does not count.
-        modality_mask (`torch.BoolTensor` of shape `(N, M)`): what each clip has.
-        modalities (sequence of `str`): what the M vectors of a clip are called.
+        modality_embeds (`torch.Tensor` of shape `(N, M, D)`): rows with a False mask are ignored.
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`): the modalities of each clip.
+        modalities (sequence of `str`): names of the M modalities.
 
     Raises:
-        ValueError: shapes differ, an identifier repeats, a clip has no modality, or a vector that is present is not
-            of unit norm; the clips are named.
+        ValueError: shapes differ, an identifier repeats, a clip has no modality, or the vector of a modality that is
+            present does not have unit norm; the clips are named.
     """
     expected = (len(clip_ids), len(modalities))
     if modality_mask.shape != expected or modality_embeds.ndim != 3 or modality_embeds.shape[:2] != expected:
@@ -444,7 +444,7 @@ def check_rows(
         (~modality_mask.any(1), "Every clip needs at least one modality; these have none"),
         (
             (off_unit(modality_embeds) & modality_mask).any(1),
-            "Vectors of modalities that are present must be of unit norm; they are not for the clips",
+            "Vectors of modalities that are present must be of unit norm; wrong for the clips",
         ),
     ):
         wrong = [clip_ids[row] for row in rows.nonzero().flatten().tolist()]

@@ -315,7 +315,7 @@ def test_one_file_names_its_modalities(tmp_path, suffix):
     with pytest.raises(ValueError, match="5 vectors of each clip, so it must say what these are called"):
         load_embeddings(path)
     write(modalities=[*FIVE[:4], "Screen!"])
-    with pytest.raises(ValueError, match="A modality is called by small letters"):
+    with pytest.raises(ValueError, match="The name of a modality must consist of lowercase letters"):
         load_embeddings(path)
 
 

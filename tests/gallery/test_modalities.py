@@ -100,8 +100,8 @@ def test_what_cannot_be_added_or_taken_out_is_refused_and_nothing_changes(tmp_pa
     with GalleryWriter(tmp_path) as writer:
         for name, clips, vectors, message in (
             ("title", names[:1], vector, "has the modality 'title' already"),
-            ("Title", names[:1], vector, "small letters"),
-            ("gram", names[:1], vector, "name of something else"),
+            ("Title", names[:1], vector, "lowercase letters"),
+            ("gram", names[:1], vector, "has another meaning"),
             ("tags", ["other"], vector, "no clips .*other"),
             ("tags", names[:1], 2 * vector, "unit norm"),
             ("tags", names[:1], vector[:, :8] * 2**0.5, "must have shape"),

@@ -212,9 +212,9 @@ VECTOR = [[1.0] + [0.0] * (DIM - 1)]
     [
         (
             {"video": [[2.0] + [0.0] * (DIM - 1)] * CLIPS},
-            "unit norm; they are not for the clips: .*clip 0 é",
+            "unit norm; wrong for the clips: .*clip 0 é",
         ),
-        ({"video": [[float("nan")] * DIM] * CLIPS}, "must be of unit norm; they are not for the clips"),
+        ({"video": [[float("nan")] * DIM] * CLIPS}, "must be of unit norm; wrong for the clips"),
         ({"presence": [[False] * 3] + [[True] * 3] * (CLIPS - 1)}, "these have none: .*clip 0 é"),
         ({"clip_id": ["same"] * CLIPS}, "must be unique, repeated: .*same"),
         ({"query_id": ["same"] * QUERIES}, r"not so: \['same'\]"),

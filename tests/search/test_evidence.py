@@ -165,7 +165,7 @@ def test_what_an_encoder_fuses_is_added_as_a_modality_and_kept_up_to_date(place)
     "options, message",
     [
         (("--add", "title"), "has title already. Leave --add away"),
-        (("--add", "Mood"), "small letters"),
+        (("--add", "Mood"), "lowercase letters"),
         (("--drop", "mood"), "has the modalities subtitle, title, and no mood"),
         (("--drop", "title"), "without 'title' nothing is left of"),
         (("--read-text",), "Add screen by --add screen"),

@@ -234,7 +234,7 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         ("t.csv", "video_id,caption\n", {"columns": {"subtitle": "speech"}}, r"not \['speech'\]"),
         ("t.csv", "video_id,caption\n", {"columns": {"id": "video_id"}}, "gives names to .*; got id=video_id"),
         ("t.csv", "video_id,caption\n", {"columns": {"audio": "sound"}}, "gives names to .*; got audio=sound"),
-        ("t.csv", "video_id,caption\n", {"columns": {"Title": "title"}}, "small letters, .* got 'Title'"),
+        ("t.csv", "video_id,caption\n", {"columns": {"Title": "title"}}, "lowercase letters, .* got 'Title'"),
         ("t.csv", "video_id,caption\n", {"columns": {"title": "heading"}}, r"not \['heading'\]"),
         ("t.csv", "video_id,caption\n", {}, "has no rows"),
         ("t.csv", "", {}, r"has the columns \[\], not \['caption', 'video_id'\]"),
