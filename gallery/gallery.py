@@ -1,6 +1,6 @@
-"""A gallery: embedded clips in a folder, opened, searched, copied, and changed by one process at a time.
+"""A gallery: embedded clips in a folder, which can be opened, searched, copied, and changed by one process at a time.
 
-[`~gallery.columns`] says what is in the folder, [`~gallery.searching`] what can be asked of it.
+[`~gallery.columns`] describes the folder's content, [`~gallery.searching`] the search.
 
 Shapes: N clips, D dimensions.
 """
@@ -76,20 +76,20 @@ if TYPE_CHECKING:
 
 
 def is_gallery(path: str | os.PathLike) -> bool:
-    """Whether a folder holds embedded clips, though maybe damaged."""
+    """Whether a folder holds embedded clips, damaged or not."""
     path = Path(path)
     return (path / MANIFEST).is_file() or has_lost_its_manifest(path) or are_data_sets(path)
 
 
 def _rows_of(parts: Sequence[Part]) -> pa.Table | None:
-    """The rows of a table that are not removed, mapped; `None` if there is no table."""
+    """The mapped rows of a table, without removed ones; `None` if there is no table."""
     return pa.concat_tables(part.kept() for part in parts) if parts else None
 
 
 def folder_of_all(clip_ids: pa.ChunkedArray) -> str | None:
-    """The folder that the files of clips lie in or below; `None` if there are no files."""
+    """The lowest folder that contains the files of all clips; `None` if there are no files."""
     ends = pc.min_max(clip_ids.filter(pc.starts_with(clip_ids, "/"))).as_py()
-    # Names that are not UTF-8, which are kept otherwise, are few.
+    # Names that are not UTF-8 are stored differently; they are few.
     odd = [from_utf8(name) for name in clip_ids.filter(pc.starts_with(clip_ids, "\0/")).to_pylist()]
     first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
     return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
@@ -97,14 +97,14 @@ def folder_of_all(clip_ids: pa.ChunkedArray) -> str | None:
 
 class Gallery(Described):
     """
-    Embedded clips as they were committed when this object was opened; a writer does not change them any more.
+    Embedded clips as committed when this object was opened; later writes do not change them.
 
     Args:
         clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
         metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
-        path (`Path`): the folder.
+        path (`Path`, *optional*): the folder.
 
-    Everything is read when it is asked for: opening does not depend on how many clips there are.
+    Everything is read when it is needed: the time to open a gallery does not depend on the number of clips.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Gallery(Described):
     ):
         self.parts, self._queries, self._files = list(clips), list(queries), list(files)
         super().__init__(metadata, path, modalities_of(self.parts[0].table) if self.parts else None)
-        # `"float16"` or `"float32"`; both are `None` as long as there is no clip.
+        # `"float16"` or `"float32"`; both are `None` in a gallery without clips.
         self.dim, self.dtype = None, None
         if self.parts:
             vectors = self.parts[0].table.schema.field(self.modalities[0]).type
@@ -126,8 +126,8 @@ class Gallery(Described):
 
     @cached_property
     def searcher(self) -> "FolderSearcher":
-        """What answers questions to this gallery."""
-        from gallery.searching import FolderSearcher  # not at the top: rankers, models and decoders come with it
+        """What searches this gallery."""
+        from gallery.searching import FolderSearcher  # not at the top: it imports rankers, models and decoders
 
         return FolderSearcher(self)
 
@@ -137,11 +137,11 @@ class Gallery(Described):
         Open a gallery with its vectors memory-mapped.
 
         Args:
-            path (`str`): a folder that `scalar index`, `scalar eval` or `datasets` wrote, or the address of a
+            path (`str`): a folder written by `scalar index`, `scalar eval` or `datasets`, or the address of a
                 published gallery, `hf://datasets/USER/NAME`.
-            check (`bool`): check every vector that `datasets` wrote, which no writer of ours has checked.
-            verify (`bool`): compare each file of clips, captions and media with its hash when it is read for the first
-                time. [`Gallery.verify`] reads all of them.
+            check (`bool`): check every vector written by `datasets` (our own writer checks when it writes).
+            verify (`bool`): compare each file of clips, captions and media with its hash when it is first read.
+                [`Gallery.verify`] reads all of them.
 
         Raises:
             FileNotFoundError: the folder holds no gallery.
@@ -166,14 +166,14 @@ class Gallery(Described):
 
     @property
     def has_codes(self) -> bool:
-        """Whether the vectors are kept in eight bits too."""
+        """Whether the vectors are also stored in eight bits."""
         return bool(self.parts) and CODE_FACTS[0] in self.parts[0].table.column_names
 
     # Its tables ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def clips(self) -> pa.Table | None:
-        """The table of clips, mapped; `None` as long as there never was one."""
+        """The table of clips, mapped; `None` if no clip was ever added."""
         return _rows_of(self.parts)
 
     @cached_property
@@ -196,17 +196,17 @@ class Gallery(Described):
     def modality_embeds(self) -> torch.Tensor:
         """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent."""
         if self.clips is None:
-            raise ValueError("A gallery to which no clip was ever added has no vectors.")
+            raise ValueError("This gallery has no vectors: no clip was ever added to it.")
         return embeds_of(self.clips)
 
     def concat_embeds(self) -> torch.Tensor | None:
-        """Copy what concatenation heads gave: `(N, 3, D)`, or `None` without them."""
+        """Copy the output of concatenation heads: `(N, 3, D)`, or `None` without them."""
         if self.clips is None or CONCAT_COLUMNS[0] not in self.clips.column_names:
             return None
         return stacked(self.clips, CONCAT_COLUMNS)
 
     def problems(self) -> dict[str, list[str]]:
-        """What could not be read and counts as absent, by clip."""
+        """For each clip with problems, what could not be read and counts as absent."""
         if self.clips is None:
             return {}
         told = lists_of(self.clips, "problems")
@@ -219,11 +219,11 @@ class Gallery(Described):
 
     @cached_property
     def files(self) -> dict[str, MediaFile]:
-        """The media files it knows, by path."""
+        """The known media files, by path."""
         return self.files_at()
 
     def files_at(self, paths: Collection[str] | None = None) -> dict[str, MediaFile]:
-        """The media files it knows, by path; only those at some paths, if they are given."""
+        """The known media files, by path; only those at the given paths, if any are given."""
         table = self.file_rows
         if table is None:
             return {}
@@ -236,31 +236,31 @@ class Gallery(Described):
         }
 
     def hashes(self, among: Collection[str] | None = None) -> set[str]:
-        """The hashes of the media files it knows; only those `among` some, if they are given."""
+        """The hashes of the known media files; only those `among` the given ones, if any are given."""
         if self.file_rows is None:
             return set()
         known = self.file_rows.column("sha256")
         return set((known if among is None else known.filter(pc.is_in(known, strings(list(among))))).to_pylist())
 
     def clips_of_files(self) -> dict[str, list[str]]:
-        """The clips of each file: itself, or its windows."""
+        """The clips of each file: the file itself, or its windows."""
         clips: dict[str, list[str]] = {}
         for name in self.clip_ids:
             clips.setdefault(self.place_of(name).path, []).append(name)
         return clips
 
     def media_of(self, place: Place) -> str | None:
-        """Where the file of a clip lies, [`~gallery.published.media_of`]."""
+        """The path of a clip's file, see [`~gallery.published.media_of`]."""
         return media_of(self.path, place.path)
 
     def place_of(self, clip_id: str) -> Place:
-        """The file of a clip, or the name of a clip of no file, and its seconds if it is a window."""
+        """The file of a clip, or the name of a clip without a file; for a window also its seconds."""
         is_whole = self.metadata.get(SEGMENT) is None or clip_id in self._called_as_windows
         return Place(clip_id) if is_whole else place_of_clip(clip_id)
 
     @cached_property
     def _called_as_windows(self) -> frozenset[str]:
-        """The files, hardly any, whose own names are as those of windows."""
+        """The (very few) files whose own names look like those of windows."""
         if self.file_rows is None:
             return frozenset()
         paths = self.file_rows.column("path")
@@ -268,7 +268,7 @@ class Gallery(Described):
 
     @cached_property
     def clip_facts(self) -> ClipFacts:
-        """What filters look at."""
+        """What filters use."""
         has_windows = self.metadata.get(SEGMENT) is not None
         about = self.modality_mask, self.modalities, self.clip_words
         return ClipFacts(self.clips, self.file_rows, has_windows, *about)
@@ -276,12 +276,12 @@ class Gallery(Described):
     @cached_property
     def clip_words(self) -> "ClipWords":
         """What is said in clips: [`~gallery.cues.ClipWords`]."""
-        from gallery.cues import ClipWords  # not at the top: decoders come with it
+        from gallery.cues import ClipWords  # not at the top: it imports decoders
 
         return ClipWords(self)
 
     def row_of(self, clip_id: str) -> int:
-        """The place of a clip in the gallery; a KeyError if there is none of that name."""
+        """The index of a clip in the gallery; raises a KeyError if there is no clip of that name."""
         row = self._find_row(clip_id)
         if row is None:
             raise KeyError(f"There is no clip {clip_id!r} in {self.path}.")
@@ -296,11 +296,11 @@ class Gallery(Described):
 
     def clip_named(self, name: str) -> str:
         """
-        Tell which clip is meant by its identifier, its name as hits show it, its path from the working folder, or the
-        end of its path, if no other ends so.
+        Find a clip by its identifier, its name as hits show it, its path relative to the working folder, or the end of
+        its path, if that is unique.
 
         Raises:
-            ValueError: there is none, or several; of a file that was cut, the message names windows.
+            ValueError: no clip matches, or several do; for a file that was cut, the message names windows.
         """
         candidates = [
             candidate
@@ -314,7 +314,7 @@ class Gallery(Described):
         def raise_if(found: pa.ChunkedArray, what: str) -> None:
             if len(found):
                 told = ", ".join(repr(from_utf8(clip)) for clip in found.slice(0, 3).to_pylist())
-                raise ValueError(f"{name!r} {what} {self.path}: name one of them, as {told}.")
+                raise ValueError(f"{name!r} {what} {self.path}. Name one of them, such as {told}.")
 
         if self.clips is not None:
             names = self.clips.column("clip_id")
@@ -322,7 +322,7 @@ class Gallery(Described):
                 ending = names.filter(pc.ends_with(names, f"/{to_utf8(said)}"))
                 if len(ending) == 1:
                     return from_utf8(ending[0].as_py())
-                raise_if(ending, "names several clips of")
+                raise_if(ending, "matches several clips in")
                 raise_if(names.filter(pc.match_substring(names, f"/{to_utf8(said)}#t=")), "is cut into windows in")
             for candidate in candidates:
                 raise_if(names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))), "is cut into windows in")
@@ -332,13 +332,13 @@ class Gallery(Described):
 
     @cached_property
     def root(self) -> str | None:
-        """The folder that all files lie in or below, from which their names are shown; `None` if there are none."""
+        """The folder that contains all files, from which their names are shown; `None` if there are no files."""
         return None if self.clips is None else folder_of_all(self.clips.column("clip_id"))
 
     def facts(self) -> dict[str, Any]:
         """
-        Return what can be counted: `dim`, `dtype`, `num_clips`, `num_queries`, `num_pairs`, the `columns` of vectors
-        and `gallery_sha256`, see [`~gallery.provenance.gallery_sha256`].
+        Return `dim`, `dtype`, `num_clips`, `num_queries`, `num_pairs`, the `columns` of vectors and `gallery_sha256`,
+        see [`~gallery.provenance.gallery_sha256`].
         """
         names = [] if self.clips is None else self.clips.column_names
         described = [] if self.queries is None else lists_of(self.queries, "clip_ids")
@@ -353,7 +353,7 @@ class Gallery(Described):
         }
 
     def check(self) -> None:
-        """Raise a ValueError that names clips and queries whose vectors are not as they must be; reads all of them."""
+        """Raise a ValueError that names the clips and queries with invalid vectors; reads all of them."""
         if self.clips is None:
             return
         start = 0
@@ -369,7 +369,7 @@ class Gallery(Described):
             wrong = [] if codes is None else ~are_codes_of(codes, embeds.unbind(1))
             if len(wrong) and wrong.any():
                 told = [self.clip_ids[start + row] for row in wrong.nonzero().flatten().tolist()]
-                raise ValueError(f"Vectors in eight bits in {self.path} are not those of the clips {listed(told)}.")
+                raise ValueError(f"Eight-bit vectors in {self.path} do not match those of the clips {listed(told)}.")
             start += len(rows)
         if len(set(self.clip_ids)) != len(self.clip_ids):
             repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)
@@ -380,15 +380,15 @@ class Gallery(Described):
             if wrong.any():
                 wrong = wrong.view(len(wrong), -1).any(1)
                 wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
-                raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; not so: {listed(wrong)}.")
+                raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; wrong: {listed(wrong)}.")
 
     def check_finished(self) -> None:
-        """Raise a ValueError if a run that embeds a benchmark has not come to its end here."""
+        """Raise a ValueError if `scalar eval embed` has not finished embedding a benchmark here."""
         if planned := self.metadata.get("unfinished"):
             num_queries = 0 if self.queries is None else len(self.queries)
             raise ValueError(
-                f"The embeddings in {self.path} are unfinished: of {planned} there are {len(self)} clips and "
-                f"{num_queries} queries. Give the same `scalar eval embed` again, which goes on there."
+                f"The embeddings in {self.path} are unfinished: {len(self)} clips and {num_queries} queries out of "
+                f"{planned}. Run the same `scalar eval embed` again to continue."
             )
 
     def verify(self) -> int:
@@ -396,7 +396,7 @@ class Gallery(Described):
         Compare every file with its hash and check every row.
 
         Returns:
-            `int`: how many bytes were read.
+            `int`: number of bytes read.
 
         Raises:
             ValueError: something is damaged; the message names it.
@@ -414,26 +414,26 @@ class Gallery(Described):
         has_codes: bool = True,
     ) -> "Gallery":
         """
-        Write all of it to a new folder, piece by piece, with its transcripts and still pictures.
+        Write everything to a new folder, chunk by chunk, including transcripts and still pictures.
 
         Args:
             folder (`str`): new or empty.
-            dtype (`str`, *optional*): precision of the vectors there; by default that of this gallery.
-            project (`Callable`, *optional*): makes other vectors of these; called with `"text"` or a modality, and
-                with vectors of it `(rows, D)`.
+            dtype (`str`, *optional*): precision of the vectors in the copy; by default that of this gallery.
+            project (`Callable`, *optional*): maps vectors to new ones; called with `"text"` or a modality, and with
+                its vectors `(rows, D)`.
             metadata (`Mapping`, *optional*): by default that of this gallery.
-            has_codes (`bool`): whether it keeps its vectors in eight bits too.
+            has_codes (`bool`): whether to store the vectors in eight bits, too.
 
         Raises:
-            ValueError: the folder holds something, or a vector is not as it must be.
+            ValueError: the folder is not empty, or a vector is invalid.
         """
         if self.clips is None:
             raise ValueError(f"{self.path} holds no clips.")
         if is_gallery(folder):
-            raise ValueError(f"{folder} holds a gallery already. Give a new folder.")
+            raise ValueError(f"{folder} already holds a gallery. Choose a new folder.")
         with GalleryWriter(folder, dtype or self.dtype, has_codes) as writer:
             writer.metadata = dict(self.metadata if metadata is None else metadata)
-            if modalities_told(writer.metadata) != self.modalities:  # `datasets` alone wrote this one, say
+            if modalities_told(writer.metadata) != self.modalities:  # e.g. in one that only `datasets` wrote
                 writer.metadata[MODALITIES] = list(self.modalities)
             for batch in self.clips.to_batches(COPIED_ROWS):
                 clip_ids, embeds, mask, *others = clips_of(pa.Table.from_batches([batch]))
@@ -454,14 +454,14 @@ class Gallery(Described):
                 Stills(self.path).copy(writer.folder)
             return writer.gallery()
 
-    # Asking --------------------------------------------------------------------------------------------------------
+    # Search --------------------------------------------------------------------------------------------------------
 
     def search(self, *asked: Any, **options: Any) -> "Hits | Results":
-        """Find the k best clips of texts, of vectors, or like another clip: [`~gallery.searching.search`]."""
+        """Find the k best clips for texts or vectors, or those most like a clip: [`~gallery.searching.search`]."""
         return self.searcher.search(*asked, **options)
 
     def to(self, device: str | torch.device) -> "FolderSearcher":
-        """What is ranked, in the memory of a device: [`~gallery.searching.FolderSearcher`], which searches it."""
+        """Copy what is ranked into the memory of a device; returns its [`~gallery.searching.FolderSearcher`]."""
         from gallery.searching import FolderSearcher
 
         searcher = FolderSearcher(self, device)
@@ -471,16 +471,16 @@ class Gallery(Described):
     def load_model(
         self, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
     ) -> "QueryModel":
-        """Load the model that texts are embedded with: [`~gallery.querying.load_query_model`]."""
+        """Load the model that embeds texts: [`~gallery.querying.load_query_model`]."""
         return self.searcher.load_model(model, device, dtype)
 
 
 def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
     """
-    Compare every file of a gallery with its hash before anything in them is relied on, then check every row.
+    Compare every file of a gallery with its hash before using its content, then check every row.
 
     Returns:
-        The gallery, and how many bytes were compared.
+        The gallery, and the number of bytes compared.
 
     Raises:
         FileNotFoundError: the folder holds no gallery.
@@ -494,16 +494,16 @@ def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
 
 
 def check_format(folder: Path) -> None:
-    """Raise a ValueError if a folder can be read but not changed: `datasets` alone wrote it, or it is published."""
+    """Raise a ValueError if a folder can be read but not changed: written by `datasets` alone, or published."""
     if is_from_hub(folder):
         raise ValueError(
-            f"{folder} is a published gallery, which can be read but not changed. `hf download USER/NAME --repo-type "
-            "dataset --local-dir NEW` makes a folder of it that can."
+            f"{folder} is a published gallery, which can be read but not changed. Download one that can be changed: "
+            "`hf download USER/NAME --repo-type dataset --local-dir NEW`."
         )
     if are_data_sets(folder):
         raise ValueError(
-            f"{folder} holds data sets that `datasets` wrote, which can be read but not changed. "
-            f"`Gallery.open({str(folder)!r}).copy(NEW)` makes a gallery of them that can."
+            f"{folder} was written by `datasets`: it can be read but not changed. Make a gallery that can be changed: "
+            f"`Gallery.open({str(folder)!r}).copy(NEW)`."
         )
 
 
@@ -512,22 +512,22 @@ def check_format(folder: Path) -> None:
 
 class GalleryWriter(Writer):
     """
-    The one process that may change a gallery; others see a change after [`GalleryWriter.commit`], as a whole.
+    The one process that may change a gallery; others see all changes at once, after [`GalleryWriter.commit`].
 
     Args:
         folder (`str`): a gallery, or a new or empty folder.
         dtype (`str`): precision of the vectors of a new gallery, `"float16"` or `"float32"`.
-        has_codes (`bool`): whether a new gallery also keeps its vectors in eight bits, by which it is searched faster.
+        has_codes (`bool`): whether a new gallery also stores its vectors in eight bits, which speeds up the search.
 
     Raises:
-        ValueError: another process writes, the folder holds something else, or what `datasets` alone wrote, it is
+        ValueError: another process writes, the folder holds something else or data written by `datasets` alone, it is
             damaged, or `dtype` is unknown.
     """
 
     def __init__(self, folder: str | os.PathLike, dtype: str = "float16", has_codes: bool = True):
         precision_of(dtype)
         check_format(Path(folder))
-        self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # of each shard, the row of each key
+        self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # for each shard, the row of each key
         super().__init__(folder)
         self.stills, known = Stills(self.folder), self.gallery()
         self.dtype = known.dtype or dtype
@@ -535,13 +535,13 @@ class GalleryWriter(Writer):
 
     def _forget(self) -> None:
         super()._forget()
-        self._pending: set[str] = set()  # clips put since the last commit
-        self._dropped: set[str] = set()  # hashes of files that were forgotten, or noted otherwise, since then
+        self._pending: set[str] = set()  # clips added since the last commit
+        self._dropped: set[str] = set()  # hashes of files forgotten or replaced since then
         there = {(name, shard.file) for name, shards in self.snapshot.shards.items() for shard in shards}
         self._indexed = {shard: index for shard, index in self._indexed.items() if shard in there}
 
     def _find(self, name: str, key: str) -> tuple[int, int] | None:
-        """Where the committed row with that key is and not removed: the place of its part, and its row."""
+        """Where the committed row with that key is, unless it was removed: the index of its part, and its row."""
         parts, shards = self._old(name), self.snapshot.shards.get(name, [])
         for place, (part, shard) in enumerate(zip(parts, shards, strict=False)):
             index = self._indexed.get((name, shard.file))
@@ -560,7 +560,7 @@ class GalleryWriter(Writer):
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """What the vectors of each clip are called: as the clips that are there have it, or else the metadata."""
+        """Names of the modalities: those of the existing clips, or else those in the metadata."""
         known = self._new.get("clips") or [part.table for part in self._old("clips")[:1]]
         return modalities_of(known[0]) if known else modalities_told(self.metadata)
 
@@ -578,18 +578,18 @@ class GalleryWriter(Writer):
         seconds: Sequence[float | None] | None = None,
     ) -> None:
         """
-        Add clips at the end; a clip that is there already is replaced.
+        Add clips at the end; a clip that exists already is replaced.
 
         Args: as in [`~gallery.columns.clip_table`], on the CPU.
 
         Raises:
-            ValueError: of [`check_rows`], another dimension than that of the gallery, or a clip was put twice since
-                the last commit; nothing is changed then.
+            ValueError: from [`check_rows`]; or the dimension is not that of the gallery, or a clip was added twice
+                since the last commit. Nothing is changed then.
         """
         check_rows(clip_ids, modality_embeds, modality_mask, self.modalities)
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
-            raise ValueError(f"Clips can be put once before a commit; put again were {listed(twice)}.")
+            raise ValueError(f"A clip can be added once per commit; added again: {listed(twice)}.")
         about = concat_embeds, durations, problems, seconds, self.dtype, self.has_codes, self.modalities
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)
@@ -598,25 +598,25 @@ class GalleryWriter(Writer):
 
     def add_modality(self, name: str, clip_ids: Sequence[str], embeds: torch.Tensor) -> None:
         """
-        Commit what was put, then give the clips that are there a further modality, in one commit: all or nothing.
+        Commit pending changes, then add a modality to existing clips, in one commit: all or nothing.
 
-        Whatever is stored of the other modalities stays, bit for bit. Their scale and offset stay, too; those of the
-        new one are 1 and 0.
+        What is stored of the other modalities stays the same, bit for bit, and so do their scale and offset; those of
+        the new one are 1 and 0.
 
         Args:
-            name (`str`): what it is called.
-            clip_ids (`list[str]`), embeds (`torch.Tensor` of shape `(N, D)`): the clips that have it, all others lack
-                it; unit norm.
+            name (`str`): name of the new modality.
+            clip_ids (`list[str]`), embeds (`torch.Tensor` of shape `(N, D)`): the clips that have it, and its vectors,
+                of unit norm; all other clips lack it.
 
         Raises:
-            ValueError: there is one of this name, there is no such clip, or a vector is not of unit norm or of the
+            ValueError: the modality exists already, a clip does not exist, or a vector does not have unit norm or the
                 dimension of the others.
         """
         check_modality(name)
         self.commit()
         if name in self.modalities:
             raise ValueError(
-                f"{self.folder} has the modality {name!r} already. Remove it first, or choose another name."
+                f"{self.folder} already has the modality {name!r}. Remove it first, or choose another name."
             )
         if embeds.shape[1:] != (dim := self.gallery().dim,):
             raise ValueError(f"Vectors of {name!r} must have shape (clips, {dim}), got {tuple(embeds.shape)}.")
@@ -634,20 +634,20 @@ class GalleryWriter(Writer):
             vectors[has_it] = embeds[found[has_it]]
             tables.append(with_modality(table, name, vectors, has_it))
         if left:
-            raise ValueError(f"There are no clips {listed(sorted(left))} in {self.folder}, so nothing was added.")
+            raise ValueError(f"Nothing was added: {self.folder} has no clips {listed(sorted(left))}.")
         self._replace_clips(tables, (*self.modalities, name))
 
     def remove_modality(self, name: str) -> None:
         """
-        Commit what was put, then take a modality of all clips out, in one commit: all or nothing.
+        Commit pending changes, then remove a modality from all clips, in one commit: all or nothing.
 
         Raises:
-            ValueError: there is none of this name, or clips have nothing else; the message names them.
+            ValueError: there is no such modality, or clips have no other one; the message names them.
         """
         self.commit()
         left = [other for other in self.modalities if other != name]
         if len(left) == len(self.modalities):
-            raise ValueError(f"{self.folder} has the modalities {', '.join(left)}, and no {name!r}.")
+            raise ValueError(f"{self.folder} has the modalities {', '.join(left)}, but not {name!r}.")
         tables = [without_modality(table, name) for table in self._kept_clips()] if left else []
         alone = [
             clip_id
@@ -657,13 +657,13 @@ class GalleryWriter(Writer):
         ]
         if alone or not left:
             raise ValueError(
-                f"Every clip needs something; without {name!r} nothing is left of {listed(alone) if left else 'any'}. "
-                "Take these clips out first."
+                f"Every clip needs a modality; without {name!r}, none is left in {listed(alone) if left else 'any'}. "
+                "Remove these clips first."
             )
         self._replace_clips(tables, left)
 
     def _kept_clips(self) -> list[pa.Table]:
-        """The committed clips, without those that are removed."""
+        """The committed clips, without removed ones."""
         return [part.kept() for part in self._old("clips")]
 
     def _replace_clips(self, tables: Sequence[pa.Table], modalities: Sequence[str]) -> None:
@@ -677,7 +677,7 @@ class GalleryWriter(Writer):
         self.commit()
 
     def put_files(self, files: Sequence[MediaFile]) -> None:
-        """Note media files as they are now; what was noted of a path is replaced."""
+        """Record media files as they are now; earlier records of the same paths are replaced."""
         if not files:
             return
         texts, number = pa.string(), pa.int64()
@@ -707,7 +707,7 @@ class GalleryWriter(Writer):
                     self._dropped.add(self._old(name)[found[0]].table.column("sha256")[found[1]].as_py())
 
     def remove_clips(self, clip_ids: Iterable[str]) -> None:
-        """Take committed clips out, and what is known of their files; a KeyError for one that is not there."""
+        """Remove committed clips and what is known of their files; raises a KeyError if one does not exist."""
         for clip_id in clip_ids:
             found = self._find("clips", clip_id)
             if found is None:
@@ -716,7 +716,7 @@ class GalleryWriter(Writer):
             self._drop("files", [clip_id])
 
     def rename_clips(self, names: Mapping[str, str]) -> None:
-        """Give committed clips other names, by those they have; a KeyError for one that is not there."""
+        """Rename committed clips, from old names to new ones; raises a KeyError if one does not exist."""
         found: dict[int, dict[int, str]] = {}
         for old, new in names.items():
             place, row = self._find("clips", old) or (None, None)
@@ -731,19 +731,19 @@ class GalleryWriter(Writer):
             self._pending.update(rows.values())
 
     def forget_files(self, paths: Iterable[str]) -> None:
-        """Drop what is known of files in which nothing could be read."""
+        """Drop the records of files in which nothing could be read."""
         self._drop("files", paths)
 
     def commit(self) -> bool:
-        """Make what was changed the new state, see [`~gallery.writing.Writer.commit`]; still pictures of what is no
-        longer known are removed."""
+        """Make the changes the new state, see [`~gallery.writing.Writer.commit`]; remove still pictures of files that
+        are no longer known."""
         dropped, is_changed = self._dropped, super().commit()
         if dropped:
             self.stills.remove(dropped.difference(self.gallery().hashes(dropped)))
         return is_changed
 
     def compact(self) -> None:
-        """Commit, and write all again without what was removed, see [`~gallery.writing.Writer.compact`]."""
+        """Commit, and rewrite everything without removed rows, see [`~gallery.writing.Writer.compact`]."""
         super().compact()
         self.stills.keep(self.gallery().hashes())
 

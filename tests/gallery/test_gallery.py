@@ -321,7 +321,7 @@ def test_wrong_clips_are_refused_and_change_nothing(tmp_path, change, message):
             writer.put_clips(*change(*make_clips(3, seed=1)))
         assert not writer.commit()
         writer.put_clips(*make_clips(3, seed=2))
-        with pytest.raises(ValueError, match="once before a commit"):
+        with pytest.raises(ValueError, match="once per commit"):
             writer.put_clips(*make_clips(3, seed=2))
         assert writer.commit()
     assert len(Gallery.open(tmp_path)) == 6
@@ -364,11 +364,11 @@ def test_a_gallery_that_datasets_wrote_is_searched_whatever_its_absent_rows_hold
     for one, other in zip(theirs.search(queries, k=5), ours.search(queries, k=5), strict=True):
         assert ids(one) == ids(other)
         assert [hit.score for hit in one] == pytest.approx([hit.score for hit in other], abs=1e-6)
-    with pytest.raises(ValueError, match="`datasets` wrote, which can be read but not changed. .*theirs.*copy"):
+    with pytest.raises(ValueError, match="written by `datasets`: it can be read but not changed. .*theirs.*copy"):
         GalleryWriter(tmp_path / "theirs")
     converted = theirs.copy(tmp_path / "converted", "float32")
     assert torch.equal(converted.modality_embeds(), embeds) and converted.clip_ids == names
-    with pytest.raises(ValueError, match="holds a gallery already"):
+    with pytest.raises(ValueError, match="already holds a gallery"):
         theirs.copy(tmp_path / "ours")
 
 

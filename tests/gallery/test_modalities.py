@@ -99,7 +99,7 @@ def test_what_cannot_be_added_or_taken_out_is_refused_and_nothing_changes(tmp_pa
     vector = torch.nn.functional.normalize(torch.ones(1, 16), dim=-1)
     with GalleryWriter(tmp_path) as writer:
         for name, clips, vectors, message in (
-            ("title", names[:1], vector, "has the modality 'title' already"),
+            ("title", names[:1], vector, "already has the modality 'title'"),
             ("Title", names[:1], vector, "lowercase letters"),
             ("gram", names[:1], vector, "has another meaning"),
             ("tags", ["other"], vector, "no clips .*other"),
@@ -109,7 +109,7 @@ def test_what_cannot_be_added_or_taken_out_is_refused_and_nothing_changes(tmp_pa
             with pytest.raises(ValueError, match=message):
                 writer.add_modality(name, clips, vectors)
         alone = names[mask.tolist().index([False] * 4 + [True])]
-        with pytest.raises(ValueError, match=f"without 'on_screen' nothing is left of .*{alone}"):
+        with pytest.raises(ValueError, match=f"without 'on_screen', none is left in .*{alone}"):
             writer.remove_modality("on_screen")
         with pytest.raises(ValueError, match="and no 'tags'"):
             writer.remove_modality("tags")

@@ -226,17 +226,17 @@ def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
     named = ((names[1], 1), ("deep/b.mp4#t=30", 2), ("b.mp4#t=0,30", 1), ("../a.mp4", 0), ("c", 3))
     for given, expected in (*named, *shown):
         assert gallery.clip_named(given) == names[expected]
-    with pytest.raises(ValueError, match=r"is cut into windows in .*: name one of them, as '.*#t=0,30', '.*#t=30'"):
+    with pytest.raises(ValueError, match=r"is cut into windows in .*Name one of them, such as '.*#t=0,30', '.*#t=30'"):
         gallery.clip_named("deep/b.mp4")
     with pytest.raises(ValueError, match="There is no clip 'x' in"):
         gallery.clip_named("x")
     monkeypatch.chdir(tmp_path)
     assert gallery.clip_named("a.mp4") == names[0] and gallery.clip_named("b.mp4 [0-30 s]") == names[1]
-    with pytest.raises(ValueError, match=r"is cut into windows in .*: name one of them, as '.*#t=0,30', '.*#t=30'"):
+    with pytest.raises(ValueError, match=r"is cut into windows in .*Name one of them, such as '.*#t=0,30', '.*#t=30'"):
         gallery.clip_named("b.mp4")
     several = write(tmp_path / "several", (["/a/x/1.mp4", "/a/y/1.mp4"], embeds[:2], mask[:2]))
     with pytest.raises(
-        ValueError, match=r"'1.mp4' names several clips of .*: name one of them, as '/a/x/1.mp4', '/a/y"
+        ValueError, match=r"'1.mp4' matches several clips in .*Name one of them, such as '/a/x/1.mp4', '/a/y"
     ):
         several.clip_named("1.mp4")
     with pytest.raises(KeyError, match="There is no clip 'x' in"):

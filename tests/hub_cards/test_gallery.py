@@ -220,9 +220,9 @@ VECTOR = [[1.0] + [0.0] * (DIM - 1)]
         ({"query_id": ["same"] * QUERIES}, r"not so: \['same'\]"),
         ({"clip_ids": [["nowhere"]] * QUERIES}, r"not so: \['0', '1'"),
         ({"clip_ids": [["clip 1 é"] * 2] * QUERIES}, r"not so: \['0', '1'"),
-        ({"clip_ids": [[]] + [["clip 1 é"]] * (QUERIES - 1)}, r"not so: \['0'\]"),
+        ({"clip_ids": [[]] + [["clip 1 é"]] * (QUERIES - 1)}, r"wrong: \['0'\]"),
         ({"embedding": [[1.0] + [0.0] * (DIM - 2)] * QUERIES}, f"must have the length {DIM}"),
-        ({"embedding": [[0.5] * DIM] * QUERIES}, "Vectors of queries in .* must be of unit norm; not so: .*0"),
+        ({"embedding": [[0.5] * DIM] * QUERIES}, "Vectors of queries in .* must be of unit norm; wrong: .*0"),
         ({"caption": [None] + ["a"] * (QUERIES - 1)}, "has 1 nulls"),
         ({"video": [1.0] * CLIPS}, r"`presence` of .* must have the length 2, got \[3\]"),
         ({"presence": [1.0] * CLIPS}, "`presence` of .* must hold lists of bools"),
@@ -298,7 +298,7 @@ def test_what_is_not_embedded_to_its_end_is_refused(tmp_path):
     with GalleryWriter(tmp_path / "store") as writer:
         writer.metadata = writer.metadata | {"unfinished": {"clips": 9, "queries": 9}}
         writer.commit()
-    with pytest.raises(ValueError, match="unfinished: .* Give the same `scalar eval embed` again"):
+    with pytest.raises(ValueError, match="unfinished: .* Run the same `scalar eval embed` again"):
         stage_gallery(tmp_path / "store", tmp_path / "staged")
 
 

@@ -167,7 +167,7 @@ def test_what_an_encoder_fuses_is_added_as_a_modality_and_kept_up_to_date(place)
         (("--add", "title"), "has title already. Leave --add away"),
         (("--add", "Mood"), "lowercase letters"),
         (("--drop", "mood"), "has the modalities subtitle, title, and no mood"),
-        (("--drop", "title"), "without 'title' nothing is left of"),
+        (("--drop", "title"), "without 'title', none is left in"),
         (("--read-text",), "Add screen by --add screen"),
     ],
 )

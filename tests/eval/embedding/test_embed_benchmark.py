@@ -172,7 +172,7 @@ def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch,
         with pytest.raises(KeyboardInterrupt):
             embed(store)
     assert held(store) == kept
-    with pytest.raises((FileNotFoundError, ValueError), match="no gallery in|are unfinished: .*Give the same"):
+    with pytest.raises((FileNotFoundError, ValueError), match="no gallery in|are unfinished: .*Run the same"):
         load_embeddings(store)
     computed = counting(monkeypatch)
     embed(store)
@@ -187,7 +187,7 @@ def test_a_run_that_is_killed_before_its_last_commit_has_little_to_do(embed, tmp
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(GalleryWriter, "compact", lambda writer: signal.raise_signal(signal.SIGINT))
         embed(tmp_path / "store")
-    with pytest.raises(ValueError, match="there are 21 clips and 20 queries. Give the same"):
+    with pytest.raises(ValueError, match="are unfinished: 21 clips and 20 queries out of .*Run the same"):
         load_embeddings(tmp_path / "store")
     computed = counting(monkeypatch)
     embed(tmp_path / "store")

@@ -434,7 +434,7 @@ def test_codes_of_other_vectors_are_found_by_checking(tmp_path, monkeypatch):
 
     monkeypatch.setattr(columns, "encode", wrong)
     gallery = write(tmp_path / "wrong", (names, embeds, mask))
-    with pytest.raises(ValueError, match="Vectors in eight bits .* are not those of the clips"):
+    with pytest.raises(ValueError, match="Eight-bit vectors .* do not match those of the clips"):
         gallery.check()
 
 
