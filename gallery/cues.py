@@ -1,5 +1,5 @@
-"""What is said in the clips of a gallery: the cues of their subtitles and transcripts, and of whatever other text is
-kept for them.
+"""The words said in the clips of a gallery: the cues of their subtitles and transcripts, and of other texts stored for
+them.
 """
 
 import os
@@ -28,8 +28,8 @@ from modeling_scalar.scores_scalar import kind_of
 if TYPE_CHECKING:
     from gallery.gallery import Gallery
 
-_REMEMBERED = 64  # files, of which a track is found by reading all of the file
-_PATIENCE = 1.0  # seconds after which it is told how far the reading is
+_REMEMBERED = 64  # files whose cues are cached: finding a track means reading the whole file
+_PATIENCE = 1.0  # seconds after which a progress bar appears
 
 
 def _stamp(path: str | os.PathLike) -> tuple[int, int] | None:
@@ -50,43 +50,43 @@ def _read(path: str, stamp: tuple[int, int], languages: tuple[str, ...]) -> list
 
 def read_cues(path: str | os.PathLike, languages: Iterable[str] = ()) -> list[Cue]:
     """
-    Read what is said.
+    Read the cues of a file.
 
     Args:
-        path (`str`): a subtitle file; or a media file, of which its text tracks say it.
-        languages (iterable of `str`): of tracks those that come first.
+        path (`str`): a subtitle file, or a media file with text tracks.
+        languages (iterable of `str`): languages of tracks to prefer, in order.
 
     Returns:
-        The cues in their order; none of a file that cannot be read.
+        The cues in order; none if the file cannot be read.
     """
     stamp = _stamp(path)
     return [] if stamp is None else _read(os.fspath(path), stamp, tuple(languages))
 
 
 def _is_media(path: str) -> bool:
-    """Whether there is a media file: a gallery may name any other."""
+    """Whether there is a media file at this path: a gallery may name any file."""
     return os.path.isabs(path) and os.path.isfile(path) and os.path.splitext(path)[1].lower() in MEDIA_FILES
 
 
 def cues_of(path: str, languages: Iterable[str] = ()) -> list[Cue]:
-    """The cues of the subtitles of a media file that is there; none of other files."""
+    """The cues of the subtitles of an existing media file; none for other files."""
     if not _is_media(path):
         return []
     beside = find_sidecar(path, languages)
-    # a link may lead to what is nobody's business
+    # a link may lead to a private file
     if beside is not None and not os.path.realpath(beside).lower().endswith(TEXT_FILES):
         return []
     return read_cues(path if beside is None else beside, languages)
 
 
 def within(cues: Sequence[Cue], start: float | None, stop: float | None) -> list[Cue]:
-    """The cues that are said, at least partly, between two seconds."""
+    """The cues that are said, at least partly, between two times in seconds."""
     least, most = start or 0.0, float("inf") if stop is None else stop
     return [cue for cue in cues if cue.stop > least and cue.start < most]
 
 
 def may_have_words(presence: Mapping[str, bool]) -> bool:
-    """Whether there may be words in a clip that has these modalities: a text, or it is not known of texts."""
+    """Whether a clip with these modalities may contain words: it has a text, or that is not known."""
     texts = [is_there for name, is_there in presence.items() if kind_of(name) == "text"]
     return any(texts) or not texts
 
@@ -96,9 +96,9 @@ class Texts(NamedTuple):
     The words of a file.
 
     Args:
-        said (`list[Cue]`): of its subtitles, or its transcript.
-        others (`list[list[Cue]]`): of each further text that is kept for it.
-        is_read (`bool`): whether the file could be looked into, so that nothing is said where `said` is empty.
+        said (`list[Cue]`): cues of its subtitles, or its transcript.
+        others (`list[list[Cue]]`): cues of each further text stored for it.
+        is_read (`bool`): whether the file could be read, so that an empty `said` means that nothing is said.
     """
 
     said: list[Cue]
@@ -111,16 +111,16 @@ def words_of_file(gallery: "Gallery", path: str, known: MediaFile | None, kept: 
     Read the words of a file of a gallery.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]), path (`str`): the file, as the gallery names it.
-        known ([`~gallery.columns.MediaFile`], *optional*): what the gallery knows of it.
-        kept (sequence of `Path`): what [`~gallery.transcripts.Transcripts.kept`] has of it.
+        gallery ([`~gallery.gallery.Gallery`]), path (`str`): the gallery, and the file as the gallery names it.
+        known ([`~gallery.columns.MediaFile`], *optional*): the gallery's record of it.
+        kept (sequence of `Path`): its transcripts, from [`~gallery.transcripts.Transcripts.kept`].
     """
     heard = [file for file in kept if file.name.endswith(f".{SPEECH}.vtt")]
     said = [cue for file in heard for cue in read_cues(file)]
     others = [cues for file in kept if file not in heard and (cues := read_cues(file))]
     if said or (known is not None and has_given_words(known)):
         return Texts(said, others, bool(said))
-    # of a published gallery, files would be downloaded one by one
+    # the files of a published gallery would be downloaded one by one
     media = None if is_from_hub(Path(gallery.path)) else gallery.media_of(Place(path))
     if media is None or not _is_media(media):
         return Texts([], others, False)
@@ -128,7 +128,7 @@ def words_of_file(gallery: "Gallery", path: str, known: MediaFile | None, kept: 
 
 
 class _Known(NamedTuple):
-    """Of each clip what its words were read from, the words, a line for each text, and whether these are all."""
+    """For each clip: what its words were read from, the words (a line per text), and whether these are all."""
 
     sources: pa.Array
     texts: pa.Array
@@ -137,11 +137,11 @@ class _Known(NamedTuple):
 
 class ClipWords:
     """
-    The words of the clips of a gallery, read once, when they are first asked for.
+    The words of the clips of a gallery, read once, when they are first needed.
 
     Args:
         gallery ([`~gallery.gallery.Gallery`]): as it was opened.
-        before ([`ClipWords`], *optional*): of an earlier state; what was read of clips that are the same is taken.
+        before ([`ClipWords`], *optional*): of an earlier state; the words of unchanged clips are reused.
     """
 
     def __init__(self, gallery: "Gallery", before: "ClipWords | None" = None):
@@ -150,19 +150,19 @@ class ClipWords:
         self._known: _Known | None = None
 
     def read(self) -> None:
-        """Read the words, which may take long; a [`~gallery.decoding.Stopped`] if that is given up."""
+        """Read the words, which may take long; raises [`~gallery.decoding.Stopped`] if the reading is stopped."""
         with self._lock:
             if self._known is None:
                 self._known, self._before = self._read(), None
 
     def told(self) -> tuple[list[str], list[bool]]:
-        """The words of each clip as [`~gallery.words.folded`] has them, a line for each text, and whether these are
-        all."""
+        """The words of each clip as from [`~gallery.words.folded`], a line per text, and whether these are all of its
+        words."""
         self.read()
         return self._known.texts.to_pylist(), self._known.is_whole.tolist()
 
     def say(self, words: str) -> tuple[np.ndarray, np.ndarray]:
-        """Which clips say words, or a phrase, and of which others it is not known; bools `(N,)` each."""
+        """Which clips contain words or a phrase, and for which others that is unknown; bools `(N,)` each."""
         self.read()
         says = np.array(pc.match_substring(self._known.texts, folded(words)), dtype=bool)
         return says, ~(says | self._known.is_whole)
@@ -201,7 +201,7 @@ class ClipWords:
         return _Known(sources, pa.array(texts, pa.large_string()), is_whole)
 
     def _texts_of(self, files: Mapping[str, tuple[MediaFile | None, list[Path]]]) -> Iterator[tuple[str, Texts]]:
-        """The words of files, several read at a time."""
+        """The words of files, several of which are read at a time."""
 
         def read(path: str) -> tuple[str, Texts]:
             return path, words_of_file(self._gallery, path, *files[path])
@@ -220,8 +220,8 @@ class ClipWords:
 
 
 def _are_all(found: Texts, told: Collection[str], presence: Mapping[str, bool]) -> bool:
-    """Whether a clip that has these modalities has no words but those that were found of its file, and those of the
-    modalities that are told."""
+    """Whether all words of a clip with these modalities are those found of its file and those of the modalities
+    `told`."""
     is_silent = found.is_read if "subtitle" not in presence else not presence["subtitle"]
     known = {"subtitle", *told, *([SCREEN] if found.others else [])}
     has_others = any(there for name, there in presence.items() if kind_of(name) == "text" and name not in known)

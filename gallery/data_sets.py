@@ -1,5 +1,5 @@
-"""Vectors that `datasets` alone wrote: `clips/`, and for evaluation `queries/`, with the columns that
-[`~gallery.columns`] names. They are read, laid out as those of a gallery in memory, and never changed."""
+"""Vectors written by `datasets` alone: `clips/`, and for evaluation `queries/`, with the columns in
+[`~gallery.columns`]. They are read, laid out in memory like those of a gallery, and never changed."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ _STATE, _SPLITS = "state.json", "dataset_dict.json"
 
 
 def are_data_sets(folder: Path) -> bool:
-    """Whether `datasets` alone wrote what a folder holds; a ValueError if nothing can tell."""
-    # In this order: the first commit of a gallery places the manifest, then what `datasets` reads.
+    """Whether a folder was written by `datasets` alone; raises a ValueError if that cannot be decided."""
+    # In this order: the first commit of a gallery writes the manifest before the files that `datasets` reads.
     is_there = any((folder / "clips" / name).exists() for name in (_STATE, _SPLITS))
     if (folder / MANIFEST).is_file():
         return False
@@ -28,16 +28,16 @@ def are_data_sets(folder: Path) -> bool:
 
 def _open(folder: Path) -> pa.Table:
     """Memory-map one data set."""
-    from datasets import Dataset, load_from_disk  # slow to load, and needed for these alone
+    from datasets import Dataset, load_from_disk  # slow to import, and needed only here
 
     state = folder / _STATE
     names = [str(file)[:80] for file in read_json(state).get("_data_files") or ()] if state.is_file() else []
     if any("/" in name or "\\" in name for name in names):
-        raise ValueError(f"{state} names files outside of its folder: {names[:3]}. Save the data set again.")
+        raise ValueError(f"{state} names files outside its folder: {names[:3]}. Save the data set again.")
     try:
         dataset = load_from_disk(folder)
     except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, pa.ArrowException) as error:
-        raise ValueError(f"{folder} cannot be opened as a data set; is it cut off, or empty? {error}") from error
+        raise ValueError(f"{folder} cannot be opened as a data set: it may be cut off or empty. {error}") from error
     if not isinstance(dataset, Dataset):
         raise ValueError(f"{folder} must hold one data set, got the splits {list(dataset)}.")
     return dataset.with_format("arrow")[:]
@@ -55,20 +55,20 @@ _VALUES = {"strings": _is_string, "floats": pa.types.is_floating, "bools": pa.ty
 
 
 def _column(table: pa.Table, name: str, where: Path, kind: str) -> pa.ChunkedArray:
-    """A column without nulls, of "strings", or of "lists of floats", say; a ValueError says what of that it is not."""
+    """A column of the given kind ("strings", "lists of floats" etc.) without nulls, or a ValueError that says why."""
     if name not in table.column_names:
         raise ValueError(f"{where} lacks the column `{name}`; it has {table.column_names}.")
     column = table.column(name)
     if column.null_count:
         raise ValueError(
-            f"The column `{name}` of {where} has {column.null_count} nulls, of which there must be none: absent "
-            "modalities are zeros, with False in `presence`."
+            f"The column `{name}` of {where} must have no nulls, got {column.null_count}. Write absent modalities as "
+            "zeros, with False in `presence`."
         )
     are_lists, is_value = kind.startswith("lists of "), _VALUES[kind.removeprefix("lists of ")]
     if _is_list(column.type) != are_lists or not is_value(column.type.value_type if are_lists else column.type):
         raise ValueError(f"The column `{name}` of {where} must hold {kind}, got {column.type}.")
     if are_lists and pc.list_flatten(column).null_count:
-        raise ValueError(f"Lists in the column `{name}` of {where} hold nulls.")
+        raise ValueError(f"Lists in the column `{name}` of {where} must not hold nulls.")
     return column
 
 
@@ -96,7 +96,7 @@ def _clips(table: pa.Table, where: Path) -> pa.Table:
     names = _column(table, "clip_id", where, "strings").to_pylist()
     modalities = modalities_of(table)
     if not modalities:
-        raise ValueError(f"{where} lacks columns of vectors, one for each modality; it has {table.column_names}.")
+        raise ValueError(f"{where} lacks columns of vectors, one per modality; it has {table.column_names}.")
     embeds = _vectors(table, modalities, where)
     mask = _matrix(table, "presence", where, "lists of bools", len(modalities))
     has_heads = any(name in table.column_names for name in CONCAT_COLUMNS)
@@ -115,7 +115,7 @@ def _queries(table: pa.Table, where: Path) -> pa.Table:
 
 
 def read_data_sets(folder: Path) -> tuple[list[Part], list[Part]]:
-    """The parts of clips and of queries; a ValueError says what is damaged, or not as it must be."""
+    """The parts of clips and of queries; raises a ValueError that says what is damaged or invalid."""
     clips = Part(_clips(_open(folder / "clips"), folder / "clips"))
     where = folder / "queries"
     return [clips], [Part(_queries(_open(where), where))] if where.is_dir() else []

@@ -1,4 +1,4 @@
-"""What embedded clips say of themselves, wherever they lie: which model made them, and how they are scored."""
+"""What the metadata of embedded clips say, in any kind of gallery: which model made them, and how they are scored."""
 
 import math
 import shlex
@@ -10,25 +10,25 @@ import numpy as np
 from modeling_scalar.scores_scalar import CALIBRATION, PAPER_MODALITIES, check_calibration
 
 MODALITIES = "modalities"
-"""The entry of the metadata that names the modalities of clips, in their order; without it they are the paper's."""
+"""The metadata entry with the modalities of clips, in order; without it they are the paper's."""
 
 LEAST_SCORE = "least_score"
-"""The entry of the metadata that tells what the best hit of a query must score to match well: the `score`, the number
-of clips and the modalities that it was fitted to, and the score options; see `eval.protocol.least_score`."""
+"""The metadata entry with the score that the best hit of a query must have to match well: the `score`, the number of
+clips and the modalities that it was fitted to, and the score options; see `eval.protocol.least_score`."""
 _LEAST_SCORE = {"score": float, "num_clips": int, "modalities": list, "score_options": dict}
 
-_LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # by less, scores would be divided to infinity
+_LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # a division by less would give infinite scores
 
 
 def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return how the cosines of each modality enter scores, as far as metadata tell; see `retrieval_scores`."""
+    """Return how the cosines of each modality enter scores, if the metadata say so; see `retrieval_scores`."""
     options = metadata.get("score_options") or {}
     return {name: options[name] for name in CALIBRATION if options.get(name) is not None}
 
 
 def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a model scores, as the metadata of what it embedded tell: keyword arguments of `retrieval_scores`, by
-    default the paper's. JSON has an infinity as a string."""
+    """Return how a model scores, from the metadata of what it embedded: keyword arguments of `retrieval_scores`, by
+    default the paper's. JSON stores an infinity as a string."""
     told = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
     options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in told.items() if v is not None}
     return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
@@ -36,12 +36,12 @@ def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def calibration_hint(metadata: Mapping[str, Any], *source: str, columns: str | None = None) -> str | None:
     """
-    Return a line that says how to calibrate the score of a model; `None` where that is done, or the score is another.
+    Return a line on how to calibrate the score of a model; `None` if it is calibrated or has another score.
 
     Args:
         metadata (`dict`): `query_temperature` and `score_options`, see [`score_options_of`].
-        source (`str`): the arguments of `scalar eval calibrate` that name embeddings, model and captions.
-        columns (`str`, *optional*): what the table of captions, which is yet to be written, must have.
+        source (`str`): arguments of `scalar eval calibrate` that name the embeddings, the model and the captions.
+        columns (`str`, *optional*): columns of the table of captions, if the user has yet to write it.
     """
     if score_options_of(metadata) != score_options_of({}):
         return None
@@ -51,7 +51,7 @@ def calibration_hint(metadata: Mapping[str, Any], *source: str, columns: str | N
 
 
 def recalibrated(options: Mapping[str, Any], before: Sequence[str], after: Sequence[str]) -> dict[str, Any]:
-    """Return how clips are scored once they have other modalities: a new one is not calibrated."""
+    """Return how clips are scored once their modalities have changed: a new modality is not calibrated."""
     changed = {}
     for name, neutral in CALIBRATION.items():
         if options.get(name) is not None:
@@ -61,23 +61,23 @@ def recalibrated(options: Mapping[str, Any], before: Sequence[str], after: Seque
 
 
 def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return [`score_options_of`] as JSON has it: how scores are computed that something is fitted to."""
+    """Return [`score_options_of`] in the form of JSON: the score options that something is fitted to."""
     return {name: str(value) if value == math.inf else value for name, value in score_options_of(metadata).items()}
 
 
 def modalities_told(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modalities of clips as the metadata name them, by default the paper's."""
+    """The modalities of clips according to the metadata, by default the paper's."""
     return tuple(metadata.get(MODALITIES) or PAPER_MODALITIES)
 
 
 def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence[str]) -> None:
-    """Raise a ValueError that names what in the metadata of a gallery no score can be computed with."""
+    """Raise a ValueError that names the metadata of a gallery with which no score can be computed."""
     for options in (metadata, metadata.get("score_options") or {}):
         value = options.get("query_temperature")
         if value in (None, "inf") or (type(value) in (int, float) and value >= _LEAST_TEMPERATURE):
             continue
         raise ValueError(
-            f"`query_temperature` in the metadata of {where}, a number of float32, must be above 0, or 'inf', got "
+            f"`query_temperature` in the metadata of {where} must be a float32 number above 0, or 'inf', got "
             f"{value!r:.80}."
         )
     try:
@@ -93,7 +93,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
 
 
 class NoClipError(ValueError):
-    """No clip of a gallery is called so."""
+    """No clip of the gallery has this name."""
 
 
 class Described:
@@ -102,12 +102,12 @@ class Described:
 
     Args:
         metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
-        path (`Any`): the folder, or what else messages call it.
-        modalities (sequence of `str`, *optional*): what the vectors of each clip are called; by default as the
-            metadata have it.
+        path (`Any`): the folder, or another name for messages.
+        modalities (sequence of `str`, *optional*): names of the modalities of each clip; by default those in the
+            metadata.
 
     Raises:
-        ValueError: the metadata are not as they must be.
+        ValueError: the metadata are invalid.
     """
 
     def __init__(self, metadata: Mapping[str, Any] | None, path: Any, modalities: Sequence[str] | None = None):
@@ -117,17 +117,17 @@ class Described:
 
     @property
     def model(self) -> str | None:
-        """Where the model was loaded from, if that is known."""
+        """Where the model was loaded from, if known."""
         return self.metadata.get("model")
 
     @property
     def model_revision(self) -> str | None:
-        """The commit of the model on the Hub, if that is known."""
+        """The commit of the model on the Hub, if known."""
         return self.metadata.get("model_revision")
 
     @property
     def fingerprint(self) -> str | None:
-        """The hash of the model's files, if that is known."""
+        """The hash of the model's files, if known."""
         return self.metadata.get("fingerprint")
 
     @property
@@ -138,18 +138,18 @@ class Described:
 
     @property
     def calibration(self) -> dict[str, list[float]]:
-        """How the cosines of each modality enter scores, as far as that is told; see `retrieval_scores`."""
+        """How the cosines of each modality enter scores, if known; see `retrieval_scores`."""
         return calibration_of(self.metadata)
 
     @property
     def least_score(self) -> dict[str, Any] | None:
-        """What the best hit of a query must score to match well, see [`LEAST_SCORE`]; `None` where that was not
-        fitted, or to scores that were computed otherwise."""
+        """The score that the best hit of a query must have to match well, see [`LEAST_SCORE`]; `None` if it was not
+        fitted, or fitted to scores that were computed differently."""
         told = self.metadata.get(LEAST_SCORE)
         return None if told is None or told["score_options"] != fitted_to(self.metadata) else told
 
     def calibration_of(self, seen: Sequence[bool]) -> dict[str, list[float]]:
-        """The same where some modalities `(M,)` alone are looked at: a centroid is of terms, too, if they are all."""
+        """The same if only some modalities `(M,)` are used; if all of these are terms, they form the centroid instead."""
         found = self.calibration
         terms = found.get("modality_term", ())
         if terms and None not in [term for term, is_seen in zip(terms, seen, strict=True) if is_seen]:
@@ -161,13 +161,13 @@ class Described:
         Raise a ValueError if this gallery was made by another model.
 
         Args:
-            model (`str`), fingerprint (`str`): the model that is to be used with it.
-            must_know (`bool`): whether a gallery of clips that does not say what made it is refused too.
+            model (`str`), fingerprint (`str`): the model to use with it.
+            must_know (`bool`): also refuse a gallery of clips that does not say which model made it.
         """
         if must_know and len(self) and self.fingerprint is None:
             raise ValueError(
-                f"{self.path} does not say which model made it, so nothing can be added to it: embeddings of "
-                "different models cannot be compared. Index into a new gallery."
+                f"{self.path} does not say which model made it, so nothing can be added: embeddings of different "
+                "models cannot be compared. Index into a new gallery."
             )
         if self.fingerprint not in (None, fingerprint):
             raise ValueError(

@@ -1,7 +1,7 @@
 """From clips to embeddings: files are read and processed in the background while the model computes.
 
-Reading a clip is done by a thread, but nearly all of its work by a decoder, a process of its own: so many threads keep
-so many cores busy. A clip keeps its place: batches are consecutive items, whatever could not be read of them.
+A thread reads each clip, but a decoder, a separate process, does nearly all of the work: N threads keep N cores busy.
+Clips keep their order: batches are consecutive items, even if some of them could not be read.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ Item, Result, Note = TypeVar("Item"), TypeVar("Result"), TypeVar("Note")
 
 
 def check_reading(batch_size: int, on_error: str, num_workers: int) -> None:
-    """Raise a ValueError unless there is a clip in a batch, a thread to read it, and `on_error` is known."""
+    """Raise a ValueError unless `batch_size` and `num_workers` are at least 1, and `on_error` is known."""
     if on_error not in ("raise", "missing"):
         raise ValueError(f'`on_error` must be "raise" or "missing", got {on_error!r}.')
     if batch_size < 1 or num_workers < 1:
@@ -50,12 +50,12 @@ def in_background(function: Callable[[Item], Result], batches: Iterable[Item], n
 @dataclass(eq=False)
 class Batch:
     """
-    Consecutive items that were read.
+    Consecutive items that have been read.
 
     Args:
-        notes (`list`): what the reader said of each item.
-        embeddable (`list[int]`): the places of those with a clip.
-        features (`BatchFeature`, *optional*): what the processor made of these clips; `None` if there are none.
+        notes (`list`): what the reader reported of each item.
+        embeddable (`list[int]`): the indices of the items with a clip.
+        features (`BatchFeature`, *optional*): the processor's output for these clips; `None` if there are none.
     """
 
     notes: list[Any]
@@ -64,13 +64,13 @@ class Batch:
 
 
 def in_batches(items: Iterable[Item], batch_size: int) -> Iterator[list[Item]]:
-    """Cut items into lists of `batch_size`, of which the last may be shorter, asking for them as they are needed."""
+    """Cut items, lazily, into lists of `batch_size`; the last one may be shorter."""
     items = iter(items)
     return iter(lambda: list(islice(items, batch_size)), [])
 
 
 def batches_ahead(batch_size: int, num_workers: int) -> int:
-    """How many batches are begun before one is waited for, so that readers are busy while its last clip is read."""
+    """How many batches to read ahead, so that readers stay busy while the last clip of a batch is read."""
     return 1 + -(-num_workers // batch_size)
 
 
@@ -82,12 +82,12 @@ def read_batches(
     num_workers: int,
 ) -> Generator[Batch, None, None]:
     """
-    Read and process items in the background, in order, `batch_size` of them at a time: see [`read_in_batches`].
+    Read and process items in the background, in order, in batches of `batch_size`: see [`read_in_batches`].
 
     Args:
-        items (iterable): what stands for a clip, a path say; asked for its items as they are needed.
-        batch_size (`int`): items of a batch; the last one may have fewer.
-        processor, read, num_workers: as there.
+        items (iterable): what represents a clip, such as a path; consumed lazily.
+        batch_size (`int`): items per batch; the last one may have fewer.
+        processor, read, num_workers: as in [`read_in_batches`].
     """
     batches, ahead = in_batches(items, batch_size), batches_ahead(batch_size, num_workers)
     return read_in_batches(processor, batches, read, num_workers, ahead)
@@ -103,15 +103,15 @@ def read_in_batches(
     """
     Read and process batches of items in the background, in order.
 
-    A generator that is closed early gives up what is being read at once.
+    Closing the generator early stops all reading at once.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features; or what else is called with them.
-        batches (iterable): lists of items, each of which stands for a clip; asked for as they are needed.
-        read (`Callable`): from an item to whatever is to be noted of it and its clip, `None` if there is nothing to
-            embed. Called in threads; what it raises ends the run.
+        processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features; or another callable with `clips=`.
+        batches (iterable): lists of items, each of which represents a clip; consumed lazily.
+        read (`Callable`): from an item to a note on it and its clip, `None` if there is nothing to embed. Called in
+            threads; an exception ends the run.
         num_workers (`int`): items that are read at a time.
-        ahead (`int`): batches that are asked for before the first is given out, beside it.
+        ahead (`int`): batches requested in addition to the one that is returned next.
     """
 
     def prepare(reading: list[Future]) -> Batch:
@@ -120,10 +120,10 @@ def read_in_batches(
         features = processor(clips=[clips[place] for place in embeddable]) if embeddable else None
         return Batch(list(notes), embeddable, features)
 
-    # Files side by side keep the processors busy, and each gives the same pictures whenever it is read.
+    # Reading files in parallel keeps the processors busy, and each file always gives the same frames.
     stop, waiting = Stop(num_threads=1 if num_workers > 1 else 0), deque()
     readers = ThreadPoolExecutor(num_workers, initializer=stop.join)
-    # One thread: fast tokenizers fail when two set their padding at once.
+    # One thread: fast tokenizers fail when two threads set their padding at once.
     preparer = ThreadPoolExecutor(1, initializer=stop.join)
     try:
         for batch in batches:
@@ -139,7 +139,7 @@ def read_in_batches(
 
 
 def _unit(embeds: torch.Tensor) -> torch.Tensor:
-    """In float32 on the CPU; of unit norm there, too, if the model computed with fewer digits."""
+    """Convert to float32 on the CPU, and normalise again if the model computed in lower precision."""
     full = embeds.float()
     return (full if embeds.dtype == torch.float32 else torch.nn.functional.normalize(full, dim=-1)).cpu()
 
@@ -149,13 +149,13 @@ def embed_clips(
     model: "PreTrainedModel", features: "BatchFeature"
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """
-    Embed one batch of clips; each tower of pictures and sound runs once.
+    Embed one batch of clips; vision and audio towers run once.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]), features (`BatchFeature`): the model and what its processor made.
+        model ([`~modeling_scalar.ScalarModel`]), features (`BatchFeature`): the model and its processor's output.
 
     Returns:
-        The embeddings `(batch, M, dim)`, the mask `(batch, M)` and what the concatenation heads give
+        The embeddings `(batch, M, dim)`, the mask `(batch, M)` and the output of the concatenation heads
         `(batch, 3, dim)`, `None` for a model without them; on the CPU, in float32.
     """
     inputs = dict(features.to(model.device, model.dtype))
@@ -173,12 +173,12 @@ def embed_clips(
 @dataclass(eq=False)
 class Embedded:
     """
-    Consecutive items that were read and embedded.
+    Consecutive items that have been read and embedded.
 
     Args:
-        notes (`list`): what the reader said of each item.
-        embeddable (`list[int]`): the places of those with a clip.
-        embeds (`tuple`, *optional*): of these clips, what [`embed_clips`] gives; `None` if there are none.
+        notes (`list`): what the reader reported of each item.
+        embeddable (`list[int]`): the indices of the items with a clip.
+        embeds (`tuple`, *optional*): the output of [`embed_clips`] for these clips; `None` if there are none.
     """
 
     notes: list[Any]
@@ -187,7 +187,7 @@ class Embedded:
 
     @classmethod
     def joined(cls, parts: Iterable["Embedded"]) -> "Embedded":
-        """One after the other."""
+        """Concatenate several of them."""
         parts, notes, embeddable = list(parts), [], []
         for part in parts:
             embeddable += [len(notes) + place for place in part.embeddable]
@@ -206,7 +206,7 @@ def embed_batches(
     ahead: int,
 ) -> Generator[Embedded, None, None]:
     """
-    Read and embed batches of items, in order: what each process of a [`~gallery.parallel.Crew`] does with its share.
+    Read and embed batches of items, in order: the job of each process of a [`~gallery.parallel.Crew`].
 
     Args:
         model ([`~modeling_scalar.ScalarModel`]): embeds.
@@ -220,7 +220,7 @@ def embed_batches(
 
 @torch.no_grad()
 def embed_fused(model: "PreTrainedModel", features: "BatchFeature") -> torch.Tensor:
-    """Embed what `fuse` of a processor made of clips: `torch.FloatTensor` `(batch, dim)`, unit norm, on the CPU."""
+    """Embed the output of a processor's `fuse`: `torch.FloatTensor` `(batch, dim)`, unit norm, on the CPU."""
     return _unit(model.get_fused_features(**features.to(model.device, model.dtype)))
 
 
@@ -228,7 +228,7 @@ def embed_fused(model: "PreTrainedModel", features: "BatchFeature") -> torch.Ten
 def embed_captions(model: "PreTrainedModel", processor: "ProcessorMixin", captions: Sequence[str]) -> torch.Tensor:
     """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU.
 
-    `(batch, M, dim)` by a model of which each modality meets a vector of its own.
+    For a model with one text vector per modality, of shape `(batch, M, dim)`.
     """
     batch = processor(text=list(captions)).to(model.device)
     return _unit(model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output)

@@ -1,4 +1,4 @@
-"""Small files: JSON that is never half written, content hashes, and a lock that dies with its process."""
+"""Small files: JSON that is never half written, content hashes, and a lock that is released when its process dies."""
 
 import errno
 import hashlib
@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 
 class LockedError(ValueError):
-    """Another process, or another object of this one, holds a lock."""
+    """Another process, or another object in this process, holds a lock."""
 
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -22,7 +22,7 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 @contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Name a file in an OSError that does not: those of writing and syncing, on a full disk say, know none."""
+    """Add the file name to an OSError that lacks it, such as those of writing and syncing on a full disk."""
     try:
         yield
     except OSError as error:
@@ -35,7 +35,7 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was renamed in a folder survive a power cut, where the system offers that."""
+    """Make renames in a folder survive a power cut, where the system supports that."""
     if os.name == "posix":
         with naming(folder):
             descriptor = os.open(folder, os.O_RDONLY)
@@ -47,16 +47,16 @@ def sync_folder(folder: Path) -> None:
 
 def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """
-    Write a file so that `path` holds the old content or the new one, never half of it.
+    Write a file so that `path` holds either the old content or the new one, never half of it.
 
     Args:
         path (`Path`): the file.
-        write (`Callable`): is given the open file.
+        write (`Callable`): called with the open file.
 
     Raises:
-        OSError: of a full disk say; it names the file, and nothing is left of the new content.
+        OSError: e.g. the disk is full; it names the file, and nothing of the new content remains.
     """
-    # Processes that should not be here at once write to files of their own.
+    # Two processes that wrongly write at once each use their own temporary file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with naming(path):
@@ -66,12 +66,12 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
     finally:
-        with suppress(OSError):  # what went wrong before counts
+        with suppress(OSError):  # the first error counts
             temporary.unlink(missing_ok=True)
 
 
 def without_infinity(content: Any) -> Any:
-    """JSON knows no infinity, of a temperature say: it becomes a string that `float` reads."""
+    """Replace infinity, which JSON lacks, e.g. as a temperature, by a string that `float` can read."""
     if isinstance(content, dict):
         return {name: without_infinity(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
@@ -81,15 +81,15 @@ def without_infinity(content: Any) -> Any:
 
 def write_json(content: Any, path: Path) -> int:
     """
-    Write JSON so that `path` holds the old content or the new one, never half of it, even after a power cut.
+    Write JSON so that `path` holds either the old content or the new one, never half of it, even after a power cut.
 
     Returns:
-        `int`: how many bytes were written.
+        `int`: number of bytes written.
 
     Raises:
         TypeError: the content holds something JSON cannot.
         ValueError: a number is NaN.
-        OSError: it could not be written; the file is named.
+        OSError: the file could not be written; it is named.
     """
     content = without_infinity(content)
     try:
@@ -114,13 +114,13 @@ def read_json(path: Path, remedy: str = "Restore the file.") -> dict[str, Any]:
 
     Args:
         path (`Path`): the file.
-        remedy (`str`): the end of the message if something is wrong: what to do.
+        remedy (`str`): end of the error message, which says what to do.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not JSON, or holds something else than an object.
+        ValueError: it is not JSON, or not an object.
     """
-    if path.is_fifo() or path.is_char_device():  # which might never end
+    if path.is_fifo() or path.is_char_device():  # reading one might never end
         raise ValueError(f"{path} must be a file, got a pipe or a device. {remedy}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_json)
@@ -143,23 +143,23 @@ def sha256_of(path: str | os.PathLike) -> str:
 @contextmanager
 def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
     """
-    Hold a lock file; the system lets go of it when the process ends, however it does.
+    Hold a lock file; the system releases it when the process ends for any reason.
 
     Args:
         path (`Path`): the file; it stays when the lock is released.
-        message (`str`): of the error if another process, or another object of this one, holds it.
+        message (`str`): error message if another process, or another object in this process, holds it.
 
     Yields:
-        A function that raises a ValueError if the lock is not held any more: the file was deleted or replaced, so that
-        another process can lock it too, or this process was forked from the one that holds it.
+        A function that raises a ValueError if the lock is no longer held: the file was deleted or replaced, so that
+        another process could lock it too, or this process was forked from the one that holds it.
 
     Raises:
         LockedError: another holds it.
-        ValueError: the drive offers no such locks.
+        ValueError: the drive does not support locks.
         OSError: the file cannot be made.
     """
-    # Not the lock by existence that the library offers for drives without locks: that outlives a process that is
-    # killed. And not one for each thread: it may be released in another one.
+    # Not the library's lock by existence, for drives without locks: it outlives a process that is killed. And not a
+    # lock per thread: another thread may release it.
     lock = FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
     try:
         with naming(path):
@@ -170,8 +170,8 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
         if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
             raise
         raise ValueError(
-            f"The drive of {path} offers no locks, so nothing would keep two processes from writing at once. Write to "
-            "a local folder, and copy it there when it is finished; reading needs no lock."
+            f"The drive of {path} does not support locks, so two processes could write at once. Write to a local "
+            "folder and copy it there when it is finished; reading needs no lock."
         ) from error
 
     def identify() -> tuple[int, int, int] | None:
@@ -186,8 +186,8 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
     def check() -> None:
         if identify() != mine or mine is None:
             raise ValueError(
-                f"The lock {path} is not held by this process any more: it was deleted or replaced, or the process "
-                "was forked. Another process may write here, so nothing was changed. Start again."
+                f"The lock {path} is no longer held: it was deleted or replaced, or the process was forked. "
+                "Nothing was changed, as another process may write here. Start again."
             )
 
     try:

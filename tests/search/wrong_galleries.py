@@ -310,7 +310,7 @@ WRONG = [
     Wrong(
         "a state that names files elsewhere",
         of_datasets(STATE | {"_data_files": [{"filename": "../files/data-000001-0.arrow"}]}),
-        "names files outside of its folder",
+        "names files outside its folder",
         READING,
     ),
     Wrong("a state of numbers", of_datasets(STATE | {"_data_files": [1]}), "cannot be opened as a data set", READING),

@@ -377,10 +377,10 @@ E_ = np.eye(2, DIM).tolist()
         ({}, {"caption": None}, "queries lacks the column `caption`"),
         ({"clip_id": [1, 2]}, {}, "`clip_id` .* must hold strings, got int64"),
         ({"clip_id": ["a", None]}, {}, "`clip_id` .* has 1 nulls"),
-        ({}, {"caption": ["one", None]}, "`caption` .* has 1 nulls, of which there must be none"),
+        ({}, {"caption": ["one", None]}, "`caption` .* must have no nulls, got 1"),
         ({"clip_id": ["b", "b"]}, {"clip_ids": [["b"], ["b"]]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
         ({}, {"query_id": ["x", "x"]}, r"`query_ids` must be unique, repeated: \['x'\]"),
-        ({"audio": [None, E_[1]]}, {}, "`audio` .* has 1 nulls, .* absent modalities are zeros"),
+        ({"audio": [None, E_[1]]}, {}, "`audio` .* must have no nulls, got 1.* Write absent modalities as zeros"),
         ({"audio": [[1.0, None] * 4, E_[1]]}, {}, "Lists in the column `audio` .* hold nulls"),
         ({"audio": [[1.0], E_[1]]}, {}, r"`audio` .* must have the length 8, got \[1, 8\]"),
         ({}, {"embedding": [[1.0], [1.0]]}, r"Expected `modality_embeds` of shape \(2, 3, 1\), got \(2, 3, 8\)"),
@@ -413,7 +413,7 @@ def test_data_sets_with_splits_or_without_rows_are_refused(tmp_path):
     empty = load_from_disk(tmp_path / "a" / "clips").select([])
     empty.save_to_disk(tmp_path / "b" / "clips")
     load_from_disk(tmp_path / "a" / "queries").save_to_disk(tmp_path / "b" / "queries")
-    with pytest.raises(ValueError, match="clips cannot be opened as a data set; is it cut off, or empty"):
+    with pytest.raises(ValueError, match="clips cannot be opened as a data set: it may be cut off or empty"):
         load_embeddings(tmp_path / "b")
     DatasetDict({"test": load_from_disk(tmp_path / "a" / "clips")}).save_to_disk(tmp_path / "c" / "clips")
     with pytest.raises(ValueError, match=r"one data set, got the splits \['test'\]"):
