@@ -1,7 +1,6 @@
-"""Which clips a search may find, by what is known of them beside their vectors: path, duration, date, modalities, and
-what is said in them.
+"""Which clips a search may find, by facts other than their vectors: path, duration, date, modalities, and words.
 
-What is not known of a clip cannot fulfil a condition: such clips are left out, and counted.
+A clip for which a fact is unknown cannot meet a condition on it: such clips are left out, and counted.
 """
 
 import math
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from gallery.cues import ClipWords
 
 DURATION, DATE, WORDS = "duration", "date", "words"
-"""What may be unknown of a clip."""
+"""Facts that may be unknown for a clip."""
 
 _PLAIN = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
-"""Stands for bytes that are no text, which Python's names hold as lone surrogates."""
+"""Replaces bytes that are not text, which Python's file names hold as lone surrogates."""
 _NO_DATE = -(2**63)
 _LONGEST = 4096  # characters of a path
 _TOKENS = re.compile(r"(?s)(\*\*/)|(\*\*+)|([*?])|\[(!?)(\]?[^\]]+|\])\]|(.)")
@@ -36,21 +35,21 @@ _WINDOW = r"(?s)^(?P<path>.*)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+
 
 
 class ModalityError(ValueError):
-    """Modalities are asked for that the clips do not know."""
+    """The clips do not have the modalities that are requested."""
 
 
 class PatternError(ValueError):
-    """A pattern of paths cannot be read."""
+    """A path pattern is invalid."""
 
 
 def pattern_of(glob: str) -> str:
-    """A regular expression that fits what a pattern of paths does, for `re.fullmatch` and between `^` and `$`."""
+    """A regular expression that matches what a path pattern does, for `re.fullmatch` and between `^` and `$`."""
     if len(glob) > _LONGEST:
-        raise ValueError(f"A pattern of paths has at most {_LONGEST} characters, got {len(glob)}.")
+        raise ValueError(f"A path pattern must have at most {_LONGEST} characters, got {len(glob)}.")
     path = os.path.expanduser(glob)
     if not path.strip("/"):
-        raise ValueError(f"A pattern of paths must name something, got {glob!r}. Write 'holiday/**', say.")
-    below = "/.*" if path.endswith("/") else "(?:/.*)?"  # what fits a folder fits all that is in it
+        raise ValueError(f"A path pattern must not be empty, got {glob!r}. Write e.g. 'holiday/**'.")
+    below = "/.*" if path.endswith("/") else "(?:/.*)?"  # a pattern that matches a folder matches all its content
     path = path.rstrip("/").removeprefix("./")
     parts, begins = ["" if path.startswith("/") else "(?:.*/)?"], True
     for folders, anything, inside, negated, members, letter in _TOKENS.findall(path):
@@ -70,21 +69,21 @@ def pattern_of(glob: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise PatternError(f"The pattern of paths {glob!r} cannot be read: {error}.") from error
+        raise PatternError(f"The path pattern {glob!r} is invalid: {error}.") from error
     return pattern
 
 
 def _folds_case(path: str) -> bool:
-    """Whether a file is found by its name in other upper and lower case, too: the file system decides."""
+    """Whether the file system finds a file by its name in other upper and lower case."""
     folder, name = os.path.split(path)
     try:
         return name != name.swapcase() and os.path.samefile(path, os.path.join(folder, name.swapcase()))
-    except (OSError, ValueError):  # it is not here
+    except (OSError, ValueError):  # it does not exist here
         return False
 
 
 def fitting(globs: Iterable[str]) -> Callable[[str], bool]:
-    """What tells whether a path fits one of some patterns, see [`Filter`]; a ValueError if one cannot be read."""
+    """A function that tells whether a path matches one of some patterns, see [`Filter`]; a ValueError if invalid."""
     patterns = [pattern_of(glob) for glob in globs]
     exact, any_case = ([re.compile(pattern, flags) for pattern in patterns] for flags in (re.S, re.S | re.I))
 
@@ -97,7 +96,7 @@ def fitting(globs: Iterable[str]) -> Callable[[str], bool]:
 
 
 def _moment(name: str, value: str | date | datetime | None) -> datetime | None:
-    """A date, or a date and a time, as a moment; without a zone it is UTC, without a time midnight."""
+    """A date, or a date and a time, as a moment; the default zone is UTC, the default time midnight."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -105,7 +104,7 @@ def _moment(name: str, value: str | date | datetime | None) -> datetime | None:
             value = datetime.fromisoformat(value.strip())
         except ValueError as error:
             raise ValueError(
-                f"`{name}` must be a date as 2026-01-31, or a date and a time as 2026-01-31T18:00, got {value!r}."
+                f"`{name}` must be a date like 2026-01-31, or a date and a time like 2026-01-31T18:00, got {value!r}."
             ) from error
     elif isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
@@ -115,11 +114,11 @@ def _moment(name: str, value: str | date | datetime | None) -> datetime | None:
     try:
         return value.astimezone(UTC)
     except OverflowError as error:
-        raise ValueError(f"`{name}` must be a date that there is in UTC, got {value}.") from error
+        raise ValueError(f"`{name}` must be a date that exists in UTC, got {value}.") from error
 
 
 def _nanoseconds(moment: datetime) -> int:
-    """From 1970; no more than 64 bits hold, as no file has such a time."""
+    """Nanoseconds since 1970, limited to 64 bits, which exceed the time of any file."""
     number = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
     return min(max(number, _NO_DATE + 1), -_NO_DATE - 1)
 
@@ -127,23 +126,24 @@ def _nanoseconds(moment: datetime) -> int:
 @dataclass(frozen=True)
 class Filter:
     """
-    What a clip must fulfil to be found, all of it.
+    Conditions that a clip must meet, all of them, to be found.
 
     Args:
-        paths (`tuple[str]`): patterns of which the path must fit one. `*` and `?` stand for what is between two `/`,
-            `**` for any folders, `[...]` for one of some characters. A pattern that does not begin with `/` may fit
-            from any folder on: `holiday/*.mp4` is any folder of that name. What fits a folder fits all that is in it.
-        min_duration (`float`, *optional*), max_duration (`float`, *optional*): seconds that the clip lasts, both
-            included; of a window its own.
+        paths (`tuple[str]`): patterns, one of which must match the path. `*` and `?` match within a folder or file
+            name, `**` any number of folders, `[...]` one of some characters. A pattern without a leading `/` may match
+            from any folder on: `holiday/*.mp4` means any folder of that name. A pattern that matches a folder matches
+            everything in it.
+        min_duration (`float`, *optional*), max_duration (`float`, *optional*): length of the clip or window in
+            seconds, both included.
         after (`datetime` or `str`, *optional*), before (`datetime` or `str`, *optional*): when its file, or the
-            subtitle file beside that, was last changed: from the first moment on, and before the second. A date alone
-            is its first moment; without a zone it is UTC.
+            subtitle file next to it, was last changed: from `after` (included) to `before` (excluded). A date alone is
+            its first moment; the default zone is UTC.
         has (`tuple[str]`), lacks (`tuple[str]`): modalities that the clip must have, and must not have.
-        words (`tuple[str]`): words, or phrases, all of which must be said in the clip, or stand in another text of it;
-            see [`~gallery.words`]. A query has them in quotation marks.
+        words (`tuple[str]`): words or phrases, all of which must be said in the clip or be in another of its texts;
+            see [`~gallery.words`]. In a query, these are in quotation marks.
 
     Raises:
-        ValueError: nothing could fulfil it, or a value is not what it must be.
+        ValueError: no clip could meet the conditions, or a value is invalid.
     """
 
     paths: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class Filter:
                 raise ValueError(f"`{name}` must be a number of seconds, at least 0, got {value!r}.")
         if None not in (self.min_duration, self.max_duration) and self.min_duration > self.max_duration:
             raise ValueError(
-                f"Nothing lasts at least {self.min_duration:g} and at most {self.max_duration:g} seconds. Swap them?"
+                f"No clip lasts at least {self.min_duration:g} and at most {self.max_duration:g} seconds. Swap them?"
             )
         if None not in (self.after, self.before) and self.after >= self.before:
             raise ValueError(f"No time is after {self.after} and before {self.before}. Swap them?")
@@ -181,33 +181,33 @@ class Filter:
                 raise ValueError(f"`words` must be words or phrases, got {word!r}.")
 
     def check_modalities(self, modalities: Sequence[str]) -> None:
-        """Raise a ValueError if it asks for modalities that there are none of, or that clips lack all there are."""
+        """Raise a ValueError if unknown modalities are named, or if clips would have to lack all of them."""
         if not {*self.has, *self.lacks} <= set(modalities):
             raise ModalityError(
                 f"`has` and `lacks` must name some of {tuple(modalities)}, got {self.has} and {self.lacks}."
             )
         if set(self.lacks) == set(modalities):
-            raise ModalityError("Every clip has something: do not name all modalities in `lacks`.")
+            raise ModalityError("Every clip has a modality: do not name all modalities in `lacks`.")
 
     def saying(self, words: Iterable[str]) -> "Filter":
-        """The same filter, which asks for these words, too."""
+        """The same filter with further words."""
         return replace(self, words=tuple(dict.fromkeys((*self.words, *words))))
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is asked, so that every clip fulfils it."""
+        """Whether there is no condition, so that every clip passes."""
         return self == Filter()
 
 
 @dataclass(frozen=True, eq=False)
 class Allowed:
     """
-    What fulfils a [`Filter`].
+    The clips that meet a [`Filter`].
 
     Args:
         mask (`torch.BoolTensor` of shape `(N,)`): the clips, in gallery order.
         unknown (`dict[str, int]`): by `"duration"`, `"date"` and `"words"`, how many clips are left out because that
-            is not known of them, though they fulfil everything else that is known.
+            fact is unknown, although they meet all conditions on known facts.
     """
 
     mask: torch.Tensor
@@ -215,19 +215,19 @@ class Allowed:
 
     @cached_property
     def num_clips(self) -> int:
-        """How many clips fulfil it."""
+        """The number of clips that pass."""
         return int(self.mask.sum())
 
 
 class ClipFacts:
     """
-    What is known of the clips of a gallery beside their vectors, column by column, each read when it is asked for.
+    What is known of the clips of a gallery, other than their vectors, column by column; each is read when needed.
 
     Args:
         clips (`pa.Table`), files (`pa.Table`, *optional*): the tables of a gallery.
         has_windows (`bool`): whether names of clips may name windows of files.
-        modality_mask (`torch.BoolTensor` of shape `(N, M)`), modalities (sequence of `str`): what each clip has.
-        words ([`~gallery.cues.ClipWords`], *optional*): what is said in each.
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`), modalities (sequence of `str`): the clips' modalities.
+        words ([`~gallery.cues.ClipWords`], *optional*): the words in each clip.
     """
 
     def __init__(
@@ -245,13 +245,13 @@ class ClipFacts:
 
     @cached_property
     def _windows(self) -> pa.ChunkedArray | None:
-        """Of each clip its file and its seconds, null of those that are no windows; `None` if none are."""
+        """The file and the seconds of each clip, null for clips that are not windows; `None` if none are."""
         if not self._has_windows:
             return None
         found = pc.extract_regex(self._names, _WINDOW)
         if self._files is None:
             return found
-        is_file = pc.is_in(self._names, value_set=self._paths_of_files)  # a file may be called as a window is
+        is_file = pc.is_in(self._names, value_set=self._paths_of_files)  # a file may have a name like a window's
         return pc.if_else(is_file, pa.scalar(None, found.type), found)
 
     @cached_property
@@ -260,14 +260,14 @@ class ClipFacts:
 
     @cached_property
     def paths(self) -> pa.ChunkedArray:
-        """The file of each clip, or the name of a clip of no file."""
+        """The file of each clip, or the name of a clip without a file."""
         if self._windows is None:
             return self._names
         return pc.coalesce(pc.struct_field(self._windows, "path"), self._names)
 
     @cached_property
     def seconds(self) -> torch.Tensor:
-        """`torch.DoubleTensor` of shape `(N,)`: how long each clip lasts, NaN where that is not known."""
+        """`torch.DoubleTensor` of shape `(N,)`: the length of each clip, NaN where unknown."""
         seconds = self._told
         if self._windows is not None:
             start, stop = (self._second(name) for name in ("start", "stop"))
@@ -276,12 +276,12 @@ class ClipFacts:
 
     def _second(self, name: str) -> pa.ChunkedArray:
         texts = pc.struct_field(self._windows, name)
-        return pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())  # a group that did not take part
+        return pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())  # a group without a match
 
     @cached_property
     def changed(self) -> torch.Tensor:
-        """`torch.LongTensor` of shape `(N,)`: nanoseconds from 1970 to the last change of each clip's file, the least
-        number of all where that is not known."""
+        """`torch.LongTensor` of shape `(N,)`: nanoseconds from 1970 to the last change of each clip's file; the
+        smallest integer where unknown."""
         if self._files is None:
             return torch.full((len(self._names),), _NO_DATE)
         times = self._files.column("mtime_ns").combine_chunks().cast(pa.int64())
@@ -294,8 +294,8 @@ class ClipFacts:
 
     @cached_property
     def contents(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each clip a number, `(N,)`, the same for those of files of the same content, of windows at the same
-        seconds; and the rows of those that share theirs. A clip of which the content is not known shares none."""
+        """A number for each clip, `(N,)`, equal for files with the same content (and windows at the same seconds);
+        and the rows of clips that share theirs. A clip whose content is unknown shares none."""
         if self._files is None:
             return np.arange(len(self._names)), np.empty(0, np.int64)
         known = self._files.column("sha256").combine_chunks().cast(self._names.type)
@@ -308,8 +308,8 @@ class ClipFacts:
         return numbers, np.flatnonzero(np.bincount(numbers)[numbers] > 1)
 
     def fit(self, glob: str) -> torch.Tensor:
-        """`torch.BoolTensor` of shape `(N,)`: of which clips the path fits a pattern, see [`Filter`]. Upper and lower
-        case are the same if they are in the file system of the first clip where it matters."""
+        """`torch.BoolTensor` of shape `(N,)`: the clips whose path matches a pattern, see [`Filter`]. Upper and lower
+        case count as the same if they do in the file system of the first clip for which that matters."""
         fits, near = self._matches(glob), self._matches(glob, ignore_case=True)
         if torch.equal(fits, near):
             return fits
@@ -321,17 +321,17 @@ class ClipFacts:
     def _matches(self, glob: str, ignore_case: bool = False) -> torch.Tensor:
         pattern = pattern_of(glob).translate(_PLAIN)
         try:
-            # by RE2, whose time grows with the length of a name alone, whatever the pattern
+            # by RE2: its time grows only with the length of a name, for any pattern
             fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$", ignore_case=ignore_case)
-        except UnicodeEncodeError:  # what the pattern asks for is in no path
+        except UnicodeEncodeError:  # no path contains this text
             return torch.zeros(len(self.paths), dtype=torch.bool)
         except pa.ArrowInvalid as error:
-            raise PatternError(f"The pattern of paths {glob!r:.80} cannot be read: {error}.") from error
+            raise PatternError(f"The path pattern {glob!r:.80} is invalid: {error}.") from error
         return torch.from_numpy(np.array(fits, dtype=bool))
 
     @cached_property
     def _texts(self) -> pa.ChunkedArray:
-        """The paths as texts; in the few that are not UTF-8, something stands for each byte that is no text."""
+        """The paths as texts; in the few that are not UTF-8, bytes that are not text are replaced."""
 
         def replaced(paths: pa.Array) -> pa.Array:
             is_coded = pc.starts_with(paths, "\0")
@@ -341,17 +341,17 @@ class ClipFacts:
         return pa.chunked_array(map(replaced, self.paths.chunks), self.paths.type)
 
     def why_none_fits(self, globs: Iterable[str]) -> str:
-        """Why no path fits one of some patterns: what would fit if upper and lower case were the same, or else how
-        paths look."""
+        """Why no path matches one of some patterns: those that would if upper and lower case were the same, or else an
+        example of a path."""
         near = torch.stack([self._matches(glob, ignore_case=True) for glob in globs]).any(0)
         such = self._path(near.int().argmax())
         if near.any():
-            return f"no path fits, but {int(near.sum())} would in other upper and lower case, such as {such}"
-        return f"no path fits, and there are such as {such}"
+            return f"no path matches, but {int(near.sum())} would in other upper and lower case, such as {such}"
+        return f"no path matches; paths look like {such}"
 
     def allowed(self, wanted: Filter, among: torch.Tensor | None = None) -> Allowed:
-        """The clips that fulfil a filter, of those `among` some, `(N,)`, if these are given; a ValueError if it asks
-        for a modality that there is none of."""
+        """The clips that meet a filter, of those `among` some, `(N,)`, if given; raises a ValueError if the filter
+        names an unknown modality."""
         wanted.check_modalities(self._modalities)
         mask, unknown = torch.ones(len(self._names), dtype=torch.bool) if among is None else among.clone(), {}
         if wanted.paths:

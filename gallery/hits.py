@@ -1,4 +1,4 @@
-"""What a search finds, and how it is shown: in a terminal, by the commands and by `print`, and in a notebook."""
+"""What a search finds, and how it is shown: in a terminal (by the commands and by `print`) and in a notebook."""
 
 import html
 import os
@@ -16,14 +16,14 @@ NOTHING_MATCHES = "Nothing here matches well; these come nearest."
 
 _BAR_WIDTH = 8
 _NAME_WIDTH = 72
-_SHOWN = 50  # hits that a notebook or a prompt shows of more
-_COPIES = 5  # that are named of more
+_SHOWN = 50  # most hits that a notebook or a prompt shows
+_COPIES = 5  # most copies that are named
 _UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed", WORDS: "what is said in them"}
-_PER_LINE = 4  # weights
-_COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # seen on white and on black
-# Of other modalities in their order, each as far as can be from those before it with every kind of colour vision.
+_PER_LINE = 4  # weights per line
+_COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # visible on white and on black
+# Colours of other modalities, in order: each as far as possible from the previous ones in any kind of colour vision.
 _FURTHER = ("#9600ff", "#c30f2d", "#9678ff", "#b41e87", "#f03c69", "#ff1ec3", "#a50fc3", "#e1693c")
-_NUMBERS = dict.fromkeys(("", "score", "match"), ' class="n"')  # columns, by their heads
+_NUMBERS = dict.fromkeys(("", "score", "match"), ' class="n"')  # columns of numbers, by their headings
 _STYLE = """\
 .scalar-hits { font: 13px/1.5 system-ui, sans-serif; max-width: 60rem; margin: .3rem 0 .9rem; overflow-x: auto; }
 .scalar-hits table { border-collapse: collapse; width: 100%; margin: .2rem 0 .6rem; background: none; color: inherit;
@@ -41,14 +41,14 @@ _STYLE = """\
 
 
 class Certainty(StrEnum):
-    """What is known of an answer."""
+    """What is known of a result."""
 
     EXACT = "exact"
-    """These are the best clips of all that there are."""
+    """These are the best of all clips."""
     INDEX = "exact up to the index"
-    """The proof closed, over a list of the index of a vector engine, which may have missed clips."""
+    """The proof is complete for the list that a vector engine's index gave, which may have missed clips."""
     STOPPED = "stopped early"
-    """There may be better clips: the list became too long before the proof closed, or the bounds prove nothing."""
+    """There may be better clips: the list became too long before the proof was complete, or bounds proved nothing."""
 
 
 _OTHERS = {
@@ -61,10 +61,10 @@ _OTHERS = {
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One result. `weights` are the query's modality weights, `None` for a score without weights; `match` is the match
-    logit of the second stage, `None` where it did not read the clip; `key` names the clip in a vector engine, where
-    clips of several galleries may share a name; `place` is its file, and its seconds if it is a window, by default
-    what `clip_id` names; `problems` are what could not be read of it and counts as absent, where that is known;
-    `copies` are the clips of the same content that it stands for, where these are found once."""
+    logit of the second stage, `None` if it did not read the clip; `key` identifies the clip in a vector engine, where
+    clips of several galleries may have the same name; `place` is its file, for a window with its seconds, by default
+    from `clip_id`; `problems` say what could not be read and counts as absent, if known; `copies` are the clips with
+    the same content that it represents, if each content is found once."""
 
     rank: int
     clip_id: str
@@ -115,23 +115,23 @@ def _in_lines(parts: Sequence[str]) -> list[str]:
 
 class Hits(list):
     """
-    The hits of one query, best first, and how they were found. `print` shows them, and a notebook does.
+    The hits of one query, best first, and how they were found. They can be shown by `print` and in a notebook.
 
     Args:
         hits (`list[Hit]`).
-        num_clips (`int`): in the gallery.
-        num_scored (`int`): clips that were scored in full; `certainty` tells what is known of the others.
-        num_allowed (`int`, *optional*): of the clips in the gallery, those that could be hits; by default all.
-        unknown (`dict[str, int]`, *optional*): how many clips a filter left out because what it asks for is not known
-            of them, see [`~gallery.filters.Allowed`].
-        query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, that was asked for.
-        root (`str`, *optional*): the folder that names of files are shown from.
+        num_clips (`int`): clips in the gallery.
+        num_scored (`int`): clips that were scored in full; `certainty` says what is known of the others.
+        num_allowed (`int`, *optional*): clips in the gallery that could be hits; by default all.
+        unknown (`dict[str, int]`, *optional*): how many clips a filter left out because a fact that it needs is
+            unknown, see [`~gallery.filters.Allowed`].
+        query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, of the search.
+        root (`str`, *optional*): the folder to which the names of files are relative when shown.
         reason (`str`, *optional*): why there are no hits.
-        notes (`list[str]`): sentences on what else is to be known of these hits.
+        notes (`list[str]`): sentences with further remarks on these hits.
         certainty ([`Certainty`]).
         is_estimate (`bool`): whether `num_clips` and `num_allowed` are estimates.
-        least_score (`float`, *optional*): what the best hit must score to match well, where that was fitted to such a
-            search, see [`~gallery.described.LEAST_SCORE`].
+        least_score (`float`, *optional*): the score that the best hit must have to match well, if it was fitted to
+            such searches, see [`~gallery.described.LEAST_SCORE`].
     """
 
     def __init__(
@@ -161,38 +161,38 @@ class Hits(list):
 
     @property
     def matches_well(self) -> bool | None:
-        """Whether the best hit scores as relevant ones do; `None` where that is not known."""
+        """Whether the best hit scores as relevant clips do; `None` if unknown."""
         if self.least_score is None or not self:
             return None
         is_enough = self[0].score >= self.least_score
         return None if not is_enough and self.certainty is Certainty.STOPPED else is_enough
 
     def having(self, hits: Iterable[Hit], notes: Iterable[str] = ()) -> "Hits":
-        """The same search with other hits, ranked in this order, and more notes."""
+        """The same search with other hits, in this order, and more notes."""
         same = copy(self)
         same[:] = [replace(hit, rank=rank) for rank, hit in enumerate(hits, start=1)]
         same.notes = [*self.notes, *notes]
         return same
 
     def place_of(self, hit: Hit) -> Place:
-        """The file of a hit, and its seconds if it is a window."""
+        """The file of a hit; for a window also its seconds."""
         return Place(hit.clip_id) if hit.place is None else hit.place
 
     def best_of_files(self, k: int) -> "Hits":
-        """Of each file the first hit, the best `k` of them."""
+        """The first hit of each file, for the best `k` files."""
         best: dict[str, Hit] = {}
         for hit in self:
             best.setdefault(self.place_of(hit).path, hit)
         return self.having(list(best.values())[:k])
 
     def standing_for(self, copies: Mapping[str, Sequence[str]]) -> "Hits":
-        """The same hits, each with its copies, by its `clip_id`."""
+        """The same hits with their copies, given by `clip_id`."""
         same = copy(self)
         same[:] = [replace(hit, copies=tuple(copies.get(hit.clip_id, ()))) for hit in self]
         return same
 
     def going_on(self, rest: "Hits") -> "Hits":
-        """These hits, and below them those of the same query among other clips."""
+        """These hits followed by those of the same query among other clips."""
         hits = self.having([*self, *rest])
         hits.certainty = _worst([self, rest])
         hits.num_scored = min(self.num_scored + rest.num_scored, self.num_allowed)
@@ -200,21 +200,21 @@ class Hits(list):
 
     @property
     def title(self) -> str | None:
-        """What was asked for."""
+        """What was searched for."""
         asked = {"query": self.query, "like": self.like}
         return next((f"{name}: {value}" for name, value in asked.items() if value is not None), None)
 
     # Showing -------------------------------------------------------------------------------------------------------
 
     def name_of(self, hit: Hit) -> str:
-        """What a hit is called: its path below `root`, or another identifier, and its seconds."""
+        """The name of a hit: its path below `root`, or another identifier, and its seconds."""
         place = self.place_of(hit)
         is_below = self.root is not None and os.path.isabs(place.path)
         name = os.path.relpath(place.path, self.root) if is_below else place.path
         return name if place.span is None else f"{name} [{place.span}]"
 
     def _short_name(self, hit: Hit, encoding: str) -> str:
-        """Cut from the left if it is long, but not the seconds."""
+        """A name that is cut from the left if it is long, without losing the seconds."""
         name, span = self.name_of(hit), self.place_of(hit).span
         name, seconds = (name, "") if span is None else (name[: -len(span) - 3], f" [{span}]")
         if len(name) > _NAME_WIDTH:
@@ -223,7 +223,7 @@ class Hits(list):
         return name + seconds
 
     def copies_told(self, hit: Hit) -> str:
-        """Which copies a hit stands for; only with some."""
+        """The copies that a hit represents; only if there are some."""
         names, more = hit.copies[:_COPIES], len(hit.copies) - _COPIES
         if self.place_of(hit).start is not None:  # at the same seconds
             names = [name.rpartition("#t=")[0] for name in names]
@@ -259,7 +259,7 @@ class Hits(list):
 
 
 class Results(list):
-    """The [`Hits`] of several queries, in their order; shown as they are, one below the other."""
+    """The [`Hits`] of several queries, in order; shown one below the other."""
 
     def __str__(self) -> str:
         return _text(self, None)
@@ -277,7 +277,7 @@ def _why_none(hits: Hits) -> str:
 
 
 def remarks_of(results: Sequence[Hits]) -> list[str]:
-    """Sentences on how the hits of queries to one gallery were found, each once; the numbers are the largest."""
+    """Sentences on how the hits of queries to one gallery were found, each once, with the largest numbers."""
     return list(dict.fromkeys([*(_why_none(hits) for hits in results if not hits), *_how_found(results)]))
 
 
@@ -304,7 +304,7 @@ def _how_found(results: Sequence[Hits]) -> list[str]:
 
 
 def _worst(results: Sequence[Hits]) -> Certainty:
-    """What is known of all of them."""
+    """The least certainty of several results."""
     return max((hits.certainty for hits in results), key=list(Certainty).index)
 
 

@@ -497,7 +497,7 @@ class Conformance:
             (ValueError, "must be positive", (text, 5, 0.0), {}),
             (ValueError, "must name some of", (text,), {"modalities": ["smell"]}),
             (ValueError, "must name some of", (text,), {"allowed": Filter(has="smell")}),
-            (ValueError, "Every clip has something", (text,), {"allowed": Filter(lacks=PAPER)}),
+            (ValueError, "Every clip has a modality", (text,), {"allowed": Filter(lacks=PAPER)}),
             (ValueError, "second stage", (text,), {"rerank": 5}),
             (ValueError, "one of the two", (text,), {"like": made.clips[0].name}),
             (ValueError, "must be one of|bounds of the score", (text,), {"method": "best"}),

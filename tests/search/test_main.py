@@ -157,9 +157,9 @@ def test_a_path_that_fits_nothing_is_told_what_would(place):
     index()
     told = run("query", "gallery", "audio", "--path", "CLIPS/**").stderr
     cat = place / "clips" / "cat.mp4"
-    assert f"--path: no path fits, but 2 would in other upper and lower case, such as {cat}." in told
+    assert f"--path: no path matches, but 2 would in other upper and lower case, such as {cat}." in told
     assert (
-        f"--path: no path fits, and there are such as {cat}." in run("query", "gallery", "audio", "--path", "y").stderr
+        f"--path: no path matches; paths look like {cat}." in run("query", "gallery", "audio", "--path", "y").stderr
     )
     assert "--path" not in run("query", "gallery", "audio", "--path", "clips", "--path", "y").stderr
 
@@ -471,7 +471,7 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
     names, told = found("--min-duration", "1")
     assert names == [] and "2 clips were left out because it is not known how long they last." in told
     wrong = run("query", "gallery", "audio", "--after", "soon", code=1)
-    assert "`after` must be a date as 2026-01-31" in wrong.stderr
+    assert "`after` must be a date like 2026-01-31" in wrong.stderr
 
 
 def test_what_a_query_has_in_quotation_marks_must_be_said(place):

@@ -522,7 +522,7 @@ def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
         assert (wanted["after"], wanted["before"]) == ("2026-01-30T15:00:00.000Z", "2026-01-31T15:00:00.000Z")
         page.get_by_label("At least, seconds").fill("9")
         page.get_by_label("At most, seconds").fill("2")
-        page.get_by_text("Nothing lasts at least 9 and at most 2 seconds. Swap them?").wait_for()
+        page.get_by_text("No clip lasts at least 9 and at most 2 seconds. Swap them?").wait_for()
         page.get_by_role("button", name="Clear").click()
         wait(page, "!busy && document.getElementById('note').hidden")
         check(page, app.ask(query="a dog"))
