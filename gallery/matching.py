@@ -1,8 +1,8 @@
 """Match logits: the log-odds that a caption describes a clip, by the cross-encoder (SCALAR, "Inference").
 
-A match logit depends on the caption, the clip and what of it is shown, and on nothing else. Clips come in batches, and
-all pairs of a batch are scored before the next one is read: condition tokens of a whole gallery would be 7 MB per clip
-at full size, and are never held.
+A match logit depends only on the caption, the clip, and what is shown of the clip. Clips come in batches, and all
+pairs of a batch are scored before the next one is read: condition tokens of a whole gallery, 7 MB per clip at full
+size, are never held in memory.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 POLICIES = ("absent", "zeros")
-"""What the cross-encoder reads of a modality that is masked or missing: no tokens, or those of zero states."""
+"""What the cross-encoder reads of a modality that is masked or missing: no tokens, or tokens of zero states."""
 
 _INPUTS = {"video": "pixel_values_videos", "audio": "input_features"}
 _SUBTITLES = ("subtitle_input_ids", "subtitle_attention_mask")
-# A view is a number: bit i says whether MODALITIES[i] is shown, the bit above them that zeros stand for what else the
-# cross-encoder reads.
+# A view is a number: bit i says whether MODALITIES[i] is shown; the next bit says whether zeros replace whatever else
+# the cross-encoder reads.
 _WITH_ZEROS = 2 ** len(MODALITIES)
 _NUM_VIEWS = 2 * _WITH_ZEROS
 
 
 def measurable_policies(condition_on: Sequence[str]) -> tuple[str, ...]:
     """
-    Return the policies that are defined for what a cross-encoder reads.
+    Return the policies that are defined for a cross-encoder.
 
-    Zero states need a number of tokens. Every clip has as many of picture and sound; subtitles have one each, and an
-    absent one has none, so that `"zeros"` is not defined where they are read.
+    Zero states need a number of tokens. It is the same for all clips in video and audio. But subtitles differ, and an
+    absent one has none, so `"zeros"` is not defined for cross-encoders that read subtitles.
 
     Args:
         condition_on (`Sequence[str]`): `condition_on` of the model's configuration.
@@ -43,13 +43,13 @@ def measurable_policies(condition_on: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_policies(policies: Sequence[str], condition_on: Sequence[str]) -> None:
-    """Raise a ValueError unless every policy is known, and defined for what the cross-encoder reads."""
+    """Raise a ValueError unless every policy is known, and defined for the cross-encoder."""
     if not policies or not set(policies) <= set(POLICIES):
         raise ValueError(f"`policies` must be some of {POLICIES}, got {list(policies)}.")
     if not set(policies) <= set(measurable_policies(condition_on)):
         raise ValueError(
-            "The policy 'zeros' is not defined for a cross-encoder that reads subtitles, as an absent subtitle has no "
-            "number of tokens that could be zero: measure the policy 'absent' alone."
+            "The policy 'zeros' is not defined for a cross-encoder that reads subtitles: an absent subtitle has no "
+            "number of tokens that could be zero. Measure only the policy 'absent'."
         )
 
 
@@ -60,19 +60,19 @@ def clip_views(
     modalities: Sequence[str] = MODALITIES,
 ) -> torch.LongTensor:
     """
-    Number what the cross-encoder is shown of each clip.
+    Encode as a number what the cross-encoder is shown of each clip.
 
     Args:
-        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what of each clip may be shown.
-        condition_on (`Sequence[str]`): what the cross-encoder reads, of the model's configuration.
+        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what may be shown of each clip.
+        condition_on (`Sequence[str]`): what the cross-encoder reads, from the model's configuration.
         policy (`str`): one of [`POLICIES`].
-        modalities (`Sequence[str]`): the names along the axis M. No cross-encoder reads others than the paper's.
+        modalities (`Sequence[str]`): the names along the axis M. Cross-encoders read only the paper's modalities.
 
     Returns:
         `torch.LongTensor` of shape `(clips,)`: equal where the same is shown in the same way, 0 where nothing is.
 
     Raises:
-        ValueError: the policy is unknown, or not defined for what is read.
+        ValueError: the policy is unknown, or not defined for this cross-encoder.
     """
     check_policies([policy], condition_on)
     read = torch.tensor([name in condition_on for name in MODALITIES], device=modality_mask.device)
@@ -96,13 +96,13 @@ def _tower_features(model: "PreTrainedModel", batch: "BatchFeature", modality_ma
 
 
 def _clip_inputs(model: "PreTrainedModel", batch: "BatchFeature", modality_mask: torch.Tensor) -> dict:
-    """What condition tokens are made of: the outputs of the towers, computed once, and the subtitles."""
+    """The inputs of condition tokens: the outputs of the towers, computed once, and the subtitles."""
     return _tower_features(model, batch, modality_mask) | {name: batch[name] for name in _SUBTITLES if name in batch}
 
 
 def _blank_features(model: "PreTrainedModel", processor: "ProcessorMixin") -> dict[str, torch.Tensor]:
-    """What the towers would give for one clip, as zeros: every clip has as many frames, segments and tokens."""
-    from modeling_scalar.processing_scalar import Clip  # transformers come with it
+    """The towers' outputs for one clip, as zeros: all clips have the same number of frames, segments and tokens."""
+    from modeling_scalar.processing_scalar import Clip  # it imports transformers
 
     clip = Clip(frames=np.zeros((1, 32, 32, 3), np.uint8), waveform=np.zeros(16_000, np.float32))
     batch = processor(clips=[clip]).to(model.device)
@@ -141,7 +141,7 @@ def _match_pairs(
             ids, attention_mask = (
                 text[name][captions[part]][:, words].to(states.device) for name in ("input_ids", "attention_mask")
             )
-            # One row of conditions: the clip is read once for all of its captions.
+            # One row of conditions: the clip is read once for all its captions.
             rows = slice(clip, clip + 1)
             logits[part] = model.match(ids, attention_mask, states[rows], token_mask[rows]).cpu()
     return logits
@@ -162,14 +162,14 @@ def _match_batch(
 
 
 def _needed(views: torch.Tensor, rows: torch.Tensor, batch: "BatchFeature", names: list[str]) -> torch.BoolTensor:
-    """What of each clip of a batch some view shows, (clips, 3); the towers need not read the rest."""
+    """What some view shows of each clip of a batch, (clips, 3); the towers need not read the rest."""
     needed = torch.zeros(len(names), len(MODALITIES), dtype=torch.bool)
     for index, shown in enumerate(_is_shown(views).unbind(dim=1)):
         needed[rows[shown], index] = True
     lost = (needed & ~batch["modality_mask"].cpu()).nonzero().tolist()
     if lost:
         raise ValueError(
-            "These clips lack what the embeddings say they have: "
+            "The files of these clips lack modalities that their embeddings have: "
             f"{[f'{names[row]} ({MODALITIES[index]})' for row, index in lost]}. Embed the files as they are now."
         )
     return needed
@@ -188,39 +188,39 @@ def match_logits(
     progress: bool = True,
 ) -> torch.FloatTensor:
     """
-    Score pairs of a caption and a clip with the cross-encoder. Each clip that is asked for is read once.
+    Score pairs of a caption and a clip with the cross-encoder. Each requested clip is read once.
 
     Args:
-        model, processor: with a cross-encoder; in evaluation mode meanwhile.
-        names (`list[str]`): of the clips.
+        model, processor: a model with a cross-encoder; in evaluation mode during the call.
+        names (`list[str]`): names of the clips.
         captions (`list[str]`): the texts.
-        requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `names`, and what of the
-            clip is shown ([`clip_views`]).
+        requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `names`, and what is
+            shown of the clip ([`clip_views`]).
         read (`Callable`): from rows of `names` to the clips as [`~gallery.embedding.Batch`]es of `batch_size`.
-        batch_size (`int`): clips whose features are held at once. Changes speed and memory, not results.
+        batch_size (`int`): clips whose features are held at once. Affects speed and memory, not results.
         pair_batch_size (`int`): pairs per forward pass. Likewise.
-        progress (`bool`): show a bar.
+        progress (`bool`): show a progress bar.
 
     Returns:
         `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is shown, and
-        of a clip of which a batch says that there is nothing to embed.
+        for clips that have nothing to embed according to their batch.
 
     Raises:
-        ValueError: `requests` names a caption or clip that is not there or shows what a clip does not have, or the
-            model has no cross-attention.
+        ValueError: `requests` names a caption or clip that does not exist or shows a modality that a clip lacks, or
+            the model has no cross-attention.
     """
     limits = requests.new_tensor([len(captions), len(names), _NUM_VIEWS])
     if requests.ndim != 2 or requests.shape[1] != 3 or (requests < 0).any() or (requests >= limits).any():
         raise ValueError(
-            f"Expected `requests` (requests, 3) among {len(captions)} captions, {len(names)} clips and {_NUM_VIEWS} "
-            f"views, numbered from 0; got {tuple(requests.shape)} with values up to {requests.flatten().max()}."
+            f"Expected `requests` of shape (requests, 3), with rows of {len(captions)} captions, {len(names)} clips "
+            f"and {_NUM_VIEWS} views, from 0; got {tuple(requests.shape)}, values up to {requests.flatten().max()}."
         )
     if batch_size < 1 or pair_batch_size < 1:
         raise ValueError(f"Batch sizes must be at least 1, got {batch_size} and {pair_batch_size}.")
     text = processor(text=captions)  # before threads use the tokenizer
     logits = torch.full((len(requests),), torch.nan)
     pending = requests[:, 2].nonzero().flatten()
-    pending = pending[requests[pending, 1].argsort(stable=True)]  # those of a batch of clips lie side by side
+    pending = pending[requests[pending, 1].argsort(stable=True)]  # requests for one batch of clips are adjacent
     if not len(pending):
         return logits
     wanted, counts = requests[pending, 1].unique(return_counts=True)

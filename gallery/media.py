@@ -1,4 +1,4 @@
-"""Media files as they were when their clips were embedded, and whether they still are."""
+"""Media files at the time their clips were embedded, and whether they have changed since."""
 
 import errno
 import hashlib
@@ -15,15 +15,15 @@ from gallery.decoding.pool import check_not_stopped
 from gallery.subtitles import find_sidecar
 from modeling_scalar.media_scalar import MediaError, check_file, names_subtitle_file
 
-_PATIENCE = 240.0  # seconds that a drive may take for what is asked of it: as long as a decoder may wait
-_PIECE = 2**23  # bytes that are read at a time
+_PATIENCE = 240.0  # seconds that a drive may take to answer: as long as a decoder may wait
+_PIECE = 2**23  # bytes read at a time
 
 Answered = TypeVar("Answered")
 
 
 def _answered(path: str | os.PathLike, call: Callable[..., Answered], *args: object) -> Answered:
-    """Ask a drive in a thread that nobody has to wait for: one that hangs would keep a program from ending. A
-    TimeoutError that names the file if it does not answer, a [`~gallery.decoding.Stopped`] if reading is given up."""
+    """Call a function on a drive in a thread that can be abandoned: a hanging drive would keep a program from ending.
+    Raises a TimeoutError with the file's name if there is no answer, a [`~gallery.decoding.Stopped`] if stopped."""
     said: Future[Answered] = Future()
 
     def ask() -> None:
@@ -37,12 +37,12 @@ def _answered(path: str | os.PathLike, call: Callable[..., Answered], *args: obj
     while not wait([said], 0.2).done:
         check_not_stopped()
         if time.monotonic() > patience:
-            raise TimeoutError(errno.ETIMEDOUT, f"nothing came of it for {_PATIENCE:g} s", os.fspath(path))
+            raise TimeoutError(errno.ETIMEDOUT, f"no answer for {_PATIENCE:g} s", os.fspath(path))
     return said.result()
 
 
 def pieces_of(path: str | os.PathLike) -> Iterator[bytes]:
-    """What a file holds, piece by piece; nothing of one that has no size, as those have that a system makes up."""
+    """The content of a file in chunks; nothing of a file without a size, as the system generates some."""
     if not os.stat(path).st_size:
         return
     with _answered(path, open, path, "rb", 0) as file:
@@ -58,14 +58,14 @@ def _sha256_of(path: str | os.PathLike) -> str:
 
 
 def _beside(path: str, subtitle: str | None, languages: Sequence[str]) -> Path | None:
-    """The file that a clip's subtitles are read from, if it is another one."""
+    """The file with a clip's subtitles, if they are in a separate one."""
     if subtitle is None:
         return find_sidecar(path, languages)
     return Path(subtitle) if names_subtitle_file(subtitle) else None
 
 
 def mark_of(subtitle: str | None) -> str:
-    """What words that were given add to the hash of a clip: there is no file in which they could change."""
+    """What is added to the hash of a clip whose words were given: they cannot change in any file."""
     if subtitle is None or names_subtitle_file(subtitle):
         return ""
     return f"+{hashlib.sha256(subtitle.encode('utf-8', 'surrogatepass')).hexdigest()}"
@@ -73,15 +73,15 @@ def mark_of(subtitle: str | None) -> str:
 
 def clip_sha256(path: str, subtitle: str | None = None, languages: Sequence[str] = ()) -> str:
     """
-    Hash what a clip is read from: the file and its subtitles.
+    Hash the sources of a clip: the file and its subtitles.
 
     Args:
         path (`str`): the file.
-        subtitle (`str`, *optional*): words, or the path of a subtitle file, in place of the file beside it.
-        languages (`Sequence[str]`): of the files beside it those that come first.
+        subtitle (`str`, *optional*): words, or the path of a subtitle file, instead of the file next to it.
+        languages (`Sequence[str]`): preferred languages of subtitle files next to it, in order.
 
     Raises:
-        MediaError: not a regular file: a pipe, a device or a folder; or an empty one.
+        MediaError: not a regular file (a pipe, a device or a folder), or an empty one.
         TimeoutError: its drive does not answer.
     """
     check_file(path)
@@ -90,38 +90,38 @@ def clip_sha256(path: str, subtitle: str | None = None, languages: Sequence[str]
     beside = _beside(path, subtitle, languages)
     if beside is None:
         return _sha256_of(path) + mark_of(subtitle)
-    words = _sha256_of(beside) if beside.is_file() else ""  # reading will say what it is instead
+    words = _sha256_of(beside) if beside.is_file() else ""  # reading reports what it is instead
     return hashlib.sha256(f"{_sha256_of(path)} {words}".encode()).hexdigest()
 
 
 def clip_stat(path: str, subtitle: str | None = None, languages: Sequence[str] = ()) -> tuple[int, int]:
-    """Size and time of change, in nanoseconds, of a file together with its subtitle file, see [`clip_sha256`]."""
+    """Size and time of change, in nanoseconds, of a file and its subtitle file together, see [`clip_sha256`]."""
     stats = [os.stat(file) for file in (path, _beside(path, subtitle, languages)) if file is not None]
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
 def unchanged_since(path: str, known: MediaFile, subtitle: str | None, languages: Sequence[str] = ()) -> int | None:
-    """The time of change of a file whose content is the known one; `None` if it must be read."""
+    """The time of change of a file if its content is the known one; `None` if it must be read."""
     if "".join(known.sha256.partition("+")[1:]) != mark_of(subtitle):
         return None
     try:
         size, mtime_ns = clip_stat(path, subtitle, languages)
         is_same = size == known.size and mtime_ns == known.mtime_ns
         is_same = is_same or (size == known.size and clip_sha256(path, subtitle, languages) == known.sha256)
-    except (OSError, ValueError):  # reading it will say what is wrong
+    except (OSError, ValueError):  # reading it reports what is wrong
         return None
     return mtime_ns if is_same else None
 
 
 def has_given_words(known: MediaFile) -> bool:
-    """Whether the words of a clip were given, see [`mark_of`]: they cannot be read again."""
+    """Whether the words of a clip were given, see [`mark_of`]: they cannot be read from files."""
     return "+" in known.sha256
 
 
 def is_as_known(path: str, known: MediaFile, languages: Sequence[str] = ()) -> bool:
     """
-    Whether the files that a clip was read from are as they were. Words that a list gave are not looked at; a file of
-    subtitles that it named is taken for a change, as the gallery does not know which it was.
+    Whether the files of a clip have not changed. Words from a list are not checked; a subtitle file named in a list
+    counts as a change, as the gallery does not know which file it was.
     """
     if not has_given_words(known):
         return unchanged_since(path, known, None, languages) is not None

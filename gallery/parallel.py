@@ -1,9 +1,9 @@
-"""Several processes, of `accelerate launch`, that embed together: the first deals out work and writes, all embed.
+"""Processes started by `accelerate launch` that embed together: the first one deals out work and writes, all embed.
 
-Batches are dealt out in rounds: each process gets one, reads some rounds ahead, and hands over what it embedded of one
-before it asks for another. So what is written, and in which order, is what one process would have written. The
-processes talk through the CPU, wherever they compute: what they say is small, and a process that waits there is told
-at once when another one has died. A machine that loses power or network closes no connection: nobody is told of that.
+Batches are dealt out in rounds: each process gets one, reads some rounds ahead, and delivers its results for one batch
+before it requests another. So the same is written, in the same order, as by one process. The processes communicate
+through the CPU, wherever they compute: their messages are small, and a process that waits learns at once if another
+one dies. If a machine loses power or network, no connection is closed, and the others do not learn of it.
 """
 
 import os
@@ -24,47 +24,47 @@ from accelerate.utils import parse_flag_from_env
 
 Share, Result = TypeVar("Share"), TypeVar("Result")
 Compute = Callable[[Iterable[Share], int], Generator[Result, None, None]]
-"""From batches to their results, in order; asks for so many more, the number, before it gives one."""
+"""From batches to their results, in order; the number says how many batches to request ahead of a result."""
 
-_KEPT = "What was embedded before is kept: give the same command again, and it goes on there."
+_KEPT = "What was embedded before is saved: run the same command again to continue."
 
 
 def num_local_processes() -> int:
-    """How many processes `accelerate launch` started on this machine."""
+    """The number of processes that `accelerate launch` started on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why a process cannot go on."""
+    """Why a process cannot continue."""
 
     message: str
 
 
 class Crew:
     """
-    The processes of a run, by default this one alone. To be made by all of them at the same place.
+    The processes of a run, by default only this one. All of them must create it at the same point.
 
-    In a `with` statement, those that wait for a process end when it leaves, although it may live on.
+    In a `with` statement, the waiting processes end when this one leaves it, even if it lives on.
 
     Args:
-        state (`PartialState`, *optional*): of `accelerate`, which makes several know each other.
+        state (`PartialState`, *optional*): state of `accelerate`, through which processes find each other.
     """
 
     def __init__(self, state: PartialState | None = None):
         self.size, self.is_main = (1, True) if state is None else (state.num_processes, state.is_main_process)
         self._state, self._group = state, None
         if self.size > 1:
-            # The default of half an hour would end a run in which a process waits longer for another's batch.
+            # The default of half an hour would end a run in which a process waits longer for a batch of another one.
             self._group = torch.distributed.new_group(backend="gloo", timeout=timedelta(days=7))
             self._on_term = signal.signal(signal.SIGTERM, _end) if self.is_main else None
 
     @classmethod
     def launched(cls) -> "Crew":
-        """The processes that `accelerate launch` started, or this one if it was started by itself."""
+        """The processes that `accelerate launch` started, or only this one if it was started directly."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
-        # Without an accelerator, accelerate makes several processes know each other only if the CPU is asked for.
+        # Without an accelerator, accelerate connects several processes only if the CPU is requested.
         return cls(PartialState(parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()))
 
     @property
@@ -72,12 +72,11 @@ class Crew:
         """
         Where this process computes.
 
-        On a CPU that is "cpu" however many processes there are. `accelerate` numbers it, and `model.to("cpu:0")`
-        copies weights that lie in a mapped file to other addresses, at which some machines add products in another
-        order.
+        On a CPU this is "cpu" for any number of processes. `accelerate` numbers it, and `model.to("cpu:0")` copies
+        weights in a mapped file to other addresses, where some machines add products in another order.
         """
         if self._state is None:
-            from modeling_scalar.devices import default_device  # transformers come with it
+            from modeling_scalar.devices import default_device  # it imports transformers
 
             return default_device()
         return torch.device("cpu") if self._state.device.type == "cpu" else self._state.device
@@ -88,18 +87,18 @@ class Crew:
     def __exit__(self, *exception: object) -> None:
         if self._group is not None:
             torch.distributed.destroy_process_group(self._group)
-            self._group = None  # which closes the connections
+            self._group = None  # this closes the connections
             if self.is_main:
                 signal.signal(signal.SIGTERM, self._on_term)
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """
-        Wait for all processes at the end; if one fails, the first raises why and the others end.
+        Wait for all processes at the end; if one fails, the first one raises the reason and the others end.
 
         Raises:
-            ValueError, OSError: what this process, the first one, raised.
-            ValueError: another one has failed, or died.
+            ValueError, OSError: raised by this process, the first one.
+            ValueError: another process has failed or died.
             SystemExit: in all but the first.
         """
         caught = None
@@ -111,26 +110,26 @@ class Crew:
         failures = [one.message for one in found or () if one is not None]
         if self._deal([bool(failures)] * self.size):
             if not self.is_main:
-                raise SystemExit(1)  # the launcher asks for the status; one message is enough
+                raise SystemExit(1)  # for the launcher; one message is enough
             raise caught or ValueError("\n".join(dict.fromkeys(failures)))
 
     def lead(self, batches: Iterator[Share], compute: Compute, ahead: int) -> Generator[list[Result], None, None]:
         """
-        Deal out batches; called by the first process, which computes too.
+        Deal out batches; called by the first process, which also computes.
 
         Args:
-            batches (`Iterator`): what can be sent to other processes.
-            compute ([`Compute`]): what is done with them.
-            ahead (`int`): how many rounds are read ahead, by all processes.
+            batches (`Iterator`): anything that can be sent to other processes.
+            compute ([`Compute`]): what to do with them.
+            ahead (`int`): number of rounds that all processes read ahead.
 
         Yields:
-            The results of so many batches, in their order, as there are processes, or as are left.
+            The results of a round, in order: one batch per process, fewer at the end.
 
         Raises:
-            ValueError: another process has failed, or died.
+            ValueError: another process has failed or died.
         """
         sizes: list[int] = []
-        dealt: deque[Share | None] = deque()  # to this process, which has not asked for it
+        dealt: deque[Share | None] = deque()  # to this process, which has not requested it yet
         self._deal([ahead] * self.size)
 
         def deal() -> None:
@@ -153,15 +152,15 @@ class Crew:
                 if failures := [one.message for one in found if isinstance(one, _Failure)]:
                     raise ValueError("\n".join(dict.fromkeys(failures)))
                 if sizes[-1]:
-                    deal()  # so that others go on while these are written
+                    deal()  # so that others continue while these are written
                 yield found[: sizes.pop(0)]
 
     def follow(self, compute: Compute) -> None:
         """
-        Compute what [`Crew.lead`] deals out in the first process, until there is no more.
+        Compute what [`Crew.lead`] deals out in the first process, until nothing is left.
 
         Raises:
-            SystemExit: this process or another one has failed, which the first process tells.
+            SystemExit: this process or another one has failed; the first process reports it.
         """
         num_dealt = num_done = 0
 
@@ -181,14 +180,14 @@ class Crew:
                         num_done += 1
             except (OSError, ValueError) as error:
                 for _ in islice(shares, num_done + ahead + 1 - num_dealt):
-                    pass  # what the first process deals out before it asks for a result, and can be told
+                    pass  # receive what the first process deals out before it collects results
                 self._collect(_Failure(str(error)))
                 raise SystemExit(1) from error
-        except KeyboardInterrupt:  # while it fails, too
+        except KeyboardInterrupt:  # also while it fails
             raise SystemExit(130) from None
 
     def _deal(self, shares: Sequence[Any] | None = None) -> Any:
-        """Give each process its own of the shares that the first process has; returns that of this one."""
+        """Give each process its part of the shares that the first process has; returns that of this one."""
         if self.size == 1:
             return shares[0]
         found = [None]
@@ -197,7 +196,7 @@ class Crew:
         return found[0]
 
     def _collect(self, result: Any) -> list[Any] | None:
-        """Give the first process what each has; only there is anything returned."""
+        """Send the result of each process to the first; returns them there, `None` elsewhere."""
         if self.size == 1:
             return [result]
         found = [None] * self.size if self.is_main else None
@@ -205,7 +204,7 @@ class Crew:
         return found
 
     def _wait_for(self, talk: Callable[[], None]) -> None:
-        """Talk with the others in a thread: signals, such as Ctrl-C, are not heard where something waits in C++."""
+        """Communicate in a thread: signals such as Ctrl-C are not handled while C++ code waits."""
         said: Future[None] = Future()
 
         def run() -> None:
@@ -222,12 +221,12 @@ class Crew:
                 raise SystemExit(1) from error
             raise ValueError(f"Another process of this run has ended. {_KEPT}") from error
         except KeyboardInterrupt:
-            self._group = None  # the thread still waits with it
+            self._group = None  # the thread is still waiting on it
             raise
 
 
 def _end(*_: object) -> NoReturn:
-    """What the launcher's signal to end means: it sends it when one of the processes has died."""
+    """Handle the signal by which the launcher ends a run when one of its processes has died."""
     raise KeyboardInterrupt(f"The launcher ended this run; another process of it may have died. {_KEPT}")
 
 

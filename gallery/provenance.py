@@ -1,4 +1,4 @@
-"""What embeddings were made from: model, code and versions."""
+"""What embeddings were made with: model, code and versions."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ _PACKAGES = ("transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
 @dataclass(frozen=True)
 class Download:
-    """What the Hub would transfer of a model: how many bytes of how many files, and where to."""
+    """What the Hub would transfer for a model: number of bytes, number of files, and where to."""
 
     num_bytes: int
     num_files: int
@@ -37,7 +37,7 @@ class Download:
 
 
 def pending_download(model: str | os.PathLike) -> Download | None:
-    """Ask the Hub what it would transfer of a model; `None` for a folder, for nothing, and without an answer."""
+    """Ask the Hub what it would transfer for a model; `None` for a folder, if nothing is missing, or if it fails."""
     from modeling_scalar.model_identity import NOT_NEEDED, hub_answers
 
     if Path(model).exists() or not hub_answers():
@@ -48,7 +48,7 @@ def pending_download(model: str | os.PathLike) -> Download | None:
         if not missing:
             return None
         weights = HfApi().model_info(str(model)).safetensors
-    except (OSError, ValueError):  # fetching it will say what is wrong
+    except (OSError, ValueError):  # fetching it reports what is wrong
         return None
     num_bytes = sum(file.file_size or 0 for file in missing)
     count = None if weights is None else weights.total
@@ -56,7 +56,7 @@ def pending_download(model: str | os.PathLike) -> Download | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git beside this file, or None where git fails."""
+    """Output of git run in this file's folder, or None if git fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(Path(__file__).parent), *arguments], capture_output=True, text=True, check=True
@@ -70,7 +70,7 @@ def source_state() -> dict[str, str | bool] | None:
     """
     Return the git `commit` of this code and whether tracked files differ from it (`dirty`).
 
-    `None` if git does not track this file: an installed package may lie inside the repository of something else.
+    `None` if git does not track this file: an installed package may be inside the repository of something else.
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
@@ -86,44 +86,44 @@ def _version(package: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that results can depend on; `None` if not installed."""
-    here = {"python": platform.python_version(), "torch": torch.__version__}  # which also says for which CUDA
+    """Return the versions of Python and of packages that may affect results; `None` if not installed."""
+    here = {"python": platform.python_version(), "torch": torch.__version__}  # includes the CUDA version
     return here | {name: _version(name) for name in _PACKAGES}
 
 
 def training_recipe(model_path: str | os.PathLike) -> dict[str, Any] | None:
-    """Return how a local model was trained, its seed included, if the run left its `recipe.json` beside it."""
+    """Return how a local model was trained, including its seed, if there is a `recipe.json` next to it."""
     path = Path(model_path) / "recipe.json"
     return read_json(path) if path.is_file() else None
 
 
 def _json_number(value: Any) -> Any:
-    """A number as JSON has it: JSON knows no infinity, so that is written as a string which `float` reads."""
+    """A number in the form of JSON: infinity, which JSON lacks, becomes a string that `float` can read."""
     value = value.item() if isinstance(value, torch.Tensor) else value
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings: Any) -> dict[str, Any]:
     """
-    Describe what embeddings are made from, for the `metadata` of a gallery.
+    Describe what embeddings were made with, for the `metadata` of a gallery.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]): asked how it scores.
+        model ([`~modeling_scalar.ScalarModel`]): the model; determines the score options.
         model_path (`str`): where it was loaded from, a folder or a Hub id. The SHA-256 of its weights, the fingerprint
-            of its files and a recipe beside it are included.
+            of its files and a recipe next to it are included.
         settings: further entries, such as `device`, `on_error`, `task` or `left_out`.
 
     Returns:
-        `dict`: of what JSON can hold. An infinite `query_temperature` is the string `"inf"`, which `float` reads.
+        `dict`: can be written as JSON. An infinite `query_temperature` is the string `"inf"`, which `float` can read.
     """
-    from modeling_scalar.model_identity import identify  # transformers come with it
+    from modeling_scalar.model_identity import identify  # it imports transformers
 
     identity = identify(model_path)
     return {
         "model": str(model_path),
         "fingerprint": identity.fingerprint,
         "weights": identity.weights,
-        "is_encoder": identity.kind == "encoder",  # as its publisher has it, without code of ours
+        "is_encoder": identity.kind == "encoder",  # as published, without code of ours
         "training": training_recipe(model_path),
         "query_temperature": _json_number(model.config.query_temperature),
         MODALITIES: list(model.config.modalities),
@@ -139,10 +139,10 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
 
 def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -> str:
     """
-    Identify what a gallery holds, whatever embedded it.
+    Identify the content of a gallery, whatever model embedded it.
 
     Args:
-        clip_ids (`list[str]`), presence (`list` of M times 0 or 1 for each clip).
+        clip_ids (`list[str]`), presence (for each clip, a `list` of M zeros and ones).
 
     Returns:
         `str`: the SHA-256 of the UTF-8 text of the JSON list of `[id, presence]` pairs, in their order, without spaces
@@ -158,13 +158,13 @@ def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -
 
 def gallery_manifest(clip_ids: Sequence[str], modality_mask: torch.Tensor) -> dict[str, Any]:
     """
-    Describe a gallery so that metrics of two can be compared: galleries shrink as links die.
+    Describe a gallery so that metrics on two can be compared: galleries shrink as links die.
 
     Args:
         clip_ids (`list[str]`), modality_mask (`torch.BoolTensor` of shape `(clips, M)`): in gallery order.
 
     Returns:
-        `dict`: `num_clips`; `ids` and `presence` (M times 0 or 1 per clip), and `sha256`, see [`gallery_sha256`].
+        `dict`: `num_clips`; `ids` and `presence` (M zeros and ones per clip), and `sha256`, see [`gallery_sha256`].
     """
     presence = modality_mask.int().tolist()
     ids = list(clip_ids)

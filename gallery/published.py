@@ -1,8 +1,8 @@
-"""Galleries that were published on the Hub as data sets, opened by their address: `hf://datasets/USER/NAME`, and with
-`@REVISION` behind it one commit, branch or tag of it.
+"""Galleries published on the Hub as data sets, opened by their address: `hf://datasets/USER/NAME`, optionally followed
+by `@REVISION`, a commit, branch or tag.
 
-A published gallery is a gallery. Its files have names in place of paths; those of media that were published with it
-lie below its folder `media`, and are downloaded one by one, as they are asked for.
+A published gallery is a gallery. Its files have names instead of paths; media that were published with it are in its
+folder `media`, and each file is downloaded when it is needed.
 """
 
 import os
@@ -12,35 +12,35 @@ from pathlib import Path, PurePosixPath
 from huggingface_hub import cached_assets_path, hf_hub_download, snapshot_download
 
 MEDIA = "media"
-"""The folder of published media files."""
+"""Folder of the published media files."""
 
-_SCHEME = re.compile(r"hf:/+")  # a `Path` keeps one slash of two
+_SCHEME = re.compile(r"hf:/+")  # `Path` turns two slashes into one
 _ADDRESS = re.compile(r"hf:/+datasets/([^/@]+/[^/@]+)(?:@(.+))?")
 
 
 def is_published(place: str | os.PathLike) -> bool:
-    """Whether this is the address of a published gallery, and no folder."""
+    """Whether this is the address of a published gallery, not a folder."""
     return _SCHEME.match(os.fspath(place)) is not None
 
 
 def name_of(place: str | os.PathLike) -> str | None:
-    """The `USER/NAME` of a published gallery; `None` of a folder."""
+    """The `USER/NAME` of a published gallery; `None` for a folder."""
     found = _ADDRESS.fullmatch(os.fspath(place))
     return None if found is None else found[1]
 
 
 def is_from_hub(folder: Path) -> bool:
-    """Whether a folder was downloaded, and belongs to the cache of the Hub."""
+    """Whether a folder was downloaded, that is, belongs to the Hub's cache."""
     return folder.parent.name == "snapshots"
 
 
 def folder_of(place: str | os.PathLike) -> Path:
     """
-    Return the folder of a gallery; one of the Hub is downloaded, without its media.
+    Return the folder of a gallery; if it is on the Hub, download it without its media.
 
     Raises:
-        FileNotFoundError: the Hub does not give it.
-        ValueError: it begins as an address does, and is none.
+        FileNotFoundError: the Hub does not provide it.
+        ValueError: it begins like an address, but is not one.
     """
     if not is_published(place):
         return Path(place)
@@ -52,20 +52,20 @@ def folder_of(place: str | os.PathLike) -> Path:
     try:
         return Path(snapshot_download(repo_id, repo_type="dataset", revision=revision, ignore_patterns=f"{MEDIA}/*"))
     except OSError as error:
-        raise FileNotFoundError(f"The Hub does not give the gallery {repo_id}: {error}") from error
+        raise FileNotFoundError(f"The gallery {repo_id} cannot be downloaded from the Hub: {error}") from error
 
 
 def media_of(folder: Path | None, name: str) -> str | None:
     """
-    Tell where a media file of a gallery lies.
+    Return the path of a media file of a gallery.
 
     Args:
-        folder (`Path`, *optional*): of the gallery.
-        name (`str`): the path of the file; of a published gallery its name.
+        folder (`Path`, *optional*): folder of the gallery.
+        name (`str`): the path of the file; in a published gallery, its name.
 
     Returns:
-        `str`: the path; of a published file that of a copy below `media`, downloaded if need be. `None` if it was not
-        published, or cannot be had.
+        `str`: the path; for a published file, that of its copy in `media`, downloaded if needed. `None` if it was not
+        published or is not available.
     """
     if os.path.isabs(name):
         # A stranger's gallery must not name files of this machine.
@@ -76,7 +76,7 @@ def media_of(folder: Path | None, name: str) -> str | None:
         path = folder / MEDIA / name
         return str(path) if path.is_file() else None
     repo_id = folder.parents[1].name.removeprefix("datasets--").replace("--", "/")
-    # Not in the cache, which keeps files under names without an extension, which no browser would play.
+    # Not in the cache: its file names have no extension, and browsers would not play them.
     copies = cached_assets_path("scalar-retrieval", namespace=repo_id, subfolder=folder.name)
     path = copies / MEDIA / name
     if not path.is_file():

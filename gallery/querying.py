@@ -1,4 +1,4 @@
-"""What a gallery is asked: texts, by the model that made it, or to be like one of its clips.
+"""Queries to a gallery: texts, embedded by the model that made it, or a clip to which others should be similar.
 
 Shapes: Q queries, D dimensions.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from modeling_scalar.model_identity import ModelIdentity
 
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-"""Files that are one frame; others are media files."""
+"""Extensions of single pictures; other files are media files."""
 
 
 def check_texts(texts: Sequence[str]) -> None:
-    """Raise a ValueError that names a query in which there is no word, or that is not UTF-8."""
+    """Raise a ValueError that names a query without words, or one that is not UTF-8."""
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"A query is empty, got {text!r}. Type what you are looking for.")
@@ -46,18 +46,18 @@ def check_texts(texts: Sequence[str]) -> None:
 
 def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None, num_modalities: int) -> torch.Tensor:
     """
-    Return vectors that are asked, in float32 on the CPU.
+    Return query vectors in float32 on the CPU.
 
     Raises:
-        ValueError: `k` is below 1, their shape is not `(Q, D)` or `(Q, 3, D)` with the D of the gallery, if it has
-            one, or they are not of unit norm.
+        ValueError: `k` is below 1, their shape is not `(Q, D)` or `(Q, M, D)` with the gallery's D, if it has one, or
+            they are not of unit norm.
     """
     if k < 1:
         raise ValueError(f"`k` must be at least 1, got {k}.")
     shape, expected = tuple(text_embeds.shape[1:]), dim or (text_embeds.shape[-1] if text_embeds.ndim else 0)
     if shape not in ((expected,), (num_modalities, expected)):
         raise ValueError(
-            f"`text_embeds` must have shape (queries, {dim or 'D'}), or with a vector for each modality "
+            f"`text_embeds` must have shape (queries, {dim or 'D'}), or with one vector per modality "
             f"(queries, {num_modalities}, {dim or 'D'}), got {tuple(text_embeds.shape)}."
         )
     text_embeds = text_embeds.detach().to("cpu", torch.float32)
@@ -69,18 +69,18 @@ def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None, num_modali
 
 
 class NothingToCompareError(ValueError):
-    """A clip has nothing that others could be like."""
+    """A clip has no modality by which others could be similar to it."""
 
 
 @dataclass(frozen=True)
 class Likeness:
     """
-    What clips may be like, though it is none of the gallery: see [`QueryModel.embed_file`].
+    A clip from outside the gallery, to find similar ones: see [`QueryModel.embed_file`].
 
     Args:
-        name (`str`): what it is called.
+        name (`str`): its name.
         embeds (`torch.FloatTensor` of shape `(M, D)`), mask (`torch.BoolTensor` of shape `(M,)`): its vectors, and
-            which of them there are.
+            which of them are present.
     """
 
     name: str
@@ -89,45 +89,45 @@ class Likeness:
 
 
 def _read_picture(path: str) -> np.ndarray:
-    """A picture, upright, uint8 `(height, width, 3)`."""
+    """Read a picture, upright, as uint8 `(height, width, 3)`."""
     from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as picture:
             return np.array(ImageOps.exif_transpose(picture).convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path}: not a picture that can be read ({error}).") from error
+        raise ValueError(f"{path}: not a readable picture ({error}).") from error
 
 
 class QueryModel:
     """
-    A model that embeds queries; threads may use it at once, and take turns.
+    A model that embeds queries; it can be shared by threads, which take turns.
 
     Args:
         model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`).
-        languages (`Sequence[str]`): of the subtitles of files those that come first, as in the gallery.
+        languages (`Sequence[str]`): preferred languages of files' subtitles, in order, as in the gallery.
     """
 
     def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin", languages: Sequence[str] = ()):
         self.model, self.processor, self.languages, self.lock = model, processor, languages, Lock()
-        # A gallery has its own modalities, and its own temperature, scale and offset of these.
+        # A gallery has its own modalities, with their own temperature, scale and offset.
         own = (MODALITIES, *WEIGHING)
         options = {name: value for name, value in model.score_options().items() if name not in own}
         self.method = options.pop("method")
         self.learned = {name: value.item() for name, value in options.items()}
 
     def embed(self, texts: Sequence[str]) -> torch.Tensor:
-        """Embed queries: `(Q, D)`, or `(Q, M, D)` by a model of which each modality meets a vector of its own."""
+        """Embed queries: `(Q, D)`, or `(Q, M, D)` for a model with one text vector per modality."""
         with self.lock:
             return embed_captions(self.model, self.processor, texts)
 
     def embed_file(self, path: str | os.PathLike) -> Likeness:
         """
-        Embed a file as clips of a gallery are, with the subtitles beside it; a picture is a clip of one frame.
+        Embed a file like a clip of the gallery, with the subtitles next to it; a picture is a clip of one frame.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: nothing in it can be read, or nothing that the model takes.
+            ValueError: nothing in it can be read, or nothing that the model supports.
         """
         path, processor = os.fspath(path), sandboxed(self.processor, languages=self.languages)
         if Path(path).suffix.lower() in _PICTURES:
@@ -136,14 +136,14 @@ class QueryModel:
             clip = processor.read_clip(path, on_error="missing", processed=True)
         if clip.is_empty:
             told = "; ".join(clip.problems) or f"{path}: it has no picture, no sound and no subtitles"
-            raise ValueError(f"There is nothing that clips could be like. {told}")
+            raise ValueError(f"Nothing in this file can be compared with clips. {told}")
         with self.lock:
             embeds, mask, _ = embed_clips(self.model, processor(clips=[clip]))
         return Likeness(path, embeds[0], mask[0])
 
 
 def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | None) -> dict[str, Any]:
-    """With which option of `load_model` a model embeds these modalities: none of one that has its own."""
+    """The option of `load_model` with which a model embeds these modalities; none if the model defines its own."""
     is_chosen = identity.kind == "encoder" and tuple(modalities or PAPER_MODALITIES) != PAPER_MODALITIES
     return {"modalities": list(modalities)} if is_chosen else {}
 
@@ -152,19 +152,19 @@ def load_query_model(
     searcher: Described, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
 ) -> QueryModel:
     """
-    Load the model that texts are embedded with; by default it is loaded for the first search by a text.
+    Load the model that embeds texts; by default it is loaded for the first search by text.
 
     Args:
         searcher ([`~gallery.searching.Searcher`]): what is searched; it keeps the model.
-        model (`str`, *optional*): where it is now, a folder or a Hub id; by default where it was.
-        device (`str`, *optional*), dtype (`str`, *optional*): where it runs and in which precision, by name; by
-            default as the commands have it.
+        model (`str`, *optional*): where the model is now, a folder or a Hub id; by default where it was.
+        device (`str`, *optional*), dtype (`str`, *optional*): device and precision, by name; by default those of the
+            commands.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: the gallery does not say which model made it and none is named, or another one made it.
+        FileNotFoundError: the model does not exist.
+        ValueError: the gallery was made with another model, or does not name its model and `model` is not given.
     """
-    # Not at the top: transformers come with them, which nothing else that a gallery is asked needs.
+    # Not at the top: they import transformers, which no other kind of query needs.
     from modeling_scalar.devices import device_of_name, dtype_of_name
     from modeling_scalar.model_identity import identify
 
@@ -179,8 +179,8 @@ def load_query_model(
         folder = identity.download()
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{error} It is the model that the gallery was made with, and queries need it. Where it is elsewhere now, "
-            "name the folder: `--model FOLDER`, or `gallery.load_model(FOLDER)`."
+            f"{error} Queries need this model, with which the gallery was made. If it has moved, name its folder: "
+            "`--model FOLDER`, or `gallery.load_model(FOLDER)`."
         ) from error
     searcher.check_model(str(model), identity.fingerprint)
     chosen = modalities_option(identity, searcher.modalities)
@@ -191,30 +191,29 @@ def load_query_model(
 
 def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str, modalities: Sequence[str]) -> torch.Tensor:
     """
-    Make a query of a clip.
+    Make a query from a clip.
 
-    Each of its modalities is the query for the same one of others; for those that it lacks, what it has is: the
-    centroid. That is the query for all where the score is of one vector per text.
+    Each of its modalities is the query for the same modality of other clips; for those that it lacks, the query is the
+    centroid of the others. For a score with one vector per text, the centroid is the query for all.
 
     Args:
         embeds (`torch.FloatTensor` of shape `(M, D)`): the clip's vectors.
         mask (`torch.BoolTensor` of shape `(M,)`): which of them count, at least one.
         method (`str`): the score.
-        modalities (sequence of `str`): what the M vectors are called.
-
+        modalities (sequence of `str`): names of the M modalities.
     Returns:
         `torch.FloatTensor` of shape `(1, M, D)`, or `(1, D)`: unit norm.
 
     Raises:
-        NothingToCompareError: the clip has nothing that counts.
+        NothingToCompareError: the clip has no modality that counts.
         ValueError: the score is unknown.
     """
     if not mask.any():
-        raise NothingToCompareError("This clip has none of the modalities that are looked at. Look at another one.")
+        raise NothingToCompareError("This clip has none of the selected modalities. Select another one.")
     find_method(method, modalities)
     vectors = normalize(embeds.float(), dim=-1)
     total = vectors[mask].sum(0)
-    has_centroid = mask.sum() > 1 and total.norm() > 1e-6  # of opposites there is none
+    has_centroid = mask.sum() > 1 and total.norm() > 1e-6  # opposite vectors have none
     centroid = normalize(total, dim=-1) if has_centroid else vectors[mask][0]
     if not METHODS[method].takes_text_per_modality:
         return centroid[None]

@@ -78,7 +78,7 @@ def test_a_file_of_another_place_is_embedded_as_clips_are_and_a_picture_is_a_cli
     assert changed == [False, False, True]  # subtitles in the languages of the gallery
     with pytest.raises(FileNotFoundError, match="nothing.mp4"):
         model.embed_file(tmp_path / "nothing.mp4")
-    with pytest.raises(NothingToCompareError, match="none of the modalities"):
+    with pytest.raises(NothingToCompareError, match="none of the selected modalities"):
         gallery.search(like=like, modalities=["audio"])
 
 
@@ -93,7 +93,7 @@ def test_a_model_that_scores_otherwise_is_asked_so(asked, loaded, monkeypatch):
 def test_a_model_that_is_gone_changed_or_not_known_is_an_error(asked, tmp_path, tiny_model_dir):
     gallery, count = asked
     gallery.metadata["model"] = str(tmp_path / "gone")
-    with pytest.raises(FileNotFoundError, match=r"gone.*Where it is elsewhere now.*gallery.load_model\(FOLDER\)"):
+    with pytest.raises(FileNotFoundError, match=r"gone.*If it has moved.*gallery.load_model\(FOLDER\)"):
         gallery.search("low")
     gallery.load_model(tiny_model_dir)
     assert len(gallery.search("low", k=3)) == 3
@@ -143,7 +143,7 @@ def test_clips_like_one_are_those_of_a_float64_loop_without_itself(tmp_path, see
     for row, name in enumerate(names):
         here = seen_mask[row]
         if not here.any():
-            with pytest.raises(NothingToCompareError, match="none of the modalities that are looked at"):
+            with pytest.raises(NothingToCompareError, match="none of the selected modalities"):
                 gallery.search(like=name, modalities=seen)
             continue
         mine = embeds[row].double()

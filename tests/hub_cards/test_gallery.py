@@ -711,7 +711,7 @@ def test_what_is_no_address_is_refused(address):
 
 
 def test_a_gallery_that_the_hub_does_not_have_is_named(hub):
-    with pytest.raises(FileNotFoundError, match="The Hub does not give the gallery user/nothing"):
+    with pytest.raises(FileNotFoundError, match="The gallery user/nothing cannot be downloaded from the Hub"):
         Gallery.open("hf://datasets/user/nothing")
 
 

@@ -121,7 +121,7 @@ def test_if_one_dies_the_others_end_and_the_next_run_goes_on(index, alone, tmp_p
         told = outcomes[1 - victim].stderr
         assert "Traceback" not in told
         if victim:
-            assert "Error: Another process of this run has ended. What was embedded before is kept" in told
+            assert "Error: Another process of this run has ended. What was embedded before is saved" in told
         with GalleryWriter(output):  # what a kill left is cleared away
             pass
         gallery = Gallery.open(output)

@@ -496,13 +496,13 @@ def test_clips_like_a_file_of_another_place_are_found(place):
     assert told["like"] == "else/sound.mp4" and names == ["cat.mp4", "dog [bold]1.mp4"]  # all of them: it is no clip
     assert run("query", "gallery", "--like", "else/sound.mp4").stdout.startswith("like: else/sound.mp4\n")
     told = run("query", "gallery", "--like", "else/sound.mp4", "--mask", "audio", code=1).stderr
-    assert "has none of the modalities that are looked at" in told
+    assert "has none of the selected modalities" in told
     (place / "else" / "nothing.mp4").write_text("words")
     told = run("query", "gallery", "--like", "else/nothing.mp4", code=1).stderr
-    assert "There is nothing that clips could be like. else/nothing.mp4: it has no picture" in told
+    assert "Nothing in this file can be compared with clips. else/nothing.mp4: it has no picture" in told
     (place / "else" / "bad.jpg").write_text("no picture")
     assert (
-        "else/bad.jpg: not a picture that can be read"
+        "else/bad.jpg: not a readable picture"
         in run("query", "gallery", "--like", "else/bad.jpg", code=1).stderr
     )
 

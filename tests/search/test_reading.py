@@ -79,7 +79,7 @@ def test_a_file_of_a_drive_that_never_answers_is_out_of_reach(folder, monkeypatc
     (folder / "a.mp4").write_text("1 audio")
     report, gallery = index(folder, FakeProcessor())
     (state,) = report.of("out of reach")
-    assert state.path == str(folder / "a.mp4") and state.reason == "nothing came of it for 0 s"
+    assert state.path == str(folder / "a.mp4") and state.reason == "no answer for 0 s"
     assert named(gallery.clip_ids) == ["a.mp4", "d.mp4"]
 
 

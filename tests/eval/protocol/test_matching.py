@@ -169,7 +169,7 @@ def test_the_model_keeps_its_mode(model, processor):
         ([0, 0, 16], {}, "16 views"),
         ([0, 0], {}, "requests, 3"),
         ([0, 0, 1], {"pair_batch_size": 0}, "at least 1"),
-        ([0, 1, 3], {}, r"lack what the embeddings say.*'clip1 \(audio\)'"),
+        ([0, 1, 3], {}, r"lack modalities that their embeddings have.*'clip1 \(audio\)'"),
     ],
 )
 def test_wrong_arguments_are_named(model, processor, request_, options, message):
