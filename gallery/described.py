@@ -149,7 +149,7 @@ class Described:
         return None if told is None or told["score_options"] != fitted_to(self.metadata) else told
 
     def calibration_of(self, seen: Sequence[bool]) -> dict[str, list[float]]:
-        """The same if only some modalities `(M,)` are used; if all of these are terms, they form the centroid instead."""
+        """The same if only some modalities `(M,)` are used; if all of these are terms, they form the centroid."""
         found = self.calibration
         terms = found.get("modality_term", ())
         if terms and None not in [term for term, is_seen in zip(terms, seen, strict=True) if is_seen]:

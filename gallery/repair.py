@@ -1,8 +1,8 @@
-"""Restore what is whole of a damaged gallery.
+"""Restore the intact parts of a damaged gallery.
 
-The manifest says what a gallery is; what `datasets` reads beside each table says it once more, in all but the hashes:
-from that, and from the files themselves, a manifest that is gone is written again. Nothing that is damaged is deleted:
-it is moved into the folder `damaged`.
+The manifest defines a gallery. What `datasets` reads next to each table repeats all of it but the hashes: from that,
+and from the files themselves, a lost manifest can be written again. Nothing damaged is deleted: it is moved into the
+folder `damaged`.
 """
 
 import os
@@ -38,16 +38,16 @@ from gallery.windows import PARTLY, place_of_clip, whole_files
 from gallery.writing import Writer
 
 DAMAGED = "damaged"
-"""The folder for what is damaged."""
+"""Folder for damaged files."""
 
 
 def _number(file: str) -> int:
-    """The commit that wrote a file."""
+    """The number of the commit that wrote a file."""
     return int(file.split("-")[1].split(".")[0])
 
 
 def _num_listed(removed: Path) -> int:
-    """How many rows a list of removed ones holds, by its size."""
+    """How many rows a list of removed rows contains, by its size."""
     return max(0, removed.stat().st_size - 128) // 4
 
 
@@ -56,15 +56,15 @@ _COPIED = 2**24  # bytes; no manifest is larger
 
 class _Repairer(Writer):
     """
-    A writer that begins with whatever is whole, and commits it.
+    A writer that starts with whatever is intact, and commits it.
 
-    `told` is what was found and done, in sentences; `lost` counts rows by table, as far as that is known.
+    `told` reports in sentences what was found and done; `lost` counts lost rows by table, as far as that is known.
     """
 
     def __init__(self, folder: Path):
         self.told: list[str] = []
         self.lost: dict[str, int] = dict.fromkeys(TABLES, 0)
-        self._unlisted: dict[str, int] = {}  # tables with shards whose removed rows are not known, and how many
+        self._unlisted: dict[str, int] = {}  # tables with shards whose removed rows are unknown, and their number
         self._have_lost: set[str] = set()
         self._is_changed = False
         super().__init__(folder)
@@ -74,32 +74,32 @@ class _Repairer(Writer):
     def _check_folder(self) -> None:
         if not (self.folder / MANIFEST).is_file() and not has_lost_its_manifest(self.folder):
             raise FileNotFoundError(
-                f"There is no gallery in {str(self.folder)!r}: neither {MANIFEST} nor tables that one has written."
+                f"There is no gallery in {str(self.folder)!r}: neither {MANIFEST} nor tables of a gallery."
             )
 
     def _aside(self, path: Path, copied: bool = False) -> str:
-        """Move a file into the folder for what is damaged; where it is now, from the gallery."""
+        """Move a file into the folder for damaged files; returns its new path relative to the gallery."""
         target = self.folder / DAMAGED / path.relative_to(self.folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         name, number = target.name, 0
         while os.path.lexists(target):
             number += 1
             target = target.with_name(f"{name}.{number}")
-        if copied:  # the old one stays until it is replaced
+        if copied:  # the original stays until it is replaced
             write_whole(target, lambda file: file.write(path.read_bytes()))
         else:
             path.rename(target)
         return str(target.relative_to(self.folder))
 
     def _open(self) -> None:
-        """Sort what is whole from what is not; nothing is cleared away before that is committed."""
+        """Separate intact files from damaged ones; nothing is deleted before the commit."""
         try:
             manifest, entries = read_manifest(self.folder)
-            wrong = f"{MANIFEST} was that of another gallery" if self._is_of_another(entries) else None
+            wrong = f"{MANIFEST} belonged to another gallery" if self._is_of_another(entries) else None
         except (OSError, ValueError) as error:
             self._check_version(error)
             sealed = SEALED_NAME.search(str(error))
-            wrong = f"{sealed.group() if sealed else MANIFEST} was damaged or gone"
+            wrong = f"{sealed.group() if sealed else MANIFEST} was damaged or missing"
         is_known = wrong is None
         if not is_known:
             manifest, entries = self._rebuild(wrong)
@@ -123,7 +123,7 @@ class _Repairer(Writer):
         self.snapshot = Snapshot(manifest, shards, parts)
 
     def _check_alone(self, shards: dict[str, list[Shard]]) -> None:
-        """The manifest on disk may be anything."""
+        """Skip the check against the manifest on disk, which may contain anything."""
         self._check_lock()
 
     def _files(self) -> list[str]:
@@ -132,7 +132,7 @@ class _Repairer(Writer):
         return [path.name for path in paths if SHARD_NAME.fullmatch(path.name) or REMOVED_NAME.fullmatch(path.name)]
 
     def _check_version(self, error: Exception) -> None:
-        """Raise the error if the manifest is whole, but of another program."""
+        """Raise the error if the manifest is intact, but from another version."""
         try:
             content = read_json(self.folder / MANIFEST)
         except (OSError, ValueError):
@@ -141,7 +141,7 @@ class _Repairer(Writer):
             raise error
 
     def _is_of_another(self, entries: dict[str, list[Shard]]) -> bool:
-        """Whether nothing of what a manifest names is there, although what `datasets` reads fits what is."""
+        """Whether no file that a manifest names exists, although what `datasets` reads matches those that do."""
         paths = ((self.folder / name / shard.file, shard) for name in TABLES for shard in entries.get(name, []))
         if any(shard.rows and path.is_file() and sha256_of(path) == shard.sha256 for path, shard in paths):
             return False
@@ -153,13 +153,13 @@ class _Repairer(Writer):
         return False
 
     def _rebuild(self, wrong: str) -> tuple[dict[str, Any], dict[str, list[Shard]]]:
-        """What the manifest must have said, from what lies beside it."""
+        """Reconstruct the manifest from the files next to it."""
         path = self.folder / MANIFEST
         if path.exists():
             place = self._aside(path, copied=path.is_file() and path.stat().st_size < _COPIED)
-            self.told.append(f"{wrong}. The manifest is written anew; the old one is {place}.")
+            self.told.append(f"{wrong}. It was written again; the old one is now {place}.")
         else:
-            self.told.append(f"{MANIFEST} was gone. It is written anew, from what lies beside it.")
+            self.told.append(f"{MANIFEST} was missing. It was written again, from the files next to it.")
         entries = {}
         for name in TABLES:
             entries[name] = self._list_table(name)
@@ -170,13 +170,13 @@ class _Repairer(Writer):
             if derived_is_whole(path):
                 return read_json(path)["metadata"]
         self.told.append(
-            "Nothing says any more which model made the gallery: name it to `scalar query` with --model. Nothing can "
+            "The model that made the gallery is no longer known: give it to `scalar query` with --model. Nothing can "
             "be added to the gallery."
         )
         return {}
 
     def _list_table(self, name: str) -> list[Shard]:
-        """The shards of a table in their order, without hashes: as `datasets` has them, and those that came later."""
+        """The shards of a table in order, without hashes: those that `datasets` lists, and those added later."""
         folder = self.folder / name
         there = {path.name for path in folder.glob("*") if SHARD_NAME.fullmatch(path.name)}
         order, removed = [], None
@@ -185,7 +185,7 @@ class _Repairer(Writer):
             order, removed = [file["filename"] for file in state["_data_files"]], state["removed"]
         if removed is None:
             lists = [path for path in folder.glob("*") if REMOVED_NAME.fullmatch(path.name)]
-            if lists:  # of which shards, nothing says
+            if lists:  # it is unknown to which shards they belong
                 self._unlisted[name] = sum(map(_num_listed, lists))
             removed = {}
         last = max(map(_number, order), default=0)
@@ -193,13 +193,13 @@ class _Repairer(Writer):
         return [Shard(file, 0, 0, "", removed.get(file)) for file in order + later]
 
     def _look_at(self, name: str, shard: Shard, is_known: bool) -> tuple[Shard, Part] | None:
-        """Check one shard; the shard and its rows, or `None` if it is not whole."""
+        """Check one shard; returns the shard and its rows, or `None` if it is damaged."""
         folder, number = self.folder / name, shard.rows - shard.num_removed
         lost = f"{number} rows are lost" if is_known else "its rows are lost"
         path = folder / shard.file
         if not path.is_file():
-            place = f" What has its name is {self._aside(path)} now." if os.path.lexists(path) else ""
-            self.told.append(f"{name}/{shard.file} was gone: {lost}.{place}")
+            place = f" What had its name was moved to {self._aside(path)}." if os.path.lexists(path) else ""
+            self.told.append(f"{name}/{shard.file} was missing: {lost}.{place}")
             self._lose(name, number)
             return None
         try:
@@ -211,7 +211,7 @@ class _Repairer(Writer):
                 why = error.what.removeprefix("is damaged: ")
             else:
                 why = str(error.__cause__ or error)
-            self.told.append(f"{name}/{shard.file} was damaged ({why}): {lost}. It is {self._aside(path)} now.")
+            self.told.append(f"{name}/{shard.file} was damaged ({why}): {lost}. It was moved to {self._aside(path)}.")
             self._lose(name, number)
             return None
         if shard.removed is None:
@@ -227,8 +227,8 @@ class _Repairer(Writer):
                 )
             return known, map_shard(folder, known, verified=True)
         except (OSError, ValueError):
-            place = f" It is {self._aside(listing)} now." if os.path.lexists(listing) else ""
-            self.told.append(f"{name}/{shard.removed}, which listed removed rows, was damaged or gone.{place}")
+            place = f" It was moved to {self._aside(listing)}." if os.path.lexists(listing) else ""
+            self.told.append(f"{name}/{shard.removed}, which listed removed rows, was damaged or missing.{place}")
             self._unlisted[name] = self._unlisted.get(name, 0) + (known.num_removed if is_known else 0)
             self._is_changed = True
             return replace(known, removed=None, num_removed=0, removed_sha256=None), part
@@ -239,7 +239,7 @@ class _Repairer(Writer):
         self._is_changed = True
 
     def _describe(self, name: str, shard: Shard) -> Shard:
-        """Describe a shard of which there is no description; a ValueError if its rows are not as they must be."""
+        """Describe a shard that has no description; raises a ValueError if its rows are invalid."""
         path = self.folder / name / shard.file
         table = map_arrow(path)
         if name == "clips":
@@ -249,24 +249,24 @@ class _Repairer(Writer):
 
     def _look_at_derived(self, shards: dict[str, list[Shard]]) -> None:
         for name, path in ((name, self.folder / name / file) for name in TABLES for file in DERIVED):
-            if name not in shards:  # of a table of which nothing is left
+            if name not in shards:  # nothing is left of this table
                 if path.is_file():
                     self._aside(path)
             elif os.path.lexists(path) and not derived_is_whole(path):
                 place = self._aside(path)
                 self.told.append(
-                    f"{name}/{path.name}, read by `datasets`, was damaged: it is made anew. It is {place} now."
+                    f"{name}/{path.name}, read by `datasets`, was damaged. It was moved to {place} and made again."
                 )
 
     def _look_at_others(self, entries: dict[str, list[Shard]], sealed: str | None, is_known: bool) -> None:
-        """Without a manifest, nothing says which of the other files a killed writer has left: keep them all."""
+        """Without a manifest, files left by a killed writer cannot be distinguished from others: keep them all."""
         if is_known:
             return
         for name in TABLES:
             used = {file for shard in entries[name] for file in (shard.file, shard.removed)}
             for path in sorted((self.folder / name).glob("*")):
                 if (SHARD_NAME.fullmatch(path.name) or REMOVED_NAME.fullmatch(path.name)) and path.name not in used:
-                    self.told.append(f"{name}/{path.name} belongs to no table: it is {self._aside(path)} now.")
+                    self.told.append(f"{name}/{path.name} belongs to no table. It was moved to {self._aside(path)}.")
         for path in self.folder.glob("*"):
             if SEALED_NAME.fullmatch(path.name):
                 self._aside(path)
@@ -274,7 +274,7 @@ class _Repairer(Writer):
     # What is kept --------------------------------------------------------------------------------------------------
 
     def _keys(self, name: str) -> list[tuple[str, int, int]]:
-        """Of each row that is kept its key, the place of its part, and its place there."""
+        """For each row that is kept: its key, the index of its part, and its row there."""
         found = []
         for place, part in enumerate(self.snapshot.parts.get(name, [])):
             gone = {*part.removed.tolist(), *self._removed.get(name, {}).get(place, ())}
@@ -290,7 +290,7 @@ class _Repairer(Writer):
         return len(rows)
 
     def _drop_older(self, name: str) -> int:
-        """Of rows with the same key, keep the one that was written last; how many are dropped."""
+        """Of rows with the same key, keep the latest; returns how many are dropped."""
         shards, last = self.snapshot.shards.get(name, []), {}
         rows = self._keys(name)
         for number, (key, place, _) in enumerate(rows):
@@ -300,7 +300,7 @@ class _Repairer(Writer):
         return self._drop(name, (row for number, row in enumerate(rows) if number not in keep))
 
     def mend(self) -> None:
-        """Bring the tables into agreement, and commit."""
+        """Make the tables consistent, and commit."""
         dropped = {name: self._drop_older(name) for name in TABLES}
         there = {key for key, *_ in self._keys("clips")}
         if "clips" in self._unlisted:
@@ -314,18 +314,18 @@ class _Repairer(Writer):
             reason = reasons[row[1]][row[2]]
             if reason is None:
                 return row[0] not in whole
-            # Which windows are there for nothing is not noted: any of those that were clips may be lost.
+            # Windows without a clip are not recorded: any window that was a clip may be lost.
             return reason.startswith(PARTLY) and "clips" in self._have_lost
 
         forgotten = [row for row in self._keys("files") if lacks_clips(row)]
         self._drop("files", forgotten)
         if forgotten and "clips" in self._have_lost:
             names = listed([key for key, *_ in forgotten])
-            self.told.append(f"Lost are the clips {names}. `scalar index` embeds them again.")
+            self.told.append(f"The clips {names} are lost. `scalar index` embeds them again.")
         self._tell_of_queries(there)
         if "files" in self._have_lost:
             self.told.append(
-                "Of some media files nothing is known any more: `scalar index` reads and embeds them again."
+                "The records of some media files are lost: `scalar index` reads and embeds these files again."
             )
         if not self._is_changed:
             self._derive()
@@ -338,16 +338,16 @@ class _Repairer(Writer):
             self._commit(plans)
 
     def _drop_unlisted(self, number: int) -> None:
-        """Remove so many clips again whose list is lost: of those that were taken out, no file is known."""
+        """Remove `number` clips again whose list is lost: the files of removed clips are not known."""
         known = {key for key, *_ in self._keys("files")}
         without = [row for row in self._keys("clips") if not known & {row[0], place_of_clip(row[0]).path}]
         if len(without) == number:
             self._drop("clips", without)
         elif number > 0:
-            self.told.append(f"Up to {number} clips that had been removed are there again: nothing tells which.")
+            self.told.append(f"Up to {number} removed clips are back, and it is unknown which.")
 
     def _tell_of_queries(self, there: set[str]) -> None:
-        """A benchmark of which something is lost is not that benchmark any more: keep that in the metadata."""
+        """Note in the metadata that a benchmark is incomplete: it can no longer be evaluated."""
         parts = self.snapshot.parts.get("queries", [])
         described = {name for part in parts for names in lists_of(part.table, "clip_ids") for name in names}
         missing = sorted(described - there)
@@ -356,26 +356,26 @@ class _Repairer(Writer):
             return
         names = f", among them {listed(missing)}" if missing else ""
         self.told.append(
-            f"Of an embedded benchmark, {number} clips{names} and {self.lost['queries']} captions are lost. What is "
-            "left can be searched, but not evaluated: remove the gallery, and embed the benchmark again."
+            f"{number} clips{names} and {self.lost['queries']} captions of an embedded benchmark are lost. The rest "
+            "can be searched, but not evaluated: remove the gallery, and embed the benchmark again."
         )
         self.metadata = self.metadata | {"lost": {"clips": number, "queries": self.lost["queries"]}}
 
 
 def repair(folder: str | os.PathLike) -> list[str]:
     """
-    Make a gallery whole again, of what is whole. What is damaged is moved into its folder `damaged`.
+    Restore a gallery from its intact files. Damaged ones are moved into its folder `damaged`.
 
     Args:
-        folder (`str`): a gallery, whose manifest may be gone.
+        folder (`str`): a gallery, whose manifest may be missing.
 
     Returns:
-        `list[str]`: what was found and done, in sentences; empty if nothing was wrong.
+        `list[str]`: sentences on what was found and done; empty if nothing was wrong.
 
     Raises:
         FileNotFoundError: there is no gallery.
         ValueError: another process writes, or the gallery is of another version or format.
-        OSError: something could not be written. Repairing again goes on.
+        OSError: something could not be written. Another call continues the repair.
     """
     folder = Path(folder)
     with _Repairer(folder) as repairer:

@@ -1,10 +1,10 @@
 """The second stage: the cross-encoder reorders the first candidates (SCALAR, "Inference").
 
-Beyond the first candidates the ranks of the first stage stand. A pair whose clip the cross-encoder cannot read keeps
-its first-stage place, and the others are reordered among the places that remain, by one of two rules: by the match
-alone, as in the paper, or by the first-stage score plus a weight times the match logit, which the paper does not have.
+Beyond the first candidates, ranks stay those of the first stage. A pair whose clip the cross-encoder cannot read keeps
+its first-stage rank; the others are reordered among the remaining ranks by one of two rules: by the match alone, as in
+the paper, or by the first-stage score plus a weight times the match logit, which is not in the paper.
 
-Shape letters: N rows that rank something, K candidates of each row.
+Shape letters: N ranked lists, K candidates in each.
 """
 
 import math
@@ -33,35 +33,35 @@ if TYPE_CHECKING:
     from modeling_scalar.processing_scalar import Clip
 
 _BATCH_SIZE = 8
-_TOLD = 3  # clips that are named of those that keep their place
+_TOLD = 3  # most clips named among those that keep their place
 
 
 def sort_rows(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
-    """Order each row: the highest value first, of equal ones the lowest tie, then the lowest column."""
+    """Order each row: highest value first; among equal ones the lowest tie, then the lowest column."""
     order = ties.argsort(dim=1, stable=True)
     return order.gather(1, values.gather(1, order).argsort(dim=1, descending=True, stable=True))
 
 
 def check_depth(depth: int) -> None:
-    """Raise a ValueError unless the second stage has at least one candidate of each row to reorder."""
+    """Raise a ValueError unless the second stage reorders at least one candidate of each row."""
     if depth < 1:
         raise ValueError(f"`depth` must be at least 1, got {depth}.")
 
 
 def check_weight(weight: float) -> None:
-    """Raise a ValueError unless a match logit can be weighted by this."""
+    """Raise a ValueError unless a number is a valid weight of a match logit."""
     if not 0 <= weight < math.inf:
         raise ValueError(f"The weight of a match logit must be a finite number from 0, got {weight}.")
 
 
 def fused_values(scores: torch.Tensor, logits: torch.Tensor, weight: float) -> torch.DoubleTensor:
     """
-    Add the weighted match logit to the first-stage score; not in the paper.
+    Add the weighted match logits to the first-stage scores; not in the paper.
 
     Args:
         scores (`torch.Tensor` of shape `(rows, candidates)`): of the first stage; -inf where it is undefined.
-        logits (`torch.Tensor` of the same shape): of a match, NaN where the cross-encoder cannot read the clip.
-        weight (`float`): of the logits, from 0. At 0 the order is that of the first stage.
+        logits (`torch.Tensor` of the same shape): match logits, NaN where the cross-encoder cannot read the clip.
+        weight (`float`): weight of the logits, at least 0. At 0 the order is that of the first stage.
 
     Returns:
         `torch.DoubleTensor` of the same shape: NaN where the cross-encoder cannot read the clip.
@@ -71,13 +71,13 @@ def fused_values(scores: torch.Tensor, logits: torch.Tensor, weight: float) -> t
 
 def places_of(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
     """
-    Tell the place of each candidate after the second stage: those that could be read, best first, take the places that
-    such held, and the others keep theirs.
+    Return the place of each candidate after the second stage: candidates that could be read are sorted, best first,
+    among the places that they held; the others keep theirs.
 
     Args:
-        values (`torch.Tensor` of shape `(N, K)`): what candidates, in the order of the first stage, are reordered by;
-            NaN where the cross-encoder cannot read the clip.
-        ties (`torch.Tensor` of shape `(N, K)`): of equal values the lowest tie comes first, then the lowest column.
+        values (`torch.Tensor` of shape `(N, K)`): new values of the candidates, in first-stage order; NaN where the
+            cross-encoder cannot read the clip.
+        ties (`torch.Tensor` of shape `(N, K)`): of equal values, the lowest tie comes first, then the lowest column.
 
     Returns:
         `torch.LongTensor` of shape `(N, K)`, from 0.
@@ -95,8 +95,8 @@ def check_can_match(model: "PreTrainedModel") -> None:
     """Raise a ValueError unless a model has a cross-encoder."""
     if not getattr(model.config, "has_cross_attention", False):
         raise ValueError(
-            f"There is no second stage: the model ({type(model).__name__}) has no cross-encoder that reads a text "
-            "together with a clip. Search without reranking."
+            f"The second stage needs a cross-encoder, which reads a text together with a clip; the model "
+            f"({type(model).__name__}) has none. Search without reranking."
         )
 
 
@@ -112,26 +112,26 @@ def rerank(
     languages: Sequence[str] = (),
 ) -> list[Hits]:
     """
-    Reorder the first hits of texts by the match of the cross-encoder, on condition tokens computed from the files.
+    Reorder the first hits of texts by the match of the cross-encoder, with condition tokens computed from the files.
 
     Args:
         results (`list[Hits]`): with their `query`.
         query_model ([`~gallery.querying.QueryModel`]): with a cross-encoder.
-        files (`dict[str, MediaFile]`): what the gallery knows of the files of these hits.
-        depth (`int`): how many hits of each query.
-        modalities (`list[str]`): what of a clip may be looked at; the cross-encoder looks at the paper's alone.
-        weight (`float`, *optional*): of the match logit beside the first-stage score; by default only the match
-            counts.
-        transcripts ([`~gallery.transcripts.Transcripts`], *optional*): of the gallery.
-        media_of (`Callable`): tells where the file of a clip lies.
-        languages (`Sequence[str]`): of subtitles those that come first, see [`~gallery.subtitles`].
+        files (`dict[str, MediaFile]`): the gallery's records of the files of these hits.
+        depth (`int`): number of hits of each query.
+        modalities (`list[str]`): the selected modalities; the cross-encoder uses only the paper's.
+        weight (`float`, *optional*): weight of the match logit, which is added to the first-stage score; by default
+            only the match counts.
+        transcripts ([`~gallery.transcripts.Transcripts`], *optional*): those of the gallery.
+        media_of (`Callable`): returns the path of a clip's file.
+        languages (`Sequence[str]`): preferred languages of subtitles, in order, see [`~gallery.subtitles`].
 
     Returns:
-        `list[Hits]`: with `match` of the hits that were read; clips that could not be keep their place, and a note
+        `list[Hits]`: hits that were read have a `match`; clips that could not be read keep their place, and a note
         says which and why.
 
     Raises:
-        ValueError: the model has no cross-encoder, the gallery knows no files, or a number is out of its range.
+        ValueError: the model has no cross-encoder, the gallery has no records of files, or a number is out of range.
     """
     check_depth(depth)
     check_can_match(query_model.model)
@@ -141,8 +141,8 @@ def rerank(
         return list(results)
     if not files:
         raise ValueError(
-            "The second stage reads the files of clips, and this gallery does not know them: those of `scalar index` "
-            "do. Search without reranking."
+            "The second stage reads the files of clips, which this gallery does not record; galleries made by "
+            "`scalar index` do. Search without reranking."
         )
     first = [hits[:depth] for hits in results]
     clips = {hit.clip_id: hit for hits in first for hit in hits}
@@ -198,15 +198,15 @@ def _read(
     transcripts: Transcripts | None,
     media_of: Callable[[Place], str | None],
 ) -> "tuple[Clip | None, str | None]":
-    """A clip as it was when it was embedded, or why it cannot be had."""
+    """A clip as it was when it was embedded, or why it is not available."""
     known = files.get(place.path)
     if known is None:
-        return None, "the gallery does not know its file"
+        return None, "the gallery has no record of its file"
     path = media_of(place)
     if path is None or not os.path.exists(path):
         return None, "its file is gone"
     if not is_as_known(path, known, processor.reader.languages):
-        return None, "its file, or the file of its subtitles, has changed or is another than when it was embedded"
+        return None, "its file or its subtitle file has changed, or was replaced, since it was embedded"
     if "subtitle" in needed and has_given_words(known):
         return None, "its words came from a list, and are not in its file"
     options: dict[str, Any] = {} if place.start is None else {"window": (place.start, place.stop)}
@@ -222,7 +222,7 @@ def _read(
 
 
 def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | None, reasons: Mapping[str, str]) -> Hits:
-    """Hits in the order that the second stage leaves, with what is to be told of it."""
+    """Hits in the order of the second stage, with notes on it."""
     first = hits[:depth]
     if not first:
         return hits

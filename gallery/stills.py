@@ -1,7 +1,7 @@
 """Still pictures of the clips of a gallery: JPEG files of a few kB in its folder `stills`, made while it is indexed.
 
-The name of each is the hash of what the clip is read from, as that of a transcript is (see [`~gallery.transcripts`]),
-and of a window the second that it begins at. Exact copies share theirs, and files that are moved keep it.
+The name of each is the hash of what the clip is read from, as for transcripts (see [`~gallery.transcripts`]), followed
+by the start in seconds if it is a window. Exact copies share pictures, and files that are moved keep theirs.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from pathlib import Path
 from gallery.files import naming
 
 FOLDER = "stills"
-_WINDOW = "@"  # which no hash holds
+_WINDOW = "@"  # which no hash contains
 
 
 class Stills:
@@ -26,11 +26,11 @@ class Stills:
         self.folder = Path(gallery) / FOLDER
 
     def path_of(self, sha256: str, start: float | None = None) -> Path:
-        """Where the picture of a file is, or of its window that begins at a second, if there is one."""
+        """The path of the picture of a file, or of its window that begins at a given second, if it exists."""
         return self.folder / f"{sha256}{'' if start is None else f'{_WINDOW}{start:.3f}'}.jpg"
 
     def put(self, sha256: str, start: float | None, picture: bytes) -> None:
-        """Keep the picture of a file or a window, before its clip is committed: who is killed makes both once more."""
+        """Save the picture of a file or a window before its clip is committed: after a kill, both are made again."""
         self.folder.mkdir(exist_ok=True)
         path = self.path_of(sha256, start)
         with naming(path):
@@ -48,7 +48,7 @@ class Stills:
                 path.unlink(missing_ok=True)
 
     def keep(self, of: Collection[str]) -> None:
-        """Remove the pictures of files with any other hash than these."""
+        """Remove the pictures of all files except those with these hashes."""
         self.remove({sha256 for sha256, _ in self._all()}.difference(of))
 
     def copy(self, gallery: Path) -> None:

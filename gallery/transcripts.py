@@ -1,8 +1,8 @@
-"""Words that machines heard, or read, in the media files of a gallery: WebVTT files in its folder `transcripts`.
+"""Words that machines recognised in the sound or pictures of a gallery's files: WebVTT files in its folder
+`transcripts`.
 
-The name of each is the hash of what a clip is read from, so that it outlives clips: files that are moved, or indexed
-again, find theirs; and its kind, which says whether it was heard or read. It names the machine. One without words says
-that nothing was understood, so that nobody asks again.
+The name of each is the hash of what the clip is read from, so files that are moved or indexed again keep theirs, and
+its kind (heard or read). It names the machine. A transcript without words records that none were found.
 """
 
 import html
@@ -17,16 +17,16 @@ from gallery.files import write_whole
 
 FOLDER = "transcripts"
 SPEECH = "speech"
-"""What was heard."""
+"""Words that were heard."""
 SCREEN = "screen"
-"""What was read in the pictures."""
+"""Words that were read in the pictures."""
 KINDS = (SPEECH, SCREEN)
 
 _MACHINE = "made by machine: "
 
 
 class Cue(NamedTuple):
-    """Words and when they are heard or seen, in seconds; lines of them are parted by line breaks."""
+    """Words and when they are heard or seen, in seconds; lines are separated by line breaks."""
 
     start: float
     stop: float
@@ -34,7 +34,7 @@ class Cue(NamedTuple):
 
 
 class Transcript(NamedTuple):
-    """What a machine wrote down: its cues, its name, and the language if it knows which."""
+    """A machine's transcript: its cues, the machine's name, and the language, if known."""
 
     cues: Sequence[Cue]
     machine: str
@@ -47,11 +47,11 @@ def _time(seconds: float) -> str:
 
 
 def write_transcript(path: Path, cues: Sequence[Cue], machine: str, language: str | None = None) -> None:
-    """Write words as a WebVTT file that says which machine heard or read them."""
+    """Write words as a WebVTT file that names the machine that heard or read them."""
     lines = ["WEBVTT", *([] if language is None else [f"Language: {language}"]), ""]
     lines += [f"NOTE {_MACHINE}{' '.join(machine.replace('-->', '->').split())}", ""]
     for cue in cues:
-        # of whole milliseconds, and never of none
+        # whole milliseconds, and at least one
         stop = max(cue.stop, cue.start + 0.001)
         lines += [f"{_time(cue.start)} --> {_time(stop)}", html.escape(cue.text, quote=False), ""]
     write_whole(path, lambda file: file.write("\n".join(lines).encode("utf-8", "replace")))
@@ -59,7 +59,7 @@ def write_transcript(path: Path, cues: Sequence[Cue], machine: str, language: st
 
 class Transcripts:
     """
-    The transcripts of a gallery that are of one kind.
+    The transcripts of one kind in a gallery.
 
     Args:
         gallery (`Path`): its folder.
@@ -70,28 +70,28 @@ class Transcripts:
         self.folder, self.kind = Path(gallery) / FOLDER, kind
 
     def path_of(self, sha256: str) -> Path:
-        """Where the transcript of what has a hash is, if there is one."""
+        """The path of the transcript for a hash, if it exists."""
         return self.folder / f"{sha256}.{self.kind}.vtt"
 
     def has_words(self, sha256: str) -> bool | None:
-        """Whether there are words in a transcript; `None` if there is none."""
+        """Whether a transcript contains words; `None` if there is no transcript."""
         try:
             return b" --> " in self.path_of(sha256).read_bytes()
         except FileNotFoundError:
             return None
 
     def with_words(self, sha256: str) -> Path | None:
-        """The transcript of what has a hash, if there is one with words."""
+        """The path of the transcript for a hash, if it exists and contains words."""
         return self.path_of(sha256) if self.has_words(sha256) else None
 
     def write_once(self, sha256: str, make: Callable[[], Transcript | None]) -> None:
-        """Write what `make` returns, unless there is a transcript or it returns `None`; one process makes it, while
-        others wait."""
+        """Write what `make` returns, unless there is a transcript already or it returns `None`; one process makes it,
+        while others wait."""
         self.folder.mkdir(exist_ok=True)
         lock = self.folder / f".{sha256}.{self.kind}.lock"
         try:
             with FileLock(lock, fallback_to_soft=False):
-                # maybe by another process, meanwhile
+                # another process may have made it meanwhile
                 if self.has_words(sha256) is None and (made := make()) is not None:
                     write_transcript(self.path_of(sha256), *made)
         finally:
@@ -103,19 +103,19 @@ class Transcripts:
             yield path.name.removesuffix(ending)
 
     def kept(self) -> dict[str, list[Path]]:
-        """All transcripts of every kind that are kept of each file, by its hash."""
+        """All transcripts, of every kind, of each file, by its hash."""
         found: dict[str, list[Path]] = {}
         for path in sorted(self.folder.glob("*.vtt")) if self.folder.is_dir() else ():
             found.setdefault(path.name.partition(".")[0], []).append(path)
         return found
 
     def count(self) -> tuple[int, int]:
-        """How many transcripts there are, and how many of them have words."""
+        """The number of transcripts, and the number of those with words."""
         found = [self.has_words(sha256) for sha256 in self._hashes()]
         return len(found), sum(found)
 
     def copy(self, gallery: Path) -> None:
-        """Copy those of every kind to another gallery, which keeps its own."""
+        """Copy transcripts of every kind to another gallery; those that it has stay."""
         target = Transcripts(gallery).folder
         for path in self.folder.glob("*.vtt") if self.folder.is_dir() else ():
             target.mkdir(exist_ok=True)

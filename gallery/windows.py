@@ -1,7 +1,7 @@
-"""Windows of long files: each is a clip of its own, named by its file and its seconds.
+"""Windows of long files: each is a clip, named by its file and its seconds.
 
-`talk.mp4#t=30,60` is what lies between, `talk.mp4#t=60` the rest of the file, as addresses of media on the web have it
-(W3C, Media Fragments). A file that fits into one window is a clip under its own name.
+`talk.mp4#t=30,60` is the part between these seconds, `talk.mp4#t=60` the rest of the file, as in URLs of media (W3C,
+Media Fragments). A file that fits into one window is a clip under its own name.
 """
 
 import math
@@ -11,30 +11,30 @@ from itertools import pairwise
 from typing import NamedTuple
 
 SEGMENT = "segment"
-"""In the metadata of a gallery of windows: how many seconds each has, or has at most."""
+"""Metadata entry of a gallery of windows: the length of each, or its maximum, in seconds."""
 
 SCENES = "scenes"
-"""In the metadata of a gallery of windows that end where scenes change."""
+"""Metadata entry of a gallery whose windows end where scenes change."""
 
 LEAST = 2.0
-"""Seconds that a scene has at least to be a window: a shorter one is joined to the one after it, the last one to the
-one before."""
+"""Minimum length in seconds of a scene that becomes a window: a shorter one is joined to the next one, or, if it is
+the last, to the one before."""
 
 UNFINISHED = "not all of its windows are embedded yet"
-"""The reason that is noted of a file until they are."""
+"""The reason recorded for a file until they are."""
 
 PARTLY = "not all of its windows could be read: "
-"""How the reason begins that is noted of a file of which other windows are clips."""
+"""Beginning of the reason recorded for a file if only some of its windows could be read."""
 
-SLIVER = 0.03  # seconds of which no encoder makes anything: codecs add as much at the end
-_MOST = 1_000_000  # windows of a file, whatever it says of its length
-_REST = 1.0  # seconds that are too few for a window of their own
+SLIVER = 0.03  # seconds that no encoder uses: codecs add as much at the end
+_MOST = 1_000_000  # windows per file, whatever length it claims
+_REST = 1.0  # seconds; less is not a window of its own
 _SHOWN = re.compile(r"(.*) \[(\d+(?:\.\d+)?)(?: s to the end|-(\d+(?:\.\d+)?) s)\]", re.DOTALL)
 _NAME = re.compile(r"(.*)#t=(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?", re.DOTALL)
 
 
 class Place(NamedTuple):
-    """What a clip is: a file, or what of it lies between two seconds; a `stop` of None is the end."""
+    """What a clip is: a file, or the part of it between two seconds; a `stop` of None is the end."""
 
     path: str
     start: float | None = None
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
     @property
     def span(self) -> str | None:
-        """The seconds, as people read them."""
+        """The seconds in readable form."""
         if self.start is None:
             return None
         stop = " s to the end" if self.stop is None else f"-{_number(self.stop)} s"
@@ -54,11 +54,11 @@ def _number(seconds: float) -> str:
 
 
 def check_windows(seconds: float, segment: float | None) -> None:
-    """Raise a ValueError if files that may last so many seconds would be cut into more windows than can be listed."""
+    """Raise a ValueError if files of the maximum length would be cut into too many windows."""
     if segment is not None and seconds > _MOST * segment:
         raise ValueError(
-            f"A file has at most {_MOST:,} windows, but `--limit duration={seconds:g}` allows more of {segment:g} "
-            f"seconds. Lower the limit to {_MOST * segment:g}, or index into a new gallery with longer windows."
+            f"A file can have at most {_MOST:,} windows, but `--limit duration={seconds:g}` allows more of "
+            f"{segment:g} seconds. Lower the limit to {_MOST * segment:g}, or use longer windows in a new gallery."
         )
 
 
@@ -67,13 +67,13 @@ def windows_of(seconds: float | None, segment: float | None) -> list[tuple[float
     Cut a file into windows.
 
     Args:
-        seconds (`float`, *optional*): how long it lasts, if that is known.
-        segment (`float`, *optional*): how long a window is.
+        seconds (`float`, *optional*): length of the file, if known.
+        segment (`float`, *optional*): length of a window.
 
     Returns:
-        `list`: beginnings and ends, in seconds, without gaps; the last one goes on to the end of the file. None is
-        longer than `segment` by what an encoder could hear; where less than a second would be left for the last one,
-        the one before it is shared evenly between the two. `[None]`, the whole file, if that is one window.
+        `list`: starts and ends in seconds, without gaps; the last window extends to the end of the file. None is
+        longer than `segment` by an amount that an encoder could use; if less than a second remains for the last one,
+        it shares the one before evenly. `[None]`, the whole file, if that is one window.
     """
     count = 1 if segment is None or seconds is None else math.ceil((seconds - SLIVER) / segment)
     if count <= 1:
@@ -81,7 +81,7 @@ def windows_of(seconds: float | None, segment: float | None) -> list[tuple[float
     starts = [number * segment for number in range(count)]
     if seconds - starts[-1] < _REST:
         starts[-1] = (starts[-2] + seconds) / 2
-    starts = [round(start, 3) for start in starts]  # as the names tell them
+    starts = [round(start, 3) for start in starts]  # as in the names
     return list(zip(starts, [*starts[1:], None], strict=True))
 
 
@@ -91,11 +91,11 @@ def windows_at(cuts: Iterable[float], seconds: float, most: float) -> list[tuple
 
     Args:
         cuts (iterable of `float`): the seconds at which scenes begin, in their order.
-        seconds (`float`): how long it lasts.
-        most (`float`): how long a window is at most; longer scenes are shared evenly among as few as will do.
+        seconds (`float`): length of the file.
+        most (`float`): maximum length of a window; longer scenes are split evenly into as few as possible.
 
     Returns:
-        `list`: as [`windows_of`]. Each has at least `LEAST` seconds, if the file has, and twice as many are allowed.
+        `list`: as from [`windows_of`]. Each has at least `LEAST` seconds, if the file has, and `most` is at least twice that.
     """
     starts = [0.0]
     for cut in cuts:
@@ -117,20 +117,20 @@ def clip_id_of(path: str, window: tuple[float, float | None] | None) -> str:
 
 
 def clip_id_of_shown(name: str) -> str | None:
-    """The name of a window that is shown as `NAME [30-60 s]`; `None` if it is shown otherwise."""
+    """The name of a window that is shown as `NAME [30-60 s]`; `None` for other names."""
     found = _SHOWN.fullmatch(name)
     return None if found is None else f"{found[1]}#t={found[2]}" + ("" if found[3] is None else f",{found[3]}")
 
 
 def seconds_of(seconds: float | None, window: tuple[float, float | None] | None) -> float | None:
-    """How long a window lasts, or the whole file, which lasts so many seconds, as far as that is known."""
+    """Length of a window, or of the whole file, whose length is `seconds`, as far as it is known."""
     start, stop = window or (0.0, None)
     stop = seconds if stop is None else stop
     return None if stop is None else max(0.0, stop - start)
 
 
 def place_of_clip(clip_id: str) -> Place:
-    """Tell the file and the seconds of a clip of a gallery of windows."""
+    """Return the file and the seconds of a clip in a gallery of windows."""
     found = _NAME.fullmatch(clip_id)
     if found is None:
         return Place(clip_id)
@@ -138,7 +138,7 @@ def place_of_clip(clip_id: str) -> Place:
 
 
 def whole_files(clip_ids: Iterable[str]) -> set[str]:
-    """Return the files of which every window is there, from the beginning to the end."""
+    """Return the files whose windows all exist, from beginning to end."""
     spans: dict[str, dict[float | None, float | None]] = {}
     for place in map(place_of_clip, clip_ids):
         spans.setdefault(place.path, {})[place.start] = place.stop

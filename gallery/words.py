@@ -1,5 +1,5 @@
-"""Words as they are compared: upper and lower case, accents and what stands between words do not count. In scripts
-that put no spaces between words each character is one. A query has in quotation marks what must be said word by word.
+"""Words in the form in which they are compared: case, accents and anything between words are ignored. In scripts
+without spaces between words, each character is one. In a query, words in quotation marks must be said literally.
 """
 
 import re
@@ -21,17 +21,17 @@ def _plain(text: str) -> str:
 
 
 def folded(text: str) -> str:
-    """The words of a text as they are compared, each between two spaces; `""` of a text without any."""
+    """The words of a text in the form in which they are compared, each between two spaces; `""` if there are none."""
     words = _WORD.findall(_plain(text))
     return f" {' '.join(words)} " if words else ""
 
 
 def split_query(query: str) -> tuple[str, tuple[str, ...]]:
     """
-    Tell what of a query must be said word by word: what it has in quotation marks.
+    Split off what must be said literally in a query: the parts in quotation marks.
 
     Returns:
-        The text that the model reads, which is the query without these marks; and the words, or phrases.
+        The text for the model, which is the query without quotation marks; and the words or phrases inside them.
 
     Example:
         >>> split_query('dog "Karin"')
@@ -43,7 +43,7 @@ def split_query(query: str) -> tuple[str, tuple[str, ...]]:
 
 
 def places_of(words: Iterable[str], text: str) -> list[tuple[int, int]]:
-    """Where some words, or phrases, stand in a text: from which character to which."""
+    """Where words or phrases occur in a text: first character, and the one after the last."""
     letters = [(letter, place) for place, original in enumerate(text) for letter in _plain(original)]
     found = list(_WORD.finditer("".join(letter for letter, _ in letters)))
     told, spans = [match[0] for match in found], set()

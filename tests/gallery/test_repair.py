@@ -176,8 +176,8 @@ def test_lost_clips_are_counted_and_named_and_the_next_indexing_embeds_them(buil
     (tmp_path / "gallery" / "clips" / "data-000002-1.arrow").unlink()
     told = repair(tmp_path / "gallery")
     lost = sorted(names_of(2)[1:])
-    assert told[0] == "clips/data-000002-1.arrow was gone: 3 rows are lost."
-    assert told[1] == f"Lost are the clips {lost}. `scalar index` embeds them again."
+    assert told[0] == "clips/data-000002-1.arrow was missing: 3 rows are lost."
+    assert told[1] == f"The clips {lost} are lost. `scalar index` embeds them again."
     known = Gallery.open(tmp_path / "gallery").files
     assert not set(lost) & set(known) and "/broken2" in known
 
@@ -216,7 +216,7 @@ def test_without_manifest_and_without_what_datasets_reads_the_shards_tell_what_t
         for name in ("clips", "files"):
             (folder / name / file).unlink()
     told = " ".join(repair(folder))
-    assert "Nothing says any more which model made the gallery" in told
+    assert "The model that made the gallery is no longer known" in told
     found = content(folder)
     assert clips.items() <= found[0].items() and set(found[0]) - set(clips) <= {names_of(2)[0], names_of(1)[2]}
     assert found[3] == {}
@@ -229,7 +229,7 @@ def test_beside_the_manifest_of_another_gallery_all_that_is_whole_is_kept(built,
     other = write(tmp_path / "other", make_clips(5, seed=9)).path
     shutil.copy(other / MANIFEST, tmp_path / "gallery")
     told = repair(tmp_path / "gallery")
-    assert told[0].startswith("gallery.json was that of another gallery. The manifest is written anew; the old one is")
+    assert told[0].startswith("gallery.json belonged to another gallery. It was written again; the old one is now")
     assert content(tmp_path / "gallery") == expected
     assert repair(tmp_path / "gallery") == []
 

@@ -158,9 +158,7 @@ def test_a_path_that_fits_nothing_is_told_what_would(place):
     told = run("query", "gallery", "audio", "--path", "CLIPS/**").stderr
     cat = place / "clips" / "cat.mp4"
     assert f"--path: no path matches, but 2 would in other upper and lower case, such as {cat}." in told
-    assert (
-        f"--path: no path matches; paths look like {cat}." in run("query", "gallery", "audio", "--path", "y").stderr
-    )
+    assert f"--path: no path matches; paths look like {cat}." in run("query", "gallery", "audio", "--path", "y").stderr
     assert "--path" not in run("query", "gallery", "audio", "--path", "clips", "--path", "y").stderr
 
 
@@ -501,10 +499,7 @@ def test_clips_like_a_file_of_another_place_are_found(place):
     told = run("query", "gallery", "--like", "else/nothing.mp4", code=1).stderr
     assert "Nothing in this file can be compared with clips. else/nothing.mp4: it has no picture" in told
     (place / "else" / "bad.jpg").write_text("no picture")
-    assert (
-        "else/bad.jpg: not a readable picture"
-        in run("query", "gallery", "--like", "else/bad.jpg", code=1).stderr
-    )
+    assert "else/bad.jpg: not a readable picture" in run("query", "gallery", "--like", "else/bad.jpg", code=1).stderr
 
 
 def test_copies_are_shown_once_if_that_is_wanted(place):

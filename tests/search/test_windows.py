@@ -191,7 +191,7 @@ def test_a_gallery_keeps_the_length_of_its_windows(place):
 
 
 def test_no_file_is_cut_into_more_windows_than_can_be_listed(place, loaded, monkeypatch):
-    told = "A file has at most 1,000,000 windows, but `--limit duration=1e+18` allows more of 2 seconds."
+    told = "A file can have at most 1,000,000 windows, but `--limit duration=1e+18` allows more of 2 seconds."
     monkeypatch.setattr("search.indexing.windows_of", lambda *_: pytest.fail("windows were listed"))
     assert told in index("--segment", "2", "--limit", "duration=1e18", code=1).stderr
     assert not (place / "gallery").exists()
