@@ -1,17 +1,17 @@
-"""Tables on disk that grow at the cost of what is new, and change as a whole or not at all: what they are, and how
-they are read. [`~gallery.writing`] changes them.
+"""Tables on disk that grow at the cost of what is new, and change completely or not at all: their format, and how they
+are read. [`~gallery.writing`] changes them.
 
 A folder holds a manifest, `gallery.json`, and a folder for each table. A table is a list of shards: Arrow files that
-are never changed once the manifest names them. The manifest itself names those at the end of a table, which change; a
-second file names the large ones before them, and is written only when one more has become large. A commit writes new
-shards and then replaces the manifest, which is the moment it happens; killed before, the folder is what it was, and
-what was written is cleared away by the next writer. Rows are removed by a small file that lists them. Of sixteen small
-shards that follow each other one is made, so that their number stays small and each row is written a few times only; a
-shard has at most 65,536 rows, so that no commit writes much more than that, however large the table has grown.
+never change once the manifest names them. The manifest itself lists the last shards of a table, which change; a second
+file lists the large ones before them, and is written only when one more shard has become large. A commit writes new
+shards and then replaces the manifest, which is the moment it takes effect. If it is killed before, the folder keeps
+its old state, and the next writer deletes what was written. Rows are removed by a small file that lists them. Sixteen
+small shards in a row are merged into one, so their number stays small and each row is written only a few times; a
+shard has at most 65,536 rows, so no commit writes much more than that, however large the table is.
 
-Each table's folder is a data set for `datasets.load_from_disk` too. That view is derived from the manifest; it still
-shows rows that were removed, until the gallery is made compact. It also holds what [`~gallery.repair.repair`] needs to
-write a manifest again that is gone: the files in their order, which rows of them are removed, and the metadata.
+Each table's folder is also a data set for `datasets.load_from_disk`. That view is derived from the manifest; it shows
+removed rows until the gallery is made compact. It also contains what [`~gallery.repair.repair`] needs to write a lost
+manifest again: the files in order, their removed rows, and the metadata.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from gallery.files import read_json, without_infinity
 MANIFEST = "gallery.json"
 VERSION = 2
 TABLES = ("clips", "queries", "files")
-"""What a gallery holds: embedded clips, embedded captions that describe them, and the media files it knows."""
+"""The tables of a gallery: embedded clips, embedded captions that describe them, and known media files."""
 
 SHARD_NAME = re.compile(r"data-\d{6,12}(-\d{1,12})?\.arrow")
 REMOVED_NAME = re.compile(r"removed-\d{6,12}-\d{1,12}\.npy")
@@ -43,7 +43,7 @@ _INFO, _STATE = DERIVED = "dataset_info.json", "state.json"
 
 
 class DamagedFileError(ValueError):
-    """A file is not as it was written: `path` names it, and `what` says what is wrong."""
+    """A file has changed since it was written: `path` names it, and `what` says what is wrong."""
 
     def __init__(self, path: Path, what: str, folder: Path):
         self.path, self.what = path, what
@@ -51,13 +51,13 @@ class DamagedFileError(ValueError):
 
 
 def remedy(folder: Path) -> str:
-    """What to do about a damaged gallery: the end of a message."""
-    return f"Run `scalar repair {folder}`: it keeps what is whole."
+    """What to do about a damaged gallery: the end of an error message."""
+    return f"Run `scalar repair {folder}` to keep what is intact."
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a table as the manifest has it; `removed` names the file of the rows that are removed."""
+    """A file of a table, as described by the manifest; `removed` names the file that lists its removed rows."""
 
     file: str
     rows: int
@@ -70,11 +70,11 @@ class Shard:
 
 class Part:
     """
-    The rows of one shard, and the sorted numbers of those that are removed.
+    The rows of one shard, and the sorted indices of the removed ones.
 
     Args:
-        table (`pa.Table` or a function that returns one): the rows; a function is called when they are asked for.
-        num_rows (`int`, *optional*): how many there are; needed beside a function.
+        table (`pa.Table` or a function that returns one): the rows; a function is called when they are needed.
+        num_rows (`int`, *optional*): their number; required with a function.
         removed (`np.ndarray`, *optional*): by default none.
     """
 
@@ -99,11 +99,11 @@ class Part:
         return self._table
 
     def without(self, rows: Iterable[int]) -> "Part":
-        """The same with more rows removed."""
+        """The same shard with more rows removed."""
         return Part(self.table, removed=np.union1d(self.removed, np.fromiter(rows, np.int64)))
 
     def kept(self) -> pa.Table:
-        """The rows that are not removed, as pieces of the mapped file."""
+        """The rows that are not removed, as chunks of the mapped file."""
         if not len(self.removed):
             return self.table
         edges = [-1, *self.removed.tolist(), len(self)]
@@ -114,7 +114,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """One committed state: what the manifest says, and the parts of each table by name."""
+    """One committed state: the content of the manifest, and the parts of each table by its name."""
 
     manifest: dict[str, Any]
     shards: dict[str, list[Shard]]
@@ -127,18 +127,18 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def signed(content: dict[str, Any]) -> dict[str, Any]:
-    """Add the hash by which a damaged JSON file is known."""
+    """Add a hash by which damage to a JSON file is detected."""
     content = without_infinity(content)
     return content | {"sha256": _digest(content)}
 
 
 def is_as_signed(content: dict[str, Any]) -> bool:
-    """Whether a JSON file is as it was written."""
+    """Whether a JSON file is unchanged since it was written."""
     return content.get("sha256") == _digest(content)
 
 
 def _shards_of(content: dict[str, Any], path: Path) -> dict[str, list[Shard]]:
-    """The shards that a file names; a ValueError if it is not as it was written."""
+    """The shards listed in a file; raises a ValueError if it has changed since it was written."""
     if not is_as_signed(content):
         raise DamagedFileError(path, "has changed since it was written", path.parent)
     return {name: [Shard(**entry) for entry in entries] for name, entries in content["tables"].items()}
@@ -149,15 +149,15 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, list[Shard]]]
     Read the manifest of a folder.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is of another version, or damaged.
+        FileNotFoundError: there is no manifest.
+        ValueError: it has another version, or is damaged.
     """
     path = folder / MANIFEST
     manifest = read_json(path, remedy(folder))
     if manifest.get("version") != VERSION:
         raise ValueError(
-            f"{path} is of version {manifest.get('version')!r:.80}; expected {VERSION}. Update this "
-            "program, or index again."
+            f"{path} has version {manifest.get('version')!r:.80}, expected {VERSION}. Update this program, or index "
+            "again."
         )
     shards, sealed = _shards_of(manifest, path), manifest.get("sealed")
     if sealed is None:
@@ -166,13 +166,13 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, list[Shard]]]
         before = _shards_of(read_json(folder / sealed, remedy(folder)), folder / sealed)
     except FileNotFoundError as error:
         if read_json(path, remedy(folder)).get("sealed") == sealed:
-            raise DamagedFileError(folder / sealed, f"is gone, although {path} names it", folder) from error
-        return read_manifest(folder)  # a writer has replaced both
+            raise DamagedFileError(folder / sealed, f"is missing, although {path} names it", folder) from error
+        return read_manifest(folder)  # a writer has replaced both files
     return manifest, {name: before.get(name, []) + shards.get(name, []) for name in {**before, **shards}}
 
 
 def _read_stream(source: pa.MemoryMappedFile | pa.Buffer) -> pa.Table:
-    """Read rows in place; a ValueError if they are not what Arrow can rely on. Vectors are not looked at."""
+    """Read rows in place; raises a ValueError if their layout is invalid. Vectors are not checked."""
     try:
         with pa.ipc.open_stream(source) as stream:
             table = stream.read_all()
@@ -183,12 +183,12 @@ def _read_stream(source: pa.MemoryMappedFile | pa.Buffer) -> pa.Table:
 
 
 def map_arrow(path: Path) -> pa.Table:
-    """Memory-map an Arrow stream file; a ValueError if it is cut off or something else."""
+    """Memory-map an Arrow stream file; raises a ValueError if it is cut off or not such a file."""
     return _read_stream(pa.memory_map(str(path)))
 
 
 def _read_removed(path: Path, shard: Shard) -> np.ndarray:
-    """Read a list of removed rows; a ValueError if it is not as it was written."""
+    """Read a list of removed rows; raises a ValueError if it has changed since it was written."""
     raw = path.read_bytes()
     if hashlib.sha256(raw).hexdigest() != shard.removed_sha256:
         raise DamagedFileError(path, "has changed since it was written", path.parent.parent)
@@ -197,25 +197,25 @@ def _read_removed(path: Path, shard: Shard) -> np.ndarray:
 
 def map_shard(folder: Path, shard: Shard, verified: bool) -> Part:
     """
-    Map a shard, so that it stays what it is, and read its rows when they are asked for.
+    Map a shard, so that its content cannot change, and read its rows when they are needed.
 
     Args:
-        folder (`Path`): of its table.
-        shard ([`Shard`]): what the manifest says.
+        folder (`Path`): folder of its table.
+        shard ([`Shard`]): its description in the manifest.
         verified (`bool`): compare the rows with their hash when they are read.
 
     Raises:
-        FileNotFoundError: a file is gone.
-        DamagedFileError: a file is not as the manifest has it.
+        FileNotFoundError: a file is missing.
+        DamagedFileError: a file does not match the manifest.
     """
     path = folder / shard.file
     size = path.stat().st_size
     if size != shard.bytes:
         raise DamagedFileError(path, f"is damaged: it must have {shard.bytes} bytes, got {size}", folder.parent)
     try:
-        mapped = pa.memory_map(str(path)).read_buffer()  # not the file, whose position all threads would share
+        mapped = pa.memory_map(str(path)).read_buffer()  # not the file: threads would share its position
     except FileNotFoundError as error:
-        error.filename = str(path)  # which Arrow leaves out
+        error.filename = str(path)  # Arrow omits it
         raise
 
     def read() -> pa.Table:
@@ -235,16 +235,16 @@ def map_shard(folder: Path, shard: Shard, verified: bool) -> Part:
 
 def read_snapshot(folder: Path, known: Snapshot | None = None, verified: bool = False) -> Snapshot:
     """
-    Map the last committed state; a commit that happens meanwhile is seen as a whole or not at all.
+    Map the last committed state; a commit in the meantime is seen completely or not at all.
 
     Args:
         folder (`Path`): the gallery.
-        known ([`Snapshot`], *optional*): an earlier state, whose parts are taken over where they are the same.
-        verified (`bool`): compare each shard with its hash when it is read for the first time.
+        known ([`Snapshot`], *optional*): an earlier state, whose parts are reused where they are unchanged.
+        verified (`bool`): compare each shard with its hash when it is first read.
 
     Raises:
         FileNotFoundError: there is no gallery.
-        ValueError: a file is damaged or gone.
+        ValueError: a file is damaged or missing.
     """
     mapped = {}
     if known is not None:
@@ -259,14 +259,14 @@ def read_snapshot(folder: Path, known: Snapshot | None = None, verified: bool = 
             }
             return Snapshot(manifest, shards, parts)
         except FileNotFoundError as error:
-            # A writer may have replaced this state, and its files, since the manifest was read.
+            # A writer may have replaced this state and its files since the manifest was read.
             if read_manifest(folder)[0]["commit"] == manifest["commit"]:
                 path = Path(error.filename)
-                raise DamagedFileError(path, f"is gone, although {folder / MANIFEST} names it", folder) from error
+                raise DamagedFileError(path, f"is missing, although {folder / MANIFEST} names it", folder) from error
 
 
 def derived_is_whole(path: Path) -> bool:
-    """Whether a file that `datasets` reads is as some commit wrote it."""
+    """Whether a file that `datasets` reads is unchanged since some commit wrote it."""
     try:
         return is_as_signed(read_json(path))
     except (OSError, ValueError):
@@ -278,10 +278,10 @@ def verify(folder: Path) -> int:
     Compare every file of a gallery with its hash, and every value with its type.
 
     Returns:
-        `int`: how many bytes were read.
+        `int`: number of bytes read.
 
     Raises:
-        ValueError: a file is damaged, or gone for good; all of them are named.
+        ValueError: files are damaged or permanently missing; all of them are named.
     """
     while True:
         manifest, shards = read_manifest(folder)
@@ -294,19 +294,19 @@ def verify(folder: Path) -> int:
                 damaged.append(str(error.filename))
             except DamagedFileError as error:
                 damaged.append(str(error.path))
-        # What is gone may have been replaced by a writer; all else is mapped, and stays what it is.
+        # A missing file may have been replaced by a writer; all others are mapped, so they cannot change.
         if not is_gone or read_manifest(folder)[0]["commit"] == manifest["commit"]:
             break
     for part in parts:
         try:
-            part.table  # noqa: B018 - compared when it is read
+            part.table  # noqa: B018 - compared with its hash when it is read
         except DamagedFileError as error:
             damaged.append(str(error.path))
-    # What `datasets` reads is written after a commit: where it is gone, the next writer makes it.
+    # What `datasets` reads is written after a commit: if it is missing, the next writer makes it.
     derived = (folder / name / file for name in shards for file in DERIVED)
     damaged += [str(path) for path in derived if path.exists() and not derived_is_whole(path)]
     if damaged:
-        raise ValueError(f"Gone, or changed since they were written: {damaged}. {remedy(folder)}")
+        raise ValueError(f"Missing, or changed since they were written: {damaged}. {remedy(folder)}")
     return sum(shard.bytes for entries in shards.values() for shard in entries)
 
 
@@ -316,12 +316,12 @@ def damaged_shards(folder: Path, found: dict[tuple[Path, Shard, int], str | None
 
     Args:
         folder (`Path`): the gallery.
-        found (`dict`): what is wrong with each file, as it was last changed, that was compared before, `None` with
-            one that is whole; those that are compared now are added, and those that are no more are taken out.
-        rest (`float`): so many times as long as comparing a file takes, nothing is read afterwards.
+        found (`dict`): earlier findings: for each file in its state of last change, what is wrong, or `None` if it is
+            intact. Files that are compared now are added, and files that no longer exist are removed.
+        rest (`float`): after comparing a file, pause for this many times as long as it took.
 
     Returns:
-        What is wrong with files of the gallery as it is now.
+        What is wrong with files of the current gallery.
 
     Raises:
         FileNotFoundError: there is no gallery.
@@ -331,13 +331,13 @@ def damaged_shards(folder: Path, found: dict[tuple[Path, Shard, int], str | None
     before = dict(found)
     found.clear()
     for table, shard in shards:
-        with suppress(FileNotFoundError):  # a writer replaced it, or who opens the gallery is told
+        with suppress(FileNotFoundError):  # a writer replaced it, or opening the gallery reports it
             key, begun = (table, shard, (table / shard.file).stat().st_mtime_ns), time.monotonic()
             if key in before:
                 found[key] = before[key]
                 continue
             try:
-                map_shard(table, shard, verified=True).table  # noqa: B018 - compared when it is read
+                map_shard(table, shard, verified=True).table  # noqa: B018 - compared with its hash when it is read
                 found[key] = None
             except DamagedFileError as error:
                 found[key] = str(error)
@@ -346,14 +346,14 @@ def damaged_shards(folder: Path, found: dict[tuple[Path, Shard, int], str | None
 
 
 def has_lost_its_manifest(folder: Path) -> bool:
-    """Whether a folder holds tables of a gallery, but no manifest that names their files."""
-    # In this order: a writer places the manifest first.
+    """Whether a folder contains tables of a gallery, but no manifest that lists their files."""
+    # In this order: a writer writes the manifest first.
     ours = any(_is_ours(folder / name / _STATE) for name in TABLES)
     return ours and not (folder / MANIFEST).is_file()
 
 
 def _is_ours(state: Path) -> bool:
-    """Whether a state file of `datasets` was written here."""
+    """Whether a state file of `datasets` was written by this package."""
     try:
         return "sha256" in read_json(state)
     except (OSError, ValueError):
@@ -361,9 +361,9 @@ def _is_ours(state: Path) -> bool:
 
 
 def check_not_lost(folder: Path) -> None:
-    """Raise a ValueError if the manifest of a gallery is gone."""
+    """Raise a ValueError if the manifest of a gallery is missing."""
     if has_lost_its_manifest(folder):
-        raise DamagedFileError(folder / MANIFEST, "is gone, although tables of a gallery are there", folder)
+        raise DamagedFileError(folder / MANIFEST, "is missing, although tables of a gallery exist", folder)
 
 
 __all__ = [

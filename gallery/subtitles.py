@@ -1,8 +1,8 @@
-"""Which words go with a media file: subtitle files beside it and text tracks inside, and which of them come first.
+"""Which words belong to a media file: subtitle files next to it and text tracks inside, and their order of preference.
 
-The subtitles of `film.mp4` are named as players expect it: `film.srt`, `film.de.srt`, `film.German.forced.srt`, also
-in a folder `Subs` or `Subtitles` beside it. There they may lie in a folder `film`, and where it is the only film they
-may be called anything, as `2_English.srt`. Capitals do not matter.
+The subtitles of `film.mp4` have the names that players expect: `film.srt`, `film.de.srt`, `film.German.forced.srt`,
+also in a folder `Subs` or `Subtitles` next to it. In there they may be in a folder `film`, and if that is the only
+film, they may have any name, such as `2_English.srt`. Case does not matter.
 """
 
 import os
@@ -17,27 +17,27 @@ from typing import NamedTuple
 from modeling_scalar.media_scalar import TEXT_CODECS
 
 LANGUAGES = "languages"
-"""In the metadata of a gallery: which languages of subtitles come first, in their order."""
+"""Metadata entry of a gallery: preferred languages of subtitles, in order."""
 
 MEDIA_FILES = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .vob .ts .mts .m2ts .mxf .flv .wmv .asf .ogv .3gp .3g2 .gif "
     ".wav .mp3 .m4a .aac .flac .ogg .opus .wma .aif .aiff".split()
 )
-"""The endings of files with picture or sound, in small letters."""
+"""Extensions of files with pictures or sound, in lowercase."""
 TEXT_FILES = (".srt", ".vtt", ".ass", ".ssa")
 _UNREAD_FILES = (".sub", ".sup", ".sbv", ".ttml", ".dfxp", ".smi", ".lrc", ".usf")
 _FOLDERS = ("subs", "subtitles")
 _FLAGS = frozenset("forced foreign sdh cc hi default full auto orig original".split())
 _JOINED = re.compile(rf"-(?=(?:{'|'.join(sorted(_FLAGS))})$)")  # en-orig
-_SAME = 25  # at most so far apart, as CLDR counts, are languages of which one does for the other
-_TICK = 2.0  # seconds to which file systems tell at worst when a folder was changed
-_GLANCE = 1.0  # seconds for which a folder that is being changed counts as it was
+_SAME = 25  # at this distance (CLDR) or less, one language can replace the other
+_TICK = 2.0  # seconds: coarsest time stamps of file systems
+_GLANCE = 1.0  # seconds for which the listing of a changing folder is reused
 _REMEMBERED = 1024  # folders
 
 
 class Track(NamedTuple):
-    """A track of subtitles inside a file: the index of its stream, its codec, its language as the file writes it, and
-    whether it has only what is said in foreign languages."""
+    """A track of subtitles inside a file: the index of its stream, its codec, its language as written in the file, and
+    whether it contains only what is said in foreign languages."""
 
     index: int
     codec: str
@@ -51,11 +51,11 @@ class Words:
     One of the subtitles of a media file.
 
     Args:
-        file (`Path`, *optional*), track (`int`, *optional*): the file beside it, or the index of the stream inside.
-        language (`str`, *optional*): as IETF BCP 47 writes it; `None` where nobody says.
+        file (`Path`, *optional*), track (`int`, *optional*): the file next to it, or the index of the stream inside.
+        language (`str`, *optional*): IETF BCP 47 tag; `None` if unknown.
         is_forced (`bool`): only what is said in foreign languages.
-        is_plain (`bool`): its name has no mark but that of a language.
-        depth (`int`): folders between it and the media file.
+        is_plain (`bool`): its name has no mark except that of a language.
+        depth (`int`): number of folders between it and the media file.
         unread (`str`, *optional*): why it cannot be read.
     """
 
@@ -69,7 +69,7 @@ class Words:
 
     @property
     def kind(self) -> str:
-        """What it is, for a count of those that are not used."""
+        """Its kind, for counting subtitles that are not used."""
         return self.unread or ("without a language" if self.language is None else f"in {self.language}")
 
 
@@ -78,7 +78,7 @@ class Words:
 
 @lru_cache(maxsize=4096)
 def language_of(name: str) -> str | None:
-    """The tag of a language by a code or its name: "de" of "ger", "deu", "DE" and "German"; `None` if it is none."""
+    """The tag of a language by its code or name: "de" for "ger", "deu", "DE" and "German"; `None` if unknown."""
     import langcodes
 
     try:
@@ -95,23 +95,23 @@ def language_of(name: str) -> str | None:
 
 def languages_of(names: str | Iterable[str]) -> list[str]:
     """
-    Read an order of preference, as "de,en" or a list of names.
+    Read preferred languages in order, as "de,en" or a list of names.
 
     Raises:
-        ValueError: one is no language.
+        ValueError: one is not a language.
     """
     names = names.split(",") if isinstance(names, str) else list(names)
     found = [language_of(name.strip()) for name in names]
     if None in found:
         raise ValueError(
-            f"A language is a code or an English name, as in 'de,en' or 'german', got {names[found.index(None)]!r}."
+            f"A language is a code or an English name, such as 'de,en' or 'german', got {names[found.index(None)]!r}."
         )
     return list(dict.fromkeys(found))
 
 
 @lru_cache(maxsize=4096)
 def _rank(language: str | None, languages: tuple[str, ...]) -> int:
-    """Which of some languages one is, or does for; their number if it is none of them."""
+    """The index of the first language that equals this one or can be replaced by it; their number if there is none."""
     from langcodes import tag_distance
 
     fits = (language is not None and tag_distance(wanted, language) < _SAME for wanted in languages)
@@ -122,8 +122,8 @@ def _rank(language: str | None, languages: tuple[str, ...]) -> int:
 
 
 class _Folder(NamedTuple):
-    """What a folder holds: subtitle files by all beginnings of their names that end before a dot, as one of them may
-    be the name of a film; all of them; folders of subtitles; and the names of media files, without their endings."""
+    """The content of a folder: subtitle files by each beginning of their names that ends before a dot and may be the
+    name of a film; all subtitle files; folders of subtitles; and the names of media files, without extensions."""
 
     by_stem: dict[str, list[str]]
     subtitles: list[str]
@@ -152,7 +152,7 @@ def _list(folder: str) -> _Folder:
 
 
 def _listing(folder: str) -> _Folder:
-    """What a folder holds; it is listed again only if it has changed, as it may hold a hundred thousand files."""
+    """The content of a folder; it is listed again only after changes, as it may hold a hundred thousand files."""
     try:
         changed, now = os.stat(folder).st_mtime_ns, time.time()
         before = _seen.get(folder)
@@ -176,7 +176,7 @@ def _file(folder: str, name: str, language: str | None, flags: set[str], depth: 
 
 
 def _named_after(stem: str, ending: str, folder: str, depth: int) -> Iterator[Words]:
-    """The subtitles in a folder that are called as a media file is, with the language and marks behind it."""
+    """The subtitles in a folder that are named after a media file, followed by the language and marks."""
     for name in _listing(folder).by_stem.get(stem.casefold(), ()):
         parts = os.path.splitext(name)[0].lower().split(".")[stem.count(".") + 1 :]
         marks = [mark for part in parts for mark in _JOINED.split(part)]
@@ -190,13 +190,13 @@ def _named_after(stem: str, ending: str, folder: str, depth: int) -> Iterator[Wo
             elif mark in _FLAGS:
                 flags.add(mark)
             else:
-                break  # of another film, the name of which begins alike
+                break  # another film whose name begins in the same way
         else:
             yield _file(folder, name, language, flags, depth)
 
 
 def _called_anything(folder: str, depth: int) -> Iterator[Words]:
-    """All subtitles of a folder, which are those of one film."""
+    """All subtitles of a folder, which belong to one film."""
     for name in _listing(folder).subtitles:
         marks = [mark.lower() for mark in re.split(r"[\W_]+", os.path.splitext(name)[0]) if mark]
         languages = (language_of(mark) for mark in reversed(marks) if mark not in _FLAGS)
@@ -204,7 +204,7 @@ def _called_anything(folder: str, depth: int) -> Iterator[Words]:
 
 
 def subtitles_beside(path: str | os.PathLike) -> list[Words]:
-    """The subtitle files of a media file."""
+    """The subtitle files that belong to a media file."""
     folder, name = os.path.split(os.path.abspath(path))
     stem, ending = os.path.splitext(name)
     found, here = list(_named_after(stem, ending, folder, 0)), _listing(folder)
@@ -214,12 +214,12 @@ def subtitles_beside(path: str | os.PathLike) -> list[Words]:
         found += _called_anything(os.path.join(subs, stem), 2)
         if here.media == {stem.casefold()}:
             found += _called_anything(subs, 1)
-    named = {words.file: words for words in reversed(found) if words.file.exists()}  # not links to nothing
+    named = {words.file: words for words in reversed(found) if words.file.exists()}  # no broken links
     return list(named.values())
 
 
 def subtitles_inside(tracks: Iterable[Track]) -> list[Words]:
-    """The subtitles that a media file has in it."""
+    """The subtitles inside a media file."""
     return [
         Words(
             track=track.index,
@@ -236,8 +236,8 @@ def subtitles_inside(tracks: Iterable[Track]) -> list[Words]:
 
 def in_order(found: Iterable[Words], languages: Sequence[str] = ()) -> list[Words]:
     """
-    Sort the subtitles of a media file, best first: those of all that is said, by the languages that are preferred;
-    then files before tracks, and of files those that say no language, and English, and the nearest.
+    Sort the subtitles of a media file, best first: readable before unreadable, complete before forced, by preferred
+    languages, files before tracks; among files, those without a language first, then English, then the nearest.
     """
 
     def key(words: Words) -> tuple:
@@ -252,7 +252,7 @@ def in_order(found: Iterable[Words], languages: Sequence[str] = ()) -> list[Word
 
 
 def find_sidecar(path: str | os.PathLike, languages: Sequence[str] = ()) -> Path | None:
-    """The first of the subtitle files of a media file that can be read; `None` if there is none."""
+    """The first readable subtitle file of a media file; `None` if there is none."""
     return next((words.file for words in in_order(subtitles_beside(path), languages) if words.unread is None), None)
 
 

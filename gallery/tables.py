@@ -1,4 +1,4 @@
-"""Tables that people bring, row by row: CSV, JSON, JSON Lines, Parquet, and data sets that `datasets` saved."""
+"""Tables that users bring, row by row: CSV, JSON, JSON Lines, Parquet, and data sets saved by `datasets`."""
 
 import csv
 import json
@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet
 
 Row = tuple[str, dict[str, Any]]
-"""Where a row stands, as people say it, and its cells."""
+"""The position of a row, for messages, and its cells."""
 Choose = Callable[[Iterable[str]], list[str]]
-"""From the names of columns to those that are read."""
+"""From the names of all columns to those that are read."""
 
 
 def distinct(path: str | os.PathLike, names: list[str]) -> list[str]:
-    """Return the names of columns; a ValueError if one is there twice."""
+    """Return the names of columns; raises a ValueError if one repeats."""
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{path}: the columns {repeated} are there more than once. Give each its own name.")
+        raise ValueError(f"{path}: the columns {repeated} appear more than once. Give each its own name.")
     return names
 
 
@@ -35,8 +35,8 @@ def _read_csv(path: Path, choose: Choose) -> Iterator[Row]:
                 where = f"line {reader.line_num}"
                 if len(row) != len(header):
                     raise ValueError(
-                        f"{path}, {where}: expected {len(header)} cells, as line 1 has, got {len(row)}. Put cells "
-                        'with commas into quotes: "like, this".'
+                        f"{path}, {where}: expected {len(header)} cells, as in line 1, got {len(row)}. Put cells "
+                        'with commas in quotes: "like, this".'
                     )
                 cells = dict(zip(header, row, strict=True))
                 yield where, {name: cells[name] for name in names}
@@ -44,16 +44,16 @@ def _read_csv(path: Path, choose: Choose) -> Iterator[Row]:
         raise ValueError(f"{path}, line {reader.line_num}: {error}.") from error
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}: the table is not UTF-8 ({error.reason}, byte {error.start}). Convert it."
+            f"{path}: the table is not UTF-8 ({error.reason}, byte {error.start}). Convert it to UTF-8."
         ) from error
 
 
 def _parsed(path: Path, where: str, text: bytes) -> Any:
     try:
-        # Numbers stay as they are written: the id 1e5 is not the id 100000.0.
+        # Numbers stay as they are written: the id 1e5 differs from the id 100000.0.
         return json.loads(text.decode("utf-8-sig"), parse_int=str, parse_float=str)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}{where}: not UTF-8 ({error.reason}). Convert the table.") from error
+        raise ValueError(f"{path}{where}: not UTF-8 ({error.reason}). Convert the table to UTF-8.") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}{where}: not JSON ({error}). Restore the table.") from error
 
@@ -70,7 +70,7 @@ def _chosen(path: Path, where: str, row: Any, choose: Choose) -> Row:
 def _read_json(path: Path, choose: Choose) -> Iterator[Row]:
     rows = _parsed(path, "", path.read_bytes())
     if not isinstance(rows, list):
-        raise ValueError(f"{path} must hold a list of objects, one for each row, got {type(rows).__name__}.")
+        raise ValueError(f"{path} must hold a list of objects, one per row, got {type(rows).__name__}.")
     for number, row in enumerate(rows, start=1):
         yield _chosen(path, f"row {number}", row, choose)
 
@@ -87,7 +87,7 @@ def _rows_of(batches: Iterable[pa.RecordBatch], names: list[str]) -> Iterator[Ro
     for batch in batches:
         for cells in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
             number += 1
-            # as `datasets` keeps media: a path and, if they were read already, bytes
+            # as `datasets` stores media: a path and, if already read, bytes
             plain = [cell["path"] if isinstance(cell, dict) and "path" in cell else cell for cell in cells]
             yield f"row {number}", dict(zip(names, plain, strict=True))
 
@@ -98,7 +98,7 @@ def _read_parquet(path: Path, choose: Choose) -> Iterator[Row]:
             names = choose(file.schema_arrow.names)
             yield from _rows_of(file.iter_batches(columns=names), names)
     except pa.ArrowException as error:
-        raise ValueError(f"{path} is no Parquet file, or damaged: {error}") from error
+        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}") from error
 
 
 def _read_data_set(path: Path, choose: Choose) -> Iterator[Row]:
@@ -118,7 +118,7 @@ def _read_data_set(path: Path, choose: Choose) -> Iterator[Row]:
 
 _READERS = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json_lines, ".parquet": _read_parquet}
 KINDS = tuple(_READERS)
-"""How the names of tables end."""
+"""Extensions of tables."""
 
 
 def _reader_of(path: Path) -> Callable[[Path, Choose], Iterator[Row]] | None:
@@ -130,7 +130,7 @@ def _reader_of(path: Path) -> Callable[[Path, Choose], Iterator[Row]] | None:
 
 
 def is_table(path: str | os.PathLike) -> bool:
-    """Whether a path is read as a table: by its extension, or as a data set that was saved."""
+    """Whether a path is read as a table: by its extension, or as a saved data set."""
     return _reader_of(Path(path)) is not None
 
 
@@ -139,13 +139,13 @@ def rows_of_table(path: str | os.PathLike, choose: Choose) -> Iterator[Row]:
     Read a table row by row.
 
     Args:
-        path (`str`): for which [`is_table`] holds.
-        choose (`Callable`): called with the names of the columns, of a JSON table with those of each row; returns
-            those that are read, [`distinct`]. What it raises comes through.
+        path (`str`): a path for which [`is_table`] holds.
+        choose (`Callable`): called with the names of the columns (in JSON tables, for each row); returns those to
+            read, [`distinct`]. Its exceptions are passed on.
 
     Yields:
-        Where a row stands, such as `"line 3"`, and its cells by the names of their columns. Of JSON, numbers are text
-        as it is written.
+        The position of a row, such as `"line 3"`, and its cells by column name. Numbers in JSON are returned as text,
+        as they are written.
 
     Raises:
         ValueError: the table is malformed; the message names the line.

@@ -95,7 +95,7 @@ def windows_at(cuts: Iterable[float], seconds: float, most: float) -> list[tuple
         most (`float`): maximum length of a window; longer scenes are split evenly into as few as possible.
 
     Returns:
-        `list`: as from [`windows_of`]. Each has at least `LEAST` seconds, if the file has, and `most` is at least twice that.
+        `list`: as from [`windows_of`]. Each has at least `LEAST` seconds, if the file has and `most` is twice that.
     """
     starts = [0.0]
     for cut in cuts:

@@ -1,4 +1,4 @@
-"""The one process that may change the tables of a folder, as [`~gallery.storage`] has them."""
+"""The one process that may change the tables of a folder in the format of [`~gallery.storage`]."""
 
 import io
 import os
@@ -33,17 +33,17 @@ from gallery.storage import (
 )
 
 SHARD_ROWS = 65_536
-"""The most rows of one file: what a commit may have to write again."""
+"""Maximum rows of one file, which a commit may have to write again."""
 
-_FANOUT = 16  # so many small shards in a row become one
-_SEALED_ROWS = SHARD_ROWS // _FANOUT  # from so many rows on, a shard is seldom merged again
+_FANOUT = 16  # this many small shards in a row are merged
+_SEALED_ROWS = SHARD_ROWS // _FANOUT  # from this many rows on, a shard is seldom merged again
 _LOCK = ".lock"
 _FILES = re.compile(rf"{SHARD_NAME.pattern}|{REMOVED_NAME.pattern}")
-_TEMPORARY = re.compile(  # of `write_whole`, if it is killed
+_TEMPORARY = re.compile(  # left by `write_whole`, if it is killed
     rf"\.((gallery|state|dataset_info)\.json|{SHARD_NAME.pattern}|{REMOVED_NAME.pattern}|{SEALED_NAME.pattern})\.\d+"
 )
 _INFO, _STATE = DERIVED
-_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # names in Arrow to those in `datasets`
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's names to those of `datasets`
 
 
 def _saved(removed: np.ndarray) -> bytes:
@@ -53,13 +53,13 @@ def _saved(removed: np.ndarray) -> bytes:
 
 
 def _write_new(path: Path, write: Callable[[Any], Any]) -> tuple[int, str]:
-    """Write a file, whole or not at all; its size and hash."""
+    """Write a file, completely or not at all; returns its size and hash."""
     write_whole(path, write)
     return path.stat().st_size, sha256_of(path)
 
 
 def check_place(folder: Path) -> None:
-    """Raise a ValueError unless a gallery may be begun in a folder: a new or empty one, or one begun and killed."""
+    """Raise a ValueError unless a folder may become a gallery: a new or empty one, or one begun and killed."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a gallery is a folder.")
     check_not_lost(folder)
@@ -67,22 +67,22 @@ def check_place(folder: Path) -> None:
         ours = (pattern.fullmatch(path.name) for pattern in (_FILES, SEALED_NAME, _TEMPORARY))
         if path.name not in (_LOCK, _INFO) and not path.is_dir() and not any(ours):
             raise ValueError(
-                f"{folder} holds something else than a gallery, {path.name!r}. Give a new or empty folder."
+                f"{folder} contains something other than a gallery: {path.name!r}. Choose a new or empty folder."
             )
 
 
 class Writer:
     """
-    The one process that may change the tables of a folder; what it changes is seen after [`Writer.commit`] only.
+    The one process that may change the tables of a folder; its changes become visible only after [`Writer.commit`].
 
     Args:
         folder (`str`): an existing gallery, or a new or empty folder.
 
     Raises:
-        ValueError: another process writes at this moment, the folder holds something else, or it is damaged.
+        ValueError: another process is writing, the folder holds something else, or it is damaged.
 
-    To be used in a `with` statement, or closed by [`Writer.close`]; what was not committed is dropped then.
-    `bytes_written` counts what all commits of this object wrote.
+    To be used in a `with` statement, or closed by [`Writer.close`]; uncommitted changes are then dropped.
+    `bytes_written` counts the bytes of all commits of this object.
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -91,7 +91,7 @@ class Writer:
         with ExitStack() as held:
             self._check_folder()
             self.folder.mkdir(parents=True, exist_ok=True)
-            message = f"Another process writes to {self.folder} at this moment. Wait until it has finished, or end it."
+            message = f"Another process writes to {self.folder}. Wait until it has finished, or end it."
             self._check_lock = held.enter_context(locked(self.folder / _LOCK, message))
             self._open()
             self._held = held.pop_all()
@@ -102,7 +102,7 @@ class Writer:
             check_place(self.folder)
 
     def _open(self) -> None:
-        """Take over what is there, and clear away what a writer that was killed has left."""
+        """Read the current state, and delete what a killed writer has left."""
         if (self.folder / MANIFEST).is_file():
             self.snapshot = read_snapshot(self.folder)
             self._derive()
@@ -117,7 +117,7 @@ class Writer:
         self._removed: dict[str, dict[int, set[int]]] = {}  # table, place of the part, rows
 
     def close(self) -> None:
-        """Drop what was not committed, and let others write."""
+        """Drop uncommitted changes, and let others write."""
         self._held.close()
 
     def __enter__(self) -> "Writer":
@@ -127,10 +127,10 @@ class Writer:
         self.close()
 
     def append(self, name: str, rows: pa.Table) -> None:
-        """Add rows at the end of a table; the first ones decide its columns. A ValueError if others have others."""
+        """Add rows at the end of a table; the first ones define its columns. Raises a ValueError if columns differ."""
         known = self._new.get(name) or [part.table for part in self._old(name)[:1]]
         if known and not known[0].schema.equals(rows.schema):
-            raise ValueError(f"`{name}` has the columns\n{known[0].schema}\nbut rows were given with\n{rows.schema}")
+            raise ValueError(f"`{name}` has the columns\n{known[0].schema}\nbut the new rows have\n{rows.schema}")
         self._new.setdefault(name, []).append(rows)
 
     def remove(self, name: str, place: int, rows: Iterable[int]) -> None:
@@ -138,7 +138,7 @@ class Writer:
         self._removed.setdefault(name, {}).setdefault(place, set()).update(rows)
 
     def clear(self, name: str) -> None:
-        """Remove all rows of a table; the next ones may have other columns."""
+        """Remove all rows of a table; later ones may have other columns."""
         self._new.pop(name, None)
         self._removed.pop(name, None)
         if name in self.snapshot.parts:
@@ -149,12 +149,12 @@ class Writer:
 
     def commit(self) -> bool:
         """
-        Make what was changed the new state; return whether anything was changed.
+        Make the changes the new state; return whether there were any.
 
         Raises:
-            OSError: the files could not be written, of a full disk say. The state is the old one, and what was changed
-                can be committed again; or it is the new one already, and only what is derived from it is missing,
-                which the next writer makes.
+            OSError: files could not be written, e.g. because the disk is full. Either the old state holds, and the
+                changes can be committed again; or the new state holds already, and only files derived from it are
+                missing, which the next writer makes.
             ValueError: another process has written here, which the lock should have prevented; nothing was changed.
         """
         has_rows = any(len(table) for tables in self._new.values() for table in tables)
@@ -164,12 +164,12 @@ class Writer:
         return self._commit({name: self._plan(name) for name in {*self.snapshot.parts, *self._new}})
 
     def compact(self) -> None:
-        """Commit, and write all tables again without what was removed, in as few files as there can be."""
+        """Commit, and rewrite all tables without removed rows, in as few files as possible."""
         tables = {name: self._parts(name) for name in {*self.snapshot.parts, *self._new}}
         self._commit({name: [(None, parts)] if parts else [] for name, parts in tables.items()})
 
     def _parts(self, name: str) -> list[Part]:
-        """The parts of a table as they will be; new rows come last."""
+        """The future parts of a table; new rows come last."""
         parts = []
         for place, part in enumerate(self._old(name)):
             more = self._removed.get(name, {}).get(place)
@@ -177,7 +177,7 @@ class Writer:
         return parts + [Part(table) for table in self._new.get(name, [])]
 
     def _plan(self, name: str) -> list[tuple[Shard | None, list[Part]]]:
-        """What the table's files will be, in order: each an old shard, or parts to write into new files."""
+        """The future files of a table, in order: each an old shard, or parts to write into new files."""
         parts, old = self._parts(name), [] if name in self._cleared else self.snapshot.shards.get(name, [])
         plan = [(shard, [part]) for shard, part in zip(old, parts, strict=False)]
         plan = [
@@ -194,7 +194,7 @@ class Writer:
 
     @staticmethod
     def _run(plan: Sequence[tuple[Shard | None, list[Part]]]) -> slice | None:
-        """Which files at the end of a table are to become one: sixteen or more, none much larger than the last."""
+        """Which files at the end of a table to merge: sixteen or more, none much larger than the last."""
         rows = [sum(len(part) - len(part.removed) for part in parts) for _, parts in plan]
         if not rows:
             return None
@@ -229,17 +229,17 @@ class Writer:
             self.bytes_written += write_json(manifest, self.folder / MANIFEST)
             self._settle()
         except BaseException:
-            with suppress(OSError, ValueError):  # what went wrong before counts
+            with suppress(OSError, ValueError):  # the first error counts
                 self._recover(manifest)
             raise
         return True
 
     def _check_alone(self, shards: dict[str, list[Shard]]) -> None:
         """
-        Raise a ValueError if another process has written here, where a lock was deleted or is not seen by others.
+        Raise a ValueError if another process has written here, because a lock was deleted or is not visible to it.
 
         Args:
-            shards (`dict`): the files that are to be committed, which the other one may have cleared away.
+            shards (`dict`): the files to commit, which the other process may have deleted.
         """
         self._check_lock()
         path = self.folder / MANIFEST
@@ -248,21 +248,21 @@ class Writer:
         named = [(self.folder / name / shard.file, shard.bytes) for name, rows in shards.items() for shard in rows]
         if not is_same or any(not path.is_file() or path.stat().st_size != size for path, size in named):
             raise ValueError(
-                f"Another process has written to {self.folder} meanwhile, so nothing was changed. Start again, one "
+                f"Another process has written to {self.folder} meanwhile. Nothing was changed. Start again, one "
                 "process at a time."
             )
 
     def _recover(self, manifest: dict[str, Any] | None) -> None:
-        """After a failure: if the commit has happened all the same, nothing may be written twice; else clear away."""
+        """After a failure: if the commit took effect, avoid writing anything twice; otherwise, delete its files."""
         path = self.folder / MANIFEST
         if manifest is not None and path.is_file() and read_json(path) == manifest:
             self._settle()
             return
-        self._check_lock()  # else what lies there may belong to another writer
+        self._check_lock()  # otherwise these files may belong to another writer
         self._clear()
 
     def _seal(self, shards: dict[str, list[Shard]], number: int) -> tuple[str | None, dict[str, list[Shard]]]:
-        """Name the large shards at the beginning of each table in a file of their own; the file, and the others."""
+        """List the large shards at the start of each table in a separate file; returns that file, and the others."""
         large = {
             name: list(takewhile(lambda shard: shard.rows >= _SEALED_ROWS, entries))
             for name, entries in shards.items()
@@ -271,7 +271,7 @@ class Writer:
         if not any(large.values()):
             return None, last
         known, content = self.snapshot.manifest.get("sealed"), signed({"tables": _entries(large)})
-        with suppress(FileNotFoundError, ValueError):  # gone or damaged since: written anew
+        with suppress(FileNotFoundError, ValueError):  # missing or damaged since: written again
             if known is not None and read_json(self.folder / known) == content:
                 return known, last
         name = f"sealed-{number:06d}.json"
@@ -279,7 +279,7 @@ class Writer:
         return name, last
 
     def _settle(self) -> None:
-        """Take over what the manifest says now."""
+        """Read the new state from the manifest."""
         self.snapshot = read_snapshot(self.folder, self.snapshot)
         self._forget()
         self._derive()
@@ -301,7 +301,7 @@ class Writer:
                 shards.append(self._write_removed(folder, shard, parts[0].removed, number, len(shards)))
             else:
                 shards.append(shard)
-        if not shards:  # a table without rows keeps its columns
+        if not shards:  # this keeps the columns of a table without rows
             shards.append(self._write_shard(folder, schema.empty_table(), number, 0))
         sync_folder(folder)
         return shards
@@ -309,7 +309,7 @@ class Writer:
     def _write_shard(self, folder: Path, rows: pa.Table, number: int, place: int) -> Shard:
         def write(file: Any) -> None:
             with pa.ipc.new_stream(file, rows.schema) as stream:
-                # One batch: its columns are matrices in one piece.
+                # One batch: its columns are contiguous matrices.
                 stream.write_table(rows.combine_chunks())
 
         path = folder / f"data-{number:06d}-{place}.arrow"
@@ -324,25 +324,25 @@ class Writer:
         return replace(shard, removed=path.name, num_removed=len(removed), removed_sha256=digest)
 
     def _derive(self) -> None:
-        """Show each table to `datasets` as it is now, and keep beside it what is needed if the manifest is lost."""
+        """Update what `datasets` reads of each table, and what is needed if the manifest is lost."""
         for name, entries in self.snapshot.shards.items():
             folder, schema = self.folder / name, self.snapshot.parts[name][0].table.schema
             state = _state([shard.file for shard in entries], entries[-1].sha256[:16])
             state["removed"] = {shard.file: shard.removed for shard in entries if shard.removed}
             info = _dataset_info(schema) | {"metadata": self.snapshot.manifest["metadata"]}
             for content, path in ((signed(info), folder / _INFO), (signed(state), folder / _STATE)):
-                with suppress(FileNotFoundError, ValueError):  # gone or damaged: written anew
+                with suppress(FileNotFoundError, ValueError):  # missing or damaged: written again
                     if read_json(path) == content:
                         continue
                 self.bytes_written += write_json(content, path)
 
     def _clear(self) -> None:
-        """Delete files of ours to which the manifest on disk does not refer."""
+        """Delete files of ours that the manifest on disk does not list."""
         manifest, named = {}, {}
         if (self.folder / MANIFEST).is_file():
             manifest, named = read_manifest(self.folder)
         elif self.snapshot.manifest["commit"]:
-            return  # somebody has deleted it: the files are all there is
+            return  # the manifest was deleted: only these files are left
         used = {(self.folder, manifest.get("sealed"))}
         for name, shards in named.items():
             used |= {(self.folder / name, file) for shard in shards for file in (shard.file, shard.removed)}
@@ -354,7 +354,7 @@ class Writer:
 
 
 def _entries(shards: dict[str, list[Shard]]) -> dict[str, list[dict[str, Any]]]:
-    """Shards as JSON has them, without what is empty."""
+    """Shards in the form of JSON, without empty fields."""
     return {
         name: [{k: v for k, v in asdict(shard).items() if v} | {"rows": shard.rows} for shard in entries]
         for name, entries in shards.items()
@@ -362,7 +362,7 @@ def _entries(shards: dict[str, list[Shard]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _state(files: Sequence[str], fingerprint: str) -> dict[str, Any]:
-    """What `datasets` keeps of the files of a data set."""
+    """The state that `datasets` stores for the files of a data set."""
     return {
         "_data_files": [{"filename": file} for file in files],
         "_fingerprint": fingerprint,
@@ -383,7 +383,7 @@ def _feature(kind: pa.DataType) -> dict[str, Any]:
 
 
 def _dataset_info(schema: pa.Schema) -> dict[str, Any]:
-    """What `datasets` keeps beside the files of a data set; written here because the library is slow to load."""
+    """The information that `datasets` stores with a data set; written here because the library is slow to load."""
     return {"features": {item.name: _feature(item.type) for item in schema}}
 
 

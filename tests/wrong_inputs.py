@@ -1094,7 +1094,7 @@ _BENCHMARKS = [
     (
         "a table that is an object",
         f"{_OWN} own.json",
-        "own.json must hold a list of objects, one for each row, got dict.",
+        "own.json must hold a list of objects, one per row, got dict.",
         {"own.json": "{}"},
     ),
     (
@@ -1227,7 +1227,7 @@ _BENCHMARKS = [
     (
         "a CSV with a column twice",
         f"{_OWN} own.csv",
-        "own.csv: the columns ['caption'] are there more than once. Give each",
+        "own.csv: the columns ['caption'] appear more than once. Give each",
         {"own.csv": "video_id,caption,caption\na,b,c\n"},
     ),
     (
@@ -1245,7 +1245,7 @@ _BENCHMARKS = [
     (
         "a Parquet file of text",
         f"{_OWN} own.parquet",
-        "own.parquet is no Parquet file, or damaged: Parquet magic bytes not found in footer.",
+        "own.parquet is not a Parquet file, or is damaged: Parquet magic bytes not found in footer.",
         {"own.parquet": "video_id,caption\n"},
     ),
     (

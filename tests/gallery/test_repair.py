@@ -241,7 +241,7 @@ def test_a_gallery_whose_manifest_is_gone_is_neither_begun_anew_nor_taken_for_a_
     before = listing(folder)
     assert has_lost_its_manifest(folder)
     for use in (Gallery.open, GalleryWriter, Writer):
-        with pytest.raises(ValueError, match="gallery.json is gone, although .*scalar repair"):
+        with pytest.raises(ValueError, match="gallery.json is missing, although .*scalar repair"):
             use(folder)
     assert listing(folder) == before
 

@@ -186,7 +186,7 @@ def test_a_clip_that_cannot_be_read_keeps_its_place_and_is_named(place):
     assert re.match(r"Of these, 4 keep their places: .*; and 1 more\.", told)
     assert told in hits.remarks() and told in str(hits)
     reasons = {
-        "its file is gone": 1, "has changed or is another": 1, "damaged": 1, "nothing that the cross-encoder reads": 1,
+        "its file is gone": 1, "or was replaced": 1, "damaged": 1, "nothing that the cross-encoder reads": 1,
     }  # fmt: skip
     assert sum(told.count(reason) for reason in reasons) == 3  # as many as are named
 
@@ -246,7 +246,7 @@ def test_words_that_a_list_gave_are_not_replaced_by_those_of_the_file(place, tin
     told = dict(reason.split(": ", 1) for reason in hits.notes[0].split(": ", 1)[1].rstrip(".").split("; "))
     by_name = {hits.name_of(hit): hit.clip_id for hit in hits}
     told = {by_name[name]: reason for name, reason in told.items()}
-    assert "came from a list" in told[files[0]] and "the file of its subtitles" in told[files[1]]
+    assert "came from a list" in told[files[0]] and "its subtitle file" in told[files[1]]
     hits = gallery.search("low", 7, rerank=7, modalities=["video", "audio"])
     assert {hit.clip_id for hit in hits if hit.match is not None} == {files[0]}
 
@@ -269,11 +269,11 @@ def test_what_has_no_second_stage_says_so(place, tmp_path):
         writer.commit()
     other = Gallery.open(tmp_path / "other")
     other.searcher.query_model = QueryModel(model, processor)
-    with pytest.raises(ValueError, match="this gallery does not know them"):
+    with pytest.raises(ValueError, match="this gallery does not record"):
         other.search("low", rerank=5)
     encoder = SimpleNamespace(config=SimpleNamespace(), score_options=lambda: {"method": "scalar"})
     gallery.searcher.query_model = QueryModel(encoder, processor)
-    with pytest.raises(ValueError, match="There is no second stage"):
+    with pytest.raises(ValueError, match="The second stage needs a cross-encoder"):
         gallery.search("low", rerank=5)
 
 

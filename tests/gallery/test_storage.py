@@ -387,7 +387,7 @@ def _edit_shard(**changes):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_edit(version=3), "of version 3; expected 2"),
+        (_edit(version=3), "has version 3, expected 2"),
         (_edit(metadata={}), "has changed since it was written"),
         (_edit(sealed="sealed-000009.json"), "has changed since it was written"),
         (_edit_shard(file="data-000009-0.arrow"), "gallery.json has changed since it was written"),
@@ -520,7 +520,7 @@ def test_what_a_kill_leaves_is_cleared_away_and_in_nobodys_way(tmp_path):
 
 def test_a_folder_with_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(ValueError, match="holds something else than a gallery, 'thesis.tex'"):
+    with pytest.raises(ValueError, match="contains something other than a gallery: 'thesis.tex'"):
         GalleryWriter(tmp_path)
     with pytest.raises(ValueError, match="is a file; a gallery is a folder"):
         GalleryWriter(tmp_path / "thesis.tex")

@@ -289,7 +289,7 @@ def test_a_missing_source_and_a_missing_part_are_named(tmp_path):
         stage_gallery(tmp_path / "vectors.npz", tmp_path / "staged")
     saved_store(tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "queries")
-    with pytest.raises(ValueError, match="Gone, or changed .*queries"):
+    with pytest.raises(ValueError, match="Missing, or changed .*queries"):
         stage_gallery(tmp_path / "store", tmp_path / "staged")
 
 

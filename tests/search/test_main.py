@@ -126,7 +126,7 @@ def test_what_a_gallery_cannot_be_is_told_before_the_model_is_loaded(place, monk
     assert (
         "holds vectors in float16" in run("index", "clips", *options, "gallery", "--dtype", "float32", code=1).stderr
     )
-    assert "something else than a gallery" in run("index", "clips", *options, "clips", code=1).stderr
+    assert "something other than a gallery" in run("index", "clips", *options, "clips", code=1).stderr
     for arguments in (
         ("index", "clips", *options, "qdrant+file:///collections/x"),
         ("info", "qdrant+http://localhost/x"),
@@ -543,6 +543,6 @@ def test_a_number_out_of_its_range_is_told_before_the_model_is_loaded(place, opt
 
 def test_a_model_without_a_second_stage_is_told(place):
     index()
-    assert "There is no second stage" in run("query", "gallery", "video", "--rerank", "50", code=1).stderr
+    assert "stage needs a cross-encoder" in run("query", "gallery", "video", "--rerank", "50", code=1).stderr
     wrong = run("query", "gallery", "--like", "cat.mp4", "--rerank", "5", code=1)
     assert "it does not go with --like" in wrong.stderr

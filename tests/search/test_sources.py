@@ -134,11 +134,11 @@ def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp
         ("a.csv", "", "must have one column `path`, or `video`, that names the files; there is none"),
         ("a.csv", "file,subtitle\nx.mp4,\n", r"must have one column `path`.*got \['file', 'subtitle'\]"),
         ("a.csv", "path,video\nx,y\n", r"must have one column.*got \['path', 'video'\]"),
-        ("a.csv", "path,path\nx,y\n", r": the columns \['path'\] are there more than once"),
+        ("a.csv", "path,path\nx,y\n", r": the columns \['path'\] appear more than once"),
         ("a.csv", ",path\n0,x\n", r"the columns \[''\].*--ignore ''\."),
         ("a.csv", "path,two words\nx,y\n", "--ignore 'two words'"),
         ("a.csv", "path,id\nx,y\n", r"the columns \['id'\].*--ignore id"),
-        ("a.csv", "path,subtitle\nx.mp4,well, well\n", "line 2: expected 2 cells, as line 1 has, got 3"),
+        ("a.csv", "path,subtitle\nx.mp4,well, well\n", "line 2: expected 2 cells, as in line 1, got 3"),
         ("a.csv", 'path,subtitle\nx.mp4,"a\nb"\n,c\n', "line 4, column `path`: expected the path of a file, got ''"),
         ("a.csv", 'path\n"x.mp4', "line 2: unexpected end of data"),
         ("a.csv", b"path\n\xff.mp4\n", "not UTF-8"),
@@ -150,7 +150,7 @@ def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp
         ("a.jsonl", '{"path": [7]}\n', r"line 1, column `path`: expected a text, got \['7'\]"),
         ("a.jsonl", '{"path": "x"}\n{"url": "y"}\n', r"got \['url'\].*line 2"),
         ("a.jsonl", b'{"path": "\xff"}\n', "line 1: not UTF-8"),
-        ("a.parquet", "PAR1 no", "no Parquet file, or damaged"),
+        ("a.parquet", "PAR1 no", "not a Parquet file, or is damaged"),
     ],
 )
 def test_what_is_wrong_with_a_list_is_told_with_its_name_line_and_column(tmp_path, name, content, told):
@@ -173,7 +173,7 @@ def test_several_data_sets_in_one_and_damaged_ones_are_named(tmp_path):
 @pytest.mark.parametrize("names", [["path", "path"], ["path", "subtitle", "subtitle"], ["path", "id", "id"]])
 def test_columns_of_a_parquet_file_that_are_there_twice_are_told_unless_they_are_ignored(tmp_path, names):
     pa.parquet.write_table(pa.table([pa.array(["x.mp4"])] * len(names), names=names), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=rf"a\.parquet: the columns \['{names[-1]}'\] are there more than once"):
+    with pytest.raises(ValueError, match=rf"a\.parquet: the columns \['{names[-1]}'\] appear more than once"):
         read_list(tmp_path / "a.parquet")
     if names[-1] != "path":
         assert len(read_list(tmp_path / "a.parquet", names[-1:])) == 1

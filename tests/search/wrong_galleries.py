@@ -195,7 +195,7 @@ STATE = {
     "_format_kwargs": {}, "_format_type": None, "_output_all_columns": False, "_split": None,
 }  # fmt: skip
 DEEP = 100_000
-GONE = "gallery.json is gone, although tables of a gallery are there"
+GONE = "gallery.json is missing, although tables of a gallery exist"
 DAMAGED_LIST = r"removed-000003-0\.npy"
 NO_NUMBERS = "not as they were written|unit norm|must be finite"
 
@@ -230,10 +230,10 @@ WRONG = [
     Wrong("no hash", number('"sha256"', '"sha255"'), "has changed since it was written"),
     # Fields of the manifest
     *(
-        Wrong(f"version {value!r:.20}", fields(version=value), "is of version .*expected 2")
+        Wrong(f"version {value!r:.20}", fields(version=value), "has version .*expected 2")
         for value in (0, 3, "2", 2.5, None, True, [2], {}, 10**200)
     ),
-    Wrong("no more of large files", fields(sealed="sealed-000009.json"), "sealed-000009.json is gone"),
+    Wrong("no more of large files", fields(sealed="sealed-000009.json"), "sealed-000009.json is missing"),
     # What the gallery says of itself
     *(
         Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` in the", SCORING)
@@ -241,11 +241,11 @@ WRONG = [
     ),
     Wrong("a score's temperature", metadata(score_options={"query_temperature": -1}), "`query_temp", SCORING),
     # Its tables
-    Wrong("a shard that is not there", shard(file="data-000009-0.arrow"), "data-000009-0.arrow is gone"),
+    Wrong("a shard that is not there", shard(file="data-000009-0.arrow"), "data-000009-0.arrow is missing"),
     Wrong("more bytes than there are", shard(bytes=10**15), "must have 1000000000000000 bytes, got"),
     Wrong("a row too many", shard(rows=5), "must have 5 rows, got 4"),
     # Files of rows
-    Wrong("a shard is gone", file(os.unlink), "data-000001-0.arrow is gone"),
+    Wrong("a shard is gone", file(os.unlink), "data-000001-0.arrow is missing"),
     Wrong("an empty shard", raw(lambda raw: b""), "bytes, got 0"),
     Wrong("half a shard", raw(lambda raw: raw[: len(raw) // 2]), "must have .* bytes, got"),
     Wrong("a longer shard", raw(lambda raw: raw + b"x"), "must have .* bytes, got"),
@@ -272,12 +272,12 @@ WRONG = [
         ("verify", "run"),
     ),
     # Lists of removed rows
-    Wrong("a list is gone", file(os.unlink, suffix="npy"), "removed-000003-0.npy is gone"),
+    Wrong("a list is gone", file(os.unlink, suffix="npy"), "removed-000003-0.npy is missing"),
     Wrong("a list is empty", raw(lambda raw: b"", suffix="npy"), DAMAGED_LIST),
     Wrong("a list of another row", raw(lambda raw: raw[:-4] + b"\x09\0\0\0", suffix="npy"), DAMAGED_LIST),
     # Media files and captions
-    Wrong("files are gone", file(os.unlink, "files"), "files/data-000001-0.arrow is gone"),
-    Wrong("captions are gone", file(os.unlink, "queries"), "queries/data-000001-0.arrow is gone"),
+    Wrong("files are gone", file(os.unlink, "files"), "files/data-000001-0.arrow is missing"),
+    Wrong("captions are gone", file(os.unlink, "queries"), "queries/data-000001-0.arrow is missing"),
     Wrong(
         "captions of unknown clips",
         column("clip_ids", lambda c: pa.array([["nowhere"]] * 3), "queries"),

@@ -238,12 +238,12 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         ("t.csv", "video_id,caption\n", {"columns": {"title": "heading"}}, r"not \['heading'\]"),
         ("t.csv", "video_id,caption\n", {}, "has no rows"),
         ("t.csv", "", {}, r"has the columns \[\], not \['caption', 'video_id'\]"),
-        ("t.csv", "video_id,caption\na,b,c\n", {}, "line 2: expected 2 cells, as line 1 has, got 3"),
-        ("t.csv", "video_id,caption\na,b\nb\n", {}, "line 3: expected 2 cells, as line 1 has, got 1"),
-        ("t.csv", "video_id,caption,caption\na,b,c\n", {}, r"the columns \['caption'\] are there more than once"),
+        ("t.csv", "video_id,caption\na,b,c\n", {}, "line 2: expected 2 cells, as in line 1, got 3"),
+        ("t.csv", "video_id,caption\na,b\nb\n", {}, "line 3: expected 2 cells, as in line 1, got 1"),
+        ("t.csv", "video_id,caption,caption\na,b,c\n", {}, r"the columns \['caption'\] appear more than once"),
         ("t.csv", 'video_id,caption\na,"b\n', {}, "line 2: unexpected end of data"),
         ("t.json", "[{]", {}, "not JSON"),
-        ("t.json", '{"video_id": ["a"]}', {}, "must hold a list of objects, one for each row, got dict"),
+        ("t.json", '{"video_id": ["a"]}', {}, "must hold a list of objects, one per row, got dict"),
         ("t.jsonl", '{"video_id": "a"}\n[]\n', {}, "line 2: expected an object"),
         ("t.json", '[{"video_id": null, "caption": "a"}]', {}, "row 1, must have a 'video_id' that is text, got None"),
         ("t.json", '[{"video_id": "a", "caption": ["b", NaN]}]', {}, "the clip 'a', must have a 'caption'"),
@@ -269,7 +269,7 @@ def test_a_table_that_is_not_there_is_no_name_of_a_data_set(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "told"),
-    [("csv", "not UTF-8"), ("json", "not UTF-8"), ("jsonl", "line 1: not JSON"), ("parquet", "no Parquet file")],
+    [("csv", "not UTF-8"), ("json", "not UTF-8"), ("jsonl", "line 1: not JSON"), ("parquet", "not a Parquet file")],
 )
 def test_a_table_of_another_encoding_is_refused(tmp_path, kind, told):
     (tmp_path / f"t.{kind}").write_bytes("video_id,caption\na,Käse\n".encode("latin-1"))

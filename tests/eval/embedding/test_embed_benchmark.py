@@ -301,7 +301,7 @@ def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model
 def test_folders_with_something_else_are_refused(embed, tmp_path):
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "thesis.tex").write_text("x")
-    with pytest.raises(ValueError, match="store holds something else than a gallery"):
+    with pytest.raises(ValueError, match="store contains something other than a gallery"):
         embed(tmp_path / "store")
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["thesis.tex"]
 
@@ -312,7 +312,7 @@ def test_two_runs_do_not_meet_in_one_folder(embed, tmp_path, monkeypatch):
 
     def meet(*arguments):
         if not refused:
-            with pytest.raises(ValueError, match="Another process writes to .*store at this moment") as caught:
+            with pytest.raises(ValueError, match=r"Another process writes to .*store\. Wait") as caught:
                 embed(tmp_path / "store")
             refused.append(caught.value)
         return embed_clips(*arguments)

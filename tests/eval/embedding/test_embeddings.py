@@ -260,7 +260,7 @@ def test_saving_replaces_a_store_and_nothing_else(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("x")
     for place in (tmp_path / "work", tmp_path / "work" / "thesis.tex"):
-        with pytest.raises(ValueError, match="holds something else than a gallery|is a file; a gallery is a folder"):
+        with pytest.raises(ValueError, match="other than a gallery|is a file; a gallery is a folder"):
             Embeddings(**parts()).save(place)
     assert listing(tmp_path / "work") == ["thesis.tex"]
 
