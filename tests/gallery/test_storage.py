@@ -100,7 +100,7 @@ def test_large_files_are_named_by_a_file_that_few_commits_write(tmp_path, monkey
     (tmp_path / seen[-1]).unlink(missing_ok=True)
     (sealed,) = tmp_path.glob("sealed-*.json")
     sealed.unlink()
-    with pytest.raises(ValueError, match=f"{sealed.name} is gone"):
+    with pytest.raises(ValueError, match=f"{sealed.name} is missing"):
         Writer(tmp_path)
 
 
