@@ -1,5 +1,5 @@
-"""What is asked of embedded clips: which of them fit texts, vectors or another clip best, and why. [`search`] is the
-same wherever they lie; [`FolderSearcher`] answers from a gallery in a folder, exactly.
+"""Search of embedded clips: which ones match texts, vectors or another clip best, and why. [`search`] is the same for
+every kind of gallery; [`FolderSearcher`] searches one in a folder, exactly.
 
 Shapes: Q queries, N clips, D dimensions, K hits.
 """
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 _QUERY_BLOCK = 1024
 _LOADING = Lock()
-_WEIGHTS_AT_ONCE = 1024  # hits whose vectors are copied for them
-_GRAM_TOLERANCE = 1e-6  # to which sums in another order agree
-_FEWEST = 0.9  # of the clips that a least score was fitted to
-_FILTERS = 8  # of which it is remembered what fulfils them
+_WEIGHTS_AT_ONCE = 1024  # hits whose vectors are copied at a time for the weights
+_GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
+_FEWEST = 0.9  # smallest gallery, as a share of the clips that a least score was fitted to
+_FILTERS = 8  # filters whose results are cached
 
 
 class Searcher(Protocol):
     """
     What can be searched: a gallery in a folder, or a collection of a vector engine.
 
-    What it tells of itself is in [`~gallery.described.Described`]. `query_model` embeds texts, once it is loaded. What
-    may be found is told by an object of its own kind, which `among` makes.
+    Its properties are those of [`~gallery.described.Described`]. `query_model` embeds texts, once it is loaded. Which
+    clips may be found is represented by an object of its own kind, which `among` makes.
     """
 
     path: Any
@@ -74,50 +74,50 @@ class Searcher(Protocol):
     def __len__(self) -> int: ...
 
     def search(self, *asked: Any, **options: Any) -> Hits | Results:
-        """Find the k best clips of texts, of vectors, or like another clip: [`search`]."""
+        """Find the k best clips for texts or vectors, or those most like a clip: [`search`]."""
 
     def search_vectors(
         self, text_embeds: torch.Tensor, k: int, query_temperature: float | None, method: str, **options: Any
     ) -> list[Hits]:
-        """Find the k best clips of each vector."""
+        """Find the k best clips for each vector."""
 
     def load_model(self, model: str | None = None, device: str | None = None, dtype: str | None = None) -> QueryModel:
-        """Load the model that texts are embedded with."""
+        """Load the model that embeds texts."""
 
     def clip_named(self, name: str) -> str:
-        """Tell which clip is meant by its identifier or its path; a ValueError if there is none."""
+        """Find a clip by its identifier or path; raises a ValueError if there is none."""
 
     def query_like(
         self, clip_id: str, modalities: Sequence[str] | None, allowed: Any, method: str
     ) -> tuple[torch.Tensor, Any]:
-        """The query that a clip is, and what may be found: all that may be, but itself."""
+        """The query made from a clip, and what may be found: the allowed clips without itself."""
 
     def among(self, allowed: Any) -> Any:
-        """What may be found, also where all may be."""
+        """What may be found, also if there is no restriction."""
 
     def saying(self, allowed: Any, words: Sequence[str]) -> Any:
-        """Of the clips that may be found those in which words are said."""
+        """The allowed clips in which these words are said."""
 
     def outside(self, among: Any, hits: Hits) -> Any:
-        """Of the clips that may be found those of other files than these hits are of."""
+        """The allowed clips of other files than those of these hits."""
 
     def once(self, allowed: Any) -> Any:
-        """Of the clips that may be found one of each content: exact copies once."""
+        """One allowed clip for each content: exact copies count once."""
 
     def with_copies(self, hits: Hits, allowed: Any) -> Hits:
-        """These hits, each with the copies that it stands for among the clips that may be found."""
+        """These hits with the copies, among the allowed clips, that each represents."""
 
     def reranked(
         self, found: list[Hits], model: QueryModel, depth: int, modalities: Sequence[str], weight: float | None
     ) -> list[Hits]:
-        """The first hits put in order by the second stage."""
+        """The first hits, reordered by the second stage."""
 
     def why_no_hits(self, method: str, among: Any = None, is_like: bool = False) -> str:
         """Why a search finds nothing."""
 
 
 def seen_of(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[bool, ...]:
-    """Which of the modalities that are known are looked at, by their names; all of them without names."""
+    """Which of the known modalities are selected by name; all of them if no names are given."""
     names = tuple(known if modalities is None else modalities)
     if not names or not set(names) <= set(known):
         raise ModalityError(f"`modalities` must name some of {tuple(known)}, got {names}.")
@@ -125,7 +125,7 @@ def seen_of(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[boo
 
 
 def _by_name(modalities: Sequence[str], numbers: torch.Tensor) -> Iterator[dict[str, Any]]:
-    """Lines `(N, M)` with the names of the modalities."""
+    """The rows of `(N, M)` as dictionaries by the names of the modalities."""
     return (dict(zip(modalities, line, strict=True)) for line in zip(*numbers.T.tolist(), strict=True))
 
 
@@ -134,7 +134,7 @@ def _own_method(searcher: Searcher) -> str:
 
 
 def _learned(searcher: Searcher, method: str) -> dict[str, Any]:
-    """What the model learned of its score, as far as the metadata tell it."""
+    """The fitted parameters of the model's score, if the metadata contain them."""
     told = score_options_of(searcher.metadata)
     is_own = told.pop("method") == method
     return {name: value for name, value in told.items() if is_own and name not in WEIGHING}
@@ -143,7 +143,7 @@ def _learned(searcher: Searcher, method: str) -> dict[str, Any]:
 def _note_least_score(
     searcher: Searcher, found: list[Hits], temperature: float | None, method: str, modalities: Any, parameters: Any
 ) -> None:
-    """Note with hits of queries to all clips what the best one must score, where that was fitted to such searches."""
+    """Note the least score of a match with hits of queries to all clips, if it was fitted to such searches."""
     told = searcher.least_score
     if told is None or method != told["score_options"]["method"] or set(CALIBRATION) & set(parameters):
         return
@@ -157,8 +157,8 @@ def _note_least_score(
 def _with_files(
     searcher: Searcher, found: list[Hits], k: int, find: Callable[[int, int, Any], Hits], allowed: Any
 ) -> list[Hits]:
-    """Hits of so many files, or of all; `find` asks one query again, for so many hits among some clips."""
-    # Not by ever more hits: a file may have any number of windows.
+    """Hits from `k` files, or from all; `find` repeats one query for a number of hits among some clips."""
+    # Asking for ever more hits would not do: a file may have any number of windows.
     among = searcher.among(allowed)
     for place, hits in enumerate(found):
         count, size = 0, max(k, len(hits))
@@ -187,57 +187,56 @@ def search(
     """
     Find the k best clips of each query, exactly.
 
-    Scores are computed of every clip; that of SCALAR is first bounded in eight bits, and computed in float64 where
-    the bound does not prove that the clip is not among the best (see [`~gallery.exact.screening`]).
+    Scores are computed for every clip; SCALAR's score is first bounded in eight bits, and computed in float64 unless
+    the bound proves that the clip is not among the best (see [`~gallery.exact.screening`]).
 
     Args:
         queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)` or `(Q, M, D)`): texts, which the
             gallery's own model embeds (see [`~gallery.querying.load_query_model`]), or vectors of unit norm along the
-            last axis, one or one for each modality. What a text has in quotation marks must be said in a clip, see
-            [`~gallery.words.split_query`].
-        k (`int`): hits per query; fewer come back where the gallery has fewer clips that `method` can score.
-        query_temperature (`float`, *optional*): the gallery's own when None.
-        method (`str`, *optional*): as in `retrieval_scores`; by default the model's own, of vectors `"scalar"`. A
-            clip for which it is not defined is no hit.
-        like (`str` or [`~gallery.querying.Likeness`], *optional*): in place of queries, a clip: those most like it,
-            without itself; or a file of another place, which [`~gallery.querying.QueryModel.embed_file`] embeds. See
-            [`~gallery.querying.query_like`]; scales and offsets, which fit modalities to words, do not count then.
-        modalities (`list[str]`, *optional*): what of a clip is looked at, by default all; clips that have nothing
-            of it are no hits.
+            last axis, one per query or one per modality. Parts of a text in quotation marks must be said in a clip,
+            see [`~gallery.words.split_query`].
+        k (`int`): hits per query; fewer if the gallery has fewer clips that `method` can score.
+        query_temperature (`float`, *optional*): by default the gallery's own.
+        method (`str`, *optional*): as in `retrieval_scores`; by default the model's own, for vectors `"scalar"`. Clips
+            for which it is undefined are not found.
+        like (`str` or [`~gallery.querying.Likeness`], *optional*): instead of queries, a clip: finds those most
+            similar to it, without itself; or an outside file, embedded by [`~gallery.querying.QueryModel.embed_file`].
+            See [`~gallery.querying.query_like`]; scales and offsets, which fit modalities to words, are not used then.
+        modalities (`list[str]`, *optional*): the modalities to use, by default all; clips that have none of them are
+            not found.
         allowed (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): which clips may
-            be hits, in gallery order, or what they must fulfil.
-        per_file (`bool`): of a gallery of windows, each file once, by its best window.
-        unique (`bool`): files of the same content once, as the first of them that may be found; of windows those of
-            the same seconds. `Hit.copies` are the others.
-        rerank (`int`, *optional*): of texts, so many first hits are put in order by the model's cross-encoder,
-            which reads their files again: the second stage of [`~gallery.reranking`].
-        fusion_weight (`float`, *optional*): in the second stage, order by the score and so many times the match,
-            in place of the match alone.
-        score_parameters (`float`): what the method learned, the other keyword arguments of `retrieval_scores`; by
-            default what the model did. The scale and offset of modalities are the gallery's own unless they are
-            given.
+            be found, in gallery order, or the conditions that they must meet.
+        per_file (`bool`): in a gallery of windows, return each file once, with its best window.
+        unique (`bool`): return files with the same content once, as the first of them that is allowed; for windows,
+            those at the same seconds. `Hit.copies` are the others.
+        rerank (`int`, *optional*): for texts, number of first hits that the model's cross-encoder reorders, for which
+            it reads their files again: the second stage of [`~gallery.reranking`].
+        fusion_weight (`float`, *optional*): in the second stage, order by the score plus this weight times the match,
+            instead of the match alone.
+        score_parameters (`float`): fitted parameters of the method, the other keyword arguments of
+            `retrieval_scores`; by default the model's. The scale and offset of modalities are the gallery's own unless
+            they are given.
 
     Returns:
-        [`Hits`] of one text or clip; of several queries their [`Results`], a list of `Hits`. Best first, equal
-        scores in gallery order. They show themselves when they are printed, and in notebooks. Their `matches_well` is
-        None but for queries to all clips, scored as the gallery is, where what a match scores was fitted
-        ([`~gallery.described.LEAST_SCORE`]).
+        [`Hits`] for one text or clip; [`Results`], a list of `Hits`, for several queries. Best first, equal scores in
+        gallery order. They can be printed, and shown in notebooks. Their `matches_well` is None except for queries to
+        all clips, scored like the gallery, if the score of a match was fitted ([`~gallery.described.LEAST_SCORE`]).
 
     Raises:
         KeyError: there is no clip `like`.
-        FileNotFoundError: the model is gone.
-        ValueError: a text is empty, the shape or norm of vectors is wrong, a number is out of its range, the
-            model is another one, or the clip has nothing of what is looked at.
+        FileNotFoundError: the model is missing.
+        ValueError: a text is empty, the shape or norm of vectors is wrong, a number is out of range, the model is not
+            the gallery's, or the clip has none of the selected modalities.
     """
     if k < 1:
         raise ValueError(f"`k` must be at least 1, got {k}.")
     if (queries is None) == (like is None):
-        raise ValueError("Search for `queries`, or for what is `like` a clip: give one of the two.")
+        raise ValueError("Give either `queries` or `like`.")
     if rerank is None and fusion_weight is not None:
-        raise ValueError("`fusion_weight` is of the second stage: say with `rerank` how many hits it reads.")
+        raise ValueError("`fusion_weight` needs the second stage: set `rerank` to the number of hits to reorder.")
     texts: list[str | None] = [None]
     if rerank is not None and (like is not None or isinstance(queries, torch.Tensor)):
-        raise ValueError("The second stage reads texts: `rerank` goes with queries that are texts.")
+        raise ValueError("The second stage needs texts: use `rerank` only with text queries.")
     is_outside = isinstance(like, Likeness)
     if like is not None:
         method = method or _own_method(searcher)
@@ -256,7 +255,7 @@ def search(
             return Results()
         asked, words = zip(*map(split_query, texts), strict=True)
         check_texts(asked)
-        if len(set(words)) > 1:  # what may be found is not the same
+        if len(set(words)) > 1:  # the allowed clips differ
             options = {"modalities": modalities, "allowed": allowed, "per_file": per_file, "unique": unique}
             options |= {"rerank": rerank, "fusion_weight": fusion_weight} | score_parameters
             return Results(searcher.search(text, k, query_temperature, method, **options) for text in texts)
@@ -298,12 +297,12 @@ def search(
 
 class FolderSearcher(Described):
     """
-    The search of a gallery; nothing is prepared before the first one.
+    The search of a gallery; it needs no preparation.
 
     Args:
         gallery ([`~gallery.gallery.Gallery`]): as it was opened.
-        device (`str` or `torch.device`): such as `"cuda"`: what is ranked is copied into its memory, where many
-            searches cost less: 6 bytes per clip and dimension in float16. `"cpu"` reads it from the files.
+        device (`str` or `torch.device`): on a device such as `"cuda"`, what is ranked is copied into its memory, 6
+            bytes per clip and dimension in float16; this pays off for many searches. `"cpu"` reads it from the files.
     """
 
     query_model: QueryModel | None = None
@@ -318,12 +317,12 @@ class FolderSearcher(Described):
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The clips as they are ranked."""
+        """The clips in the form in which they are ranked."""
         blocks = blocks_of(self.gallery.parts)
         return blocks if self.device.type == "cpu" or not blocks else [in_one_block(blocks, self.device)]
 
     def clip_named(self, name: str) -> str:
-        """Tell which clip is meant: [`~gallery.gallery.Gallery.clip_named`]."""
+        """Find a clip by name: [`~gallery.gallery.Gallery.clip_named`]."""
         return self.gallery.clip_named(name)
 
     search = search
@@ -340,7 +339,7 @@ class FolderSearcher(Described):
         allowed: torch.Tensor | Filter | None = None,
         **score_parameters: float,
     ) -> list[Hits]:
-        """Find the k best clips of each vector: what [`search`] does once queries are embedded."""
+        """Find the k best clips for each vector: the part of [`search`] after queries are embedded."""
         text_embeds = check_vectors(text_embeds, k, self.gallery.dim, len(self.modalities))
         temperature = self.query_temperature if query_temperature is None else query_temperature
         seen, results = seen_of(modalities, self.modalities), []
@@ -358,7 +357,7 @@ class FolderSearcher(Described):
         return results
 
     def why_no_hits(self, method: str, among: Allowed | None = None, is_like: bool = False) -> str:
-        """Why a search with this score, among these clips, finds nothing, or nothing that `is_like` one of them."""
+        """Why a search with this score, among these clips, finds nothing (or nothing similar, if `is_like`)."""
         clips = f"the {len(self) - 1} other clips" if is_like else f"the {len(self)} clips"
         if len(self) <= is_like:
             return f"{self.path} holds no {'other ' if is_like else ''}clips"
@@ -371,7 +370,7 @@ class FolderSearcher(Described):
     def reranked(
         self, found: list[Hits], model: QueryModel, depth: int, modalities: Sequence[str], weight: float | None
     ) -> list[Hits]:
-        """The first hits put in order by the model's cross-encoder, which reads their files again."""
+        """The first hits, reordered by the model's cross-encoder, which reads their files again."""
         paths = {hits.place_of(hit).path for hits in found for hit in hits[:depth]}
         words = None if self.path is None else Transcripts(self.path)
         files, languages = self.gallery.files_at(paths), self.metadata.get(LANGUAGES, ())
@@ -380,7 +379,7 @@ class FolderSearcher(Described):
     def query_like(
         self, clip_id: str, modalities: Sequence[str] | None, allowed: torch.Tensor | Filter | None, method: str
     ) -> tuple[torch.Tensor, Allowed]:
-        """The query that a clip is, and what may be found: all that may be, but itself."""
+        """The query made from a clip, and what may be found: the allowed clips without itself."""
         row = self.gallery.row_of(clip_id)
         rows = self.gallery.clips.slice(row, 1)
         mask = presence_of(rows)[0] & torch.tensor(seen_of(modalities, self.modalities))
@@ -395,24 +394,24 @@ class FolderSearcher(Described):
         return {(True,) * len(self.modalities): self.blocks}
 
     def _blocks_of(self, seen: tuple[bool, ...]) -> list[Block]:
-        """The clips with what is looked at; made once for each choice."""
+        """The clips with only the selected modalities; cached for each selection."""
         if seen not in self._partial:
             self._partial[seen] = [block.looking_at(torch.tensor(seen)) for block in self.blocks]
         return self._partial[seen]
 
     def allowed(self, wanted: torch.Tensor | Filter | Allowed | None) -> Allowed | None:
         """
-        Tell which clips may be hits.
+        Resolve which clips may be found.
 
         Args:
             wanted (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): the clips, in
-                gallery order, or what they must fulfil. What fulfils a filter is remembered for the last few.
+                gallery order, or the conditions that they must meet. The results of the last few filters are cached.
 
         Returns:
-            [`~gallery.filters.Allowed`], `None` if all may be.
+            [`~gallery.filters.Allowed`], `None` if all may be found.
 
         Raises:
-            ValueError: not bools, or not one for each clip.
+            ValueError: not bools, or not one per clip.
         """
         if wanted is None or (isinstance(wanted, Filter) and wanted.is_empty):
             return None
@@ -430,15 +429,15 @@ class FolderSearcher(Described):
         found = self._allowed.pop(wanted, None) or self.gallery.clip_facts.allowed(wanted)
         self._allowed[wanted] = found
         while len(self._allowed) > _FILTERS:
-            self._allowed.pop(list(self._allowed)[0], None)  # threads may do so at once
+            self._allowed.pop(list(self._allowed)[0], None)  # safe if several threads do so at once
         return found
 
     def among(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed:
-        """What may be a hit, also where all may be."""
+        """What may be found, also if there is no restriction."""
         return self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
 
     def saying(self, allowed: torch.Tensor | Filter | Allowed | None, words: Sequence[str]) -> Filter | Allowed:
-        """Of the clips that may be hits those in which words are said."""
+        """The allowed clips in which these words are said."""
         if allowed is None or isinstance(allowed, Filter):
             return (allowed or Filter()).saying(words)
         among = self.among(allowed)
@@ -450,7 +449,7 @@ class FolderSearcher(Described):
         return (np.empty(0), np.empty(0)) if self.gallery.clips is None else self.gallery.clip_facts.contents
 
     def once(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed | None:
-        """Of the clips that may be hits the first one of each content."""
+        """The first allowed clip for each content."""
         contents, shared = self._contents
         if not len(shared):
             return self.allowed(allowed)
@@ -463,7 +462,7 @@ class FolderSearcher(Described):
         return Allowed(mask, among.unknown)
 
     def with_copies(self, hits: Hits, allowed: torch.Tensor | Filter | Allowed | None) -> Hits:
-        """These hits, each with the copies that it stands for among the clips that may be hits."""
+        """These hits with the copies, among the allowed clips, that each represents."""
         contents, shared = self._contents
         if not len(shared) or not hits:
             return hits
@@ -475,7 +474,7 @@ class FolderSearcher(Described):
         return hits.standing_for({names[0]: names[1:] for names in of.values()})
 
     def outside(self, among: Allowed, hits: Hits) -> Allowed:
-        """Of the clips that may be hits those of other files than these are of."""
+        """The allowed clips of other files than those of these hits."""
         paths, names = {hits.place_of(hit).path for hit in hits}, [hit.clip_id for hit in hits]
         of_these = pc.or_(
             pc.is_in(self.gallery.clip_facts.paths, value_set=strings(list(paths))),
@@ -484,7 +483,7 @@ class FolderSearcher(Described):
         return Allowed(among.mask & ~torch.from_numpy(np.array(of_these, dtype=bool)), among.unknown)
 
     def _limited(self, blocks: list[Block], allowed: torch.Tensor | None) -> list[Block]:
-        """The clips of which only those may be found that are allowed, in gallery order."""
+        """The clips, of which only the allowed ones, in gallery order, may be found."""
         if allowed is None:
             return blocks
         limited, first = [], 0
@@ -495,7 +494,7 @@ class FolderSearcher(Described):
         return limited
 
     def _check_as_written(self, table: pa.Table, embeds: torch.Tensor) -> None:
-        """Raise a DamagedFileError unless the vectors of hits have the norms and cosines they had when written."""
+        """Raise a DamagedFileError unless the vectors of hits still have their original norms and cosines."""
         held = stacked(table, ["gram"]).view(-1, *[len(self.modalities)] * 2)
         wrong = ~((gram_of(embeds.unbind(1)) - held).abs().amax(dim=(1, 2)) <= _GRAM_TOLERANCE)  # nor NaN
         if wrong.any():
@@ -506,7 +505,7 @@ class FolderSearcher(Described):
     def _hits(
         self, queries: torch.Tensor, ranking: Ranking, method: str, weighing: Mapping[str, Any], seen: tuple[bool, ...]
     ) -> list[list[Hit]]:
-        """The hits of each query; what several have found is read once."""
+        """The hits of each query; what several queries have found is read once."""
         is_hit = ranking.scores > -math.inf
         if not is_hit.any():
             return [[] for _ in queries]

@@ -125,7 +125,7 @@ def test_no_texts_have_no_hits_and_load_no_model(asked):
 def test_one_thing_is_asked_at_a_time(asked):
     gallery, _ = asked
     for given in ({}, {"queries": "low", "like": gallery.clip_ids[0]}):
-        with pytest.raises(ValueError, match="give one of the two"):
+        with pytest.raises(ValueError, match="Give either `queries` or `like`"):
             gallery.search(**given)
     with pytest.raises(ValueError, match="`k` must be at least 1"):
         gallery.search("low", k=0)

@@ -256,12 +256,12 @@ def test_what_has_no_second_stage_says_so(place, tmp_path):
     for options, message in (
         ({"rerank": 0}, "`depth` must be at least 1, got 0"),
         ({"rerank": 5, "fusion_weight": -1.0}, "finite number from 0, got -1.0"),
-        ({"fusion_weight": 1.0}, "say with `rerank` how many"),
+        ({"fusion_weight": 1.0}, "set `rerank` to the number"),
     ):
         with pytest.raises(ValueError, match=message):
             gallery.search("low", **options)
     for asked in ({"queries": torch.eye(gallery.dim)[:1]}, {"like": gallery.clip_ids[0]}):
-        with pytest.raises(ValueError, match="goes with queries that are texts"):
+        with pytest.raises(ValueError, match="only with text queries"):
             gallery.search(**asked, rerank=5)
     model, processor = gallery.searcher.query_model.model, gallery.searcher.query_model.processor
     with GalleryWriter(tmp_path / "other", "float32") as writer:

@@ -499,7 +499,7 @@ class Conformance:
             (ValueError, "must name some of", (text,), {"allowed": Filter(has="smell")}),
             (ValueError, "Every clip has a modality", (text,), {"allowed": Filter(lacks=PAPER)}),
             (ValueError, "second stage", (text,), {"rerank": 5}),
-            (ValueError, "one of the two", (text,), {"like": made.clips[0].name}),
+            (ValueError, "Give either", (text,), {"like": made.clips[0].name}),
             (ValueError, "must be one of|bounds of the score", (text,), {"method": "best"}),
             (TypeError, "typing", (text,), {"typing": 1}),
         ):

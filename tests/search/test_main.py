@@ -523,7 +523,7 @@ def test_clips_like_one_are_found_without_the_model(place):
     (told,) = json.loads(run("query", "gallery", "--like", "clips/cat.mp4", "--json").stdout)
     assert told["like"] == "clips/cat.mp4" and [hit["rank"] for hit in told["hits"]] == [1]
     assert "There is no clip 'bird.mp4'" in run("query", "gallery", "--like", "bird.mp4", code=1).stderr
-    assert "give one of the two" in run("query", "gallery", "video", "--like", "cat.mp4", code=1).stderr
+    assert "Give either `queries` or `like`" in run("query", "gallery", "video", "--like", "cat.mp4", code=1).stderr
     assert "There is no query" in run("query", "gallery", code=1).stderr
 
 
