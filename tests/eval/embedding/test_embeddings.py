@@ -313,7 +313,7 @@ def test_store_without_a_data_set_or_with_half_of_one_is_refused(tmp_path, name)
         with pytest.raises(ValueError, match=rf"{name}.* (is missing|cannot be opened as a data set)"):
             load_embeddings(folder)
         shutil.rmtree(folder / name)
-        with pytest.raises((FileNotFoundError, ValueError), match=rf"{name}.* is missing|no gallery in|but no queries"):
+        with pytest.raises((FileNotFoundError, ValueError), match=rf"{name}.*is missing|no gallery in|but no queries"):
             load_embeddings(folder)
 
 
