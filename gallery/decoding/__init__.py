@@ -1,7 +1,7 @@
-"""Reading of media files that nobody has looked at: by processes of their own, within limits.
+"""Reading of untrusted media files, in separate processes and within limits.
 
-`reader` is what processors get, `pool` the decoders, `answers` what they may say. `start` is what a decoder runs, with
-`program`, `video`, `sound` and `subtitles`; these import no torch.
+`reader` is what processors use, `pool` manages the decoders, `answers` checks their messages. A decoder runs `start`,
+with `program`, `video`, `sound` and `subtitles`; these do not import torch.
 """
 
 from gallery.decoding.limits import IN_PART, LimitError, Limits

@@ -1,4 +1,4 @@
-"""What a decoder says in answer to a request, checked before it is used."""
+"""Messages with which a decoder answers a request, checked before they are used."""
 
 import json
 import math
@@ -15,37 +15,37 @@ from modeling_scalar.media_scalar import Choose, Prepare, to_float
 
 
 class Nonsense(Exception):
-    """What the decoder says is not what was asked for."""
+    """The decoder's message does not match the request."""
 
 
 class Answer:
     """
-    Takes what a decoder says about one request.
+    Receives a decoder's answer to one request.
 
     Attributes:
-        problem (`str`, *optional*): what is wrong with a stream of which only a part could be read.
+        problem (`str`, *optional*): what is wrong with a stream that could be read only in part.
     """
 
     def __init__(self, limits: Limits):
         self.limits, self.name, self.problem = limits, "", None
 
     def restart(self) -> None:
-        """Forget everything: the request is made again."""
+        """Discard everything: the request is repeated."""
 
     def most_bytes(self) -> int:
-        """How many bytes may follow a message."""
+        """The maximum number of bytes that may follow a message."""
         return 0
 
     def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:
-        """Take one message and the bytes after it; return what is to be answered."""
+        """Process a message and the bytes after it; returns the reply, if any."""
         raise Nonsense
 
     def finish(self) -> None:
-        """Check that nothing is missing."""
+        """Check that the answer is complete."""
 
 
 def natural(content: dict[str, Any], name: str, least: int = 0) -> int:
-    """A whole number of a message, at least `least`."""
+    """An integer in a message, at least `least`."""
     number = content.get(name)
     if type(number) is not int or not least <= number < 2**53:
         raise Nonsense
@@ -60,7 +60,7 @@ def _seconds(content: dict[str, Any]) -> float | None:
 
 
 class Frames(Answer):
-    """The chosen frames of a video stream, or what is made of them."""
+    """The chosen frames of a video stream, or the results of processing them."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Frames(Answer):
         self.clear()
 
     def clear(self) -> None:
-        """Forget the frames that came."""
+        """Discard the frames received so far."""
         self.kept: dict[int, Any] = {}
         self.size, self.use, self.bytes = None, None, 0
 
@@ -109,19 +109,19 @@ class Frames(Answer):
         return None
 
     def middle(self) -> int:
-        """Where the frame in the middle of the chosen ones is among those that are kept."""
+        """The index, among the stored frames, of the middle one of the chosen frames."""
         order = self.order()
         return order[len(order) // 2]
 
     def keep(self, frame: np.ndarray) -> np.ndarray:
-        """Count the bytes of a frame that is kept whole."""
+        """Count the bytes of a frame that is stored whole."""
         self.bytes += frame.nbytes
         if self.bytes > self.limits.memory:
             raise self.limits.exceeded(self.name, "memory", f"its frames take more than {self.limits.memory} bytes")
         return frame
 
     def order(self) -> list[int]:
-        """Where the chosen frames are among those that were kept."""
+        """The indices of the chosen frames among the stored ones."""
         places = {index: place for place, index in enumerate(dict.fromkeys(self.chosen))}
         return list(range(len(self.kept))) if self.choose is None else [places[index] for index in self.chosen]
 
@@ -130,12 +130,12 @@ class Frames(Answer):
             raise Nonsense
 
     def result(self) -> list[Any] | None:
-        """What was kept of the chosen frames; `None` if there is no video."""
+        """What was stored of the chosen frames; `None` if there is no video."""
         return [self.kept[place] for place in self.order()] or None
 
 
 class TimedFrames(Frames):
-    """Frames at a pace, and when each appears."""
+    """Frames at a regular interval, and when each appears."""
 
     def clear(self) -> None:
         super().clear()
@@ -150,7 +150,7 @@ class TimedFrames(Frames):
         return answer
 
     def timed(self) -> list[tuple[float, np.ndarray]]:
-        """When each frame appears, and the frame, in their order."""
+        """When each frame appears, and the frame, in order."""
         return sorted(((self.seconds[place], frame) for place, frame in self.kept.items()), key=itemgetter(0))
 
 
@@ -173,12 +173,12 @@ def _title(content: dict[str, Any]) -> str | None:
 
 @dataclass
 class Contents:
-    """What the header of a file says, as far as it is known.
+    """What is known from the header of a file.
 
     Args:
-        seconds (`float`, *optional*): how long the file lasts.
+        seconds (`float`, *optional*): length of the file.
         tracks (`list[Track]`, *optional*): its tracks of subtitles.
-        title (`str`, *optional*): what its tags call it; with tracks, `None` says that they do not.
+        title (`str`, *optional*): title in its tags; if `tracks` is given, `None` means that there is none.
     """
 
     seconds: float | None = None
@@ -187,7 +187,7 @@ class Contents:
 
 
 class Sound(Answer):
-    """A track, or the chosen parts of it, and what the header of its file says."""
+    """A track, or chosen parts of it, and what is known from the header of its file."""
 
     def __init__(self, limits: Limits, choose: Callable | None = None):
         super().__init__(limits)
@@ -232,7 +232,7 @@ class Sound(Answer):
         return to_float(np.concatenate(self.pieces)) if sum(map(len, self.pieces)) else None
 
     def parts(self) -> tuple[list[np.ndarray], int] | None:
-        """The chosen parts and the number of samples of the whole; `None` if there is no track."""
+        """The chosen parts, and the number of samples of the whole track; `None` if there is no track."""
         if self.ranges is None:
             waveform = self.samples()
             if waveform is None:
@@ -244,7 +244,7 @@ class Sound(Answer):
 
 
 class Cues(Answer):
-    """What is said, of a subtitle file or a track: from which second to which, and the lines."""
+    """The words in a subtitle file or track: start, end, and lines of each cue."""
 
     cues: list[tuple[float, float, list[str]]] = []
 
@@ -275,7 +275,7 @@ class Tracks(Answer):
 
 
 class Header(Answer):
-    """What the header of a file promises."""
+    """The streams and the duration in the header of a file."""
 
     promised = False
     seconds: float | None = None

@@ -1,4 +1,4 @@
-"""How a decoder and the program that asks it talk: over pipes, in JSON and bytes."""
+"""Communication between a decoder and the program that uses it: over pipes, in JSON and bytes."""
 
 import json
 import struct
@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 
 class Channel:
-    """Messages to and from the program that asks: a JSON object each, with bytes after it where it says so."""
+    """Messages to and from the program: each is a JSON object, optionally followed by bytes."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO):
         self.source, self.sink = source, sink
@@ -23,7 +23,7 @@ class Channel:
         return parts
 
     def send(self, kind: str, payload: Any = b"", **content: Any) -> None:
-        """Send a message and, after it, the bytes of an array."""
+        """Send a message, followed by the bytes of an array."""
         payload = memoryview(payload).cast("B")
         header = json.dumps(content | {"kind": kind, "size": len(payload)}).encode()
         self._write(struct.pack(">I", len(header)) + header)
@@ -35,11 +35,11 @@ class Channel:
             data = data[self.sink.write(data) :]
 
     def ask(self, kind: str, **content: Any) -> dict[str, Any]:
-        """Send a message and wait for its answer."""
+        """Send a message and wait for the reply."""
         self.send(kind, **content)
         answer = self.receive()
         if answer is None:
-            raise SystemExit  # nobody is listening
+            raise SystemExit  # the other side is gone
         return answer
 
 

@@ -1,4 +1,4 @@
-"""What reading a stream of a file may take."""
+"""Limits on reading a stream of a file."""
 
 import math
 import re
@@ -8,32 +8,32 @@ from dataclasses import asdict, dataclass, fields
 from modeling_scalar.media_scalar import MediaError
 
 IN_PART = "could be read"
-"""In what is told of a damaged stream of which something counts."""
+"""Phrase in messages on damaged streams that could be read in part."""
 
 
 class LimitError(MediaError):
-    """A file needs more than the [`Limits`] allow: with others it may well be read."""
+    """A file exceeds the [`Limits`]: with higher ones it may be readable."""
 
     @staticmethod
     def no_longer_holds(message: str, limits: "Limits") -> bool:
-        """Whether the limit that a message of this error names has been raised since."""
+        """Whether the limit named in a message of this error has been raised since."""
         told = re.search(r"the limit is (\w+)=([0-9.e+]+?)[.,;]? ", f"{message} ")
         return told is not None and getattr(limits, told[1], 0) > float(told[2])
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What reading one stream of a file may take; more is a [`LimitError`] that says how to raise the limit.
+    """Limits on reading one stream of a file; exceeding one is a [`LimitError`] that says how to raise the limit.
 
-    `pixels` and `duration` hold everywhere. `memory` needs Linux, `time` a Unix; elsewhere a stream may take four
+    `pixels` and `duration` work everywhere. `memory` needs Linux, `time` a Unix; elsewhere a stream may take four
     times its `time` by the clock, and as much memory as its pictures need.
 
     Args:
-        pixels (`int`): of a frame.
-        duration (`float`): seconds of a stream.
-        memory (`int`): bytes. All decoders of a program together take no more, however many files are read at once;
-            of a subtitle file a 256th is read. What is read whole, into `Clip.frames` or `Clip.waveform`, takes no
-            more, either.
+        pixels (`int`): maximum size of a frame.
+        duration (`float`): maximum seconds of a stream.
+        memory (`int`): bytes, shared by all decoders of a program, however many files are read at once. A subtitle
+            file may have up to a 256th of it. Data that is read whole, into `Clip.frames` or `Clip.waveform`, may not
+            take more, either.
         time (`float`): seconds of computing; four times as many of waiting.
     """
 
@@ -49,17 +49,17 @@ class Limits:
 
     @classmethod
     def parse(cls, settings: Iterable[str], **defaults: float) -> "Limits":
-        """Read limits as a command line has them: `["memory=2GiB", "pixels=70e6"]`; the others are the defaults.
+        """Parse limits from a command line: `["memory=2GiB", "pixels=70e6"]`; the others keep their defaults.
 
         Raises:
-            ValueError: an unknown name, not a number, or not above 0.
+            ValueError: the name is unknown, or the value is not a number above 0.
         """
         units = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
         names, values = [field.name for field in fields(cls)], {}
         for setting in settings:
             name, _, value = (part.strip() for part in setting.partition("="))
             if name not in names:
-                raise ValueError(f"A limit is NAME=VALUE with one of the names {names}, got {setting!r}.")
+                raise ValueError(f"A limit must be NAME=VALUE with a name in {names}, got {setting!r}.")
             number = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) *([kmgt]?i?)b?", value.lower())
             if number is None or number[2] not in units or (number[2] and name != "memory"):
                 example = "2GiB" if name == "memory" else "70e6"
@@ -73,11 +73,11 @@ class Limits:
         return cls(**(defaults | values))
 
     def exceeded(self, where: str, name: str, what: str, needed: float | None = None) -> LimitError:
-        """The error that names the file, what it wanted, the limit, and how to raise it."""
+        """The error that names the file, its need, the limit, and how to raise it."""
         limit = getattr(self, name)
         enough = math.ceil(2 * limit if needed is None else max(needed, limit))
         return LimitError(
-            f"{where}: {what}; the limit is {name}={limit}. If it is to be read, raise it: `--limit {name}={enough}`, "
+            f"{where}: {what}; the limit is {name}={limit}. To read it, raise the limit: `--limit {name}={enough}`, "
             f"or `processor.reader = SandboxedReader(Limits({name}={enough}))`."
         )
 

@@ -1,8 +1,8 @@
-"""Decoders of media files: processes of their own in which `program` runs.
+"""Decoders of media files: separate processes that run `program`.
 
-A file that makes a decoder crash, or take more than the [`Limits`] allow, fails by name; the next one gets a fresh
-decoder. Decoders are reused, started when they are first needed, and end with this process. What comes from them is
-bytes and JSON, checked before it is used: a decoder that a file has taken over can give wrong pictures, no more.
+A file that crashes a decoder or exceeds the [`Limits`] fails with an error that names it; the next one gets a fresh
+decoder. Decoders are reused, start when they are first needed, and end with this process. They send bytes and JSON,
+which are checked before use: a decoder that a file has taken over can return wrong pictures, but nothing worse.
 """
 
 import atexit
@@ -33,14 +33,14 @@ if sys.platform == "linux":
 
 _PROGRAM = Path(__file__).with_name("start.py")
 LIGHT_MEMORY = 2**28
-"""What a decoder may take beside others, in bytes; one that needs more runs alone."""
+"""Memory in bytes that a decoder may use while others run; one that needs more runs alone."""
 _MOST_JSON = 2**16
-_PIPE = 2**20  # bytes that wait in a pipe: frames are large
-_MOST_THREADS = 8  # of one decoder: more gain little
+_PIPE = 2**20  # size of pipes in bytes: frames are large
+_MOST_THREADS = 8  # per decoder: more threads gain little
 
 
 def num_processors() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -56,7 +56,7 @@ class _Decoder:
     """A process that decodes, and the pipes to it."""
 
     def __init__(self):
-        # The path of this process is given on and nothing else is looked up, so that a decoder starts in 0.1 s.
+        # The path of this interpreter is passed on and nothing else is looked up: a decoder starts in 0.1 s.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
         try:
             self.process = subprocess.Popen(
@@ -66,32 +66,32 @@ class _Decoder:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for this process
+                start_new_session=True,  # Ctrl-C must reach only this process
             )
         except OSError as error:
             raise RuntimeError(f"No decoder of media files can be started: {error}") from error
         self.source, self.sink = self.process.stdout, self.process.stdin
         if sys.platform == "linux":
-            with suppress(OSError):  # a user may have only so many large pipes
+            with suppress(OSError):  # the number of large pipes per user is limited
                 fcntl.fcntl(self.source, fcntl.F_SETPIPE_SZ, _PIPE)
         self.poll = None
         if hasattr(select, "poll"):
             self.poll = select.poll()
             self.poll.register(self.source, select.POLLIN)
         self.is_spent, self.patience = True, 60
-        self.computed: list[bytes] = []  # clock ticks of the process, for itself and in the system
+        self.computed: list[bytes] = []  # clock ticks of the process, in user and system mode
         try:
             if self._receive()["kind"] != "ready":
                 raise Nonsense
         except (_Died, Nonsense, _Overdue):
             code = self.close()
             raise RuntimeError(
-                f"The decoder of media files did not start (exit code {code}): see what `{sys.executable} -S -P "
-                f"{_PROGRAM}` says."
+                f"The decoder of media files did not start (exit code {code}). To see why, run "
+                f"`{sys.executable} -S -P {_PROGRAM}`."
             ) from None
 
     def close(self) -> int:
-        """End the process, whatever it does."""
+        """End the process, whatever it is doing."""
         with suppress(OSError):
             self.process.kill()
         code = self.process.wait()
@@ -105,7 +105,7 @@ class _Decoder:
                 pipe.close()
 
     def converse(self, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
-        """Make a request and pass on what comes; returns the last message, `done`, `error` or `memory`."""
+        """Send a request and process the messages; returns the last one, `done`, `error` or `memory`."""
         self.is_spent, self.patience = True, math.ceil(4 * request["limits"]["time"])
         timer = None if self.poll else Timer(self.patience, self._give_up)
         try:
@@ -128,7 +128,7 @@ class _Decoder:
         finally:
             if timer:
                 timer.cancel()
-        self.is_spent = message["kind"] == "memory" or request["is_heavy"]  # it may hold on to what it took
+        self.is_spent = message["kind"] == "memory" or request["is_heavy"]  # it may not free its memory
         return message
 
     def _give_up(self) -> None:
@@ -146,7 +146,7 @@ class _Decoder:
 
     def _read_into(self, buffer: memoryview) -> None:
         while buffer:
-            # seconds in which it computes are limited elsewhere, those in which this process sleeps do not count
+            # computing seconds are limited elsewhere; those while this process sleeps do not count
             while self.poll and not self.poll.poll(1000):
                 self.patience -= not self._computes()
                 if self.patience < 0:
@@ -157,7 +157,7 @@ class _Decoder:
             buffer = buffer[count:]
 
     def _computes(self) -> bool:
-        """Whether the process has computed since this was last asked, as far as that is known."""
+        """Whether the process has computed since the last call, as far as that is known."""
         before = self.computed
         with suppress(OSError, IndexError):
             fields = Path(f"/proc/{self.process.pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -183,7 +183,7 @@ class _Decoder:
 
 
 class _Pool:
-    """Decoders that wait for work, and the memory that those at work may take together."""
+    """Idle decoders, and the memory that active ones may use together."""
 
     def __init__(self):
         self.condition = Condition()
@@ -194,7 +194,7 @@ class _Pool:
 
     @contextmanager
     def decoder(self, memory: int, total: int) -> Iterator[_Decoder]:
-        """A decoder, as soon as those at work leave `memory` of `total` bytes; first come, first served."""
+        """A decoder, once the active ones leave `memory` of `total` bytes free; first come, first served."""
         ticket = object()
         with self.condition:
             self.line.append(ticket)
@@ -225,7 +225,7 @@ class _Pool:
                 self.condition.notify_all()
 
     def num_threads(self) -> int:
-        """The share of a decoder in the processors: threads beyond it would cost and gain nothing."""
+        """A decoder's share of the processors: more threads would cost memory and gain nothing."""
         return min(_MOST_THREADS, max(1, num_processors() // max(1, self.at_work)))
 
     def _idle_decoder(self) -> _Decoder | None:
@@ -249,9 +249,9 @@ class _Pool:
             self.end(decoder)
 
     def after_fork(self) -> None:
-        """Leave the decoders to the parent: with a pipe to them open here, they would not notice its end."""
+        """Leave the decoders to the parent: if pipes stayed open here, they would not notice its end."""
         for decoder in list(self.all):
-            decoder.process.returncode = 0  # no child of this process: nothing to wait for
+            decoder.process.returncode = 0  # not a child of this process: nothing to wait for
             decoder.release()
         self.__init__()
 
@@ -263,18 +263,18 @@ if hasattr(os, "register_at_fork"):
 
 
 class Stopped(RuntimeError):
-    """Reading was given up by [`Stop`]."""
+    """Reading was stopped by [`Stop`]."""
 
 
 class Stop:
-    """Gives up what a group of threads is reading, as a program must that was interrupted.
+    """Stops the reading of a group of threads, for programs that are interrupted.
 
-    Threads belong to it after they called `join`, and each to one at a time. `set` ends their decoders: what they are
-    reading, and whatever they begin to read later, raises [`Stopped`].
+    A thread joins by calling `join`, and belongs to one group at a time. `set` ends the decoders of the group: current
+    and later reading raises [`Stopped`].
 
     Args:
-        num_threads (`int`): of each decoder, where a thread does not ask for a number: 0 for its share of the
-            processors. With more than one, damaged pictures are not the same each time.
+        num_threads (`int`): threads per decoder, if the caller does not specify them: 0 for its share of the
+            processors. With more than one, frames of damaged videos may differ each time.
     """
 
     def __init__(self, num_threads: int = 0):
@@ -282,11 +282,11 @@ class Stop:
         self.num_threads = num_threads
 
     def join(self) -> None:
-        """Make the calling thread one of the group: the `initializer` of a pool of threads."""
+        """Add the calling thread to the group: the `initializer` of a pool of threads."""
         _thread.stop = self
 
     def set(self) -> None:
-        """End what is being read."""
+        """Stop current and later reading."""
         with self._lock:
             self.is_set = True
             for decoder in self._decoders:
@@ -310,7 +310,7 @@ class Stop:
 
 
 class _Thread(local):
-    """What is known of a thread."""
+    """State of a thread."""
 
     def __init__(self):
         self.stop = Stop()
@@ -320,14 +320,14 @@ _thread = _Thread()
 
 
 def check_not_stopped() -> None:
-    """Raise [`Stopped`] in a thread whose reading was given up."""
+    """Raise [`Stopped`] in a thread whose reading was stopped."""
     if _thread.stop.is_set:
-        raise Stopped("Reading was given up.")
+        raise Stopped("Reading was stopped.")
 
 
 def ask(what: str, path: str | os.PathLike, answer: Answer, *, is_lenient: bool = False, **options: Any) -> Answer:
-    """Let a decoder answer a request (`program._ANSWERS`), with a light share of memory, else with all of it. If it is
-    lenient, what can be read of a damaged stream counts, and `answer.problem` says what is wrong."""
+    """Let a decoder answer a request (`program._ANSWERS`), with a light share of memory, then with all of it. If
+    lenient, the readable part of a damaged stream counts, and `answer.problem` says what is wrong."""
     check_installed()
     check_file(path)
     name, full, limits = os.fspath(path), os.path.abspath(path), answer.limits
@@ -341,18 +341,18 @@ def ask(what: str, path: str | os.PathLike, answer: Answer, *, is_lenient: bool 
                     request["options"] = options | {"num_threads": _thread.stop.num_threads or _pool.num_threads()}
                 message = decoder.converse(request | {"memory": memory, "is_heavy": is_heavy}, answer)
         except _Overdue:
-            raise limits.exceeded(name, "time", "decoding waits for too long") from None
+            raise limits.exceeded(name, "time", "decoding does not respond") from None
         except Nonsense:
-            raise MediaError(f"{name}: the decoder said what makes no sense. The file is damaged.") from None
+            raise MediaError(f"{name}: the decoder returned invalid data. The file is damaged.") from None
         except _Died:
             code = decoder.process.returncode
             if code == -getattr(signal, "SIGXCPU", math.inf):
-                raise limits.exceeded(name, "time", f"decoding computes for more than {limits.time:g} s") from None
+                raise limits.exceeded(name, "time", f"decoding took over {limits.time:g} s of CPU time") from None
             if is_heavy and code == -getattr(signal, "SIGKILL", math.inf):
                 raise limits.exceeded(
-                    name, "memory", "the system ended the decoder, for want of memory it seems"
+                    name, "memory", "the system ended the decoder, probably for lack of memory"
                 ) from None
-            if is_heavy:  # with the light share, it may have crashed for want of memory
+            if is_heavy:  # with the light share, it may have crashed for lack of memory
                 how = f"the decoder crashed ({_ending(code)})"
                 raise MediaError(f"{name}: {how}. The file is damaged, or too large for {total} bytes.") from None
         else:
@@ -375,7 +375,7 @@ def _ending(code: int) -> str:
 
 
 def _renamed(message: dict[str, Any], name: str, full: str) -> str:
-    """What a decoder says of a file, by the name that it was asked for."""
+    """A decoder's message on a file, with the name that the caller uses."""
     text = str(message.get("message"))
     return name + text[len(full) :] if text.startswith(full) else text
 

@@ -1,7 +1,7 @@
-"""Decodes frames, sound and subtitles with PyAV, in a process of its own.
+"""Decodes frames, sound and subtitles with PyAV, in a separate process.
 
-`pool` starts it, through `start.py`, and asks it over pipes, so that a file that makes a decoder crash, hang or take
-memory harms nobody else. It therefore imports neither torch nor a package that does, and starts in a moment.
+`pool` starts it, through `start.py`, and communicates over pipes, so that a file that crashes, hangs or exhausts a
+decoder affects nothing else. It therefore imports neither torch nor a package that does, and starts quickly.
 """
 
 import math
@@ -28,20 +28,20 @@ _LONGEST_MESSAGE = 8000
 
 
 def _send_tracks(path: str, channel: Channel) -> None:
-    """Say which tracks of subtitles a file has, and its title."""
+    """Send the tracks of subtitles in a file, and its title."""
     with opened(path) as container:
         channel.send("tracks", tracks=tracks_of(container), title=title_of(container))
 
 
 def _send_header(path: str, channel: Channel, stream: str) -> None:
-    """Say whether the header promises a stream of a kind, and how many seconds, if it does."""
+    """Send whether the header announces a stream of a kind, and if so its length in seconds."""
     with opened(path) as container:
         seconds = None if container.duration is None else container.duration / av.time_base
         channel.send("header", promised=first_stream(path, container, stream) is not None, seconds=seconds)
 
 
 def _send_duration(path: str, channel: Channel) -> None:
-    """Say how many seconds a file lasts, by its header or, where that does not tell, by its packets."""
+    """Send the length of a file in seconds, from its header or, if that is silent, from its packets."""
     with opened(path) as container:
         seconds = seconds_in_header(container)
         if seconds is None:
@@ -69,7 +69,7 @@ _ANSWERS: dict[str, Callable] = {
 
 
 def _answer(request: dict[str, Any], channel: Channel) -> None:
-    """Answer one request; whatever goes wrong is told, and the last message is `done`, `error` or `memory`."""
+    """Answer one request; errors are reported, and the last message is `done`, `error` or `memory`."""
     path = request["path"]
     Request.begin(Limits(**request["limits"]), request["is_heavy"], request["memory"], request["is_lenient"])
     if request["options"].get("window") is None:
@@ -94,7 +94,7 @@ def _answer(request: dict[str, Any], channel: Channel) -> None:
         channel.send("error", error=kind, message=f"{path}: reading failed ({error})."[:_LONGEST_MESSAGE])
     except Exception as error:
         message = (
-            f"{path}: an unexpected fault of the reader; please report it with the file, if you can: "
+            f"{path}: unexpected error of the reader; please report it, with the file if you can: "
             f"{type(error).__name__}: {error}"
         )
         channel.send("error", error="media", message=message[:_LONGEST_MESSAGE])
@@ -104,19 +104,19 @@ def _answer(request: dict[str, Any], channel: Channel) -> None:
 
 
 def _restrict(limits: dict[str, float], memory: int, data_at_start: int | None) -> None:
-    """Bound this process: beyond its memory allocations fail, beyond its time the system ends it."""
+    """Limit this process: beyond its memory, allocations fail; beyond its time, the system ends it."""
     if os.name != "posix":
         return
     bounds = {resource.RLIMIT_CPU: math.ceil(time.process_time() + limits["time"])}
     if data_at_start is not None:
         bounds[resource.RLIMIT_DATA] = data_at_start + int(memory)
     for kind, bound in bounds.items():
-        _, hard = resource.getrlimit(kind)  # of whoever started this program: it cannot be raised
+        _, hard = resource.getrlimit(kind)  # set by whoever started this program; it cannot be raised
         resource.setrlimit(kind, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
 
 
 def _data_size() -> int | None:
-    """Bytes of private writable memory, which `RLIMIT_DATA` bounds on Linux; `None` elsewhere."""
+    """Bytes of private writable memory, which `RLIMIT_DATA` limits on Linux; `None` elsewhere."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
             return int(re.search(r"VmData:\s*(\d+) kB", file.read())[1]) * 1024
@@ -125,8 +125,8 @@ def _data_size() -> int | None:
 
 
 def serve() -> None:
-    """Answer requests until nobody asks any more."""
-    # what a library prints must not get between the messages
+    """Answer requests until there are no more."""
+    # output printed by libraries must not get between the messages
     source, sink = (os.fdopen(os.dup(number), mode, buffering=0) for number, mode in ((0, "rb"), (1, "wb")))
     for number in (0, 1):
         os.dup2(2, number)
@@ -134,7 +134,7 @@ def serve() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for name in ("encodings.utf_8_sig", "av.subtitles.stream", "av.subtitles.codeccontext", "av.subtitles.subtitle"):
         with suppress(ImportError):
-            import_module(name)  # otherwise loaded when needed: files would make this process open others
+            import_module(name)  # if loaded later, media files could make this process open files
     channel, data_at_start = Channel(source, sink), _data_size()
     channel.send("ready")
     while (request := channel.receive()) is not None:

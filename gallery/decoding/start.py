@@ -1,7 +1,6 @@
-"""Starts a decoder: a program, of which nothing is imported.
+"""Starts a decoder; this script is run, never imported.
 
-It loads the files that the decoder needs by their paths: with their packages they would load torch, and that takes
-seconds.
+It loads the files that the decoder needs by path: importing their packages would load torch, which takes seconds.
 """
 
 import sys
@@ -15,7 +14,7 @@ _FILES = [
 
 
 def load(root: Path) -> None:
-    """Load what a decoder needs from the folder in which the packages are."""
+    """Load what a decoder needs from the folder that contains the packages."""
     for name in _FILES:
         spec = spec_from_file_location(name, root.joinpath(*name.split(".")).with_suffix(".py"))
         sys.modules[name] = module_from_spec(spec)
