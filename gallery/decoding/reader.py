@@ -1,4 +1,4 @@
-"""The reader of files that nobody has looked at: as [`~modeling_scalar.media_scalar.MediaReader`], elsewhere."""
+"""Reader of untrusted files: does what [`~modeling_scalar.media_scalar.MediaReader`] does, in other processes."""
 
 import copy
 import math
@@ -15,23 +15,23 @@ from gallery.decoding.pool import ask
 from gallery.subtitles import TEXT_FILES, Track, Words, in_order, languages_of, subtitles_beside, subtitles_inside
 from modeling_scalar.media_scalar import SAMPLING_RATE, Choose, MediaError, MediaReader, Prepare, Window, join_lines
 
-_REMEMBERED = 1024  # files of which the contents are remembered
-_PIECE = 30.0  # seconds that are looked through at a time
+_REMEMBERED = 1024  # files whose contents are cached
+_PIECE = 30.0  # seconds read at a time
 Processor = TypeVar("Processor")
 
 
 class SandboxedReader(MediaReader):
-    """Reads files through decoders, processes of their own, within limits.
+    """Reads files through decoders, which are separate processes, within limits.
 
-    A file that makes a decoder crash, hang or take too much fails by name, with a MediaError; the next one gets a
-    fresh decoder. What is read is what [`~modeling_scalar.media_scalar.MediaReader`] reads, to the bit; of long files
-    only what is needed is decoded. [`~gallery.decoding.Stop`] gives up what threads are reading.
+    A file that makes a decoder crash, hang or exceed limits fails with a MediaError that names it; the next one gets a
+    fresh decoder. Results equal those of [`~modeling_scalar.media_scalar.MediaReader`] to the bit; of long files only
+    what is needed is decoded. [`~gallery.decoding.Stop`] stops the reading of threads.
 
-    Of subtitles it knows more names, formats and encodings, see [`gallery.subtitles`].
+    It supports more names, formats and encodings of subtitles, see [`gallery.subtitles`].
 
     Args:
-        limits ([`Limits`], *optional*): what reading a stream may take; more is a `LimitError`.
-        languages (`Sequence[str]`): of subtitles those that come first, in their order.
+        limits ([`Limits`], *optional*): limits on reading a stream; exceeding one is a `LimitError`.
+        languages (`Sequence[str]`): preferred languages of subtitles, in order.
     """
 
     _note: Callable[[str], Any] | None = None
@@ -43,14 +43,14 @@ class SandboxedReader(MediaReader):
 
     def noting(self, note: Callable[[str], Any]) -> "SandboxedReader":
         """
-        Return a reader to which what can be read of a damaged stream is the stream.
+        Return a reader that reads damaged streams as far as possible.
 
-        Of pictures that are the frames between which nothing is damaged back to their keyframe, of sound the packets
-        that decode, one after the other; which these are depends on the file alone. If there are none, it is an error
-        as ever.
+        For video, these are the frames that follow their keyframe without damage in between; for sound, the packets
+        that decode, one after the other. Which ones depends only on the file. If there are none, it is an error as
+        usual.
 
         Args:
-            note (`Callable`): called with a sentence about each damaged stream: what is wrong, and how much was read.
+            note (`Callable`): called with a sentence on each damaged stream: what is wrong, and how much was read.
         """
         reader = copy.copy(self)
         reader._note = note
@@ -74,18 +74,18 @@ class SandboxedReader(MediaReader):
     ) -> list[Any] | None:
         """Read frames as [`MediaReader.read_frames`] does.
 
-        The packets are listed first, without decoding them: their number shows a truncated file, their timestamps
-        name the frames. Where timestamps are missing or repeated the frames are counted by decoding them all. What is
-        kept whole takes at most the limit of memory.
+        The packets are listed first, without decoding: their number reveals a truncated file, their timestamps name
+        the frames. If timestamps are missing or repeated, the frames are counted by decoding them all. Frames that are
+        stored whole may take no more than the memory limit.
 
         Args:
-            path, choose, prepare: as there; pictures come in any order.
-            window (`tuple[float, float | None]`, *optional*): choose among the frames that are seen from one second of
-                the file to another, None for its end.
+            path, choose, prepare: as there; frames come in any order.
+            window (`tuple[float, float | None]`, *optional*): choose among the frames visible between these seconds of
+                the file; None is its end.
             seek (`str`): `"index"`: decode from the keyframe before each chosen frame; `"scan"`: from the start. Both
-                give the same bits on every stream that decodes.
-            num_threads (`int`): decoding threads; 0 for as many as there are processors for each file that is being
-                read, at most 8.
+                give the same bits for every stream that decodes.
+            num_threads (`int`): decoding threads; 0 divides the processors among the files being read, at most 8 for
+                each.
         """
         if seek not in ("index", "scan"):
             raise ValueError(f"`seek` must be 'index' or 'scan', got {seek!r}.")
@@ -95,39 +95,39 @@ class SandboxedReader(MediaReader):
     def read_pictures(
         self, path: str | os.PathLike, pace: float, side: int, window: Window | None = None
     ) -> list[tuple[float, np.ndarray]]:
-        """Read frames for another purpose than the model's: few, small, and with the second at which each appears.
+        """Read frames for other purposes than the model: few, small, and with the second at which each appears.
 
         Args:
             path: a local media file.
-            pace (`float`): seconds from one to the next. From 0 on, the first frame of each step of so many is read;
-                and, where a window begins within one, the first that is seen in it.
-            side (`int`): pixels that no side has more of: larger frames are shrunk.
+            pace (`float`): interval in seconds. The first frame of each interval from 0 on is read, and if a window
+                begins within an interval, the first frame visible in the window.
+            side (`int`): maximum width and height in pixels; larger frames are shrunk.
             window (`tuple[float, float | None]`, *optional*): as in `read_frames`.
 
         Returns:
-            The seconds, of the file, and uint8 frames `(height, width, 3)`, in their order; none if there is no video.
+            The seconds in the file, and uint8 frames `(height, width, 3)`, in order; none if there is no video.
         """
         options = {"whole": False, "seek": "index", "num_threads": 0, "window": window, "pace": pace, "side": side}
         return self._ask("frames", path, TimedFrames(self.limits), **options).timed()
 
     def look_through(self, path: str | os.PathLike, pace: float, side: int) -> Iterator[tuple[float, np.ndarray]]:
-        """All that `read_pictures` reads of a file, piece by piece, so that no file is too long for the limits."""
+        """All that `read_pictures` returns for a file, read in chunks, so that no file is too long for the limits."""
         length, last = pace * max(1, _PIECE // pace), -math.inf
         seconds = self.read_duration(path)
         pieces = 1 if seconds is None else math.ceil(seconds / length)
         for piece in range(pieces):
             window = None if pieces == 1 else (piece * length, (piece + 1) * length)
             for second, picture in self.read_pictures(path, pace, side, window):
-                if second > last:  # one that stays is seen in the next piece, too
+                if second > last:  # one that stays is visible in the next chunk, too
                     yield second, picture
                     last = second
 
     def read_audio(
         self, path: str | os.PathLike, window: Window | None = None, rate: int = SAMPLING_RATE
     ) -> np.ndarray | None:
-        """Read the first audio track as [`MediaReader.read_audio`] does, or what is heard in a window.
+        """Read the first audio track as [`MediaReader.read_audio`] does, or a window of it.
 
-        Of a track longer than a minute a window is found as `read_audio_parts` finds parts.
+        In tracks longer than a minute, a window is located as `read_audio_parts` locates parts.
         """
         return self._ask("sound", path, Sound(self.limits), whole=True, window=window, rate=rate).samples()
 
@@ -138,18 +138,18 @@ class SandboxedReader(MediaReader):
         window: Window | None = None,
         rate: int = SAMPLING_RATE,
     ) -> tuple[list[np.ndarray], int] | None:
-        """Read of the first audio track only what is needed; of a track of ten minutes or more, decode only that.
+        """Read only the needed parts of the first audio track; in tracks of ten minutes or more, decode only these.
 
-        The parts are those of the waveform of `read_audio` to the bit, but in long tracks: there they are placed by
-        timestamps, and a codec that carries something over from one packet to the next is given two seconds to recover
-        it. PCM and FLAC with a clock as fine as their samples (wav, flac, mp4) are still exact; in Matroska and flv
-        parts are placed within a millisecond. A track without steady timestamps is decoded in order.
+        The parts equal those of the waveform of `read_audio` to the bit, except in long tracks: there they are located
+        by timestamps, and a codec with state between packets gets two seconds to recover it. PCM and FLAC with a clock
+        as fine as their samples (wav, flac, mp4) are still exact; in Matroska and flv, parts are located within a
+        millisecond. A track without steady timestamps is decoded in order.
 
         Args:
             path: a local media file.
             choose (`Callable`): from the number of samples to ranges `(start, stop)` within it.
-            window (`tuple[float, float | None]`, *optional*): as in `read_audio`; what it holds is the track then.
-            rate (`int`): of the samples, in Hz. At another than 16 kHz long tracks are decoded in order.
+            window (`tuple[float, float | None]`, *optional*): as in `read_audio`; the window is then the track.
+            rate (`int`): sampling rate in Hz. At rates other than 16 kHz, long tracks are decoded in order.
         """
         answer = Sound(self.limits, choose)
         try:
@@ -162,7 +162,7 @@ class SandboxedReader(MediaReader):
         return _text(self._cues(path, Words(Path(path)), window))
 
     def read_subtitle_track(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
-        """Read a text track as [`MediaReader.read_subtitle_track`] does: of the languages that come first."""
+        """Read a text track as [`MediaReader.read_subtitle_track`] does, in the preferred languages."""
         return self._read_first(path, subtitles_inside(self._tracks_of(path)), window)
 
     def read_subtitle_of(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
@@ -170,7 +170,7 @@ class SandboxedReader(MediaReader):
         return self._read_first(path, self.subtitles_of(path), window)
 
     def subtitles_of(self, path: str | os.PathLike) -> list[Words]:
-        """What subtitles a media file has, beside it and inside, as `gallery.subtitles.in_order` sorts them."""
+        """The subtitles of a media file, next to it and inside, in the order of `gallery.subtitles.in_order`."""
         beside = subtitles_beside(path)
         try:
             inside = subtitles_inside(self._tracks_of(path))
@@ -181,8 +181,8 @@ class SandboxedReader(MediaReader):
         return in_order([*beside, *inside], self.languages)
 
     def read_cues(self, path: str | os.PathLike) -> list[tuple[float, float, str]]:
-        """What is said in a subtitle file, or by the first subtitles of a media file: from which second to which, and
-        the words."""
+        """The cues of a subtitle file, or of the first subtitles of a media file: start and end in seconds, and
+        words."""
         is_text = os.fspath(path).lower().endswith(TEXT_FILES)
         cues = self._cues(path, Words(Path(path)) if is_text else _first(self.subtitles_of(path)))
         return sorted((start, stop, text) for start, stop, lines in cues if (text := join_lines(lines)))
@@ -204,27 +204,27 @@ class SandboxedReader(MediaReader):
         return ask("tracks", path, Tracks(self.limits)).tracks if known is None else known
 
     def read_title(self, path: str | os.PathLike) -> str | None:
-        """The title that the tags of a media file give it; `None` if there is none."""
+        """The title in the tags of a media file; `None` if there is none."""
         known = self._known_of(path)
         return ask("tracks", path, Tracks(self.limits)).title if known.tracks is None else known.title
 
     def read_header(self, path: str | os.PathLike, kind: str) -> tuple[bool, float | None]:
-        """Whether the header of a file promises a stream, `"video"` or `"audio"`, and its duration in seconds."""
+        """Whether the header of a file announces a stream, `"video"` or `"audio"`, and its duration in seconds."""
         answer = ask("header", path, Header(self.limits), stream=kind)
         return answer.promised, answer.seconds
 
     def read_duration(self, path: str | os.PathLike) -> float | None:
-        """How many seconds a file lasts, from the beginning of its first stream; `None` if nothing tells.
+        """The length of a file in seconds, from the start of its first stream; `None` if unknown.
 
         Raises:
             FileNotFoundError: there is no such file.
             MediaError: not a media file.
-            LimitError: it says that it lasts longer than the limits allow.
+            LimitError: it claims to be longer than the limits allow.
         """
         known = self._known_of(path).seconds
         return ask("duration", path, Header(self.limits)).seconds if known is None else known
 
-    # To ask for what the header of a file said when its sound was read would be to open the file again.
+    # Caches what the header said when the sound was read, as asking again would open the file again.
 
     def _remember(self, path: str | os.PathLike, contents: Contents) -> None:
         if contents != Contents():
@@ -238,7 +238,7 @@ class SandboxedReader(MediaReader):
 
 
 def _first(found: list[Words]) -> Words | None:
-    """The first that can be read: those that cannot are the last."""
+    """The first that can be read: unreadable ones are at the end."""
     return found[0] if found and found[0].unread is None else None
 
 
@@ -247,7 +247,7 @@ def _text(cues: list) -> str:
 
 
 def _stamp(path: str | os.PathLike) -> tuple[int, ...] | None:
-    """What changes with a file; `None` if it is gone."""
+    """Changes with the file; `None` if it does not exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -259,8 +259,8 @@ def sandboxed(processor: Processor, limits: Limits | None = None, languages: Seq
     """Return a processor that reads files through a [`SandboxedReader`].
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): stays as it is; one that reads so already is returned itself.
-        limits, languages (*optional*): of the reader; by default those that it has.
+        processor ([`~modeling_scalar.ScalarProcessor`]): is not changed; returned itself if it already reads so.
+        limits, languages (*optional*): settings of the reader; by default those it has.
     """
     if isinstance(processor.reader, SandboxedReader):
         if limits is None and languages is None:
@@ -273,12 +273,12 @@ def sandboxed(processor: Processor, limits: Limits | None = None, languages: Seq
 
 
 def showing(processor: Processor, show: Callable[[np.ndarray], None]) -> Processor:
-    """Return a processor that shows, of each video that it reads, one frame as it is decoded.
+    """Return a processor that shows one decoded frame of each video that it reads.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): reads through a [`SandboxedReader`]; stays as it is.
-        show (`Callable`): called with the frame in the middle of those that are chosen, uint8 `(height, width, 3)`,
-            RGB and upright; once more if reading begins again.
+        processor ([`~modeling_scalar.ScalarProcessor`]): reads through a [`SandboxedReader`]; is not changed.
+        show (`Callable`): called with the middle one of the chosen frames, uint8 `(height, width, 3)`, RGB and
+            upright; called again if reading restarts.
     """
     processor = copy.copy(processor)
     processor.reader = copy.copy(processor.reader)
