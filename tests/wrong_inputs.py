@@ -1469,7 +1469,7 @@ _BENCHMARKS = [
     (
         "a clip that is cut",
         _MODEL,
-        "its index, which is written last, is missing: the recording or the copy broke off",
+        "its index, which is written last, is missing: the recording or copy was interrupted",
         {"data/test/000001.mp4": Cut(0.5)},
     ),
 ]

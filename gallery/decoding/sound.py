@@ -1,4 +1,4 @@
-"""Samples of an audio track, sent in a decoder's answer: all of them, or of a long track those that are chosen."""
+"""Samples of an audio track, in a decoder's answer: all of them, or chosen parts of a long track."""
 
 import math
 from array import array
@@ -32,20 +32,20 @@ from modeling_scalar.media_scalar import (
     mono,
 )
 
-_LONG_SOUND = 600 * SAMPLING_RATE  # samples from which on only the chosen parts of a track are decoded
-_MESSAGE = 2**16  # samples that are sent together
-_LONG_FOR_WINDOW = 60 * SAMPLING_RATE  # the same where a window of the track is asked for
+_LONG_SOUND = 600 * SAMPLING_RATE  # tracks with this many samples or more: only chosen parts are decoded
+_MESSAGE = 2**16  # samples per message
+_LONG_FOR_WINDOW = 60 * SAMPLING_RATE  # the same if a window of the track is requested
 
 
 def _all_sound(path: str, rate: int = SAMPLING_RATE, start: int = 0) -> Iterator[np.ndarray]:
-    """The whole first audio track in 16 bits, piece by piece; nothing if there is none. If the request is lenient,
-    packets that do not decode are left out, which is noted of those from the sample `start` on."""
+    """The whole first audio track in 16 bits, in chunks; nothing if there is none. If the request is lenient, packets
+    that do not decode are left out; damage after the sample `start` is reported."""
     with opened(path) as container:
         yield from _sound_in(path, container, rate, start)
 
 
 def _sound_in(path: str, container: "av.container.InputContainer", rate: int, start: int = 0) -> Iterator[np.ndarray]:
-    """The same of a file that is open, from its beginning."""
+    """The same for an open file, from its beginning."""
     stream = first_stream(path, container, "audio")
     if stream is None:
         return
@@ -92,7 +92,7 @@ def _sound_in(path: str, container: "av.container.InputContainer", rate: int, st
 
 
 def _send_pieces(channel: Channel, pieces: Iterable[np.ndarray]) -> None:
-    """Send samples, of packets that follow each other many at once: a message costs more than they do."""
+    """Send samples, those of many packets at once: each message has a cost."""
     waiting, num_samples = [], 0
     for piece in pieces:
         waiting.append(piece)
@@ -105,7 +105,7 @@ def _send_pieces(channel: Channel, pieces: Iterable[np.ndarray]) -> None:
 
 
 def _send_window(path: str, channel: Channel, window: Window, rate: int) -> None:
-    """Send the samples of a window of the first audio track; of a long one, decode no more than these."""
+    """Send the samples of a window of the first audio track; of a long track, decode no more than these."""
     with opened(path) as container:
         _send_contents(channel, container)
         stream = first_stream(path, container, "audio")
@@ -131,7 +131,7 @@ def _send_window(path: str, channel: Channel, window: Window, rate: int) -> None
 
 
 def _send_range(path: str, channel: Channel, start: int, stop: int | None) -> bool:
-    """Decode and send a range of samples of a long track; returns whether that works."""
+    """Decode and send a range of samples of a long track; returns whether that succeeded."""
     known = Known.of(path)
     if known.get("track", ()) is None:
         return False
@@ -140,7 +140,7 @@ def _send_range(path: str, channel: Channel, start: int, stop: int | None) -> bo
             stream = first_stream(path, container, "audio")
             track = _Track(path, container, stream, known.get("track"), least=_LONG_FOR_WINDOW)
             known["track"] = track.found
-            if not Request.is_lenient or stop is None or stop > track.num_samples:  # windows before it are whole
+            if not Request.is_lenient or stop is None or stop > track.num_samples:  # earlier windows are intact
                 track.note_cut()
             stop = track.num_samples if stop is None else min(stop, track.num_samples)
             part = track.part(start, stop) if start < stop else None
@@ -148,7 +148,7 @@ def _send_range(path: str, channel: Channel, start: int, stop: int | None) -> bo
         raise
     except (_Unsteady, av.FFmpegError):
         known["track"] = None
-        return False  # decoding in order reports what is wrong, if something is
+        return False  # decoding in order reports any errors
     if part is not None:
         channel.send("sound", np.ascontiguousarray(part))
     return True
@@ -157,8 +157,8 @@ def _send_range(path: str, channel: Channel, start: int, stop: int | None) -> bo
 def send_sound(
     path: str, channel: Channel, whole: bool, window: Window | None = None, rate: int = SAMPLING_RATE
 ) -> None:
-    """Send the samples of the first audio track, all of them or those of a window; of a long one, unless `whole`, only
-    what the other side chooses."""
+    """Send the samples of the first audio track, all or those of a window; of a long track, unless `whole`, only those
+    that the other side chooses."""
     if window is not None:
         _send_window(path, channel, window, rate)
         return
@@ -180,13 +180,13 @@ def send_sound(
 
 
 def _send_contents(channel: Channel, container: "av.container.InputContainer") -> None:
-    """Say what the header of a file tells for nothing, which to ask for would be to open the file again."""
+    """Send what the header of a file says, which would cost another opening later."""
     about = {"tracks": tracks_of(container), "title": title_of(container)}
     channel.send("contents", seconds=seconds_in_header(container), **about)
 
 
 def _unless_long(sound: Iterator[np.ndarray]) -> list[np.ndarray] | None:
-    """All of a sound; `None` if it is a long one."""
+    """All samples; `None` if the track is long."""
     pieces, num_samples = [], 0
     for piece in sound:
         pieces.append(piece)
@@ -197,16 +197,16 @@ def _unless_long(sound: Iterator[np.ndarray]) -> list[np.ndarray] | None:
 
 
 class _Unsteady(Exception):
-    """The timestamps of a track do not say where its samples are."""
+    """The timestamps of a track do not determine where its samples are."""
 
 
 class _Track:
-    """Finds the samples of a long audio track by the timestamps of its packets.
+    """Locates the samples of a long audio track by the timestamps of its packets.
 
-    Positions are those of decoding everything in order, exactly so where the container's clock is at least as fine
-    as the samples (wav, flac, mp4, ogg, mp3), within some milliseconds in Matroska and flv. The samples found there
-    are the same for codecs without memory (PCM, FLAC); others start two seconds earlier to recover theirs, and draw
-    other noise where they replace noise by noise (AAC).
+    Positions equal those of decoding everything in order: exactly if the container's clock is at least as fine as the
+    samples (wav, flac, mp4, ogg, mp3), within some milliseconds in Matroska and flv. The samples there are equal for
+    codecs without memory (PCM, FLAC); other codecs start two seconds earlier to recover their state, and where they
+    replace noise by noise (AAC) they draw other noise.
     """
 
     def __init__(self, path: str, container, stream, found: tuple | None = None, least: int | None = None):
@@ -218,7 +218,7 @@ class _Track:
         self.start, self.rate, self.pts, self.sizes, self.num_samples, self.cut = found
 
     def _look(self, path: str, container, stream, least: int) -> tuple:
-        """Where the track begins, its rate, its packets, and how many samples at 16 kHz it has: more than `least`."""
+        """Where the track starts, its rate, its packets, and its number of samples at 16 kHz: more than `least`."""
         self.start = self.rate = None
         self.pts, self.sizes = array("q"), array("q")
         is_steady, end, seconds = True, None, 0.0
@@ -226,9 +226,9 @@ class _Track:
             if packet.size == 0 and packet.dts is None:
                 continue
             if packet.pts is None or (not packet.duration and self.start is not None):
-                is_steady = False  # nevertheless count the packets
+                is_steady = False  # but count the packets
                 packet.pts = 0
-            # a gap, or one packet over another; clocks in milliseconds round up and down
+            # a gap, or overlapping packets; clocks in milliseconds round up and down
             elif self.start is not None and abs(packet.pts - end) * self.tick > max(2 * self.tick, 0.0025):
                 is_steady = False
             if self.start is None:
@@ -249,7 +249,7 @@ class _Track:
             cut = MediaError(str(error))  # without what its traceback holds
         if not is_steady or self.start is None:
             raise _Unsteady
-        # what the decoder leaves out at the end is in the last frames only
+        # samples that the decoder drops at the end are only in the last frames
         last = 0
         for position, frame in self._frames(container, stream, end * self.tick - self.start - 1):
             last = position + frame.samples
@@ -259,29 +259,29 @@ class _Track:
         return self.start, self.rate, self.pts, self.sizes, num_samples, cut
 
     def note_cut(self) -> None:
-        """Note that there is less of the track than was promised, if so."""
+        """Report that the track is shorter than promised, if it is."""
         if self.cut is not None:
             where, read = describe(self.path, self.stream), self.num_samples / SAMPLING_RATE
             Request.note(self.cut, told_of_cut(where, self.cut, self.container, read))
 
     def _frames(self, container, stream, seconds: float) -> Iterator[tuple[int, "av.AudioFrame"]]:
-        """Frames from `seconds` after the first sample on, or before it, with the positions of their first samples."""
+        """Frames from `seconds` after the first sample on, or earlier, with the positions of their first samples."""
         if seconds > 0:
             container.seek(int((self.start + seconds) / self.tick), stream=stream)
         expected = index = None
         is_pcm = stream.codec_context.name.startswith("pcm_")
         for packet in container.demux(stream):
-            if packet.size and not is_pcm:  # its packets are cut anywhere
+            if packet.size and not is_pcm:  # its packets can be cut anywhere
                 if index is None:
                     index = bisect_left(self.pts, packet.pts or 0)
-                # some demuxers guess other timestamps after a seek
+                # some demuxers return other timestamps after a seek
                 if index >= len(self.pts) or (packet.pts, packet.size) != (self.pts[index], self.sizes[index]):
                     raise _Unsteady
                 index += 1
             for frame in packet.decode():
                 if (frame.pts is None and expected is None) or frame.sample_rate != self.rate:
                     raise _Unsteady
-                # there are no gaps: only the first frame says where it is, decoders may be vague about others
+                # there are no gaps: only the first frame's position is used, decoders may be vague about others
                 if expected is None:
                     expected = round((frame.pts * self.tick - self.start) * self.rate)
                 yield expected, frame
@@ -291,7 +291,7 @@ class _Track:
         """The samples from `start` to `stop`, at 16 kHz."""
         common = math.gcd(self.rate, SAMPLING_RATE)
         period, stride = SAMPLING_RATE // common, self.rate // common
-        # the resampler's filter is as long as a few samples; from here on its phase is that of the whole
+        # the resampler's filter covers a few samples; from here on its phase is that of the whole track
         first = max(0, start - SAMPLING_RATE) // period
         begin = first * stride
         needed = math.ceil(stop * self.rate / SAMPLING_RATE) + self.rate
@@ -309,7 +309,7 @@ class _Track:
         passed: list[int] = []
         if begin / self.rate > 2:
             pieces = list(mono(frames(self.container, self.stream)))
-        else:  # as it was opened: at the start, some demuxers do something else after a seek
+        else:  # as opened: at the start, some demuxers behave differently after a seek
             with opened(self.path) as container:
                 pieces = list(mono(frames(container, first_stream(self.path, container, "audio"))))
         samples = np.concatenate([np.zeros(0, np.int16), *pieces])[start - first * period : stop - first * period]
@@ -329,7 +329,7 @@ def _cut_front(frame: "av.AudioFrame", count: int) -> "av.AudioFrame":
 
 
 def _send_parts(path: str, channel: Channel) -> bool:
-    """Ask which ranges of samples of a long track are needed and decode only these; returns whether that works."""
+    """Ask which ranges of samples of a long track are needed and decode only these; returns whether that succeeded."""
     try:
         with opened(path) as container:
             stream = first_stream(path, container, "audio")
@@ -343,11 +343,11 @@ def _send_parts(path: str, channel: Channel) -> bool:
     except MemoryError:
         raise
     except (_Unsteady, av.FFmpegError):
-        return False  # decoding in order reports what is wrong, if something is
+        return False  # decoding in order reports any errors
 
 
 def _send_chosen(path: str, channel: Channel, rate: int) -> None:
-    """Do what `_send_parts` does, by decoding everything in order, twice, where nothing else works."""
+    """Like `_send_parts`, but decode everything in order, twice, if nothing else works."""
     num_samples = sum(map(len, _all_sound(path, rate)))
     ranges = channel.ask("ranges", available=num_samples)["chosen"]
     kept = [[] for _ in ranges]

@@ -1,4 +1,4 @@
-"""What every answer of a decoder needs: the request's limits, whole files, and what is seen in a window."""
+"""What all answers of a decoder need: the request's limits, truncation checks, and what is visible in a window."""
 
 import math
 import os
@@ -19,44 +19,44 @@ from modeling_scalar.media_scalar import (
     truncated,
 )
 
-# Formats whose duration is a guess from the first bytes, or not told.
+# Formats whose duration is missing or guessed from the first bytes.
 _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
-_LONGEST_TITLE = 1000  # characters
-# A picture of this size is not even tried with the light share of memory.
+_LONGEST_TITLE = 1000  # in characters
+# Pictures of this size are not tried with the light share of memory.
 _HEAVY_PICTURE = 4096 * 2304
-_MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and some more, of 6 bytes a pixel
+_MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and a few more, at 6 bytes per pixel
 
 
 class Request:
-    """The request being answered: this process answers one at a time."""
+    """The current request: this process answers one at a time."""
 
     limits = Limits()
     is_heavy = False
-    """Whether it may take the whole memory, not only the light share."""
+    """Whether it may use the whole memory, not only the light share."""
     pixels = 0
-    """Of its pictures, as far as they are known."""
+    """The pixels of its pictures, if known."""
     memory: float = math.inf
-    """How many bytes it may take now."""
+    """How many bytes it may use now."""
     is_lenient = False
-    """Whether what can be read of a damaged stream counts."""
+    """Whether the readable part of a damaged stream counts."""
     problem: str | None = None
-    """What is wrong with a stream of which something counts."""
+    """What is wrong with a stream that could be read in part."""
 
     @classmethod
     def begin(cls, limits: Limits, is_heavy: bool, memory: float = math.inf, is_lenient: bool = False) -> None:
-        """Forget the request before."""
+        """Start a new request."""
         cls.limits, cls.is_heavy, cls.pixels = limits, is_heavy, 0
         cls.memory, cls.is_lenient, cls.problem = memory, is_lenient, None
 
     @classmethod
     def lacks_memory(cls) -> bool:
-        """Whether damage may be want of memory: decoders call it "invalid data" too that pictures do not fit."""
+        """Whether damage may be due to lack of memory: decoders also report that as "invalid data"."""
         return cls.pixels * _MOST_BYTES_PER_PIXEL > cls.memory
 
     @classmethod
     def note(cls, error: Exception, problem: str | None = None) -> None:
-        """Note damage where what can be read counts, in other words than the error's if they are given; the first
-        damage is what is told. Elsewhere raise the error."""
+        """If lenient, record damage, in the words of `problem` or else of the error; the first damage is the one that
+        is reported. Otherwise raise the error."""
         if not cls.is_lenient or not isinstance(error, MediaError) or isinstance(error, LimitError):
             raise error
         if cls.lacks_memory():
@@ -65,7 +65,7 @@ class Request:
 
     @classmethod
     def weigh(cls, name: str, width: int, height: int) -> None:
-        """Refuse pictures above the limit; ask for the whole memory where the light share will not do."""
+        """Refuse pictures above the limit; request the whole memory if the light share is not enough."""
         check_picture(name, width, height)
         cls.pixels = width * height
         if cls.pixels > _HEAVY_PICTURE and not cls.is_heavy:
@@ -73,10 +73,10 @@ class Request:
 
 
 def check_duration(path: str, stream: Any, seconds: float) -> None:
-    """Raise a LimitError if a stream lasts too long."""
+    """Raise a LimitError if a stream is too long."""
     limits = Request.limits
     if seconds > limits.duration:
-        raise limits.exceeded(describe(path, stream), "duration", f"it lasts more than {limits.duration:g} s")
+        raise limits.exceeded(describe(path, stream), "duration", f"it is longer than {limits.duration:g} s")
 
 
 def check_picture(where: str, width: int, height: int) -> None:
@@ -88,21 +88,21 @@ def check_picture(where: str, width: int, height: int) -> None:
 
 @contextmanager
 def opened(path: str) -> Iterator["av.container.InputContainer"]:
-    """Open a file; looking for its streams already decodes pictures, which the limit holds for too."""
-    check_file(path)  # what is no file is not looked into, either
+    """Open a file within the limit on pixels: searching for streams already decodes pictures."""
+    check_file(path)  # never open anything but a regular file
     with ExitStack() as stack:
         try:
             container = stack.enter_context(open_media(path, max_pixels=str(int(Request.limits.pixels))))
         except MediaError as error:
             if _lacks_index(path):
-                why = "its index, which is written last, is missing: the recording or the copy broke off"
+                why = "its index, which is written last, is missing: the recording or copy was interrupted"
                 raise MediaError(f"{path}: not a readable video or audio file: {why}.") from error
             raise
         yield container
 
 
 def _lacks_index(path: str) -> bool:
-    """Whether this is an mp4 or mov file with samples and without the box that says where they are."""
+    """Whether this is an mp4 or mov file with samples but without their index."""
     names, size, position = set(), os.path.getsize(path), 0
     with open(path, "rb") as file:
         while position + 8 <= size and len(names) < 64:
@@ -120,23 +120,23 @@ def _lacks_index(path: str) -> bool:
 
 
 def seconds_in_header(container: "av.container.InputContainer") -> float | None:
-    """How long the header says a file lasts; `None` where it does not, or it is a guess."""
+    """The duration in the header of a file; `None` if it is missing or a guess."""
     if container.duration is None or container.format.name in _UNTIMED:
         return None
     return container.duration / av.time_base
 
 
 def title_of(container: "av.container.InputContainer") -> str | None:
-    """The title that the tags of a file give it, in one line."""
+    """The title in the tags of a file, in one line."""
     titles = (value for name, value in container.metadata.items() if name.lower() == "title")
     return " ".join(next(titles, "").split())[:_LONGEST_TITLE] or None
 
 
-# Whole or cut --------------------------------------------------------------------------------------------------------
+# Truncation  --------------------------------------------------------------------------------------------------------
 
 
 def _read_number(file: BinaryIO, is_size: bool) -> int | None:
-    """Read a number of EBML, RFC 8794; an unknown size is -1, the end of the file `None`."""
+    """Read an EBML number (RFC 8794); an unknown size is -1, the end of the file `None`."""
     first = file.read(1)
     if not first or not first[0]:
         return None
@@ -152,7 +152,7 @@ def _read_number(file: BinaryIO, is_size: bool) -> int | None:
 
 
 def _promised_by_riff(path) -> int:
-    """Where the part of an AVI file that does not fit into it ends; 0 if all do."""
+    """The end of the first part of an AVI file that exceeds the file; 0 if there is none."""
     size, stop = os.path.getsize(path), 0
     with open(path, "rb") as file:
         while stop <= size and (header := file.read(8))[:4] == b"RIFF" and len(header) == 8:
@@ -162,7 +162,7 @@ def _promised_by_riff(path) -> int:
 
 
 def _promised_by_matroska(path) -> int:
-    """Where the outermost element of a Matroska file that does not fit into it ends; 0 if all do."""
+    """The end of the first top-level element of a Matroska file that exceeds the file; 0 if there is none."""
     segment, cluster = 0x18538067, 0x1F43B675
     size = os.path.getsize(path)
     with open(path, "rb") as file:
@@ -180,14 +180,14 @@ def _promised_by_matroska(path) -> int:
             if length < 0 and name not in (segment, cluster):
                 return 0
             if name == segment and length >= 0:
-                return 0  # as long as it says
+                return 0  # complete
             if length >= 0:
                 file.seek(stop)
     return 0
 
 
 def check_complete(path: str, container: Any, stream: Any, num_packets: int, end: float, seconds: float) -> None:
-    """Compare what the container promised with what came: packets to `end`, of `seconds` together."""
+    """Compare the container's promises with what was read: packets up to `end`, of `seconds` together."""
     of_bytes = {"avi": _promised_by_riff, "matroska,webm": _promised_by_matroska}.get(container.format.name)
     if of_bytes is not None and (end_of_file := of_bytes(path)):
         raise truncated(path, stream, f"{end_of_file} bytes", f"{os.path.getsize(path)}")
@@ -198,7 +198,7 @@ def check_complete(path: str, container: Any, stream: Any, num_packets: int, end
         if num_samples < promised - 4096:  # about a packet
             raise truncated(path, stream, f"{promised} samples", f"{num_samples}")
     elif "matroska" in container.format.name:
-        # other formats pass on any comment of this name
+        # other formats pass on any comment with this name
         if tag := re.fullmatch(r"(\d{1,4}):(\d{2}):(\d{2}\.\d{1,9})", stream.metadata.get("DURATION", "")):
             duration = int(tag[1]) * 3600 + int(tag[2]) * 60 + float(tag[3])
             if end < duration - max(1.0, 0.02 * duration):
@@ -212,12 +212,12 @@ def _clock(seconds: float) -> str:
 
 
 def told_of_cut(where: str, error: Exception, container: Any, read: float) -> str:
-    """What is told of a stream of which so many seconds came, and why there are no more."""
+    """A sentence on a stream of which only `read` seconds could be read, and why."""
     reason = str(error).removeprefix(f"{where}: ")
-    promised = None if container.format.name == "avi" else seconds_in_header(container)  # avi: of what is there
+    promised = None if container.format.name == "avi" else seconds_in_header(container)  # avi: of the existing part
     if promised is None or not 0 <= read < promised:
         return f"{where}: only a part {IN_PART}: {reason}"
-    if promised < 60:  # rounded down: what is left out is never nothing
+    if promised < 60:  # rounded down: the missing part must not be zero
         share = f"{math.floor(10 * read) / 10:.1f} of {promised:.1f} s"
     else:
         share = f"{_clock(read)} of {_clock(promised)}"
@@ -228,39 +228,39 @@ def told_of_cut(where: str, error: Exception, container: Any, read: float) -> st
 
 
 def zero_of(container: Any) -> float:
-    """The time at which a file begins, by the clock of its streams."""
+    """The time at which a file begins, on the clock of its streams."""
     return (container.start_time or 0) / av.time_base
 
 
 def is_said(start: float, stop: float, window: Window) -> bool:
-    """Whether a cue is on the screen at some time of a window."""
+    """Whether a cue is visible at some time in a window."""
     return max(stop, start + 1e-3) > window[0] and (window[1] is None or start < window[1])
 
 
 def _is_inside(seconds: float, window: Window) -> bool:
     start, stop = window
-    # clocks are rounded; what begins before the file does belongs to its beginning
+    # clocks are rounded; anything before the start of the file belongs to its start
     return (start <= 0 or seconds >= start - 1e-6) and (stop is None or seconds < stop - 1e-6)
 
 
 def in_window(times: Sequence[float], end: float, window: Window) -> list[int]:
-    """Which of the frames that appear at these times are seen in a window; the last one stays until `end`."""
+    """Which of the frames that appear at these times are visible in a window; the last one stays until `end`."""
     chosen = [place for place, seconds in enumerate(times) if _is_inside(seconds, window)]
     before = [place for place, seconds in enumerate(times) if seconds < window[0]]
     if not chosen and before and (before[-1] + 1 < len(times) or end > window[0]):
-        return before[-1:]  # one that stays
+        return before[-1:]  # a frame that stays visible
     return chosen
 
 
 class Known:
-    """What was found out about the file that was read last: its windows are read one by one."""
+    """Findings about the last file that was read, cached because its windows are read one by one."""
 
     path: str | None = None
     found: dict[str, Any] = {}
 
     @classmethod
     def of(cls, path: str) -> dict[str, Any]:
-        """What is known of a file as it is now."""
+        """What is known of the file in its current state."""
         status = os.stat(path)
         name = f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino} {Request.limits.duration}"
         if name != cls.path:

@@ -1,7 +1,7 @@
-"""What is said: the cues of subtitle files and of text tracks, with their seconds. For decoders.
+"""Cues of subtitle files and of text tracks, with their times, for decoders.
 
-A file that is not UTF-8 is in what its bytes make likely among the encodings that subtitles come in; where several are
-as likely, in the one that is usual for its language.
+The encoding of a file that is not UTF-8 is guessed from its bytes, among those usual for subtitles; if several are
+equally likely, from its language.
 """
 
 import io
@@ -25,7 +25,7 @@ from modeling_scalar.media_scalar import (
     track_lines,
 )
 
-_MEMORY_PER_BYTE = 256  # of a subtitle file: its lines, their copies, and the tokens made of them
+_MEMORY_PER_BYTE = 256  # per byte of a subtitle file: its lines, their copies, and their tokens
 _SCRIPTS = (".ass", ".ssa")
 _USUAL = {  # ISO 639-1
     "cp1250": "bs cs hr hu pl ro sk sl sq",
@@ -40,7 +40,7 @@ _USUAL = {  # ISO 639-1
 _ENCODINGS = ["cp1252", *_USUAL, "koi8_r", "cp874", "cp932", "cp949", "gb18030", "big5", "utf_16", "utf_32"]
 
 _Cue = tuple[float, float, list[str]]
-"""From which second to which, and the lines."""
+"""Start, end, and lines."""
 
 
 def _as_utf8(path: str, content: bytes, language: str | None) -> bytes:
@@ -51,7 +51,7 @@ def _as_utf8(path: str, content: bytes, language: str | None) -> bytes:
     except UnicodeDecodeError:
         found = list(from_bytes(content, cp_isolation=_ENCODINGS))
     if not found:
-        raise MediaError(f"{path}: nobody can tell how the subtitle file is encoded. Convert it to UTF-8.")
+        raise MediaError(f"{path}: the encoding of the subtitle file is unknown. Convert it to UTF-8.")
     likely = [match for match in found if match.chaos <= found[0].chaos]
     usual = next((page for page, languages in _USUAL.items() if language in languages.split()), "cp1252")
     return str(next((match for match in likely if match.encoding == usual), likely[0])).encode()
@@ -59,13 +59,13 @@ def _as_utf8(path: str, content: bytes, language: str | None) -> bytes:
 
 def _seconds(time_of_cue: str) -> float:
     *_, hours, minutes, seconds = "0", *time_of_cue.replace(",", ".").split(":")
-    return 3600 * float(hours) + 60 * float(minutes) + float(seconds)  # of thousands of digits too
+    return 3600 * float(hours) + 60 * float(minutes) + float(seconds)  # float accepts thousands of digits
 
 
 def _track_cues(
     path: str, container: "av.container.InputContainer", stream: "av.stream.Stream", zero: float
 ) -> Iterator[_Cue]:
-    """The cues of a text track, of at most as many bytes as a file may have; `zero` is the file's first second."""
+    """The cues of a text track, limited in bytes like a subtitle file; `zero` is the file's first second."""
     most, length, tick = int(Request.limits.memory) // _MEMORY_PER_BYTE, 0, float(stream.time_base or 0)
     select(container, stream)
     for packet in container.demux(stream):
@@ -79,7 +79,7 @@ def _track_cues(
 
 
 def _script_cues(path: str, content: bytes) -> Iterator[_Cue]:
-    """The cues of a script of SubStation Alpha."""
+    """The cues of a SubStation Alpha script."""
     if not content.strip():
         return
     if b"[Events]" not in content:
@@ -92,7 +92,7 @@ def _script_cues(path: str, content: bytes) -> Iterator[_Cue]:
 
 
 def _send(channel: Channel, cues: Iterator[_Cue], window: Window | None) -> None:
-    """Send the cues of a window."""
+    """Send the cues in a window."""
     kept = [cue for cue in cues if window is None or is_said(cue[0], cue[1], window)]
     channel.send("cues", json.dumps(kept).encode())
 
@@ -105,7 +105,7 @@ def send_subtitle_file(path: str, channel: Channel, window: Window | None = None
         content = file.read(most + 1)
     if len(content) > most:
         size = os.path.getsize(path)
-        what = f"a subtitle file of {size} bytes, of which {_MEMORY_PER_BYTE} times as many are needed"
+        what = f"a subtitle file of {size} bytes needs {_MEMORY_PER_BYTE} times as much memory"
         raise Request.limits.exceeded(path, "memory", what, size * _MEMORY_PER_BYTE)
     content = _as_utf8(path, content, language)
     if path.lower().endswith(_SCRIPTS):
@@ -116,14 +116,14 @@ def send_subtitle_file(path: str, channel: Channel, window: Window | None = None
 
 
 def send_subtitle_track(path: str, channel: Channel, index: int, window: Window | None = None) -> None:
-    """Send the cues of a text track inside a media file, by the index of its stream."""
+    """Send the cues of a text track in a media file, given the index of its stream."""
     with opened(path) as container:
         _send(channel, _track_cues(path, container, container.streams[index], zero_of(container)), window)
 
 
 def tracks_of(container: "av.container.InputContainer") -> list[tuple[int, str, str, bool]]:
-    """Of each track of subtitles its index, its codec, its language as the file writes it, and whether it holds only
-    what is said in foreign languages."""
+    """For each track of subtitles: its index, its codec, its language as written in the file, and whether it contains
+    only what is said in foreign languages."""
     return [
         (
             stream.index,

@@ -1,7 +1,7 @@
-"""Frames of a video stream, as a decoder sends them: named by their timestamps, decoded from the keyframe before.
+"""Frames of a video stream, in a decoder's answer: identified by timestamps, decoded from the keyframe before.
 
-A stream that does not decode is an error, or, if the request is lenient, read once more by one thread for the frames
-that do: which these are depends on the file alone, not on the threads, nor on how it was sought at first.
+A stream that does not decode is an error. If the request is lenient, it is read again with one thread for the frames
+that do: which ones depends only on the file, not on threads or earlier seeks.
 """
 
 import math
@@ -25,7 +25,7 @@ from gallery.decoding.streams import (
 )
 from modeling_scalar.media_scalar import MediaError, Upright, Window, av, damage, describe, first_stream
 
-# FFmpeg's threads work on several frames at once: above this size one thread, to hold as few as the format allows.
+# FFmpeg's threads decode several frames at once: above this size use one thread, to hold as few as the format allows.
 _LARGE_PICTURE = 2048 * 2048
 
 
@@ -43,7 +43,7 @@ class _PacketTable:
         self.position = {pts: position for position, pts in enumerate(self.pts)}
 
     def key_position(self, target: int) -> int:
-        """The last keyframe from which `target` decodes: not one whose leading picture `target` is (open GOP)."""
+        """The last keyframe from which `target` decodes: not one of which `target` is a leading picture (open GOP)."""
         return next(
             position
             for position in range(target, -1, -1)
@@ -51,7 +51,7 @@ class _PacketTable:
         )
 
     def group(self, key: int) -> list[int]:
-        """The decode positions that `key` is the keyframe of, among them leading pictures of the keyframe after it."""
+        """The decode positions that depend on the keyframe `key`, including leading pictures of the next keyframe."""
         after = next((position for position in range(key + 1, len(self.pts)) if self.is_key[position]), len(self.pts))
         stop = after + 1
         while stop < len(self.pts) and self.pts[stop] < self.pts[after]:
@@ -62,16 +62,16 @@ class _PacketTable:
 
 @dataclass
 class _Packets:
-    """The packets of a video stream; `table` is `None` where their timestamps cannot name the frames."""
+    """The packets of a video stream; `table` is `None` if their timestamps do not identify the frames."""
 
     count: int
     table: _PacketTable | None
-    end: float  # of the last one, in seconds
-    cut: Exception | None  # why there are no more
+    end: float  # end of the last one, in seconds
+    cut: Exception | None  # why reading stopped
 
 
 def _packets_of(path, container, stream) -> _Packets:
-    """List the packets of a stream without decoding them."""
+    """List the packets of a stream without decoding."""
     pts, dts, is_key, sizes, is_discard, end, seconds, cut = [], [], [], [], [], 0.0, 0.0, None
     time_base = float(stream.time_base or 0)
     try:
@@ -97,7 +97,7 @@ def _packets_of(path, container, stream) -> _Packets:
         cut = MediaError(str(error))  # without what its traceback holds
     end = end or zero_of(container) + seconds
     context = stream.codec_context
-    # AVI has no presentation times, FFmpeg guesses; VP8 sends packets that are never shown, without saying so
+    # AVI has no presentation times, FFmpeg guesses them; VP8 has packets that are never shown, without marking them
     unreliable = (container.format.name == "avi" and context.has_b_frames) or context.name == "vp8"
     if unreliable or None in pts or len(set(pts)) < len(pts) or True not in is_key:
         return _Packets(len(pts), None, end, cut)
@@ -112,14 +112,14 @@ def _packets_of(path, container, stream) -> _Packets:
 
 
 class _Frames:
-    """Sends the chosen frames, each once, under the place of its key in `seconds`, which says when each appears."""
+    """Sends each chosen frame once, by the index of its key in `seconds`, which says when each appears."""
 
     def __init__(self, channel: Channel, name: str, seconds: Mapping[int, float], side: int | None):
         self.channel, self.seconds = channel, seconds
         self.places = {key: place for place, key in enumerate(seconds)}
         self.missing = set(self.places)
         self.upright = Upright(name, side)
-        channel.send("begin")  # frames sent before are void
+        channel.send("begin")  # discards frames sent before
 
     def add(self, key: int, frame: "av.VideoFrame") -> None:
         """Send a frame."""
@@ -131,7 +131,7 @@ class _Frames:
 
 
 def _seek(container, stream, table: _PacketTable, key: int) -> Iterator | None:
-    """The packets from decode position `key` on, or `None` if no seek lands there."""
+    """The packets from decode position `key` on, or `None` if no seek gets there."""
     for timestamp in (table.pts[key], table.dts[key]):  # Matroska seeks by pts, mp4 by dts
         if timestamp is None:
             continue
@@ -147,10 +147,10 @@ def _seek(container, stream, table: _PacketTable, key: int) -> Iterator | None:
 
 
 def _decode_by_index(name, container, stream, table: _PacketTable, targets: Sequence[int], frames: _Frames) -> bool:
-    """Decode the packets at decode positions `targets` (in presentation order), seeking over what is not needed.
+    """Decode the packets at decode positions `targets` (in presentation order), seeking past what is not needed.
 
-    Returns whether all of them were sent: not where the stream's timestamps or keyframe flags turn out not to hold.
-    Damage is told by decoding in order, or, if the request is lenient, is an error here.
+    Returns whether all of them were sent: not if the stream's timestamps or keyframe flags turn out to be wrong.
+    Damage is reported by decoding in order; if the request is lenient, it is an error here.
     """
     context, packets, next_position = stream.codec_context, None, -1
     try:
@@ -166,16 +166,16 @@ def _decode_by_index(name, container, stream, table: _PacketTable, targets: Sequ
                     return False
                 position = table.position.get(packet.pts)
                 next_position = len(table.pts) if position is None else position + 1
-                # where packets are missing, some demuxers count others after a seek
+                # if packets are missing, some demuxers count differently after a seek
                 if position is not None and packet.size != table.sizes[position]:
                     return False
                 if packet.is_corrupt and Request.is_lenient:
                     raise MediaError(f"{name}: a packet is damaged.")
-                if context.name == "h264":  # no picture refers to a non-reference picture: skip it unless asked for
+                if context.name == "h264":  # nothing depends on a non-reference picture: skip it unless requested
                     context.skip_frame = "DEFAULT" if packet.pts in frames.places else "NONREF"
                 for frame in packet.decode():
                     check_picture(name, frame.width, frame.height)
-                    # what is made of a damaged frame is as damaged, though nobody says so
+                    # frames that depend on a damaged one are damaged, too, though not marked
                     if frame.is_corrupt and Request.is_lenient and frame.pts in table.position:
                         raise _damaged(name, frame)
                     if frame.pts in frames.missing:
@@ -188,7 +188,7 @@ def _decode_by_index(name, container, stream, table: _PacketTable, targets: Sequ
         _check_threads(error)
         if Request.is_lenient:
             raise damage(name, "a packet does not decode", error) from error
-        return False  # the sequential pass meets the same damage and reports it
+        return False  # the sequential pass finds and reports the same damage
     return True
 
 
@@ -197,8 +197,8 @@ def _damaged(name: str, frame: "av.VideoFrame") -> MediaError:
 
 
 def _decoded(path, num_threads: int, is_partial: bool = False, is_listed: bool = False) -> Iterator:
-    """All frames of the video stream, in presentation order; only those that are undamaged, if it is partial. Where
-    timestamps name the frames, packets that a demuxer calls damaged are; else it may mean where recordings meet."""
+    """All frames of the video stream, in presentation order; only undamaged ones if partial. If timestamps identify
+    the frames, packets marked as corrupt are damaged; otherwise the mark may mean where recordings were joined."""
     with opened(path) as container:
         stream = first_stream(path, container, "video")
         _set_threads(stream, num_threads)
@@ -218,7 +218,7 @@ def _decoded(path, num_threads: int, is_partial: bool = False, is_listed: bool =
             raise
         except av.FFmpegError as error:
             _check_threads(error)
-            context = stream.codec_context  # some decoders keep the size that max_pixels made them refuse, some do not
+            context = stream.codec_context  # only some decoders keep the size that exceeds max_pixels
             check_picture(name, context.width, context.height)
             if isinstance(error, av.ArgumentError) and not context.width:
                 raise Request.limits.exceeded(name, "pixels", "pictures of more pixels, or of none") from error
@@ -226,8 +226,8 @@ def _decoded(path, num_threads: int, is_partial: bool = False, is_listed: bool =
 
 
 def _undamaged(name: str, packets: Iterable) -> Iterator:
-    """The frames of packets, but for those from damage to the next keyframe: they may be made of what was damaged. The
-    few that a decoder holds back when it meets damage are left out with them."""
+    """The frames of packets, except those from damage to the next keyframe, which may depend on it. The few frames
+    that a decoder holds back when damage occurs are left out, too."""
     is_damaged, keys = False, set()
     try:
         for packet in packets:
@@ -247,19 +247,19 @@ def _undamaged(name: str, packets: Iterable) -> Iterator:
                 continue
             for frame in frames:
                 check_picture(name, frame.width, frame.height)
-                # one that was sent after the damage
+                # a frame that was sent after the damage
                 is_key = frame.key_frame and frame.pts in keys
                 is_damaged = frame.is_corrupt or (is_damaged and not is_key)
                 if not is_damaged:
                     yield frame
     except MemoryError:
         raise
-    except av.FFmpegError:  # the packets end here
+    except av.FFmpegError:  # no more packets
         return
 
 
 def _check_threads(error: Exception) -> None:
-    """Raise a MemoryError if there was no memory for a thread."""
+    """Raise a MemoryError if memory was too short for a thread."""
     if isinstance(error, BlockingIOError):
         raise MemoryError from error
 
@@ -275,7 +275,7 @@ def _set_threads(stream, num_threads: int) -> None:
 
 @dataclass
 class _Wanted:
-    """Which frames are asked for, see `send_frames`."""
+    """The requested frames, see `send_frames`."""
 
     whole: bool
     window: Window | None = None
@@ -285,21 +285,21 @@ class _Wanted:
 
 @dataclass
 class _Video:
-    """A video stream, and the ways to send what is asked of it."""
+    """A video stream, and the ways to send requested frames."""
 
     path: str
     name: str
     channel: Channel
     wanted: _Wanted
     packets: _Packets
-    zero: float  # when it begins, in seconds
+    zero: float  # start, in seconds
     tick: float
-    end: float | None  # when it ends, from its beginning
+    end: float | None  # end, from its start
     known: dict[str, Any]
 
     def choose(self, available: Sequence[int], seconds: Sequence[float]) -> list[int]:
-        """Those of the available frames, which appear at these times, that the other side chooses; at a pace, the
-        first of each step."""
+        """Which of the available frames, which appear at these times, the other side chooses; at a pace, the first of
+        each interval."""
         if self.wanted.whole:
             return list(available)
         if self.wanted.pace is not None:
@@ -312,7 +312,7 @@ class _Video:
         return [self.packets.table.pts[position] * self.tick - self.zero for position in positions]
 
     def listed(self) -> list[int] | None:
-        """The decode positions of the frames in the window; `None` if the timestamps do not name the frames."""
+        """The decode positions of the frames in the window; `None` if the timestamps do not identify the frames."""
         table = self.packets.table
         if table is None or not table.shown:
             return None
@@ -327,20 +327,20 @@ class _Video:
         return _Frames(self.channel, self.name, seconds, self.wanted.side)
 
     def by_index(self, container, stream, chosen: Sequence[int]) -> bool:
-        """Send the frames at decode positions, seeking over what is not needed; returns whether that works."""
+        """Send the frames at decode positions, seeking past what is not needed; returns whether that succeeded."""
         frames, targets = self._frames(chosen), list(dict.fromkeys(chosen))
         return _decode_by_index(self.name, container, stream, self.packets.table, targets, frames)
 
     def _seeking(self, chosen: Sequence[int]) -> bool:
-        """Do this with one thread, for a file that was not opened yet."""
+        """Do this with one thread, for a file that is not open yet."""
         with opened(self.path) as container:
             stream = first_stream(self.path, container, "video")
             _set_threads(stream, 1)
             return self.by_index(container, stream, chosen)
 
     def by_one_thread(self, chosen: Sequence[int] | None) -> bool:
-        """Send the frames at decode positions with one thread; returns whether nothing is damaged on the way. Several
-        threads meet damage behind what is asked for, and pass over some."""
+        """Send the frames at decode positions with one thread; returns whether there was no damage. Several threads
+        run into damage behind the requested frames, and miss some."""
         if chosen is None or self.wanted.whole:
             return False
         try:
@@ -351,21 +351,21 @@ class _Video:
             return False
 
     def in_order(self, chosen: Sequence[int], num_threads: int) -> bool:
-        """Send the frames at decode positions by decoding from the start; returns whether timestamps name them."""
+        """Send the frames at decode positions by decoding from the start; returns whether timestamps identify them."""
         frames = self._frames(chosen)
         _collect(((frame.pts, frame) for frame in _decoded(self.path, num_threads, is_listed=True)), frames)
         return not frames.missing
 
     def by_number(self, num_threads: int, is_partial: bool = False) -> int:
-        """Send frames that decoding everything numbers; returns how many there are, in and outside of the window."""
+        """Send frames by their index when everything is decoded; returns their number, in and outside the window."""
         decoding = (self.path, num_threads, is_partial)
         if ("times", is_partial) not in self.known:
             self.known["times", is_partial] = [frame.time for frame in _decoded(*decoding)]
         times = self.known["times", is_partial]
         if not times:
-            raise MediaError(f"{self.name}: {self.packets.count} packets, of which none decodes to a frame.")
+            raise MediaError(f"{self.name}: {self.packets.count} packets, but none decodes to a frame.")
         places = list(range(len(times)))
-        if None in times or sorted(times) != times:  # evenly then
+        if None in times or sorted(times) != times:  # then assume even spacing
             times = [self.zero + (self.end or 0) * place / len(times) for place in places]
         seconds = [time - self.zero for time in times]
         if self.wanted.window is not None:
@@ -378,7 +378,7 @@ class _Video:
         return len(times)
 
     def of_damaged(self, listed: list[int] | None, problem: str) -> None:
-        """Send frames of a stream of which not all decode; where none does, raise an error that says this problem."""
+        """Send frames of a damaged stream; if none decodes, raise an error with this problem."""
         try:
             told = None if listed is None else self._by_groups(listed)
             if told is None:
@@ -387,16 +387,16 @@ class _Video:
         except LimitError:
             raise
         except MediaError as error:
-            for _ in _decoded(self.path, 1) if self.packets.cut is None else ():  # which tells it best
+            for _ in _decoded(self.path, 1) if self.packets.cut is None else ():  # its error is the best description
                 pass
             raise MediaError(problem) from error
         Request.note(MediaError(problem), f"{self.name}: {told}")
 
     def _by_groups(self, listed: list[int]) -> str | None:
-        """Send frames of groups, from keyframe to keyframe; returns what is to be told, `None` if no seek lands there.
-        What decodes of a group is found out when one of its frames is chosen: of the others it is chosen again."""
+        """Send frames by group, from keyframe to keyframe; returns a remark, or `None` if no seek gets there. What
+        decodes in a group is known only once one of its frames is chosen; then the choice is repeated."""
         table, found = self.packets.table, self.known.setdefault("groups", {})
-        tried, damaged = set(), set()  # for this window: its choice must not depend on which others were read before
+        tried, damaged = set(), set()  # per window: the choice must not depend on windows read before
         while left := [position for position in listed if position not in damaged]:
             chosen = self.choose(left, self.seconds_of(left))
             fresh = {table.key_position(position) for position in chosen} - tried
@@ -422,8 +422,7 @@ class _Video:
         return f"{count - len(damaged)} of {count} frames that were decoded {IN_PART}, the others are damaged."
 
     def _decode_group(self, key: int, use: Callable[[Any], Any]) -> bool:
-        """Call `use` with the frames that decode from a keyframe, but for damaged ones; returns whether a seek lands
-        there."""
+        """Call `use` with the undamaged frames that decode from a keyframe; returns whether a seek gets there."""
         table = self.packets.table
         with opened(self.path) as container:
             stream = first_stream(self.path, container, "video")
@@ -437,7 +436,7 @@ class _Video:
 
 
 def _until(packets: Iterable, stream, table: _PacketTable, last: int) -> Iterator:
-    """Packets up to a decode position, and one that makes the decoder give out what it holds back."""
+    """Packets up to a decode position, and one that makes the decoder return the frames that it holds back."""
     for packet in packets:
         yield packet
         if table.position.get(packet.pts, -1) >= last:
@@ -448,10 +447,10 @@ def _until(packets: Iterable, stream, table: _PacketTable, last: int) -> Iterato
 
 
 def send_frames(path: str, channel: Channel, seek: str, num_threads: int, **wanted: Any) -> None:
-    """Send the frames that the other side chooses, of those in the `window`: all if `whole`, one every `pace` seconds
-    if that is given. No side of them is longer than `side`."""
+    """Send the frames that the other side chooses among those in the `window`: all if `whole`, one every `pace`
+    seconds if given. No side is longer than `side`."""
     damaged = _send_unless_damaged(path, channel, seek, num_threads, _Wanted(**wanted))
-    if damaged is not None:  # what was opened before, and its threads, are gone
+    if damaged is not None:  # the earlier container and its threads are closed
         video, chosen, problem = damaged
         if not video.by_one_thread(chosen):
             video.of_damaged(None if chosen is None else video.listed(), problem)
@@ -460,8 +459,8 @@ def send_frames(path: str, channel: Channel, seek: str, num_threads: int, **want
 def _send_unless_damaged(
     path: str, channel: Channel, seek: str, num_threads: int, wanted: _Wanted
 ) -> tuple[_Video, list[int] | None, str] | None:
-    """Do what `send_frames` does; where damage is met and the request is lenient, return the stream, the decode
-    positions that were chosen, if there is a table, and what is wrong."""
+    """Like `send_frames`; if there is damage and the request is lenient, return the stream, the chosen decode
+    positions (if there is a table), and what is wrong."""
     with opened(path) as container:
         stream = first_stream(path, container, "video")
         if stream is None:
@@ -477,7 +476,7 @@ def _send_unless_damaged(
         packets = known["packets"]
         if packets.cut is not None:
             read, stop = packets.end - zero, None if wanted.window is None else wanted.window[1]
-            if not Request.is_lenient or stop is None or stop > read:  # windows before it are whole
+            if not Request.is_lenient or stop is None or stop > read:  # earlier windows are intact
                 Request.note(packets.cut, told_of_cut(name, packets.cut, container, read))
             end = read
         if packets.count == 0:
@@ -488,12 +487,12 @@ def _send_unless_damaged(
             return None
         chosen = None if listed is None else video.choose(listed, video.seconds_of(listed))
         try:
-            # how a damaged stream is sought makes a difference: then by its index, where that is possible
+            # the way of seeking in a damaged stream affects the result: use its index if possible
             if chosen is not None and not wanted.whole and (seek == "index" or Request.is_lenient):
                 if video.by_index(container, stream, chosen):
                     return None
             if chosen is None or not video.in_order(chosen, num_threads):
-                # several threads pass over damage that one meets
+                # several threads skip damage that one thread detects
                 video.by_number(1 if Request.is_lenient else num_threads)
         except LimitError:
             raise

@@ -114,7 +114,7 @@ def test_of_a_stream_of_which_nothing_decodes_there_is_the_error_as_ever(tmp_pat
 def test_an_mp4_without_its_index_says_so_plainly(tmp_path):
     path = tmp_path / "half.mp4"
     path.write_bytes(cut(media("mp4", "libx264", "aac", **SIZES), 0.5))
-    with pytest.raises(MediaError, match="its index, which is written last, is missing: the recording or the copy"):
+    with pytest.raises(MediaError, match="its index, which is written last, is missing: the recording or copy"):
         read(path)
 
 
