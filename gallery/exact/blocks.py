@@ -1,4 +1,4 @@
-"""Blocks of clips, each of which lies in one place: mapped files as they are, or the memory of a device.
+"""Blocks of clips, each stored in one place: in mapped files, unchanged, or in the memory of a device.
 
 Shapes: N clips of a block, M modalities, D dimensions.
 """
@@ -24,27 +24,27 @@ from gallery.storage import Part
 from modeling_scalar.scores_scalar import MIN_NORM, Clips
 
 _MIN_NORM = MIN_NORM[torch.float32]
-_CONVERTED_AT_ONCE = 512  # half-precision vectors that are read in float32 at a time, in cache
+_CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
 
 
 class Block(Clips):
     """
-    Clips that lie in one place, as they are ranked and screened: one matrix of vectors for each modality, in half
-    precision if need be. Nothing is checked or copied.
+    Clips in one place, in the form in which they are ranked and screened: one matrix of vectors per modality, possibly
+    in half precision. Nothing is checked or copied.
 
     Args:
-        vectors (one `torch.Tensor` of shape `(N, D)` for each modality): unit norm. They may lie on disk; those in
-            half precision are read in float32, a few at a time.
-        modality_mask (`torch.BoolTensor` of shape `(N, M)`): which count as present.
-        concat_embeds (`torch.Tensor` of shape `(N, 3, D)`, *optional*): of concatenation heads.
+        vectors (one `torch.Tensor` of shape `(N, D)` per modality): unit norm. They may be on disk; half-precision
+            vectors are converted to float32, a few at a time.
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`): which vectors count as present.
+        concat_embeds (`torch.Tensor` of shape `(N, 3, D)`, *optional*): output of concatenation heads.
         modalities (sequence of `str`): the names along the axis M; empty if they have none.
         gram (`torch.Tensor` of shape `(N, M, M)`): inner products of the modalities, zero where absent.
-        is_there (`torch.BoolTensor` of shape `(N,)`): which are not removed, and may be found.
-        codes ([`~gallery.exact.codes.Codes`], *optional*): their vectors in eight bits, where the machine multiplies
+        is_there (`torch.BoolTensor` of shape `(N,)`): clips that are not removed, and may be found.
+        codes ([`~gallery.exact.codes.Codes`], *optional*): their vectors in eight bits, if the machine can multiply
             them.
-        start (`int`): the number of the first.
-        min_norm (`float`): what a vanishing norm is clamped to.
-        is_partial (`bool`): whether vectors that count as absent may be others than zero.
+        start (`int`): index of the first clip.
+        min_norm (`float`): vanishing norms are clamped to this.
+        is_partial (`bool`): whether vectors that count as absent may be nonzero.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Block(Clips):
         )
 
     def of_modalities(self, indices: Sequence[int]) -> "Block":
-        """The same clips with some modalities alone, without codes."""
+        """The same clips with only some modalities, without codes."""
         key = tuple(indices)
         if key not in self._parts:
             self._parts[key] = Block(
@@ -98,7 +98,7 @@ class Block(Clips):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what is computed of these clips: float32 at least."""
+        """The dtype of computations with these clips: at least float32."""
         return torch.promote_types(self.vectors[0].dtype, torch.float32)
 
     @property
@@ -108,11 +108,11 @@ class Block(Clips):
 
     @property
     def modality_embeds(self) -> torch.Tensor:
-        """The embeddings in one tensor, `(N, M, D)`, in float32 at least."""
+        """The embeddings in one tensor, `(N, M, D)`, in at least float32."""
         return self.once(_stacked)
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
-        """Inner products `(M, Q, N)` of the modalities, or of one, with texts `(Q, D)` or `(Q, M, D)`, zero where
+        """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)` or `(Q, M, D)`; zero where
         absent."""
         some = slice(index, None if index is None else index + 1)
         vectors = self.vectors[some]
@@ -124,20 +124,20 @@ class Block(Clips):
 
     @cached_property
     def allowed(self) -> torch.Tensor:
-        """Which clips `(N,)` are there and have a modality that is looked at."""
+        """Clips `(N,)` that are not removed and have a selected modality."""
         return self.is_there & self.modality_mask.any(1)
 
     @cached_property
     def num_there(self) -> int:
-        """How many clips are there."""
+        """How many clips are not removed."""
         return int(self.is_there.sum())
 
     def looking_at(self, modalities: torch.Tensor) -> "Block":
-        """The same clips with some modalities `(M,)` alone."""
+        """The same clips with only the selected modalities `(M,)`."""
         return self.shown(self.modality_mask & modalities.to(self.device))
 
     def shown(self, modality_mask: torch.Tensor) -> "Block":
-        """The same clips with what of them a mask `(N, M)` shows; other vectors are where they were."""
+        """The same clips with the modalities that a mask `(N, M)` shows; hidden vectors are not zeroed."""
         return Block(
             self.vectors,
             modality_mask,
@@ -152,7 +152,7 @@ class Block(Clips):
         )
 
     def limited(self, allowed: torch.Tensor) -> "Block":
-        """The same clips, of which only some `(N,)` may be found; what was computed of them is shared."""
+        """The same clips, of which only some `(N,)` may be found; derived values are shared."""
         limited = copy(self)
         limited.is_there, limited._parts = self.is_there & allowed.to(self.device), {}
         for derived in ("allowed", "num_there"):
@@ -163,13 +163,13 @@ class Block(Clips):
 
     @cached_property
     def rho(self) -> torch.Tensor:
-        """No weighted mean of a clip's vectors is shorter, `(N,)`, or as short as what scores are clamped to."""
-        squares = hull_distance(self.gram, self.modality_mask).square() - 1e-6  # which rounding may add
+        """A lower bound `(N,)` of the norm of weighted means of a clip's vectors, or the norm that scores clamp to."""
+        squares = hull_distance(self.gram, self.modality_mask).square() - 1e-6  # rounding may add this
         return squares.clamp(min=self.min_norm**2).sqrt()
 
     @cached_property
     def inverse_rho(self) -> torch.Tensor:
-        """At least 1 / `rho`, `(N,)`, in float32."""
+        """An upper bound of 1 / `rho`, `(N,)`, in float32."""
         return (1 / self.rho).float() * (1 + 1e-6)
 
     @cached_property
@@ -179,7 +179,7 @@ class Block(Clips):
 
 
 def _product(texts: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """Inner products (Q, N); vectors of another dtype are converted a few at a time and never all."""
+    """Inner products (Q, N); vectors of another dtype are converted a few at a time, never all at once."""
     if vectors.dtype == texts.dtype:
         return texts @ vectors.T
     products = texts.new_empty(len(texts), len(vectors))
@@ -196,17 +196,17 @@ def _stacked(clips: Block) -> torch.Tensor:
 
 
 def damaged() -> ValueError:
-    """The error of vectors that are not as they were written."""
+    """The error raised if vectors are not as they were written."""
     return ValueError(
         "The vectors of some clips of the gallery are not as they were written, so nothing can be ranked. "
-        "`scalar verify GALLERY` names the files, `scalar repair GALLERY` keeps the others."
+        "`scalar verify GALLERY` names the files, `scalar repair GALLERY` keeps all others."
     )
 
 
 def _check_norms(gram: torch.Tensor, mask: torch.Tensor) -> None:
-    """Raise a ValueError unless the vectors that a clip has are of unit norm by its Gram matrix, and it has one."""
+    """Raise a ValueError unless each clip has a modality, and its vectors have unit norm by the Gram matrix."""
     squares = gram.diagonal(dim1=1, dim2=2)  # (N, M)
-    # Of a norm that may miss 1 by `NORM_TOLERANCE`, the square may miss it by a little more than twice as much.
+    # If a norm may differ from 1 by `NORM_TOLERANCE`, its square may differ by a little more than twice as much.
     is_unit = (((squares - 1).abs() <= 3 * NORM_TOLERANCE) | ~mask).all()
     if not (is_unit and mask.any(1).all() and gram.sum().isfinite()):
         raise damaged()
@@ -214,10 +214,10 @@ def _check_norms(gram: torch.Tensor, mask: torch.Tensor) -> None:
 
 def blocks_of(parts: Sequence[Part]) -> list[Block]:
     """
-    Lay a table of clips out for ranking; rows are numbered through all parts, removed ones too.
+    Lay out a table of clips for ranking; rows are numbered through all parts, including removed ones.
 
     Raises:
-        ValueError: norms, as far as the Gram matrices tell them, show that the vectors are damaged.
+        ValueError: the Gram matrices contain norms that show damaged vectors.
     """
     blocks, start = [], 0
     for part in parts:
@@ -244,8 +244,8 @@ def blocks_of(parts: Sequence[Part]) -> list[Block]:
 
 
 def in_one_block(blocks: Sequence[Block], device: torch.device) -> Block:
-    """The same clips in the memory of a device, without their codes. Every block costs as many calls as all clips
-    would, and calls are what a search on a GPU waits for."""
+    """The same clips in the memory of a device, without codes. Each block costs as many calls as all clips together
+    would, and a search on a GPU mostly waits for calls."""
 
     def join(columns: Sequence[torch.Tensor]) -> torch.Tensor:
         whole = columns[0].new_empty((sum(map(len, columns)), *columns[0].shape[1:]), device=device)

@@ -1,17 +1,17 @@
-"""Vectors that bound a clip's score from above, for every query at every temperature: what a vector engine can search.
+"""Vectors that bound a clip's score from above, for any query at any temperature, for use in a vector engine.
 
-A score that weighs modalities by the query is no inner product with one vector. But it never exceeds the largest of a
-few that depend on the clip alone:
+A score that weights modalities by the query is not an inner product with one vector. But it never exceeds the largest
+inner product with a few vectors that depend only on the clip:
 
-1. The weights of a query, whatever they are, are a point of a simplex, whose corners are the M modalities: a triangle
-   where there are three. It is cut into small ones by a grid. The point lies in one of these: the centroid is a mean
-   of those f_1, ..., f_M that belong to its corners.
-2. So it is a sum of e_i = f_i / |f_i| by weights v_i >= 0, which is no shorter than rho sum_i v_i, with rho the
+1. The weights of any query are a point in a simplex whose corners are the M modalities: a triangle if there are three.
+   A grid divides it into small simplices. The point is in one of these, so the centroid is a mean of the f_1, ..., f_M
+   that belong to its corners.
+2. So it is a sum of e_i = f_i / |f_i| with weights v_i >= 0, and its norm is at least rho sum_i v_i, with rho the
    distance of the convex hull of the e_i from 0. The numerator of the score is sum_i v_i <t, e_i>.
-3. The score is therefore at most max_i <t, e_i> / rho, or 0 where all of these are negative. In which small simplex
-   the weights of a query lie is not known beforehand: for each point of the grid, rho is the least of those around it.
+3. The score is therefore at most max_i <t, e_i> / rho, or 0 where all of these are negative. Since the small simplex
+   of a query's weights is not known in advance, rho is, for each grid point, the least of those around it.
 
-The temperature is nowhere in it. Neither is a mask: where modalities are left out, weights lie on a face.
+The temperature does not occur in this, and neither does a mask: if modalities are left out, weights are on a face.
 docs/bounds.md has the proof in full, with scales and offsets of modalities and norms that are clamped.
 
 Shapes: N clips, M modalities, D dimensions, P points of the grid, T small simplices, R rows of a clip.
@@ -31,23 +31,23 @@ from modeling_scalar.paired import aggregated
 from modeling_scalar.scores_scalar import CALIBRATION, ScoreOptions
 
 DETAIL = 3
-"""Into how many parts the edges of the simplex are cut."""
+"""Number of parts into which the edges of the simplex are divided."""
 
-_LONGEST = 1.01  # of a query
-_TINY = 1e-12  # more than what float64 leaves open of squares near 1
-_AT_ONCE = 2**22  # numbers of the Gram matrices of small simplices
-_MORE = 1e-9  # more than what float64 leaves open of a score
+_LONGEST = 1.01  # norm of a query
+_TINY = 1e-12  # more than the rounding errors of squares near 1 in float64
+_AT_ONCE = 2**22  # numbers at a time in the Gram matrices of small simplices
+_MORE = 1e-9  # more than the rounding error of a score in float64
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
     """
-    The rows of each clip.
+    The rows that bound the scores of each clip.
 
     Args:
-        rows (`torch.DoubleTensor` of shape `(N, R, D)`), offsets (`torch.DoubleTensor` of shape `(N, R)`): no score of
-            a text t is more than the largest of `rows @ t + offsets`, where that is above 0.
-        is_used (`torch.BoolTensor` of shape `(N, R)`): the others weigh what the clip has not.
+        rows (`torch.DoubleTensor` of shape `(N, R, D)`), offsets (`torch.DoubleTensor` of shape `(N, R)`): the score
+            of a text t is at most the largest of `rows @ t + offsets`, if that is above 0.
+        is_used (`torch.BoolTensor` of shape `(N, R)`): unused rows weight modalities that the clip lacks.
     """
 
     rows: torch.Tensor
@@ -56,19 +56,19 @@ class Bounds:
 
 
 def num_rows(num_modalities: int, detail: int = DETAIL, has_offset: bool = False) -> int:
-    """How many rows [`bound_vectors`] makes of a clip that has all of its modalities."""
+    """How many rows [`bound_vectors`] makes for a clip that has all modalities."""
     return math.comb(detail + num_modalities - 1, detail) * (2 if has_offset else 1)
 
 
 @cache
 def _grid(num_modalities: int, detail: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    The points of the grid as weights (P, M), and of the small simplices the numbers of their corners (T, M).
+    The grid points as weights (P, M), and the small simplices as indices of their corners (T, M).
 
-    To get from one corner to the next, a part of the weight moves from a modality to the one before it, once for each
-    of the M - 1 neighbours, in every order in which none has less than nothing (H. Freudenthal, 1942).
+    From one corner to the next, a part of the weight moves from a modality to the one before it, once for each of the
+    M - 1 neighbours, in every order in which no weight becomes negative (H. Freudenthal, 1942).
     """
-    last = detail + num_modalities - 1  # of as many places, M - 1 are bars between the parts of modalities
+    last = detail + num_modalities - 1  # M - 1 of these places are bars that separate the modalities' parts
     bars = combinations(range(last), num_modalities - 1)
     points = [tuple(b - a - 1 for a, b in pairwise((-1, *some, last))) for some in bars]
     numbers = {point: number for number, point in enumerate(points)}
@@ -88,13 +88,13 @@ def _grid(num_modalities: int, detail: int) -> tuple[torch.Tensor, torch.Tensor]
 def _least_distances(
     units: torch.Tensor, norms: torch.Tensor, is_used: torch.Tensor, corners: torch.Tensor, min_norm: float
 ) -> torch.Tensor:
-    """For each point of the grid the least rho of the small simplices around it, (N, P), by [`hull_distance`] of what
-    clips have of their corners."""
+    """For each grid point, the least rho of the small simplices around it, (N, P), from [`hull_distance`] of those
+    corners that clips have."""
     gram = (units @ units.mT)[:, corners[:, :, None], corners[:, None]]  # (N, T, M, M)
     there, short = is_used[:, corners], (norms < min_norm)[:, corners]  # (N, T, M)
     rho = hull_distance(gram.flatten(0, 1), there.flatten(0, 1)).square().sub_(_TINY).clamp_(min=0).sqrt_()
     rho = rho.view(there.shape[:2])
-    # Where that is next to nothing, the norm of the centroid is at least what it is clamped to.
+    # If that is almost zero, the norm of the centroid is at least the value that it is clamped to.
     vanishes = (short & there).any(2) | (rho < min_norm)
     rho = torch.where(vanishes[..., None], min_norm / norms.clamp(min=min_norm)[:, corners], rho[..., None])
     rho = rho.where(there, math.inf).flatten(1)
@@ -115,17 +115,17 @@ def bound_vectors(
     Compute the vectors that bound the scores of clips.
 
     Args:
-        modality_embeds (`torch.Tensor` of shape `(N, M, D)`): as they are stored; what is absent does not count.
-        modality_mask (`torch.BoolTensor` of shape `(N, M)`): what each clip has.
-        min_norm (`float`): what the norm of a centroid is clamped to.
-        modality_scale, modality_offset, modality_term (M `float`, *optional*): of the cosines of each modality.
-        detail (`int`): into how many parts the edges of the simplex are cut: the more, the closer the bounds.
+        modality_embeds (`torch.Tensor` of shape `(N, M, D)`): as stored; absent rows are ignored.
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`): the modalities of each clip.
+        min_norm (`float`): the norm of a centroid is clamped to this.
+        modality_scale, modality_offset, modality_term (M `float`, *optional*): calibration of each modality's cosines.
+        detail (`int`): number of parts into which the edges of the simplex are divided: more give closer bounds.
 
     Returns:
-        [`Bounds`], R being [`num_rows`]: of three modalities 6, 10, 15 for a `detail` of 2, 3, 4, of which a clip with
-        two of them uses 3, 4, 5, and one with a single one 1. Twice as many where there are offsets: scores may all be
-        negative then, and half of the rows bound those. Terms are added to every row of the others, and alone are one
-        more, for where the centroid's part is below 0 or there is none.
+        [`Bounds`] with R = [`num_rows`]: for three modalities 6, 10, 15 for a `detail` of 2, 3, 4, of which a clip
+        with two uses 3, 4, 5, and one with a single modality 1. Twice as many if there are offsets: scores may then
+        all be negative, and half of the rows bound those. Terms are added to every row of the others, and form one
+        more row by themselves, for when the centroid's part is below 0 or missing.
     """
     weighing = (modality_scale, modality_offset, modality_term)
     options = ScoreOptions(**dict(zip(CALIBRATION, weighing, strict=True)))
@@ -156,7 +156,7 @@ def bound_vectors(
 def _centroid_bounds(
     modality_embeds: torch.Tensor, modality_mask: torch.Tensor, min_norm: float, options: ScoreOptions, detail: int
 ) -> Bounds:
-    """The bounds of scores without terms."""
+    """The bounds for scores without terms."""
     modality_scale, modality_offset = options.modality_scale, options.modality_offset
     points, corners = _grid(modality_mask.shape[1], detail)
     embeds = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
@@ -184,8 +184,8 @@ def stored_bounds(bounds: Bounds, dtype: torch.dtype) -> torch.Tensor:
     """
     Round bounds up to what an engine stores, `(N, R, D + 1)`, for queries that end in 1.
 
-    The last coordinate holds the offset, and by how much the product of the others may fall short: because the row is
-    rounded, because the query is, as an engine with rows in half precision does, and because float32 adds with errors.
+    The last coordinate holds the offset, plus how much the product of the others may fall short: because the row is
+    rounded, because the query is (as by an engine with rows in half precision), and because float32 sums have errors.
     So the products that an engine computes are bounds, whatever it rounds.
 
     Args:
@@ -203,14 +203,14 @@ def stored_bounds(bounds: Bounds, dtype: torch.dtype) -> torch.Tensor:
     rounding = 2.0**-11 + math.sqrt(dim) * 2.0**-25 if dtype == torch.float16 else 2.0**-24
     last = bounds.offsets + _LONGEST * (lost + norm * (rounding + adding)) + bounds.offsets.abs() * adding + _MORE
     numbers = last.numpy() * (1 + np.sign(last.numpy()) * adding)
-    with np.errstate(over="ignore"):  # of what is told below
+    with np.errstate(over="ignore"):  # reported below
         up = numbers.astype(np.float16 if dtype == torch.float16 else np.float32)
     up = np.where(up < numbers, np.nextafter(up, up.dtype.type(np.inf)), up)
     stored = torch.cat([rows, torch.from_numpy(up)[..., None]], dim=-1)
     if not stored[bounds.is_used].isfinite().all():
         raise ValueError(
-            f"Bounds of clips are too large for {dtype}. Push a copy of the gallery in float32, which "
-            "`Gallery.open(FOLDER).copy(NEW, 'float32')` makes."
+            f"Bounds of clips are too large for {dtype}. Push a copy of the gallery in float32: "
+            "`Gallery.open(FOLDER).copy(NEW, 'float32')`."
         )
     return stored
 

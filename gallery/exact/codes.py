@@ -1,4 +1,4 @@
-"""The vectors of clips in eight bits, after a rotation, and by how much they miss: see [`~gallery.exact.screening`].
+"""The vectors of clips in eight bits, after a rotation, and their errors: see [`~gallery.exact.screening`].
 
 Shapes: N clips, M modalities, D dimensions.
 """
@@ -10,13 +10,13 @@ from functools import cache
 import numpy as np
 import torch
 
-_ROTATED = 2.0**-23  # times the dimension: the most by which a rotation in float32 misses
+_ROTATED = 2.0**-23  # times the dimension: largest error of a rotation in float32
 
 
 @dataclass(frozen=True, eq=False)
 class Codes:
     """
-    The vectors of clips in eight bits: `scale * codes` misses each by at most `error`.
+    The vectors of clips in eight bits: `scale * codes` differs from each by at most `error`.
 
     Args:
         codes: for each modality a `torch.Tensor` of shape `(N, D)` of int8, zero where absent.
@@ -31,10 +31,10 @@ class Codes:
 @cache
 def rotation(dim: int) -> torch.Tensor:
     """
-    Make an orthogonal matrix that spreads what stands in few coordinates over all of them.
+    Make an orthogonal matrix that spreads a few large coordinates over all coordinates.
 
-    Embeddings have a few large coordinates, which would decide the scale of the codes, and so the error of all others.
-    After signs drawn by a rule that never changes, and a discrete cosine transform, they have none.
+    Embeddings have a few large coordinates, which would determine the scale of the codes, and so the error of all
+    others. After fixed pseudorandom signs and a discrete cosine transform, they have none.
 
     Returns:
         `torch.DoubleTensor` of shape `(dim, dim)`: `vectors @ rotation(dim)`.
@@ -44,13 +44,13 @@ def rotation(dim: int) -> torch.Tensor:
     cosines[:, 0] /= np.sqrt(2)
     state, signs = 1, np.empty(dim)
     for number in range(dim):
-        state = state * 48271 % 2147483647  # Lehmer's generator, which needs no library
+        state = state * 48271 % 2147483647  # Lehmer's generator needs no library
         signs[number] = 1 if state & 1024 else -1
     return torch.from_numpy(signs[:, None] * cosines)
 
 
 def encode(modalities: Sequence[torch.Tensor]) -> Codes:
-    """Write vectors, `(N, D)` for each modality, in eight bits, after [`rotation`]."""
+    """Convert vectors, `(N, D)` per modality, to eight bits, after [`rotation`]."""
     found, turn = [], rotation(modalities[0].shape[1]).float()
     for blocks in zip(*(vectors.split(512) for vectors in modalities), strict=True):
         block = torch.stack([vectors.float() for vectors in blocks], dim=1) @ turn  # (B, M, D)
@@ -65,7 +65,7 @@ def encode(modalities: Sequence[torch.Tensor]) -> Codes:
 
 
 def are_codes_of(codes: Codes, modalities: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tell for which clips `(N,)` the codes miss the vectors by no more than they say."""
+    """Return for which clips `(N,)` the codes differ from the vectors by no more than their stated error."""
     turn = rotation(modalities[0].shape[1])
     far = [
         (vectors.double() @ turn - code.double() * codes.scale[:, None].double()).square().sum(1).sqrt()
@@ -77,14 +77,14 @@ def are_codes_of(codes: Codes, modalities: Sequence[torch.Tensor]) -> torch.Tens
 @cache
 def multiplies_eight_bits() -> bool:
     """Whether products of int8 matrices are exact on this machine: without instructions for them, sums of a few large
-    products may be cut off at 16 bits."""
+    products may saturate at 16 bits."""
     draw = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, (33, 512), generator=draw).mul_(254).sub_(127)
     signs[0], signs[1] = 127, -127
     codes = signs.to(torch.int8)
     try:
         return torch.equal(torch._int_mm(codes, codes.T).long(), signs @ signs.T)
-    except (AttributeError, RuntimeError):  # a version of torch without it
+    except (AttributeError, RuntimeError):  # not in this version of torch
         return False
 
 

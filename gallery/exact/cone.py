@@ -1,7 +1,7 @@
-"""How large a score can be, whatever its weights, by the cone of a clip's vectors; and by how much errors change it.
+"""How large a score can be for any weights, from the cone of a clip's vectors; and how much errors change it.
 
-What is bounded, and why, stands in [`~gallery.exact.screening`]. All of it holds for any number of modalities. Nothing
-relies on how well a Gram matrix can be solved: bounds follow from whatever weights are found, and allow for the rest.
+[`~gallery.exact.screening`] says what is bounded, and why. All of it holds for any number of modalities. Nothing
+relies on solving a Gram matrix accurately: bounds follow from whatever weights are found, and allow for errors.
 
 Shapes: N clips, M modalities, P pairs of a query and a clip.
 """
@@ -11,21 +11,21 @@ from collections.abc import Iterator
 
 import torch
 
-LONGEST = 1.02  # of vectors that are kept as unit vectors
-ROUNDING = 1e-6  # of a few operations in float32 on numbers of about 1
-_ROUNDED = 1e-7  # more than what float32 leaves open of an inner product in a Gram matrix
-_CANCELLING = 0.1  # a distance from 0 below which Gram matrices in float32 have too few digits for small errors
-_AT_ONCE = 2**18  # numbers of the Gram matrices that are solved at a time, in cache
-_ALL_CHANGE, _TURNS = 8, 64  # turns in which all that is wrong changes; after which any weights will do
-_LEAST_PIVOT = 1e-14  # below is rounding in float64
-_ZERO = 1e-10  # what is less below 0 is rounding
+LONGEST = 1.02  # norm of vectors stored as unit vectors
+ROUNDING = 1e-6  # error of a few operations in float32 on numbers of about 1
+_ROUNDED = 1e-7  # more than the float32 error of an inner product in a Gram matrix
+_CANCELLING = 0.1  # distance from 0 below which float32 Gram matrices have too few digits for small errors
+_AT_ONCE = 2**18  # numbers in the Gram matrices that are solved at a time, in cache
+_ALL_CHANGE, _TURNS = 8, 64  # iterations in which all violations change; after which any weights will do
+_LEAST_PIVOT = 1e-14  # anything below is rounding in float64
+_ZERO = 1e-10  # anything less below 0 is rounding
 
 
 # Gram matrices ------------------------------------------------------------------------------------------------------
 
 
 def _in_cache(gram: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """So many Gram matrices at a time, and rows of others."""
+    """Chunks of Gram matrices, and the corresponding rows of others."""
     size = max(_AT_ONCE // gram.shape[1] ** 2, 1)
     return zip(gram.split(size), *(other.split(size) for other in others), strict=True)
 
@@ -36,8 +36,8 @@ def _columns(*rows: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _solved(gram: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Solve Gram matrices `(M, M, P)` for `target` `(M, ..., P)`, by elimination. Where they are singular, as those of
-    absent vectors are (a row of zeros), some solution is found, or something large."""
+    """Solve Gram matrices `(M, M, P)` for `target` `(M, ..., P)` by elimination. If they are singular, as with absent
+    vectors (a row of zeros), returns some solution, or something large."""
     rows, found = [list(row) for row in gram], list(target)
     for k in range(len(found)):
         rows[k][k] = rows[k][k].clamp(min=_LEAST_PIVOT)
@@ -57,12 +57,12 @@ def _nearest(
     gram: torch.Tensor, target: torch.Tensor, modality_mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Find weights >= 0, `(M, P)`, by which the sum of what clips have is as near as can be to texts whose inner products
-    with it are `target` `(P, M)`; nearly always. And the inner products `(M, P)` with that sum.
+    Find weights >= 0, `(M, P)`, so that the weighted sum of a clip's vectors is as near as possible, nearly always, to
+    a text whose inner products with them are `target` `(P, M)`; and the inner products `(M, P)` with that sum.
 
-    The weights solve the Gram matrix of what is weighed, and the sum has no smaller products with the rest. What
-    violates this changes sides until nothing does. If that takes long, one at a time does, which comes to an end where
-    matrices are positive definite (K. G. Murty, 1974): hence the ridge, of what rounding may take from eigenvalues.
+    The weights solve the Gram matrix of the weighted vectors; products of the sum with the others reach their targets.
+    Violations change sides until there are none. If that takes long, one at a time does, which terminates if matrices
+    are positive definite (K. G. Murty, 1974): hence the ridge, of the size that rounding may take from eigenvalues.
     """
     found, ridge = [], max(gram.shape[1] * torch.finfo(gram.dtype).eps, 1e-12)
     for some in _in_cache(gram, target, modality_mask):
@@ -93,19 +93,19 @@ def _nearest(
 
 def hull_distance(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
     """
-    Compute how far the convex hull of each clip's vectors is from 0: no weights that sum to 1 make a shorter sum.
+    Compute the distance of the convex hull of each clip's vectors from 0, the least norm of any weighted mean.
 
-    If a sum x of the vectors has inner products of at least p with each, then so it has with all of their hull, no
-    point of which can be nearer than p / |x|. For the sum nearest to a text that has a product of 1 with each, this is
-    the distance.
+    If a sum x of the vectors has inner products of at least p with each, then also with all points of their hull, none
+    of which can be nearer than p / |x|. For the sum nearest to a text with a product of 1 with each, this is the
+    distance.
 
     Args:
         gram (`torch.Tensor` of shape `(N, M, M)`): inner products, zero where absent.
-        modality_mask (`torch.BoolTensor` of shape `(N, M)`): what each clip has.
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`): the modalities of each clip.
 
     Returns:
-        `torch.DoubleTensor` of shape `(N,)`, at most 1 for unit vectors. Its square is never too large by more than
-        three times what the inner products miss.
+        `torch.DoubleTensor` of shape `(N,)`, at most 1 for unit vectors. Its square exceeds the true one by at most
+        three times the error of the inner products.
     """
     weights, products = _nearest(gram, modality_mask.double(), modality_mask)
     least = products.masked_fill(~modality_mask.T, math.inf).amin(0).clamp(min=0)
@@ -114,11 +114,11 @@ def hull_distance(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tens
 
 def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
     """
-    Invert Gram matrices of what each clip has.
+    Invert the Gram matrices of the modalities that each clip has.
 
     Returns:
-        `torch.FloatTensor` of shape `(N, M (M + 1) / 2)`: the upper triangle, row by row, with what stands beside the
-        diagonal twice; zero where absent; next to infinity on the diagonal where an inverse has too few digits.
+        `torch.FloatTensor` of shape `(N, M (M + 1) / 2)`: the upper triangle, row by row, with off-diagonal entries
+        doubled; zero where absent; almost infinite on the diagonal if an inverse has too few digits.
     """
     number, found = gram.shape[1], []
     upper = torch.triu_indices(number, number, device=gram.device)
@@ -126,7 +126,7 @@ def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
     for some in _in_cache(gram, modality_mask):
         matrices, present = _columns(some[0].double(), some[1])
         inverse = _solved(matrices, units.expand_as(matrices)) * (present[:, None] & present)
-        # With S the sum of what it holds, squares by it miss a share of at most (2 M + 3) 6e-8 S, see `spanned_bound`.
+        # With S the sum of entries, the relative error of squares is at most (2 M + 3) 6e-8 S, see `spanned_bound`.
         is_safe = inverse.abs().sum((0, 1)) <= 1e4 / (2 * number + 3)
         inverse = torch.where(is_safe, inverse * (2 - units), 1e30 * units * present)
         found.append(inverse[upper[0], upper[1]].float().T)
@@ -135,11 +135,11 @@ def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
 
 def spanned_bound(upper: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     """
-    Bound as [`cone_bound`] does where that is positive, for less: by the projection of what is above 0 on the span of
-    the clip's vectors, c' G^-1 c with c = max(`upper`, 0). (P,)
+    Bound like [`cone_bound`], where that is positive, at lower cost: by the projection of max(`upper`, 0) on the span
+    of the clip's vectors, c' G^-1 c with c = max(`upper`, 0). (P,)
 
-    That is at least c_m^2 / |z_m|^2 for each m. A sum in float32 of M (M + 1) / 2 products misses (M + 3) 6e-8 of its
-    absolute terms, which are at most S max_m c_m^2, and an inverse of a Gram matrix in float32 a share of M 6e-8 S.
+    That is at least c_m^2 / |z_m|^2 for each m. A float32 sum of M (M + 1) / 2 products has an error of (M + 3) 6e-8
+    of its absolute terms, which are at most S max_m c_m^2, and a float32 inverse of a Gram matrix one of M 6e-8 S.
     """
     columns, total = iter(inverse.unbind(1)), torch.zeros_like(upper[:, 0])
     positive = upper.clamp(min=0).unbind(1)
@@ -155,13 +155,13 @@ def cone_bound(
     upper: torch.Tensor, gram: torch.Tensor, modality_mask: torch.Tensor, rho: torch.Tensor
 ) -> torch.Tensor:
     """
-    Bound F(w, c) over all weights w >= 0 and all c <= `upper`: by P(`upper`), or what is hardly more.
+    Bound F(w, c) over all weights w >= 0 and all c <= `upper`: by P(`upper`), or hardly more.
 
-    Of any sum x of the vectors, F(w, c) is at most |x| plus the most by which an inner product of x with a vector is
-    below c, divided by rho: of the sum nearest to a text with the inner products `upper`, which is P, and nothing.
+    For any sum x of the vectors, F(w, c) is at most |x| plus d / rho, with d the most by which an inner product of x
+    with a vector is below c. For the sum nearest to a text with the inner products `upper`, |x| is P and d is 0.
 
     Args:
-        upper (`torch.DoubleTensor` of shape `(P, M)`): the most that (calibrated) cosines may be.
+        upper (`torch.DoubleTensor` of shape `(P, M)`): upper bounds of the (calibrated) cosines.
         gram (`torch.Tensor` of shape `(P, M, M)`), modality_mask (`torch.BoolTensor` of shape `(P, M)`).
         rho (`torch.DoubleTensor` of shape `(P,)`): at most [`hull_distance`], and above 0.
 
@@ -182,28 +182,28 @@ def cone_bound(
 
 def score_error(largest: torch.Tensor, rho: torch.Tensor, error: float, temperature: float) -> torch.Tensor:
     """
-    Bound by how much a score changes if no cosine changes by more than `error`.
+    Bound how much a score changes if no cosine changes by more than `error`.
 
     The derivative of the score s by a cosine is w_m (1 + (c_m - s b_m) / temperature) / |sum_m w_m z_m|, with b_m at
     most the norm of z_m, |s| at most max_m |c_m| / rho, and weights that sum to 1.
 
     Args:
-        largest (`torch.DoubleTensor` of shape `(P,)`): the largest absolute (calibrated) cosine of what a clip has.
+        largest (`torch.DoubleTensor` of shape `(P,)`): largest absolute (calibrated) cosine of a clip's modalities.
         rho (`torch.DoubleTensor` of shape `(P,)`): at most [`hull_distance`], and above 0.
         error (`float`), temperature (`float`).
 
     Returns:
-        `torch.DoubleTensor` of shape `(P,)`; infinity where a Gram matrix in float32 has too few digits.
+        `torch.DoubleTensor` of shape `(P,)`; infinity if a float32 Gram matrix has too few digits.
     """
     largest = largest + error
     slope = (1 + largest * (1 + LONGEST / rho) / temperature) / rho
-    rounded = 1e-6 * largest / rho**3  # a Gram matrix in float32 misses by 6e-8
+    rounded = 1e-6 * largest / rho**3  # a float32 Gram matrix has an error of 6e-8
     return (slope * error + rounded).masked_fill(rho <= _CANCELLING, math.inf)
 
 
 def product_error(dim: int, norm: float, vectors: torch.Tensor) -> float:
     """Bound the error of inner products of texts of this norm with clips' vectors, summed in float32 on the device of
-    `vectors`; where torch was allowed less precision, of products in that."""
+    `vectors`; if torch is set to a lower precision, of products in that."""
     allowed = {"highest": 0.0, "high": 2.0**-9, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
     if vectors.is_cuda and torch.backends.cuda.matmul.allow_tf32:
         allowed = max(allowed, 2.0**-9)

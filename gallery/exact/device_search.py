@@ -1,9 +1,9 @@
-"""The exact best clips of SCALAR's score in one pass: where all clips lie in the memory of one device, such as a GPU,
-and of scores with terms.
+"""The exact best clips in one pass, for SCALAR's score if all clips are in the memory of one device, such as a GPU,
+and for scores with terms.
 
 Every pair is scored in float32. The error of the products has a bound, and so have the errors of the scores. Clips are
-scored in float64 in the order of the most that their scores may be, until the k-th best of them is above that of any
-other clip. Vectors in float16 are multiplied as they are: of a text, a second product adds what float16 lost.
+then scored in float64, in the order of the upper bounds of their scores, until the k-th best exceeds the bounds of all
+others. Vectors in float16 are multiplied unconverted: for texts, a second product adds what float16 lost.
 
 Shapes: Q queries, N clips, B clips of a tile, M modalities, D dimensions, K candidates of a query.
 """
@@ -19,14 +19,14 @@ from gallery.exact.cone import LONGEST, ROUNDING, product_error, score_error
 from modeling_scalar.paired import aggregated, exact_scores
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions
 
-_TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products that are computed at once; on a CPU in cache
-_EXACT_AT_ONCE = 2**14  # pairs that are scored in float64 at once
-_MORE = 64  # candidates besides twice as many as hits
-_SMALL = 2048.0  # makes the rest of a float16 as large as what it is the rest of
+_TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products computed at once; on a CPU in cache
+_EXACT_AT_ONCE = 2**14  # pairs scored in float64 at once
+_MORE = 64  # candidates in addition to twice the number of hits
+_SMALL = 2048.0  # scales the remainder of a float16 to the size of the number
 
 
 def _halves(texts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Texts as the sum of one in float16 and 1 / 2048 of another; it misses a coordinate by 2^-21 at most."""
+    """Split texts into one in float16 plus 1 / 2048 of another; the error of a coordinate is at most 2^-21."""
     first = texts.half()
     return first, ((texts - first.float()) * _SMALL).half()
 
@@ -51,7 +51,7 @@ class _Search:
         )
         norm = torch.linalg.vector_norm(texts.double(), dim=-1).amax().item()
         dim = texts.shape[-1]
-        # Sums of products in a tensor core are cut off, not rounded, and the rests of texts are cut off too.
+        # Tensor cores truncate sums of products instead of rounding, and the remainders of texts are truncated, too.
         error = 4 * product_error(dim, norm, vectors_of(parts)) + norm * math.sqrt(dim) * 2.0**-21
         self.largest = gain * norm * LONGEST + offset
         self.error = gain * error + ROUNDING * max(1.0, self.largest)
@@ -59,7 +59,7 @@ class _Search:
         self.term_error = sum(options.terms.values()) * self.error
 
     def highest(self, queries: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The most that scores may be, of the clips of which that is highest, and their rows, `(Q, K)` each."""
+        """The highest upper bounds of scores, and the rows of their clips, `(Q, K)` each."""
         texts, best, found = self.texts[queries], None, None
         tile = _TILE_ON_CPU if texts.device.type == "cpu" else _TILE
         width = max(tile // len(self.parts[0].vectors) // len(texts), 1)
@@ -72,7 +72,7 @@ class _Search:
             miss = (miss + self.term_error) * (1 + 1e-6) + ROUNDING
             for start in range(0, len(part.allowed), width):
                 columns = slice(start, start + width)
-                clips = part[columns] if len(part.allowed) > width else part  # which keeps what it derives
+                clips = part[columns] if len(part.allowed) > width else part  # the whole part keeps its derived values
                 per_modality = texts.unbind(1) if texts.ndim == 3 else (texts,) * len(clips.vectors)
                 products = [_product(text, vectors) for text, vectors in zip(per_modality, clips.vectors, strict=True)]
                 products = torch.stack(products).mul_(clips.modality_mask.T[:, None])
@@ -87,7 +87,7 @@ class _Search:
         return best, found
 
     def exact(self, queries: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Scores in float64 by their centroids, Eq. 2 and 3, of pairs `(P,)` in the order of their rows."""
+        """Scores in float64 by their centroids, Eq. 2 and 3, of pairs `(P,)` ordered by row."""
         starts = torch.tensor([part.start for part in self.parts], device=rows.device)
         places = torch.searchsorted(starts, rows, right=True) - 1
         stops, found = [0, *places.bincount(minlength=len(self.parts)).cumsum(0).tolist()], []
@@ -101,25 +101,25 @@ class _Search:
         return torch.cat(found) if found else self.texts.new_empty(0, dtype=torch.float64)
 
     def run(self, queries: torch.Tensor, k: int, count: int) -> tuple[torch.Tensor, ...]:
-        """Scores and rows `(Q, k)`, how many pairs were scored `(Q,)`, and for which queries that proves the best."""
+        """Scores and rows `(Q, k)`, number of pairs scored `(Q,)`, and the queries for which the best are proved."""
         upper, rows = self.highest(queries, min(count + 1, self.num_rows))
         rest = upper[:, -1] if count < self.num_rows else upper.new_full((len(upper),), -math.inf)
         rows, order = rows[:, :count].sort(dim=1)
-        is_found = upper[:, :count].gather(1, order) != -math.inf  # NaN is scored, to be noticed
+        is_found = upper[:, :count].gather(1, order) != -math.inf  # NaN is scored, so that it is noticed
         lines, columns = is_found.nonzero(as_tuple=True)
         in_order = rows[lines, columns].argsort(stable=True)
         lines, columns = lines[in_order], columns[in_order]
         scores = torch.full(rows.shape, -math.inf, dtype=torch.float64, device=rows.device)
         scores[lines, columns] = self.exact(queries[lines], rows[lines, columns])
         if scores.isnan().any():
-            raise FloatingPointError("a score is no number")
+            raise FloatingPointError("a score is not a number")
         scores, order = scores.sort(dim=1, descending=True, stable=True)
         rows = rows.gather(1, order)
         return scores[:, :k], rows[:, :k], is_found.sum(1), (rest == -math.inf) | (scores[:, k - 1] > rest.double())
 
 
 def vectors_of(parts: Sequence[Block]) -> torch.Tensor:
-    """Some vectors of these clips, which tell in which precision products are."""
+    """Some vectors of these clips; they determine the precision of products."""
     return parts[0].vectors[0]
 
 
@@ -133,7 +133,7 @@ def find_best_on_device(
     Args and returns: as of [`~gallery.exact.screening.find_best`]; on the device.
 
     Raises:
-        FloatingPointError: a score is no number: vectors are damaged.
+        FloatingPointError: a score is not a number: vectors are damaged.
     """
     with torch.autocast(text_embeds.device.type, enabled=False):
         search, count = _Search(parts, text_embeds, options), 2 * k + _MORE
@@ -143,7 +143,7 @@ def find_best_on_device(
         while len(queries):
             count = min(count, search.num_rows)
             scores[queries], rows[queries], counts, is_proved = search.run(queries, k, count)
-            num_scored[queries] = counts  # of more candidates, among which those of before are
+            num_scored[queries] = counts  # of more candidates, which include the earlier ones
             queries, count = queries[~is_proved], 4 * count
     return scores, rows, num_scored
 

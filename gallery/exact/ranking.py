@@ -1,7 +1,7 @@
-"""Exact ranking over a gallery, from the mapped vectors and what is stored with them: half-precision vectors are
+"""Exact ranking of a gallery, from the mapped vectors and what is stored with them: half-precision vectors are
 converted a tile at a time, and nothing else is copied. SCALAR's score is screened in low precision, with proof (see
-[`~gallery.exact.screening`]; for clips in the memory of a GPU, [`~gallery.exact.device_search`]), other scores are
-computed of every clip.
+[`~gallery.exact.screening`]; for clips in the memory of a GPU, [`~gallery.exact.device_search`]); other scores are
+computed for every clip.
 
 Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 """
@@ -17,15 +17,15 @@ from gallery.exact.device_search import find_best_on_device
 from gallery.exact.screening import find_best
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, find_method
 
-# Clips whose scores are computed and looked through at once, for few queries and for many: the scores stay in cache.
+# Clips scored and searched at once, for few queries and for many: their scores stay in cache.
 _FEW, _BLOCK_OF_FEW, _BLOCK = 16, 16_384, 2_048
-_PAIRS_AT_ONCE = 2**22  # that may be among the best
-_SCORES_AT_ONCE = 2**26  # where all scores of a query are needed
+_PAIRS_AT_ONCE = 2**22  # pairs that may be among the best
+_SCORES_AT_ONCE = 2**26  # if all scores of a query are needed
 
 
 class Ranking(NamedTuple):
-    """The best clips of each query: `scores` and `rows` `(Q, K)`, best first, and `num_scored` `(Q,)`, how many were
-    scored exactly. The others cannot be among the best."""
+    """The best clips of each query: `scores` and `rows` `(Q, K)`, best first, and `num_scored` `(Q,)`, the number of
+    clips scored exactly. The others cannot be among the best."""
 
     scores: torch.Tensor
     rows: torch.Tensor
@@ -33,13 +33,13 @@ class Ranking(NamedTuple):
 
 
 def _check_scores(scores: torch.Tensor) -> None:
-    """Raise a ValueError if a score is no number: NaN would be ranked somewhere, or be left out in silence."""
+    """Raise a ValueError if a score is not a number: NaN would be ranked somewhere, or silently left out."""
     if scores.isnan().any():
         raise damaged()
 
 
 def _sorted(scores: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k highest of each line, best first; equal ones in the order in which they stand."""
+    """The k highest of each row, best first; equal ones in their original order."""
     scores, order = scores.sort(dim=1, descending=True, stable=True)
     return scores[:, :k], rows.gather(1, order[:, :k])
 
@@ -47,11 +47,11 @@ def _sorted(scores: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Ten
 def _merge(
     best: tuple[torch.Tensor, torch.Tensor], scores: torch.Tensor, start: int, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merge the scores (Q, B) of clips that follow into the k best so far (Q, K) and their rows (Q, K)."""
+    """Merge the scores (Q, B) of later clips into the k best so far (Q, K) and their rows (Q, K)."""
     if best[0].shape[1] < k:
         rows = torch.arange(start, start + scores.shape[1], device=scores.device).expand(len(scores), -1)
         return _sorted(torch.cat([best[0], scores], dim=1), torch.cat([best[1], rows], dim=1), k)
-    # An equal score comes later in the gallery, and so does not replace the last one.
+    # A clip with an equal score is later in the gallery, so it does not replace the last one.
     queries, columns = (scores > best[0][:, -1:]).nonzero(as_tuple=True)
     if len(queries):
         lines, counts = queries.unique_consecutive(return_counts=True)
@@ -69,8 +69,8 @@ def _merge(
 def _rank_whole(
     blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rank from all scores of a query at once: for scores that depend on other clips, and for large `k`."""
-    # Only what is there: removed clips would take ranks from others.
+    """Rank from all scores of a query at once: for scores that depend on other clips, and for a large `k`."""
+    # Without removed clips, which would take ranks from others.
     clips = in_one_block(blocks, blocks[0].device)
     rows = clips.is_there.nonzero().flatten()
     if len(rows) < len(clips):
@@ -86,7 +86,7 @@ def _rank_whole(
 def _screen(
     blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, num_rows: int, options: ScoreOptions
 ) -> Ranking:
-    """Rank by SCALAR's score; so many queries at once that what may be found of them has room."""
+    """Rank by SCALAR's score, with as many queries at once as fit in memory."""
     found = []
     find = find_best if blocks[0].device.type == "cpu" else find_best_on_device
     for queries in text_embeds.split(max(1, _PAIRS_AT_ONCE // (num_rows if 4 * k > num_rows else 4 * k))):
@@ -106,18 +106,17 @@ def rank(blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str
 
     Args:
         blocks (`list[Block]`): of [`~gallery.exact.blocks.blocks_of`].
-        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, M, D)` with a vector for each modality): unit norm.
+        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, M, D)` with one vector per modality): unit norm.
         k (`int`): hits per query.
         method (`str`), options: as in [`~modeling_scalar.scores_scalar.retrieval_scores`].
 
     Returns:
-        [`Ranking`], on the CPU: equal scores in the order of the gallery; K is at most `k` and the number of rows. A
-        row that is removed or that the method does not cover scores `-inf`. Of `"scalar"` the order is that of scores
-        in float64.
+        [`Ranking`], on the CPU: equal scores in gallery order; K is at most `k` and the number of rows. Rows that are
+        removed or not covered by the method score `-inf`. For `"scalar"`, the order is that of the scores in float64.
 
     Raises:
-        ValueError: the method is unknown or does not take texts with a vector for each modality, an option is out of
-            its range, or vectors are damaged.
+        ValueError: the method is unknown or does not support one text vector per modality, an option is out of range,
+            or vectors are damaged.
     """
     find_method(method)
     ranking = _rank(blocks, text_embeds, k, method, ScoreOptions(**options))

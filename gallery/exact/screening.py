@@ -1,17 +1,17 @@
-"""The exact best clips of SCALAR's score, found in low precision and proved.
+"""The exact best clips by SCALAR's score, found in low precision and proved.
 
 Products in eight bits cost a fraction of those in float32. Their error has a bound, and so has the score:
 
-1. With weights w >= 0 over what a clip has, the score is F(w, c) = sum_m w_m c_m / |sum_m w_m z_m|. It grows with
-   every (calibrated) cosine c_m, and no weights make it more than P(c) = max_w F(w, c), the norm of the projection on
-   the cone of the clip's vectors. So the score of cosines that are known to +-e is at most P(c + e), whatever the
-   query's temperature.
-2. P is the largest of sqrt(c_S' G_S^-1 c_S) over sets S of what the clip has for which G_S^-1 c_S >= 0. Cheaper bounds
-   come first: max_m c_m / rho, with rho the distance of the convex hull of the clip's vectors from 0, and the norm of
-   the projection on their span, of what is above 0 in c.
-3. The k-th best of any clips that were scored exactly is a threshold. A clip whose bound lies below it is not among
-   the k best. Of every other one the vectors are read and multiplied in float32, which leaves few that may be; these
-   are scored in float64.
+1. With weights w >= 0 of a clip's modalities, the score is F(w, c) = sum_m w_m c_m / |sum_m w_m z_m|. It grows with
+   every (calibrated) cosine c_m, and for any weights it is at most P(c) = max_w F(w, c), the norm of the projection on
+   the cone of the clip's vectors. So if cosines are known to +-e, the score is at most P(c + e), for any temperature
+   of the query.
+2. P is the largest of sqrt(c_S' G_S^-1 c_S) over sets S of a clip's modalities for which G_S^-1 c_S >= 0. Cheaper
+   bounds come first: max_m c_m / rho, with rho the distance of the convex hull of the clip's vectors from 0, and the
+   norm of the projection of the positive part of c on their span.
+3. The k-th best of any exactly scored clips is a threshold. A clip whose bound is below it is not among the k best.
+   For all others, the vectors are read and multiplied in float32, which leaves few candidates; these are scored in
+   float64.
 
 A term adds a product to the score, and its error to the bound.
 
@@ -41,18 +41,18 @@ from gallery.exact.cone import (
 from modeling_scalar.paired import aggregated, exact_scores
 from modeling_scalar.scores_scalar import ScoreOptions
 
-_TILE = 3 * 2**20  # products that are computed at once, in cache
-_NARROWEST, _WIDEST = 512, 65_536  # clips of a tile
-_SAMPLED, _LEAST_SAMPLE = 64, 2048  # one clip of so many is looked at first, and at least so many
-_SAMPLED_AT_ONCE = 4096  # clips of the sample
-_SLACK = 4  # standard deviations or so: how far a score may be below its estimate
-_COPIED_AT_ONCE = 512  # vectors that are multiplied in cache
+_TILE = 3 * 2**20  # products computed at once, in cache
+_NARROWEST, _WIDEST = 512, 65_536  # clips per tile
+_SAMPLED, _LEAST_SAMPLE = 64, 2048  # one clip in so many is sampled first, and at least so many
+_SAMPLED_AT_ONCE = 4096  # clips of the sample at a time
+_SLACK = 4  # about as many standard deviations a score may be below its estimate
+_COPIED_AT_ONCE = 512  # vectors multiplied at a time, in cache
 _READ_AT_ONCE = 128  # pairs whose vectors are read at a time, in cache
 _PAIRS_AT_ONCE = 16_384  # whose bounds or scores are computed at a time
 
 
 def _gathered(group: Sequence[tuple[Block, slice]]) -> Block:
-    """Some clips of each, copied to one place; where there are codes, without their vectors, which may be on disk."""
+    """Some clips of each block, copied to one place; if there are codes, without vectors, which may be on disk."""
 
     def joined(columns: Iterable[torch.Tensor]) -> torch.Tensor:
         return torch.cat([column[some] for column, (_, some) in zip(columns, group, strict=True)])
@@ -76,7 +76,7 @@ def _gathered(group: Sequence[tuple[Block, slice]]) -> Block:
 
 
 class _Best:
-    """The best clips that were scored, best first: `scores` and `rows` `(Q, k)`, -inf where there are fewer."""
+    """The best scored clips, best first: `scores` and `rows` `(Q, k)`, -inf where there are fewer."""
 
     def __init__(self, num_queries: int, k: int):
         self.scores = np.full((num_queries, k), -math.inf)
@@ -89,7 +89,7 @@ class _Best:
         return self.scores[:, -1]
 
     def merge(self, queries: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
-        """Merge scored pairs; of equal scores the first in the gallery comes first."""
+        """Merge scored pairs; among equal scores, the first in the gallery comes first."""
         lines, k = self.scores.shape
         queries = np.concatenate([np.repeat(np.arange(lines), k), queries])
         rows, scores = np.concatenate([self.rows.ravel(), rows]), np.concatenate([self.scores.ravel(), scores])
@@ -99,18 +99,18 @@ class _Best:
 
 
 def places_of(queries: np.ndarray) -> np.ndarray:
-    """The place of each entry among those of its query, which stand together."""
+    """The index of each entry among those of its query, which are adjacent."""
     return np.arange(len(queries)) - np.searchsorted(queries, queries)
 
 
 def _cut(count: int, most: int) -> Iterator[slice]:
-    """So many at a time."""
+    """Slices of at most `most` entries."""
     return (slice(start, min(start + most, count)) for start in range(0, count, most))
 
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """Pairs that may be among the best: cosines `(P, M)` as they were screened, and what they miss at most `(P,)`."""
+    """Pairs that may be among the best: screened cosines `(P, M)`, and their maximum error `(P,)`."""
 
     queries: np.ndarray
     rows: np.ndarray
@@ -133,7 +133,7 @@ class _Candidates:
 
     @staticmethod
     def joined(all_of_them: Sequence["_Candidates"]) -> "_Candidates":
-        """All of them in one."""
+        """Concatenate several of them."""
         columns = []
         for field in fields(_Candidates):
             parts = [getattr(some, field.name) for some in all_of_them]
@@ -143,8 +143,8 @@ class _Candidates:
 
 class _Scale(NamedTuple):
     """
-    What makes cosines of products: that of query q and clip j is product * clips[j] * queries[q], and misses by no
-    more than error[j] + lost[q] * spread[j].
+    Turns products into cosines: that of query q and clip j is product * clips[j] * queries[q], with an error of at
+    most error[j] + lost[q] * spread[j].
     """
 
     clips: torch.Tensor
@@ -160,7 +160,7 @@ class _Search:
 
     Args:
         least (`np.ndarray` of shape `(Q,)`, *optional*): scores that the k-th best is known to reach. Without it they
-            are guessed from a sample of the clips, and [`_Search.run`] tells for which queries the guess was wrong.
+            are guessed from a sample of the clips, and [`_Search.run`] returns the queries for which the guess failed.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class _Search:
         self.starts = np.array([part.start for part in parts])
         self.is_plain = texts.ndim == 2 and not options.is_calibrated
         self.weighed, self.terms = aggregated(options, len(parts[0].vectors)), options.terms
-        self.added = sum(self.terms.values())  # how much of an error of cosines terms add
+        self.added = sum(self.terms.values())  # how much of the cosines' error terms add
         self.norm = float(torch.linalg.vector_norm(self.exact_texts, dim=-1).amax()) + 1e-6
         neutral = torch.ones(self.num_modalities), torch.zeros(self.num_modalities)
         given = options.modality_scale, options.modality_offset
@@ -193,12 +193,12 @@ class _Search:
         self.scale, self.lost = self.scale.float(), lost.float() * (1 + 1e-6) + 1e-7
         self.buffers: dict[tuple, torch.Tensor] = {}
         self.best, self.highest = _Best(len(texts), k), np.full((len(texts), k), -math.inf)
-        self.rounding = texts.shape[-1] * 2.0**-24 * self.norm * LONGEST + ROUNDING  # of what NumPy sums
+        self.rounding = texts.shape[-1] * 2.0**-24 * self.norm * LONGEST + ROUNDING  # of NumPy's sums
         self.is_known, self.slack = least is not None, np.zeros(len(texts))
         self.thresholds = np.full(len(texts), -math.inf) if least is None else least
 
     def buffer(self, name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory that every tile uses again: what is new has to be mapped first, which costs as much as a product."""
+        """Memory that tiles reuse: new memory has to be mapped first, which costs as much as a product."""
         size = shape[0] * shape[1]
         found = self.buffers.get((name, dtype))
         if found is None or len(found) < size:
@@ -212,7 +212,7 @@ class _Search:
         Multiply the queries with a tile of clips.
 
         Returns:
-            The products of each modality `(Q, B)`; the [`_Scale`] that makes cosines of them.
+            The products of each modality `(Q, B)`; the [`_Scale`] that turns them into cosines.
         """
         shape, products = (len(self.texts), len(part.allowed[columns])), []
         for index, vectors in enumerate(part.vectors):
@@ -225,14 +225,14 @@ class _Search:
                 texts = self.texts if self.texts.ndim == 2 else self.texts[:, index]
                 out = self.buffer(f"products {index}", shape, torch.float32)
                 block = vectors[columns]
-                # A product reads what was just copied, and converted on the way, sooner than pages of a mapped file.
+                # A product reads data that was just copied (and converted) faster than pages of a mapped file.
                 for start in range(0, shape[1], _COPIED_AT_ONCE):
                     few = block[start : start + _COPIED_AT_ONCE]
                     few = self.buffer("vectors", tuple(few.shape), torch.float32).copy_(few)
                     torch.mm(texts, few.T, out=out[:, start : start + _COPIED_AT_ONCE])
-                # A bound that is no number would leave the clip out; in codes there is none.
+                # With a NaN bound the clip would be left out; codes contain none.
                 if (~out[:1].isfinite() & part.allowed[columns]).any():
-                    raise FloatingPointError("a product is no number")
+                    raise FloatingPointError("a product is not a number")
             products.append(out)
         if part.codes is None:
             ones, zeros = torch.ones(len(self.texts)), torch.zeros(len(self.texts))
@@ -248,7 +248,7 @@ class _Search:
         shape = tuple(products[0].shape)
         allowed, mask = part.allowed[columns], part.modality_mask[columns]
         inverse_rho = self.centroids(part).inverse_rho[columns]
-        if self.is_plain:  # what is absent or not looked at can only make the bound larger
+        if self.is_plain:  # absent or unselected modalities can only make the bound larger
             largest, *others = (products[index] for index in self.weighed)
             for product in others:
                 largest = torch.maximum(largest, product, out=self.buffer("largest", shape, product.dtype))
@@ -259,7 +259,7 @@ class _Search:
         thresholds = torch.from_numpy(self.thresholds).float()
         is_positive = bool(self.terms) or bool((thresholds > 0).all())
         inverse = inverse_rho if is_positive else torch.ones(())
-        # All is divided by the query's scale. Relative to it, all queries lose about the same.
+        # Everything is divided by the query's scale, relative to which all queries lose about the same.
         spread = (scale.lost / scale.queries).amax() * scale.spread
         upper = self.buffer("upper", shape, torch.float32)
         for index, (product, gain, offset, is_there) in enumerate(looked_at):
@@ -273,9 +273,9 @@ class _Search:
                 torch.addcmul(level, product, slope, out=into).addcmul_(1 / scale.queries[:, None], fixed)
             if index:
                 torch.maximum(upper, into, out=upper)
-        if not is_positive:  # what is below 0 is divided by norms that are as large as they can be
+        if not is_positive:  # values below 0 are divided by the largest possible norms
             upper = torch.maximum(upper * inverse_rho, upper / LONGEST)
-        if self.terms:  # a centroid's score below 0 is bounded by 0, and a clip may have nothing else than terms
+        if self.terms:  # a centroid's score below 0 is bounded by 0, and a clip may have only terms
             upper.clamp_(min=0)
         for index, weight in self.terms.items():
             times = weight * mask[:, index]
@@ -283,11 +283,11 @@ class _Search:
             fixed = (times * (scale.error * self.gain[index] + self.offset[index])).masked_fill(~allowed, -math.inf)
             into = torch.addcmul(level, products[index], slope, out=self.buffer("other", shape, torch.float32))
             upper.add_(into.addcmul_(1 / scale.queries[:, None], fixed))
-        # What may not be found is at -inf, and is left out even where nothing is known to be reached.
+        # Clips that may not be found are at -inf, and are left out even if no score is known to be reached.
         reach = (thresholds - thresholds.abs() * ROUNDING) / scale.queries
         reach = reach.clamp(min=torch.finfo(torch.float32).min)
         found = self.buffer("found", shape, torch.bool).numpy()
-        # NumPy compares several times as fast as torch, which does it one by one.
+        # NumPy compares several times as fast as torch, which compares one by one.
         return np.flatnonzero(np.greater_equal(upper.numpy(), reach.numpy()[:, None], out=found))
 
     def screen(self, part: Block, columns: slice) -> _Candidates:
@@ -314,13 +314,13 @@ class _Search:
         return _Candidates(queries[likely], rows.numpy() + part.start, cosines, error, bounds[likely], estimates)
 
     def centroids(self, part: Block) -> Block:
-        """The same clips without what is a term."""
+        """The same clips without the modalities that are terms."""
         return part.of_modalities(self.weighed) if self.terms else part
 
     def with_terms(
         self, values: torch.Tensor, cosines: Sequence[torch.Tensor], modality_mask: torch.Tensor
     ) -> torch.Tensor:
-        """Scores by their centroids, or bounds, and the terms of these cosines: each `(P,)` or `(Q, P)`."""
+        """Scores or bounds from centroids, plus the terms of these cosines: each `(P,)` or `(Q, P)`."""
         for index, weight in self.terms.items():
             values = values + weight * cosines[index] * modality_mask[:, index]
         return values
@@ -328,8 +328,8 @@ class _Search:
     def estimate(
         self, cosines: Sequence[torch.Tensor], gram: torch.Tensor, modality_mask: torch.Tensor
     ) -> torch.Tensor:
-        """The scores by the cosines with each modality, `(P,)` or `(Q, P)`, Eq. 4, written out: sums along short rows
-        are slow. Gram matrices are `(P, M, M)`, what clips have `(P, M)`."""
+        """The scores from the cosines with each modality, `(P,)` or `(Q, P)`, Eq. 4, written out, as sums along short
+        rows are slow. Gram matrices are `(P, M, M)`, modality masks `(P, M)`."""
         least, own = self.parts[0].min_norm, modality_mask
         if self.terms:
             every, cosines, own = cosines, [cosines[index] for index in self.weighed], modality_mask[:, self.weighed]
@@ -351,12 +351,12 @@ class _Search:
         return self.with_terms(torch.where(own.any(1), scores, 0), every, modality_mask) if self.terms else scores
 
     def slack_of(self, scale: _Scale) -> np.ndarray:
-        """How much an estimate misses, nearly always: errors of many coordinates add up as random numbers do."""
+        """The error of estimates, nearly always: errors of many coordinates add up like random numbers."""
         error = scale.error.amax() + scale.lost * scale.spread.amax()
         return (_SLACK / math.sqrt(self.texts.shape[-1]) * self.gain.amax() * error * (1 + self.added)).numpy()
 
     def raise_thresholds(self, found: _Candidates) -> None:
-        """Let the thresholds follow the k-th highest estimate."""
+        """Raise the thresholds to the k-th highest estimates."""
         better = found.estimates > self.highest[:, -1][found.queries]
         queries, estimates = found.queries[better], found.estimates[better]
         if self.is_known or not len(queries):
@@ -373,15 +373,15 @@ class _Search:
     # Exact scores ---------------------------------------------------------------------------------------------------
 
     def pieces(self, rows: np.ndarray) -> Iterator[tuple[Block, slice, torch.Tensor]]:
-        """Rows in ascending order, by where they lie: there, which they are, and their numbers there."""
+        """Split rows in ascending order by block: the block, which rows, and their indices there."""
         places = np.searchsorted(self.starts, rows, side="right") - 1
         for start, stop in pairwise([0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(rows)]):
             part = self.parts[places[start]]
             yield part, slice(start, stop), torch.from_numpy(rows[start:stop] - part.start)
 
     def facts(self, rows: np.ndarray) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Of rows in ascending order, so many at a time: which they are, their Gram matrices `(P, M, M)`, what they
-        have `(P, M)`, and `rho` `(P,)`."""
+        """For chunks of rows in ascending order: which rows, their Gram matrices `(P, M, M)`, masks `(P, M)`, and
+        `rho` `(P,)`."""
         for some in _cut(len(rows), _PAIRS_AT_ONCE):
             found = []
             for part, _, inside in self.pieces(rows[some]):
@@ -390,7 +390,7 @@ class _Search:
             yield some, *map(torch.cat, zip(*found, strict=True))
 
     def vectors(self, rows: np.ndarray) -> Iterator[tuple[slice, torch.Tensor]]:
-        """The vectors of rows in ascending order, so many at a time: which they are, and `(P, M, D)` in float32."""
+        """The vectors of rows in ascending order, in chunks: which rows, and `(P, M, D)` in float32."""
         read = torch.empty(min(len(rows), _READ_AT_ONCE), self.num_modalities, self.texts.shape[-1])
         for some in _cut(len(rows), _READ_AT_ONCE):
             for part, place, inside in self.pieces(rows[some]):
@@ -399,7 +399,7 @@ class _Search:
             yield some, read[: some.stop - some.start]
 
     def refined(self, found: _Candidates) -> _Candidates:
-        """Those candidates that may be among the best by their vectors in float32."""
+        """The candidates that may be among the best according to their vectors in float32."""
         texts, most = self.texts.numpy(), np.empty(len(found.rows))
         products = np.empty((len(found.rows), self.num_modalities), np.float32)
         for some, vectors in self.vectors(found.rows):
@@ -411,7 +411,7 @@ class _Search:
             error = self.rounding * self.gain.amax().item() + ROUNDING * largest.amax().item()
             miss = score_error(largest, rho.double(), error, self.options.query_temperature) + self.added * error
             most[some] = (self.estimate(cosines.unbind(1), gram.double(), mask) + miss).numpy()
-        return found[~(most < self.best.last[found.queries])]  # NaN is kept, to be noticed
+        return found[~(most < self.best.last[found.queries])]  # NaN is kept, so that it is noticed
 
     def score(self, found: _Candidates) -> None:
         """Score pairs in float64."""
@@ -422,11 +422,11 @@ class _Search:
             texts, min_norm = self.texts[torch.from_numpy(found.queries[some])], self.parts[0].min_norm
             scores[some] = exact_scores(texts, vectors, masks[some], min_norm, self.options).numpy()
         if np.isnan(scores).any():
-            raise FloatingPointError("a score is no number")
+            raise FloatingPointError("a score is not a number")
         self.best.merge(found.queries, found.rows, scores)
 
     def tiles(self) -> Iterator[tuple[Block, slice]]:
-        """The clips, so many at a time that their products stay in cache."""
+        """The clips in tiles whose products stay in cache."""
         width = _TILE // self.num_modalities // len(self.texts) // _NARROWEST * _NARROWEST
         width = min(max(width, _NARROWEST), _WIDEST)
         for part in self.parts:
@@ -435,10 +435,10 @@ class _Search:
 
     def guess_thresholds(self) -> None:
         """
-        Guess thresholds from a sample of clips that are spread evenly over all.
+        Guess thresholds from a sample of clips, spread evenly over all.
 
-        Of the k best of N clips, about r = k n / N are among n that are drawn. A place some standard deviations below
-        r in the sample has a score that k of all clips reach, nearly always.
+        Of the k best of N clips, about r = k n / N are among n that are drawn. At a rank some standard deviations
+        below r, the sample has a score that k of all clips reach, nearly always.
         """
         num_clips = sum(len(part.allowed) for part in self.parts)
         step = max(1, num_clips // max(_LEAST_SAMPLE, num_clips // _SAMPLED))
@@ -453,7 +453,7 @@ class _Search:
         self.thresholds = estimates[:, -rank].astype(np.float64) - self.slack
 
     def samples(self, step: int, most: int) -> Iterator[Block]:
-        """One of `step` clips each, at most so many copied to one place."""
+        """One clip in `step`, at most `most` at a time, copied to one place."""
         group: list[tuple[Block, slice]] = []
         count = 0
         for part in self.parts:
@@ -482,7 +482,7 @@ class _Search:
         return np.where(part.allowed.numpy(), estimates.numpy(), -math.inf)
 
     def run(self) -> np.ndarray:
-        """Screen every tile, and score what may be among the best; return the queries for which that is not proved."""
+        """Screen all tiles and score the candidates; return the queries for which the result is not proved."""
         if not self.is_known:
             self.guess_thresholds()
         found = []
@@ -502,8 +502,8 @@ class _Search:
         return np.flatnonzero(self.best.last < self.thresholds)
 
     def bounded(self, found: _Candidates) -> _Candidates:
-        """Those candidates that may reach the thresholds by bounds as close as can be, in the order of their rows, so
-        that clips that lie side by side are read together."""
+        """The candidates that may reach the thresholds by the closest bounds, in the order of their rows, so that
+        adjacent clips are read together."""
         found = found[found.bounds >= self.thresholds[found.queries]]
         found = found[np.argsort(found.rows, kind="stable")]
         bounds = np.empty(len(found.rows))
@@ -528,22 +528,21 @@ def find_best(
 
     Args:
         parts (`list[Block]`): the clips.
-        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, M, D)` with a vector for each modality): unit norm.
+        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, M, D)` with one vector per modality): unit norm.
         k (`int`): hits per query.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
 
     Returns:
-        Scores (float64) and rows, `(Q, k)`, best first, equal scores in the order of the gallery; `-inf` where there
-        are fewer. And how many clips of each query were scored in float64, `(Q,)`: all others cannot be among the
-        best.
+        Scores (float64) and rows, `(Q, k)`, best first, equal scores in gallery order; `-inf` where there are fewer.
+        And the number of clips of each query that were scored in float64, `(Q,)`: the others cannot be among the best.
 
     Raises:
-        FloatingPointError: a score is no number: vectors are damaged.
+        FloatingPointError: a score is not a number: vectors are damaged.
     """
     with torch.autocast("cpu", enabled=False):
         search = _Search(parts, text_embeds, k, options)
         again, best = search.run(), search.best
-        if len(again):  # the threshold was too high: what was scored tells one that is not
+        if len(again):  # the threshold was too high: the scored clips give a valid one
             known = _Search(parts, text_embeds[again], k, options, best.last[again])
             known.run()
     if len(again):
