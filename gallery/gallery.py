@@ -169,7 +169,7 @@ class Gallery(Described):
         """Whether the vectors are also stored in eight bits."""
         return bool(self.parts) and CODE_FACTS[0] in self.parts[0].table.column_names
 
-    # Its tables ----------------------------------------------------------------------------------------------------
+    # Tables --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def clips(self) -> pa.Table | None:

@@ -69,7 +69,7 @@ class _Repairer(Writer):
         self._is_changed = False
         super().__init__(folder)
 
-    # What is there -------------------------------------------------------------------------------------------------
+    # Inspection ----------------------------------------------------------------------------------------------------
 
     def _check_folder(self) -> None:
         if not (self.folder / MANIFEST).is_file() and not has_lost_its_manifest(self.folder):
@@ -271,7 +271,7 @@ class _Repairer(Writer):
             if SEALED_NAME.fullmatch(path.name):
                 self._aside(path)
 
-    # What is kept --------------------------------------------------------------------------------------------------
+    # Repair --------------------------------------------------------------------------------------------------------
 
     def _keys(self, name: str) -> list[tuple[str, int, int]]:
         """For each row that is kept: its key, the index of its part, and its row there."""

@@ -231,7 +231,7 @@ def subtitles_inside(tracks: Iterable[Track]) -> list[Words]:
     ]
 
 
-# The first ----------------------------------------------------------------------------------------------------------
+# Order --------------------------------------------------------------------------------------------------------------
 
 
 def in_order(found: Iterable[Words], languages: Sequence[str] = ()) -> list[Words]:

@@ -120,7 +120,7 @@ class Block(Clips):
         products = torch.stack(list(map(_product, texts, vectors)))
         return products * self.modality_mask.T[some, None] if self.is_partial else products
 
-    # Which may be found ---------------------------------------------------------------------------------------------
+    # Selection ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def allowed(self) -> torch.Tensor:
@@ -159,7 +159,7 @@ class Block(Clips):
             vars(limited).pop(derived, None)
         return limited
 
-    # How large scores can be ----------------------------------------------------------------------------------------
+    # Bounds ---------------------------------------------------------------------------------------------------------
 
     @cached_property
     def rho(self) -> torch.Tensor:
