@@ -132,7 +132,7 @@ def title_of(container: "av.container.InputContainer") -> str | None:
     return " ".join(next(titles, "").split())[:_LONGEST_TITLE] or None
 
 
-# Truncation  --------------------------------------------------------------------------------------------------------
+# Truncation ---------------------------------------------------------------------------------------------------------
 
 
 def _read_number(file: BinaryIO, is_size: bool) -> int | None:
