@@ -157,7 +157,7 @@ class _Repairer(Writer):
         path = self.folder / MANIFEST
         if path.exists():
             place = self._aside(path, copied=path.is_file() and path.stat().st_size < _COPIED)
-            self.told.append(f"{wrong}. It was written again; the old one is now {place}.")
+            self.told.append(f"{wrong}. The manifest was written again; the old one is now {place}.")
         else:
             self.told.append(f"{MANIFEST} was missing. It was written again, from the files next to it.")
         entries = {}

@@ -229,7 +229,7 @@ def test_beside_the_manifest_of_another_gallery_all_that_is_whole_is_kept(built,
     other = write(tmp_path / "other", make_clips(5, seed=9)).path
     shutil.copy(other / MANIFEST, tmp_path / "gallery")
     told = repair(tmp_path / "gallery")
-    assert told[0].startswith("gallery.json belonged to another gallery. It was written again; the old one is now")
+    assert told[0].startswith("gallery.json belonged to another gallery. The manifest was written again; the old one")
     assert content(tmp_path / "gallery") == expected
     assert repair(tmp_path / "gallery") == []
 
