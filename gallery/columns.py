@@ -268,20 +268,20 @@ def clip_table(
         columns |= {name: fixed_lists(concat_embeds[:, index]) for index, name in enumerate(CONCAT_COLUMNS)}
     columns["duration"] = pa.array([None] * len(clip_ids) if durations is None else list(durations), pa.float64())
     columns["seconds"] = pa.array([None] * len(clip_ids) if seconds is None else list(seconds), pa.float64())
-    told = [[]] * len(clip_ids) if problems is None else [list(map(to_utf8, of_clip)) for of_clip in problems]
-    columns["problems"] = pa.array(told, pa.list_(pa.string()))
+    reported = [[]] * len(clip_ids) if problems is None else [list(map(to_utf8, of_clip)) for of_clip in problems]
+    columns["problems"] = pa.array(reported, pa.list_(pa.string()))
     return pa.table(columns)
 
 
 def problems_of_clips(problems: Sequence[str], clip_ids: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Sort problems by clip: each begins with the identifier of its clip. Also return those that name no clip."""
-    told, others = {name: [] for name in clip_ids}, []
+    by_clip, others = {name: [] for name in clip_ids}, []
     for problem in problems:
         parts = problem.split(": ")
         names = (": ".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
-        name = next((name for name in names if name in told), None)
-        (others if name is None else told[name]).append(problem if name is None else problem[len(name) + 2 :])
-    return list(told.values()), others
+        name = next((name for name in names if name in by_clip), None)
+        (others if name is None else by_clip[name]).append(problem if name is None else problem[len(name) + 2 :])
+    return list(by_clip.values()), others
 
 
 def query_table(

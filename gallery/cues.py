@@ -190,14 +190,14 @@ class ClipWords:
         for row in np.flatnonzero(~is_whole).tolist():
             rows.setdefault(places[row].path, []).append(row)
         for path, found in self._texts_of({path: (files[path], kept[path]) for path in rows}):
-            told = {} if files[path] is None else files[path].words()
+            given = {} if files[path] is None else files[path].words()
             for row in rows[path]:
                 _, start, stop = places[row]
                 parts = [within(cues, start, stop) for cues in (found.said, *found.others)]
                 words = [" ".join(cue.text for cue in part) for part in parts]
-                texts[row] = "\n".join(map(folded, (*words, *told.values())))
+                texts[row] = "\n".join(map(folded, (*words, *given.values())))
                 presence = dict(zip(gallery.modalities, mask[row].tolist(), strict=True))
-                is_whole[row] = _are_all(found, told, presence)
+                is_whole[row] = _are_all(found, given, presence)
         return _Known(sources, pa.array(texts, pa.large_string()), is_whole)
 
     def _texts_of(self, files: Mapping[str, tuple[MediaFile | None, list[Path]]]) -> Iterator[tuple[str, Texts]]:
@@ -219,11 +219,11 @@ class ClipWords:
             readers.shutdown(wait=True, cancel_futures=True)
 
 
-def _are_all(found: Texts, told: Collection[str], presence: Mapping[str, bool]) -> bool:
+def _are_all(found: Texts, given: Collection[str], presence: Mapping[str, bool]) -> bool:
     """Whether all words of a clip with these modalities are those found of its file and those of the modalities
-    `told`."""
+    `given`."""
     is_silent = found.is_read if "subtitle" not in presence else not presence["subtitle"]
-    known = {"subtitle", *told, *([SCREEN] if found.others else [])}
+    known = {"subtitle", *given, *([SCREEN] if found.others else [])}
     has_others = any(there for name, there in presence.items() if kind_of(name) == "text" and name not in known)
     return (bool(found.said) or is_silent) and not has_others
 

@@ -29,8 +29,8 @@ def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
 def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a model scores, from the metadata of what it embedded: keyword arguments of `retrieval_scores`, by
     default the paper's. JSON stores an infinity as a string."""
-    told = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
-    options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in told.items() if v is not None}
+    stored = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
+    options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in stored.items() if v is not None}
     return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
 
 
@@ -84,11 +84,11 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         check_calibration(modalities=modalities, **calibration_of(metadata))
     except ValueError as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
-    told = metadata.get(LEAST_SCORE, {})
-    kinds = {name: type(value) for name, value in told.items()} if isinstance(told, dict) else None
-    if LEAST_SCORE in metadata and (kinds != _LEAST_SCORE or not math.isfinite(told["score"])):
+    least = metadata.get(LEAST_SCORE, {})
+    kinds = {name: type(value) for name, value in least.items()} if isinstance(least, dict) else None
+    if LEAST_SCORE in metadata and (kinds != _LEAST_SCORE or not math.isfinite(least["score"])):
         raise ValueError(
-            f"`{LEAST_SCORE}` in the metadata of {where} must have {', '.join(_LEAST_SCORE)}, got {told!r:.80}."
+            f"`{LEAST_SCORE}` in the metadata of {where} must have {', '.join(_LEAST_SCORE)}, got {least!r:.80}."
         )
 
 
@@ -145,8 +145,8 @@ class Described:
     def least_score(self) -> dict[str, Any] | None:
         """The score that the best hit of a query must have to match well, see [`LEAST_SCORE`]; `None` if it was not
         fitted, or fitted to scores that were computed differently."""
-        told = self.metadata.get(LEAST_SCORE)
-        return None if told is None or told["score_options"] != fitted_to(self.metadata) else told
+        least = self.metadata.get(LEAST_SCORE)
+        return None if least is None or least["score_options"] != fitted_to(self.metadata) else least
 
     def calibration_of(self, seen: Sequence[bool]) -> dict[str, list[float]]:
         """The same if only some modalities `(M,)` are used; if all of these are terms, they form the centroid."""

@@ -209,8 +209,8 @@ class Gallery(Described):
         """For each clip with problems, what could not be read and counts as absent."""
         if self.clips is None:
             return {}
-        told = lists_of(self.clips, "problems")
-        return {name: problems for name, problems in zip(self.clip_ids, told, strict=True) if problems}
+        reported = lists_of(self.clips, "problems")
+        return {name: problems for name, problems in zip(self.clip_ids, reported, strict=True) if problems}
 
     @cached_property
     def file_rows(self) -> pa.Table | None:
@@ -313,8 +313,8 @@ class Gallery(Described):
 
         def raise_if(found: pa.ChunkedArray, what: str) -> None:
             if len(found):
-                told = ", ".join(repr(from_utf8(clip)) for clip in found.slice(0, 3).to_pylist())
-                raise ValueError(f"{name!r} {what} {self.path}. Name one of them, such as {told}.")
+                examples = ", ".join(repr(from_utf8(clip)) for clip in found.slice(0, 3).to_pylist())
+                raise ValueError(f"{name!r} {what} {self.path}. Name one of them, such as {examples}.")
 
         if self.clips is not None:
             names = self.clips.column("clip_id")
@@ -368,8 +368,8 @@ class Gallery(Described):
             codes = codes_of(batch)
             wrong = [] if codes is None else ~are_codes_of(codes, embeds.unbind(1))
             if len(wrong) and wrong.any():
-                told = [self.clip_ids[start + row] for row in wrong.nonzero().flatten().tolist()]
-                raise ValueError(f"Eight-bit vectors in {self.path} do not match those of the clips {listed(told)}.")
+                bad = [self.clip_ids[start + row] for row in wrong.nonzero().flatten().tolist()]
+                raise ValueError(f"Eight-bit vectors in {self.path} do not match those of the clips {listed(bad)}.")
             start += len(rows)
         if len(set(self.clip_ids)) != len(self.clip_ids):
             repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)

@@ -284,13 +284,13 @@ def remarks_of(results: Sequence[Hits]) -> list[str]:
 def _how_found(results: Sequence[Hits]) -> list[str]:
     if not results:
         return []
-    told, about = [], "about " if any(hits.is_estimate for hits in results) else ""
+    sentences, about = [], "about " if any(hits.is_estimate for hits in results) else ""
     for name, count in max((hits.unknown for hits in results), key=lambda unknown: sum(unknown.values())).items():
         clips = "1 clip was" if count == 1 else f"{about}{count:,} clips were"
-        told.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
-    told += [note for hits in results for note in hits.notes]
+        sentences.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
+    sentences += [note for hits in results for note in hits.notes]
     if not any(results):
-        return told
+        return sentences
     widest, certainty = max(results, key=lambda hits: hits.num_scored), _worst(results)
     allowed, scored = widest.num_allowed, widest.num_scored
     of_all = "" if allowed == widest.num_clips else f" of {widest.num_clips:,}"
@@ -300,7 +300,7 @@ def _how_found(results: Sequence[Hits]) -> list[str]:
         others = "all were scored in full"
     how = f"{certainty} among {among}: {others}."
     is_reordered = any(hit.match is not None for hits in results for hit in hits)
-    return [*told, f"First stage: {how}" if is_reordered else how.capitalize()]
+    return [*sentences, f"First stage: {how}" if is_reordered else how.capitalize()]
 
 
 def _worst(results: Sequence[Hits]) -> Certainty:

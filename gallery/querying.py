@@ -135,8 +135,8 @@ class QueryModel:
         else:
             clip = processor.read_clip(path, on_error="missing", processed=True)
         if clip.is_empty:
-            told = "; ".join(clip.problems) or f"{path}: it has no picture, no sound and no subtitles"
-            raise ValueError(f"Nothing in this file can be compared with clips. {told}")
+            why = "; ".join(clip.problems) or f"{path}: it has no picture, no sound and no subtitles"
+            raise ValueError(f"Nothing in this file can be compared with clips. {why}")
         with self.lock:
             embeds, mask, _ = embed_clips(self.model, processor(clips=[clip]))
         return Likeness(path, embeds[0], mask[0])

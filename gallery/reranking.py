@@ -240,14 +240,14 @@ def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | Non
     unread = [hit for hit, logit in zip(first, logits, strict=True) if logit.isnan()]
     notes = [f"{what} put in order {by}."]
     if unread:
-        told = "; ".join(
+        named = "; ".join(
             f"{hits.name_of(hit)}: {reasons.get(hit.clip_id, 'it was not read')}" for hit in unread[:_TOLD]
         )
         more = f"; and {len(unread) - _TOLD} more" if len(unread) > _TOLD else ""
         verb = "1 keeps its place" if len(unread) == 1 else f"{len(unread)} keep their places"
-        notes.append(f"Of these, {verb}: {told}{more}.")
+        notes.append(f"Of these, {verb}: {named}{more}.")
         if len(unread) == len(first):
-            notes = [f"No hit was put in order {by}, as none of the first {len(first)} could be read: {told}{more}."]
+            notes = [f"No hit was put in order {by}, as none of the first {len(first)} could be read: {named}{more}."]
     return hits.having([*order, *hits[depth:]], notes)
 
 

@@ -135,23 +135,23 @@ def _own_method(searcher: Searcher) -> str:
 
 def _learned(searcher: Searcher, method: str) -> dict[str, Any]:
     """The fitted parameters of the model's score, if the metadata contain them."""
-    told = score_options_of(searcher.metadata)
-    is_own = told.pop("method") == method
-    return {name: value for name, value in told.items() if is_own and name not in WEIGHING}
+    options = score_options_of(searcher.metadata)
+    is_own = options.pop("method") == method
+    return {name: value for name, value in options.items() if is_own and name not in WEIGHING}
 
 
 def _note_least_score(
     searcher: Searcher, found: list[Hits], temperature: float | None, method: str, modalities: Any, parameters: Any
 ) -> None:
     """Note the least score of a match with hits of queries to all clips, if it was fitted to such searches."""
-    told = searcher.least_score
-    if told is None or method != told["score_options"]["method"] or set(CALIBRATION) & set(parameters):
+    least = searcher.least_score
+    if least is None or method != least["score_options"]["method"] or set(CALIBRATION) & set(parameters):
         return
     seen = set(searcher.modalities if modalities is None else modalities)
-    if seen != set(told["modalities"]) or temperature not in (None, searcher.query_temperature):
+    if seen != set(least["modalities"]) or temperature not in (None, searcher.query_temperature):
         return
     for hits in found:
-        hits.least_score = told["score"] if hits.num_clips >= _FEWEST * told["num_clips"] else None
+        hits.least_score = least["score"] if hits.num_clips >= _FEWEST * least["num_clips"] else None
 
 
 def _with_files(
@@ -499,8 +499,8 @@ class FolderSearcher(Described):
         wrong = ~((gram_of(embeds.unbind(1)) - held).abs().amax(dim=(1, 2)) <= _GRAM_TOLERANCE)  # nor NaN
         if wrong.any():
             names = texts_of(table, "clip_id")
-            told = listed([names[row] for row in wrong.nonzero()[:, 0].tolist()])
-            raise DamagedFileError(self.path, f"holds vectors that are not as they were written, of {told}", self.path)
+            bad = listed([names[row] for row in wrong.nonzero()[:, 0].tolist()])
+            raise DamagedFileError(self.path, f"holds vectors that are not as they were written, of {bad}", self.path)
 
     def _hits(
         self, queries: torch.Tensor, ranking: Ranking, method: str, weighing: Mapping[str, Any], seen: tuple[bool, ...]
@@ -516,8 +516,8 @@ class FolderSearcher(Described):
         self._check_as_written(table, embeds)
         mask, problems = presence_of(table), map(tuple, lists_of(table, "problems"))
         clips = [
-            (name, present, self.gallery.place_of(name), told)
-            for name, present, told in zip(
+            (name, present, self.gallery.place_of(name), reported)
+            for name, present, reported in zip(
                 texts_of(table, "clip_id"), _by_name(self.modalities, mask), problems, strict=True
             )
         ]
@@ -533,8 +533,8 @@ class FolderSearcher(Described):
         for count in is_hit.sum(dim=1).tolist():
             hits = []
             for number, (score, weight, row) in enumerate(islice(pairs, count), start=1):
-                name, present, place, told = clips[row]
-                hits.append(Hit(number, name, score, weight, present, place=place, problems=told))
+                name, present, place, reported = clips[row]
+                hits.append(Hit(number, name, score, weight, present, place=place, problems=reported))
             found.append(hits)
         return found
 

@@ -46,10 +46,10 @@ def places_of(words: Iterable[str], text: str) -> list[tuple[int, int]]:
     """Where words or phrases occur in a text: first character, and the one after the last."""
     letters = [(letter, place) for place, original in enumerate(text) for letter in _plain(original)]
     found = list(_WORD.finditer("".join(letter for letter, _ in letters)))
-    told, spans = [match[0] for match in found], set()
+    said, spans = [match[0] for match in found], set()
     for wanted in (folded(word).split() for word in words):
-        for first in range(len(told) - len(wanted) + 1):
-            if wanted and told[first : first + len(wanted)] == wanted:
+        for first in range(len(said) - len(wanted) + 1):
+            if wanted and said[first : first + len(wanted)] == wanted:
                 start, stop = (
                     letters[found[first].start()][1],
                     letters[found[first + len(wanted) - 1].end() - 1][1] + 1,

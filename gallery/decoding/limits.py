@@ -17,8 +17,8 @@ class LimitError(MediaError):
     @staticmethod
     def no_longer_holds(message: str, limits: "Limits") -> bool:
         """Whether the limit named in a message of this error has been raised since."""
-        told = re.search(r"the limit is (\w+)=([0-9.e+]+?)[.,;]? ", f"{message} ")
-        return told is not None and getattr(limits, told[1], 0) > float(told[2])
+        match = re.search(r"the limit is (\w+)=([0-9.e+]+?)[.,;]? ", f"{message} ")
+        return match is not None and getattr(limits, match[1], 0) > float(match[2])
 
 
 @dataclass(frozen=True)

@@ -362,8 +362,8 @@ def ask(what: str, path: str | os.PathLike, answer: Answer, *, is_lenient: bool 
             if message["kind"] == "error":
                 raise _error(message, name, full)
             if is_heavy:
-                told = _renamed(message, name, full) if "message" in message else f"{name}: decoding fails."
-                raise limits.exceeded(told.rstrip("."), "memory", f"{total} bytes of memory may be too few")
+                reason = _renamed(message, name, full) if "message" in message else f"{name}: decoding fails."
+                raise limits.exceeded(reason.rstrip("."), "memory", f"{total} bytes of memory may be too few")
         answer.restart()
     raise AssertionError
 

@@ -99,8 +99,8 @@ def _answer(request: dict[str, Any], channel: Channel) -> None:
         )
         channel.send("error", error="media", message=message[:_LONGEST_MESSAGE])
     else:
-        told = {} if Request.problem is None else {"message": Request.problem[:_LONGEST_MESSAGE]}
-        channel.send("done", **told)
+        content = {} if Request.problem is None else {"message": Request.problem[:_LONGEST_MESSAGE]}
+        channel.send("done", **content)
 
 
 def _restrict(limits: dict[str, float], memory: int, data_at_start: int | None) -> None:

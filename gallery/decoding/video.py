@@ -126,8 +126,8 @@ class _Frames:
         image = self.upright(frame)
         self.missing.remove(key)
         height, width, _ = image.shape
-        told = {"place": self.places[key], "height": height, "width": width, "seconds": self.seconds[key]}
-        self.channel.send("frame", image, **told)
+        content = {"place": self.places[key], "height": height, "width": width, "seconds": self.seconds[key]}
+        self.channel.send("frame", image, **content)
 
 
 def _seek(container, stream, table: _PacketTable, key: int) -> Iterator | None:
@@ -380,17 +380,17 @@ class _Video:
     def of_damaged(self, listed: list[int] | None, problem: str) -> None:
         """Send frames of a damaged stream; if none decodes, raise an error with this problem."""
         try:
-            told = None if listed is None else self._by_groups(listed)
-            if told is None:
+            remark = None if listed is None else self._by_groups(listed)
+            if remark is None:
                 count = self.by_number(1, is_partial=True)
-                told = f"{count} of {max(count, self.packets.count)} frames {IN_PART}, the others are damaged."
+                remark = f"{count} of {max(count, self.packets.count)} frames {IN_PART}, the others are damaged."
         except LimitError:
             raise
         except MediaError as error:
             for _ in _decoded(self.path, 1) if self.packets.cut is None else ():  # its error is the best description
                 pass
             raise MediaError(problem) from error
-        Request.note(MediaError(problem), f"{self.name}: {told}")
+        Request.note(MediaError(problem), f"{self.name}: {remark}")
 
     def _by_groups(self, listed: list[int]) -> str | None:
         """Send frames by group, from keyframe to keyframe; returns a remark, or `None` if no seek gets there. What
