@@ -376,7 +376,7 @@ E_ = np.eye(2, DIM).tolist()
         ({"presence": None}, {}, "lacks the column `presence`"),
         ({}, {"caption": None}, "queries lacks the column `caption`"),
         ({"clip_id": [1, 2]}, {}, "`clip_id` .* must hold strings, got int64"),
-        ({"clip_id": ["a", None]}, {}, "`clip_id` .* has 1 nulls"),
+        ({"clip_id": ["a", None]}, {}, "`clip_id` .* must have no nulls, got 1"),
         ({}, {"caption": ["one", None]}, "`caption` .* must have no nulls, got 1"),
         ({"clip_id": ["b", "b"]}, {"clip_ids": [["b"], ["b"]]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
         ({}, {"query_id": ["x", "x"]}, r"`query_ids` must be unique, repeated: \['x'\]"),
