@@ -223,7 +223,7 @@ VECTOR = [[1.0] + [0.0] * (DIM - 1)]
         ({"clip_ids": [[]] + [["clip 1 é"]] * (QUERIES - 1)}, r"wrong: \['0'\]"),
         ({"embedding": [[1.0] + [0.0] * (DIM - 2)] * QUERIES}, f"must have the length {DIM}"),
         ({"embedding": [[0.5] * DIM] * QUERIES}, "Vectors of queries in .* must be of unit norm; wrong: .*0"),
-        ({"caption": [None] + ["a"] * (QUERIES - 1)}, "has 1 nulls"),
+        ({"caption": [None] + ["a"] * (QUERIES - 1)}, "must have no nulls, got 1"),
         ({"video": [1.0] * CLIPS}, r"`presence` of .* must have the length 2, got \[3\]"),
         ({"presence": [1.0] * CLIPS}, "`presence` of .* must hold lists of bools"),
         ({"subtitle": [[0.5, None] * (DIM // 2)] * CLIPS}, "hold nulls"),
