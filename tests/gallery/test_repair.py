@@ -246,7 +246,7 @@ def test_a_gallery_whose_manifest_is_gone_is_neither_begun_anew_nor_taken_for_a_
     assert listing(folder) == before
 
 
-@pytest.mark.parametrize(("change", "message"), [({"version": 3}, "has version 3"), ({"version": 1}, "of version 1")])
+@pytest.mark.parametrize(("change", "message"), [({"version": 3}, "has version 3"), ({"version": 1}, "has version 1")])
 def test_what_another_program_wrote_is_not_repaired(tmp_path, change, message):
     (tmp_path / MANIFEST).write_text(json.dumps(signed({"commit": 1} | change)))
     before = listing(tmp_path)
