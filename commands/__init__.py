@@ -1,1 +1,1 @@
-"""What all commands share. Imports nothing that is slow, so that `--help` is quick and Ctrl-C is heard early."""
+"""Code shared by all commands. Imports nothing slow, so that `--help` is quick and Ctrl-C works early."""

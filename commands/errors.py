@@ -1,7 +1,6 @@
-"""What every command does with errors: the expected become one sentence and an exit code, Ctrl-C is not an error.
+"""Error handling of all commands: an expected error becomes one line on stderr and an exit code.
 
-Exit codes: 1 for what the user can mend, 2 for usage (of the parsers of arguments), 130 for Ctrl-C, 70 for a fault of
-ours.
+Exit codes: 1 for what the user can fix, 2 for usage errors (from the argument parsers), 130 for Ctrl-C, 70 for a bug.
 """
 
 import errno
@@ -20,31 +19,30 @@ from .extras import missing_extra
 from .texts import plain
 
 FAULT = 70
-"""The exit code of a fault of ours: EX_SOFTWARE of sysexits.h."""
+"""The exit code of a bug: EX_SOFTWARE in sysexits.h."""
 
 _EXPECTED = (ImportError, OSError, ValueError)
-_LONGEST = 2000  # characters of a sentence: some libraries list all they know
+_LONGEST = 2000  # characters of a message: some libraries list everything they know
 _MENDED_BY = {
-    errno.ENOSPC: "The disk is full: {file} could not be written. Free some space, then give the same command again.",
-    errno.EDQUOT: "The quota is used up: {file} could not be written. Free some space, then give the same command "
-    "again.",
-    errno.EFBIG: "{file} would become larger than the system allows. Choose another disk, or raise the limit.",
-    errno.EROFS: "{file} lies on a disk that is mounted read-only. Choose another folder.",
-    errno.EACCES: "There is no permission to use {file}. Change it, or choose another place.",
+    errno.ENOSPC: "The disk is full: {file} could not be written. Free some space and run the command again.",
+    errno.EDQUOT: "The disk quota is used up: {file} could not be written. Free some space and run the command again.",
+    errno.EFBIG: "{file} would be larger than the system allows. Choose another disk, or raise the limit.",
+    errno.EROFS: "{file} is on a read-only disk. Choose another folder.",
+    errno.EACCES: "Permission denied: {file}. Change its permissions, or choose another path.",
     errno.EISDIR: "{file} is a folder; a file was expected.",
-    errno.EEXIST: "{file} is in the way: something else was expected there. Move it, or choose another name.",
+    errno.EEXIST: "{file} already exists and is not what was expected there. Move it, or choose another name.",
     errno.ENOENT: "There is no {file}.",
     errno.ELOOP: "{file} is a link that leads to itself.",
     errno.ENAMETOOLONG: "The name {file} is too long for this disk.",
-    errno.ENOTDIR: "{file} cannot be: a part of this path is a file, not a folder.",
+    errno.ENOTDIR: "{file} cannot exist: part of this path is a file, not a folder.",
 }
 
 
 def describe(error: BaseException) -> str:
-    """Say in one line what happened, and what helps where the error itself does not know it."""
+    """Describe an error in one line, with what to do about it where the error itself does not say."""
     message = missing_extra(error) or str(error)
     if isinstance(error, OSError) and error.errno in _MENDED_BY and message.startswith("[Errno"):
-        # Of a file that is renamed, the new name is the one that the user knows.
+        # When a file is renamed, the user knows the new name.
         name = error.filename if error.filename2 is None else error.filename2
         file = "a file" if name is None else os.fsdecode(name)
         file = file if len(file) <= _LONGEST // 4 else f"{file[: _LONGEST // 4]}..."
@@ -59,25 +57,25 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def say(message: str, stream: TextIO | None = None) -> None:
-    """Print one line, by default to stderr; what the terminal cannot print is escaped."""
+    """Print one line, by default to stderr; characters that the terminal cannot print are escaped."""
     stream = stream or sys.stderr
     typer.echo(plain(message, stream.encoding), file=stream)
 
 
 def show(*lines: str) -> None:
-    """Print lines of a result to stdout, each as [`say`] does."""
+    """Print lines of a result to stdout, each with [`say`]."""
     for line in lines:
         say(line, sys.stdout)
 
 
 def _is_in_group() -> bool:
-    """Whether this is one of several processes of a command that talk to each other."""
+    """Whether this is one of several communicating processes of a command."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _leave_group() -> None:
-    """End what processes of one command talk by: its threads, ended with the interpreter, may abort the process."""
+    """Leave the process group: its threads may abort the process if they still run when the interpreter exits."""
     if _is_in_group():
         sys.modules["torch"].distributed.destroy_process_group()
 
@@ -85,18 +83,18 @@ def _leave_group() -> None:
 @contextmanager
 def user_errors() -> Iterator[None]:
     """
-    Turn what a user can mend into one sentence on stderr and exit code 1; Ctrl-C into exit code 130.
+    Turn errors that the user can fix into one line on stderr and exit code 1; Ctrl-C into exit code 130.
 
-    Anything else is a fault of ours: its traceback is printed, with the request to report it, and the exit code is 70.
-    With `SCALAR_TRACEBACK=1` in the environment, tracebacks of expected errors are printed too.
+    Anything else is a bug: its traceback is printed with a request to report it, and the exit code is 70. With
+    `SCALAR_TRACEBACK=1` in the environment, tracebacks of expected errors are printed too.
     """
     try:
-        with _telling():
+        with _reported():
             yield
         _leave_group()
     except SystemExit as ended:
         if _is_in_group() and isinstance(ended.code, int):
-            # A thread may still wait for another process, and would abort this one when the interpreter ends.
+            # A thread may still wait for another process, and would abort this one when the interpreter exits.
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError):
                     stream.flush()
@@ -105,45 +103,43 @@ def user_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def _reported() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        with suppress(OSError, ValueError):  # the interpreter flushes it once more when it ends
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
+        with suppress(OSError, ValueError):  # the interpreter flushes stdout again when it exits
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except KeyboardInterrupt as error:
         say(" ".join(["Interrupted.", *map(str, error.args)]))
         raise SystemExit(130) from error
     except Exception as error:
-        if hasattr(error, "exit_code"):  # of the parser of arguments, which tells them itself
+        if hasattr(error, "exit_code"):  # the argument parser reports its own errors
             raise
         expected = isinstance(error, _EXPECTED) or _is_out_of_memory(error)
         if not expected or os.environ.get("SCALAR_TRACEBACK") == "1":
             traceback.print_exc()
         if not expected:
-            say("This is a fault of the program. Please report it, with the lines above and the command.")
+            say("This is a bug in the program. Please report it with the command and the lines above.")
             raise SystemExit(FAULT) from error
         if _is_out_of_memory(error):
-            say(
-                f"Error: There is not enough memory: {describe(error)}. Lower the batch size, or close other programs."
-            )
+            say(f"Error: Out of memory: {describe(error)}. Lower the batch size, or close other programs.")
         else:
             say(f"Error: {describe(error)}")
         raise SystemExit(1) from error
 
 
 class Commands(typer.core.TyperGroup):
-    """Commands whose errors are told by [`user_errors`]: `typer.Typer(cls=Commands)`."""
+    """Commands whose errors [`user_errors`] reports: `typer.Typer(cls=Commands)`."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named."""
+        """Run the named command."""
         with user_errors():
             return super().invoke(ctx)
 
 
 def run_command(main: Callable[[], int | None]) -> None:
-    """Run the `main` of a program without subcommands, and exit with what it returns."""
+    """Run the `main` of a program without subcommands, and exit with its return value."""
     with user_errors():
         code = main()
     sys.exit(code)

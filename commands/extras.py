@@ -1,4 +1,4 @@
-"""Extras of `pyproject.toml`, one for each job, and the sentence that names the one that is missing."""
+"""The extras in `pyproject.toml`, one per job, and the message that names a missing one."""
 
 from types import TracebackType
 
@@ -37,16 +37,16 @@ _EXTRAS = {
     "uvicorn": ("search",),
     "yaml": ("train", "hub"),
 }
-"""Modules and the extras that bring them; where the room that asks does not decide, the first is named."""
+"""Modules and the extras that install them; the first is suggested unless the importing package decides."""
 
-_OF_ROOMS = {"search": "search", "trainer": "train", "eval": "eval", "hub_cards": "hub"}
+_OF_PACKAGES = {"search": "search", "trainer": "train", "eval": "eval", "hub_cards": "hub"}
 
 
-def _rooms(trace: TracebackType | None) -> list[str]:
-    """Rooms that the calls of an error went through, the outermost first."""
+def _packages(trace: TracebackType | None) -> list[str]:
+    """Our packages in the call stack of an error, outermost first."""
     found = []
     while trace is not None:
-        names = trace.tb_frame.f_globals  # of `scalar` the name is __main__
+        names = trace.tb_frame.f_globals  # for `scalar`, __name__ is __main__
         found.append((names.get("__package__") or names.get("__name__") or "").split(".")[0])
         trace = trace.tb_next
     return found
@@ -54,13 +54,13 @@ def _rooms(trace: TracebackType | None) -> list[str]:
 
 def missing_extra(error: BaseException) -> str | None:
     """
-    Say which extra of the package brings a module that could not be imported.
+    Say which extra installs a module that could not be imported.
 
     Args:
-        error (`BaseException`): any; of a `ModuleNotFoundError` the traceback tells which room asked for the module.
+        error (`BaseException`): any; the traceback of a `ModuleNotFoundError` shows which package imported the module.
 
     Returns:
-        One sentence with the command that installs it; None for any other error, and for a module of no extra.
+        One sentence with the command that installs it; None for any other error, and for a module in no extra.
     """
     if not isinstance(error, ModuleNotFoundError):
         return None
@@ -68,7 +68,7 @@ def missing_extra(error: BaseException) -> str | None:
     extras = _EXTRAS.get(module)
     if extras is None:
         return None
-    wanted = [_OF_ROOMS.get(room) for room in _rooms(error.__traceback__)]
+    wanted = [_OF_PACKAGES.get(package) for package in _packages(error.__traceback__)]
     extra = next((name for name in wanted if name in extras), extras[0])
     return f'This needs the package {module}, which is not installed: `pip install "scalar-retrieval[{extra}]"`.'
 

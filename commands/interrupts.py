@@ -1,4 +1,4 @@
-"""Imported first by each program: from then on Ctrl-C is told in a word, while other modules are imported too."""
+"""Ctrl-C prints one word, not a traceback; programs import this first, so that it also holds during slow imports."""
 
 import sys
 from types import TracebackType

@@ -1,6 +1,6 @@
-"""Options that commands of several rooms have, and commands whose options are the fields of a dataclass.
+"""Options shared by several packages, and commands whose options are the fields of a dataclass.
 
-`--help` lists options under the heading that their `rich_help_panel` names.
+`--help` lists an option under the heading named by its `rich_help_panel`.
 """
 
 import inspect
@@ -12,15 +12,15 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ParameterInfo
 
-MODEL, READING = "The model", "Reading files"
-"""Headings of options that several commands have."""
+MODEL, READING = "Model", "Reading files"
+"""Headings shared by several commands."""
 
 Limit = Annotated[
     list[str] | None,
     typer.Option(
         rich_help_panel=READING,
-        help="What reading one stream may take: memory=2GiB, time=120 (seconds), pixels=70e6, duration=86400 "
-        "(seconds). Repeat for several.",
+        help="Limit for reading one stream: memory=2GiB, time=120 (seconds), pixels=70e6 or duration=86400 "
+        "(seconds). Repeatable.",
     ),
 ]
 
@@ -28,7 +28,7 @@ Device = Annotated[
     str | None,
     typer.Option(
         rich_help_panel=MODEL,
-        help="Where the model runs: cpu, cuda, ...; by default the accelerator if there is one.",
+        help="Device: cpu, cuda, ...; by default the accelerator, if any.",
     ),
 ]
 
@@ -36,37 +36,36 @@ ModelDtype = Annotated[
     Literal["bfloat16", "float16", "float32"] | None,
     typer.Option(
         rich_help_panel=MODEL,
-        help="Precision in which the model computes; by default bfloat16 for a joint encoder on a GPU, float32 for "
-        "one on a CPU, and that of its checkpoint for any other model.",
+        help="Precision. Default: bfloat16 on a GPU or float32 on a CPU for joint encoders, else the checkpoint's.",
     ),
 ]
 
 Column = Annotated[
     list[str] | None,
     typer.Option(
-        help="Column of your own table, as in video_id=clip; or of a further text, as in title=heading. Repeat."
+        help="Column of your own table, such as video_id=clip, or of another text, such as title=heading. Repeatable."
     ),
 ]
 
 Holdout = Annotated[
     float | None,
-    typer.Option(help="Share of the clips of your own table that is its split test; train has the others."),
+    typer.Option(help="Fraction of your own table's clips in its test split; the others are in train."),
 ]
 
 WordsOf = Annotated[
     Path | None,
-    typer.Option(help="Gallery of the files of your own table: its transcripts and its languages of subtitles count."),
+    typer.Option(help="Gallery of the files in your own table; its transcripts and subtitle languages are used."),
 ]
 
 
 @dataclass(frozen=True)
 class Given:
     """
-    How a field of settings is given on the command line, where that differs from the field.
+    How a field is given on the command line, where that differs from the field's own type.
 
     Args:
-        kind: the type that the parser of arguments reads.
-        convert (`Callable`, *optional*): makes the field's value of it.
+        kind: the type that the argument parser reads.
+        convert (`Callable`, *optional*): converts it to the field's value.
     """
 
     kind: Any
@@ -74,7 +73,7 @@ class Given:
 
 
 class _Command(typer.core.TyperCommand):
-    """A command whose help has headings; without Rich, typer has those of arguments and options alone."""
+    """A command whose help has headings: without Rich, typer prints only "Arguments" and "Options"."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -89,13 +88,13 @@ class _Command(typer.core.TyperCommand):
 
 def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """
-    Make a command of a function that takes settings: `@command_of(app, RunConfig)`.
+    Turn a function that takes settings into a command: `@command_of(app, RunConfig)`.
 
     Args:
-        app (`typer.Typer`): gets the command, named as the function and with its docstring as help.
+        app (`typer.Typer`): gets the command, with the function's name, and its docstring as help.
         settings (`type`): a dataclass. Each field annotated with a `typer.Option` or `typer.Argument` becomes one,
-            with its default; a [`Given`] beside it says how it is read, unless as the field is, or a list for a
-            `Sequence`. Other fields keep their defaults.
+            with the field's default. It is read as the field's type (a list for a `Sequence`) unless a [`Given`] next
+            to it says otherwise. Other fields keep their defaults.
     """
     parameters, conversions = [], {}
     hints = get_type_hints(settings, include_extras=True)
@@ -126,7 +125,7 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
         command.__name__, command.__doc__ = run.__name__, run.__doc__
         command.__signature__ = inspect.Signature(parameters)
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return app.command(cls=_Command)(command)
+        return app.command(cls=_Command, context_settings={"max_content_width": 100})(command)
 
     return register
 

@@ -1,10 +1,10 @@
-"""The command `scalar`: every command of the project under one name.
+"""The `scalar` command: every command of the project under one name.
 
-Rooms are named as strings and imported when one of their commands runs: `--help` answers at once, needs no extra, and
-nothing here depends on a room.
+Packages are named as strings and imported only when one of their commands runs, so `--help` is quick and needs no
+extra.
 """
 
-import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 import sys
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ _SEARCH = "search.__main__"
 _COMMANDS = {
     "Search your own videos": {
         "index": (_SEARCH, "Embed new and changed files into a gallery"),
-        "query": (_SEARCH, "Print the best clips of each query"),
-        "serve": (_SEARCH, "Answer searches over HTTP, and show a page to search with"),
-        "info": (_SEARCH, "Print what a gallery holds and which files could not be read"),
+        "query": (_SEARCH, "Print the best clips for each query"),
+        "serve": (_SEARCH, "Serve a gallery over HTTP, with a search page"),
+        "info": (_SEARCH, "Print what a gallery contains and which files could not be read"),
         "verify": (_SEARCH, "Compare every file of a gallery with its hash"),
-        "repair": (_SEARCH, "Restore what is whole of a damaged gallery"),
-        "compact": (_SEARCH, "Write a gallery again without the clips that were removed"),
-        "remove": (_SEARCH, "Take the clips of files and folders out of a gallery"),
-        "push": (_SEARCH, "Make a collection of a vector engine hold what a gallery holds"),
+        "repair": (_SEARCH, "Restore the intact parts of a damaged gallery"),
+        "compact": (_SEARCH, "Rewrite a gallery without the clips that were removed"),
+        "remove": (_SEARCH, "Remove the clips of files and folders from a gallery"),
+        "push": (_SEARCH, "Copy a gallery into a vector engine"),
     },
     "Train, evaluate and publish models": {
         "train": ("trainer.run", "Train a model from a recipe"),
@@ -33,7 +33,7 @@ _COMMANDS = {
         "convert-vast": ("modeling_scalar.convert_vast_to_hf", "Convert a VAST, GRAM or PMRL checkpoint"),
     },
 }
-"""Commands under their headings: the module whose `main` runs each, and how its own help begins."""
+"""Commands by heading: the module whose `main` runs each one, and the beginning of its own help."""
 
 _USAGE = "Usage: scalar COMMAND [ARGS]..."
 
@@ -43,7 +43,7 @@ def help_lines() -> list[str]:
     lines = [_USAGE, "", "Text-to-video retrieval over picture, sound and speech."]
     for heading, found in _COMMANDS.items():
         lines += ["", f"{heading}:", *(f"  {name:<13} {about}" for name, (_, about) in found.items())]
-    return [*lines, "", "`scalar COMMAND --help` lists what a command takes."]
+    return [*lines, "", "`scalar COMMAND --help` lists the options of a command."]
 
 
 def run(arguments: Sequence[str]) -> int | None:
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int | None:
         arguments (`Sequence[str]`): what follows `scalar`.
 
     Returns:
-        The exit status, where the command does not exit itself; 2 if there is no such command.
+        The exit status, unless the command exits itself; 2 if there is no such command.
     """
     name, *rest = arguments or [""]
     if name in ("", "--help"):
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int | None:
 
 
 def main() -> None:
-    """Run what the command line says, and exit."""
+    """Run the command line and exit."""
     run_command(lambda: run(sys.argv[1:]))
 
 

@@ -1,12 +1,12 @@
-"""Texts that a terminal can print, whatever they hold."""
+"""Text made safe to print in a terminal."""
 
 import unicodedata
 
-_JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts, and of emoji
+_JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts and of emoji
 
 
 def plain(text: str, encoding: str | None = None) -> str:
-    """Escape what a terminal could obey (control characters, marks of direction), and what `encoding` lacks."""
+    """Escape characters that could control a terminal (control, direction marks), and those that `encoding` lacks."""
 
     def is_harmless(char: str) -> bool:
         return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"

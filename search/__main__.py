@@ -1,9 +1,9 @@
 """The command line: `scalar index`, `query`, `push`, `serve`, `info`, `verify`, `repair`, `compact` and `remove`.
 
-Libraries load inside the commands, so that `--help` is quick.
+Libraries are imported inside the commands, so `--help` is quick.
 """
 
-import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 import json
 import sys
@@ -42,7 +42,7 @@ app = typer.Typer(
 
 @command_of(app, IndexConfig)
 def index(config: IndexConfig) -> None:
-    """Embed new and changed files into a gallery; the rest of the gallery is kept."""
+    """Embed new and changed files into a gallery; clips of other files stay."""
     from gallery.gallery import Gallery
 
     from .index_folder import index_folder
@@ -50,7 +50,7 @@ def index(config: IndexConfig) -> None:
 
     report = index_folder(config)
     if report is None:
-        return  # the first process tells
+        return  # the first process reports
     show(*report.lines(Gallery.open(config.output)))
     has_clips = report.of(Status.NEW, Status.CHANGED, Status.UNCHANGED, Status.MOVED)
     if report.of(Status.UNREADABLE) and not has_clips and not config.watch:
@@ -60,7 +60,7 @@ def index(config: IndexConfig) -> None:
 
 @contextmanager
 def _opened(place: str, is_patient: bool = True) -> Iterator["Searcher"]:
-    """The search of a folder, or of a vector engine; who is patient waits for one that does not answer."""
+    """The searcher of a gallery folder or a vector engine; `is_patient` retries an engine that does not answer."""
     from gallery.gallery import Gallery
 
     from .engine.address import is_address
@@ -78,7 +78,7 @@ def _opened(place: str, is_patient: bool = True) -> Iterator["Searcher"]:
 
 @command_of(app, QueryConfig)
 def query(config: QueryConfig) -> None:
-    """Print the best clips of each query and the weight of each modality in each."""
+    """Print the best clips for each query, with the weight of each modality."""
     from gallery.filters import Filter
     from gallery.hits import remarks_of
     from gallery.words import split_query
@@ -123,15 +123,15 @@ def query(config: QueryConfig) -> None:
 
 
 def _unmasked(modalities: Sequence[str], mask: Sequence[str]) -> list[str]:
-    """The modalities that are looked at."""
+    """The modalities that are searched."""
     left = [name for name in modalities if name not in mask]
     if not left or not set(mask) <= set(modalities):
-        raise ValueError(f"--mask takes some of {', '.join(modalities)}, but not all; got {', '.join(mask)}.")
+        raise ValueError(f"--mask takes some of {', '.join(modalities)}, but not all of them; got {', '.join(mask)}.")
     return left
 
 
 def _like(searcher: "Searcher", config: QueryConfig) -> "str | Likeness":
-    """The clip of the gallery that `--like` names, or what the model makes of another file."""
+    """The clip of the gallery that `--like` names, or the embedding of a file that is not in it."""
     from gallery.described import NoClipError
 
     from .engine.address import is_address
@@ -147,7 +147,7 @@ def _like(searcher: "Searcher", config: QueryConfig) -> "str | Likeness":
 
 
 def _as_json(hits: "Hits", config: QueryConfig) -> dict:
-    """What `--json` prints of the answer to a query."""
+    """What `--json` prints for the answer to one query."""
     from dataclasses import asdict
 
     left_out = {"key", "place", "problems", *(() if config.rerank else ("match",))}
@@ -163,7 +163,7 @@ def _as_json(hits: "Hits", config: QueryConfig) -> dict:
 
 @command_of(app, PushConfig)
 def push(config: PushConfig) -> None:
-    """Make a collection of a vector engine hold what a gallery holds; what it holds already is left alone."""
+    """Copy a gallery into a vector engine; only what is new, changed or removed is sent."""
     from gallery.gallery import Gallery
 
     from .engine.opening import open_engine
@@ -182,7 +182,7 @@ def push(config: PushConfig) -> None:
 
 @command_of(app, ServeConfig)
 def serve(config: ServeConfig) -> None:
-    """Answer searches over HTTP, and show a page to search with."""
+    """Serve a gallery over HTTP, with a search page."""
     from copy import deepcopy
 
     from gallery.decoding import Limits, sandboxed
@@ -198,14 +198,14 @@ def serve(config: ServeConfig) -> None:
     from .service.keeper import keep_running
     from .service.server import address_of, is_loopback, listen, make_server, read_token
 
-    # All that can be wrong is told before the model is loaded, which takes longest.
+    # Everything that can be wrong is reported before the model is loaded, which takes longest.
     secret = read_token(config.token_file)
     if config.public and (secret is not None or config.allow_uploads):
-        raise ValueError("--public answers anybody and takes no files: leave out the token and --allow-uploads.")
+        raise ValueError("--public lets anybody search and takes no files: leave out the token and --allow-uploads.")
     if secret is None and not config.public and not is_loopback(config.host):
         raise ValueError(
-            f"Others can reach {config.host}, so a token is needed. Put one into a file that only you can read and "
-            f"name it with --token-file, or set {TOKEN_VARIABLE}. Where anybody may search, say --public."
+            f"Other machines can reach {config.host}, so a token is needed. Put one into a file that only you can "
+            f"read and pass --token-file, or set {TOKEN_VARIABLE}. Use --public to let anybody search."
         )
     from .service.app import build_app
     from .service.guard import Token
@@ -238,7 +238,7 @@ def serve(config: ServeConfig) -> None:
             uploads = Uploads(source, archive.lock, network, reader, *most)
 
         def tell() -> None:
-            show(f"{len(opened)} clips are searched at {address_of(listener)} until Ctrl-C.")
+            show(f"Serving {len(opened)} clips at {address_of(listener)} until Ctrl-C.")
             sys.stdout.flush()
 
         service = build_app(archive, uploads, token, (config.host, *config.hostname), config.public)
@@ -248,7 +248,7 @@ def serve(config: ServeConfig) -> None:
 
 @command_of(app, InfoConfig)
 def info(config: InfoConfig) -> None:
-    """Print what a gallery holds and which files could not be read."""
+    """Print what a gallery contains and which files could not be read."""
     from gallery.gallery import Gallery
     from gallery.searching import seen_of
     from gallery.transcripts import Transcripts
@@ -277,15 +277,15 @@ def info(config: InfoConfig) -> None:
     if (least := opened.least_score) is not None:
         fitted = f"fitted to {least['num_clips']} clips, by {', '.join(least['modalities'])}"
         show(f"least score of a match: {least['score']:.3g} ({fitted})")
-    show(f"clips of which a stream could not be read: {len(opened.problems())}")
+    show(f"clips with an unreadable stream: {len(opened.problems())}")
     num_transcripts, num_with_words = Transcripts(config.gallery).count()
     if num_transcripts:
-        show(f"transcripts made by machine: {num_transcripts}, of which {num_with_words} have words")
+        show(f"machine transcripts: {num_transcripts}, of which {num_with_words} have words")
     lacking = [file for file in opened.files.values() if file.reason is not None]
     partly = [file for file in lacking if file.path in clips or file.reason == UNFINISHED]
     for what, files in (
         ("unreadable files", [file for file in lacking if file not in partly]),
-        ("files of which windows are missing", partly),
+        ("files with missing windows", partly),
     ):
         if files or what == "unreadable files":
             show(f"{what}: {len(files)}")
@@ -299,22 +299,22 @@ def verify(config: VerifyConfig) -> None:
     from gallery.gallery import verify_gallery
 
     opened, num_bytes = verify_gallery(config.gallery)
-    show(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are as they were written.")
+    show(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are intact.")
 
 
 @command_of(app, GalleryConfig)
 def repair(config: GalleryConfig) -> None:
-    """Restore what is whole of a damaged gallery; what is damaged is moved into its folder `damaged`."""
+    """Restore the intact parts of a damaged gallery; damaged files are moved to its folder `damaged`."""
     from gallery.gallery import Gallery
     from gallery.repair import repair as repair_gallery
 
     lines = repair_gallery(config.gallery)
-    show(*lines, f"{config.gallery} is whole: {len(Gallery.open(config.gallery))} clips.")
+    show(*lines, f"{config.gallery} is intact: {len(Gallery.open(config.gallery))} clips.")
 
 
 @contextmanager
 def _changing(folder: Path) -> Iterator["GalleryWriter"]:
-    """The writer of a gallery that is there already."""
+    """The writer of an existing gallery."""
     from gallery.gallery import GalleryWriter
     from gallery.storage import MANIFEST, check_not_lost
 
@@ -327,17 +327,17 @@ def _changing(folder: Path) -> Iterator["GalleryWriter"]:
 
 @command_of(app, RemoveConfig)
 def remove(config: RemoveConfig) -> None:
-    """Take the clips of files and folders out of a gallery, whatever has become of them."""
+    """Remove the clips of files and folders from a gallery, whether or not the files still exist."""
     from .vanished import remove as remove_files
 
     with _changing(config.gallery) as writer:
         num_clips = remove_files(writer, config.paths)
-        show(f"{num_clips} clips are removed; {len(writer.gallery())} clips in the gallery")
+        show(f"{num_clips} clips removed; {len(writer.gallery())} clips in the gallery")
 
 
 @command_of(app, GalleryConfig)
 def compact(config: GalleryConfig) -> None:
-    """Write a gallery again without the clips that were removed, in as few files as there can be."""
+    """Rewrite a gallery without the clips that were removed, in as few files as possible."""
     with _changing(config.gallery) as writer:
         writer.compact()
         num_files = sum(len(shards) for shards in writer.snapshot.shards.values())
@@ -345,7 +345,7 @@ def compact(config: GalleryConfig) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m search") -> None:
-    """Run the command line, by default that of this program, and exit."""
+    """Run the command line, by default that of this process, and exit."""
     app(arguments, prog_name=prog)
 
 

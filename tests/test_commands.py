@@ -50,7 +50,7 @@ def test_a_fault_of_ours_keeps_its_traceback_and_asks_to_report_it(capsys):
     printed = capsys.readouterr().err
     assert ended.value.code == FAULT
     assert "Traceback" in printed and printed.endswith(
-        "This is a fault of the program. Please report it, with the lines above and the command.\n"
+        "This is a bug in the program. Please report it with the command and the lines above.\n"
     )
 
 

@@ -984,13 +984,13 @@ _EVALS = [
     (
         "output in a file",
         "-m eval run --embeddings embeddings --output file --rate 0",
-        "file is in the way: something else was expected there. Move it, or",
+        "file already exists and is not what was expected there. Move it, or",
         {"file": "mine"},
     ),
     (
         "output below a file",
         "-m eval run --embeddings embeddings --output file/out --rate 0",
-        "file/out cannot be: a part of this path is a file, not a folder.",
+        "file/out cannot exist: part of this path is a file, not a folder.",
         {"file": "mine"},
     ),
     (
@@ -1557,7 +1557,7 @@ _RESULTS = [
     (
         "a report in a file",
         "-m eval report results --output file",
-        "file is in the way: something else was expected there. Move it, or",
+        "file already exists and is not what was expected there. Move it, or",
         {"file": "mine"},
     ),
     (

@@ -117,7 +117,7 @@ def test_a_published_gallery_is_asked_by_its_address_and_the_model_at_its_commit
     info = CliRunner().invoke(app, ["info", "hf://datasets/user/gallery"])
     assert "clips: 2" in info.stdout and "model: user/model" in info.stdout
     refused = CliRunner().invoke(app, ["compact", "hf://datasets/user/gallery"])
-    assert refused.exit_code == 1 and "can be read, not changed" in refused.stderr
+    assert refused.exit_code == 1 and "cannot be changed" in refused.stderr
 
 
 def test_a_gallery_and_a_model_that_do_not_fit_are_refused(published, hub):
@@ -129,9 +129,9 @@ def test_a_gallery_and_a_model_that_do_not_fit_are_refused(published, hub):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--public", "--allow-uploads"], "--public answers anybody and takes no files"),
-        (["--public", "--token-file", "token"], "--public answers anybody and takes no files"),
-        ([], "Where anybody may search, say --public."),
+        (["--public", "--allow-uploads"], "--public lets anybody search and takes no files"),
+        (["--public", "--token-file", "token"], "--public lets anybody search and takes no files"),
+        ([], "Use --public to let anybody search."),
     ],
 )
 def test_what_is_open_to_all_is_said_and_takes_no_files(tmp_path, monkeypatch, options, message):

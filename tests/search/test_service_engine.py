@@ -570,8 +570,8 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
     push_to(address, tmp_path / "gallery")
     for told, options in (
         ("--allow-uploads needs a gallery in a folder", ["--allow-uploads"]),
-        ("--max-upload is about files that are added: it needs --allow-uploads", ["--max-upload", 3]),
-        ("--limit is about files", ["--limit", "time=3"]),
+        ("--max-upload limits uploads: it needs --allow-uploads", ["--max-upload", 3]),
+        ("--limit limits uploads", ["--limit", "time=3"]),
         ("words", []),  # the model, which is not there
     ):
         assert told in serve(address, *options)
@@ -591,7 +591,7 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
                 answers.append(ask(client))
 
     monkeypatch.setattr("search.service.server.make_server", Server)
-    assert "5 clips are searched at http://127.0.0.1:" in serve(
+    assert "Serving 5 clips at http://127.0.0.1:" in serve(
         address, "--model", tmp_path / "words", "--port", 0, code=0
     )
     assert [len(answer["hits"]) for answer in answers] == [5]

@@ -167,7 +167,7 @@ def test_a_gallery_that_is_changed_in_place_ends_no_service(commands, tmp_path):
             time.sleep(0.05)
         return found
 
-    address = printed(r"40 clips are searched at (http://127\.0\.0\.1:\d+/)")[1]
+    address = printed(r"Serving 40 clips at (http://127\.0\.0\.1:\d+/)")[1]
 
     def ask():
         request = urllib.request.Request(

@@ -207,7 +207,7 @@ def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
     more = ["--hostname", "Search.lan", "--allow-uploads", "--max-upload", 2.5, "--limit", "time=7"]
     for options in (["--hostname", "search.lan"], more):
         result = CliRunner().invoke(app, list(map(str, [*arguments, *options])))
-        assert result.exit_code == 0 and "5 clips are searched at http://here/" in result.output, result.output
+        assert result.exit_code == 0 and "Serving 5 clips at http://here/" in result.output, result.output
     assert [told["uploads"] for told in about] == [False, True] and about[1]["most_bytes"] == 2_500_000
     assert [limit.time for limit in limits] == [7]
 
@@ -226,7 +226,7 @@ def test_the_command_serves_until_it_is_told_to_end(commands, tmp_path, number):
         "-m", "search", "serve", gallery, "--port", 0, "--allow-uploads", "--token-file", token, "--device", "cpu"
     )  # fmt: skip
     stop = time.monotonic() + 60
-    while not (found := re.search(r"1 clips are searched at (http://127\.0\.0\.1:\d+/)", running.printed())):
+    while not (found := re.search(r"Serving 1 clips at (http://127\.0\.0\.1:\d+/)", running.printed())):
         assert time.monotonic() < stop, running.printed("stderr")
         time.sleep(0.05)
 
