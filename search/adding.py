@@ -34,23 +34,23 @@ def add_modality(
     progress: bool = False,
 ) -> int:
     """
-    Give the clips of a gallery a further modality, in one commit.
+    Add a modality to the clips of a gallery, in one commit.
 
-    A clip whose file is gone, or in which there is nothing of it, lacks it. All that is stored of other modalities
-    stays, bit for bit.
+    A clip lacks it if its file is gone or has no such content. The stored vectors of other modalities stay the same,
+    bit for bit.
 
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery.
-        name (`str`): what it is called.
-        model, processor: of the gallery, with this modality alone, or with what it is made of beside it.
-        texts (`dict[str, dict[str, str]]`, *optional*): of files of which a list tells it, what it says.
-        recognizer, line_reader, batch_size, num_workers, progress: as of [`~search.indexing.Indexer`].
+        name (`str`): the name of the modality.
+        model, processor: those of the gallery, with this modality alone, or with those it is made from.
+        texts (`dict[str, dict[str, str]]`, *optional*): texts from lists, by file and by modality.
+        recognizer, line_reader, batch_size, num_workers, progress: as in [`~search.indexing.Indexer`].
 
     Returns:
-        How many clips have it.
+        The number of clips that have it.
 
     Raises:
-        ValueError: the gallery has it already.
+        ValueError: the gallery already has it.
     """
     gallery, texts = writer.gallery(), texts or {}
     num_workers = default_workers() if num_workers is None else num_workers
@@ -79,7 +79,7 @@ def add_modality(
                 embeds, mask = (values[:, processor.modalities.index(name)] for values in batch.embeds[:2])
                 names = [rows[first + place] for place in batch.embeddable]
                 found += [pair for pair, has_it in zip(zip(names, embeds, strict=True), mask, strict=True) if has_it]
-            # A file that has changed since is read again, whole, by the next run.
+            # A file that has changed meanwhile is read again in full by the next run.
             for note in batch.notes:
                 if note.unheard or note.is_lost:
                     failed[note.file.path] = note.unheard or note.reason
@@ -91,7 +91,7 @@ def add_modality(
         say(f"{path} has no {name}: {reason}")
     vectors = torch.stack([vector for _, vector in found]) if found else torch.zeros(0, gallery.dim or 0)
     writer.add_modality(name, [clip_id for clip_id, _ in found], vectors)
-    # Not before: of words that are noted nobody asks again whether they are embedded.
+    # Only now: once texts are recorded, no later run checks whether they were embedded.
     writer.put_files([replace(files[path], texts=words) for path, words in told.items()])
     writer.commit()
     return len(found)

@@ -1,6 +1,6 @@
-"""What `scalar index` does: see what there is, load the model, and bring a gallery up to date, once or while watching.
+"""`scalar index`: find the files, load the model, and update a gallery, once or while watching.
 
-Several processes that `accelerate launch` started do it together: the first one finds the files and writes.
+Several processes started by `accelerate launch` share the work: the first one finds the files and writes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,11 +40,11 @@ from .sources import Selection, find_clips, find_files
 from .states import Report, Status
 from .watching import watch
 
-_INTERVAL = 5.0  # seconds from one look at watched folders to the next
+_INTERVAL = 5.0  # seconds between scans of watched folders
 
 
 def _default_model(output: Path) -> str:
-    """The model of a gallery that is there, or the one that needs no training."""
+    """The model of an existing gallery, or the default model."""
     found = Gallery.open(output) if is_gallery(output) else None
     if found is None or (found.model is None and not len(found)):
         return DEFAULT_MODEL
@@ -54,34 +54,34 @@ def _default_model(output: Path) -> str:
 
 
 def _languages(config: IndexConfig) -> list[str]:
-    """Which subtitles come first: as is asked, or as the gallery has it."""
+    """The preferred subtitle languages: those requested, or those of the gallery."""
     if config.language is not None:
         return languages_of(config.language)
     return Gallery.open(config.output).metadata.get(LANGUAGES, []) if is_gallery(config.output) else []
 
 
 def _announce(model: str) -> None:
-    """Say what is about to be downloaded, if anything is."""
+    """Say what is about to be downloaded, if anything."""
     download = pending_download(model)
     if download is not None:
         size = "" if download.num_parameters is None else f" with {download.num_parameters:,} parameters"
         say(
-            f"The model {model}{size} is not here yet. {download.num_bytes / 1e9:.2f} GB in {download.num_files} "
-            f"files are downloaded, once, from {download.host} to {download.folder}. Later runs need no network: "
-            "with HF_HUB_OFFLINE=1 they do not ask for one. --model takes a folder, too."
+            f"Downloading the model {model}{size}: {download.num_bytes / 1e9:.2f} GB in {download.num_files} "
+            f"files, once, from {download.host} to {download.folder}. Later runs need no network, and use none with "
+            "HF_HUB_OFFLINE=1. --model also takes a folder."
         )
 
 
 def _recognizer(model: str, processor: ScalarProcessor, device: torch.device) -> Recognizer:
     if "subtitle" not in processor.modalities:
-        raise ValueError("`--transcribe` makes subtitles, of which the model of this gallery takes none.")
+        raise ValueError("`--transcribe` makes subtitles, but the model of this gallery has no modality `subtitle`.")
     return recognizer_of(identify(model).download(), model, device)
 
 
 def _load(
     identity: ModelIdentity, modalities: Sequence[str] | None, config: IndexConfig, place: torch.device
 ) -> tuple[ScalarRetrievalModel, ScalarProcessor]:
-    """The model, with these modalities; a ValueError if it has others and cannot take them."""
+    """Load the model with these modalities; a ValueError if it cannot take them."""
     chosen = modalities_option(identity, modalities)
     network, processor = modeling_scalar.load_model(
         identity.download(), dtype_of_name(config.model_dtype), place, **chosen
@@ -89,8 +89,8 @@ def _load(
     has = network.config.modalities
     if lacking := [name for name in modalities or () if name not in has and name not in PAPER_MODALITIES]:
         raise ValueError(
-            f"{identity.name} embeds {', '.join(has)}, and cannot take {', '.join(lacking)} beside. A joint encoder "
-            "as its publisher has it takes any text."
+            f"{identity.name} embeds {', '.join(has)}, and cannot also take {', '.join(lacking)}. A joint encoder as "
+            "published takes any text."
         )
     return network, processor
 
@@ -103,11 +103,11 @@ def _change(
     place: torch.device,
     line_reader: LineReader | None,
 ) -> None:
-    """Take modalities out of a gallery that exists, and add others."""
+    """Remove modalities from an existing gallery, and add others."""
     with GalleryWriter(config.output) as writer:
         for name in config.drop:
             writer.remove_modality(name)
-            say(f"{name} is taken out of {config.output}.")
+            say(f"Removed {name} from {config.output}.")
         for name in config.add:
             of_what = writer.gallery().modalities if kind_of(name) == "fused" else ()
             network, processor = _load(identity, [*of_what, name], config, place)
@@ -122,11 +122,11 @@ def _change(
                 "progress": True,
             }
             count = add_modality(writer, name, network, processor, texts, recognizer=recognizer, **options)
-            say(f"{name} is added to {config.output}: {count} of {len(writer.gallery())} clips have it.")
+            say(f"Added {name} to {config.output}: {count} of {len(writer.gallery())} clips have it.")
 
 
 def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool) -> None:
-    """Keep in the metadata how files are cut; a gallery that holds clips has it once and for all."""
+    """Record in the metadata how files are cut; fixed once the gallery holds clips."""
     found = {name: value for name, value in writer.metadata.items() if name in (SEGMENT, SCENES)}
     if config.segment is None:
         return
@@ -139,29 +139,29 @@ def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool)
     if has_clips:
         scenes = "scenes of at most" if found.get(SCENES) else "windows of"
         kind = f"{scenes} {found[SEGMENT]:g} seconds" if found else "whole files"
-        raise ValueError(f"{writer.folder} holds {kind}. Leave --segment away, or index into a new gallery.")
+        raise ValueError(f"{writer.folder} holds {kind}. Omit --segment, or index into a new gallery.")
     others = {name: value for name, value in writer.metadata.items() if name not in found}
     writer.metadata = others | wanted
 
 
 def _choose_languages(writer: GalleryWriter, language: str | None, has_clips: bool) -> None:
-    """Keep in the metadata which subtitles come first; a gallery that holds clips has it once and for all."""
+    """Record the preferred subtitle languages in the metadata; fixed once the gallery holds clips."""
     found, wanted = writer.metadata.get(LANGUAGES), None if language is None else languages_of(language)
     if wanted is None or wanted == found:
         return
     if has_clips:
         kind = "without --language" if found is None else f"with --language {','.join(found)}"
         raise ValueError(
-            f"{writer.folder} holds clips whose subtitles were chosen {kind}. Leave --language away, or index into a "
-            "new gallery."
+            f"{writer.folder} holds clips whose subtitles were chosen {kind}. Omit --language, or index into a new "
+            "gallery."
         )
     writer.metadata = writer.metadata | {LANGUAGES: wanted}
 
 
 def _modalities(config: IndexConfig) -> tuple[list[str] | None, list[str]]:
     """
-    The modalities of the gallery, after those to be added and dropped, `None` for those of the model; and of them
-    those that are texts for which lists may have columns.
+    The modalities of the gallery after `--add` and `--drop`, `None` for those of the model; and those among them that
+    are texts, for which lists may have columns.
     """
     further = [*config.text, *([SCREEN] if config.read_text and SCREEN not in config.text else [])]
     base = ("subtitle", "title") if config.model == LIGHT else PAPER_MODALITIES
@@ -172,17 +172,18 @@ def _modalities(config: IndexConfig) -> tuple[list[str] | None, list[str]]:
         names = list(known.modalities)
         if lacking := [name for name in further if name not in (*names, *config.add)]:
             raise ValueError(
-                f"{config.output} finds clips by {', '.join(names)}. Add {', '.join(lacking)} by --add "
+                f"{config.output} has the modalities {', '.join(names)}. Add {', '.join(lacking)} with --add "
                 f"{' --add '.join(lacking)}."
             )
         if unknown := [name for name in config.drop if name not in names]:
-            raise ValueError(f"{config.output} has the modalities {', '.join(names)}, and no {', '.join(unknown)}.")
+            raise ValueError(f"{config.output} has the modalities {', '.join(names)}, not {', '.join(unknown)}.")
         if there := [name for name in config.add if name in names]:
-            raise ValueError(f"{config.output} has {', '.join(there)} already. Leave --add away.")
+            raise ValueError(f"{config.output} already has {', '.join(there)}. Omit --add.")
         names = [name for name in names if name not in config.drop] + list(config.add)
     elif config.add or config.drop:
         raise ValueError(
-            f"--add and --drop change a gallery, and {config.output} is none yet. --text names the texts of a new one."
+            f"--add and --drop change an existing gallery, but there is none at {config.output}. For a new one, use "
+            "--text."
         )
     texts = [name for name in names or () if kind_of(name) == "text" and name != "subtitle"]
     return names, texts
@@ -191,14 +192,14 @@ def _modalities(config: IndexConfig) -> tuple[list[str] | None, list[str]]:
 def _find(
     config: IndexConfig, selection: Selection, evidence: Sequence[str]
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """The files that there are, and what lists say of them."""
+    """The files that exist, and the texts that lists give for them."""
     if config.prune and (missing := [str(path) for path in config.paths if not path.exists()]):
         command = f"scalar remove {quote(str(config.output))} {quote(missing[0])}"
         raise FileNotFoundError(
-            f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` takes its clips out."
+            f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` removes its clips."
         )
     files, texts = find_clips(config.paths, config.ignore, selection, evidence)
-    hidden = f"{len(selection.left_out)} hidden or system files and folders are left out: --hidden takes them."
+    hidden = f"{len(selection.left_out)} hidden or system files and folders are skipped; --hidden includes them."
     if not files and not config.prune and not config.watch:
         places = ", ".join(repr(str(path)) for path in config.paths)
         raise ValueError(f"No video or audio file in {places}.{f' {hidden}' if selection.left_out else ''}")
@@ -208,7 +209,7 @@ def _find(
 
 
 def _check(config: IndexConfig, limits: Limits) -> None:
-    """Refuse a gallery that cannot take what is asked for, and download the models that are not here."""
+    """Refuse settings that the gallery cannot take, and download missing models."""
     output = config.output
     check_format(output)
     check_windows(limits.duration, config.segment_max if config.segment == "scenes" else config.segment)
@@ -216,7 +217,7 @@ def _check(config: IndexConfig, limits: Limits) -> None:
     if not is_gallery(output):
         check_place(output)
     elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
-        raise ValueError(f"{output} holds vectors in {held}. Leave --dtype away, or index into a new gallery.")
+        raise ValueError(f"{output} holds vectors in {held}. Omit --dtype, or index into a new gallery.")
     model = config.model or _default_model(output)
     _announce(model)
     fingerprint = identify(model).fingerprint
@@ -236,8 +237,8 @@ def _watch(config: IndexConfig, selection: Selection, indexer: Indexer) -> None:
             say(report.counts())
 
     say(
-        f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but nothing else can "
-        "write to it until Ctrl-C ends this."
+        f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but no other process "
+        "can write to it until Ctrl-C."
     )
     with suppress(KeyboardInterrupt):
         languages = indexer.writer.metadata.get(LANGUAGES, ())
@@ -249,23 +250,21 @@ def index_folder(config: IndexConfig) -> Report | None:
     Embed new and changed files into a gallery.
 
     Args:
-        config ([`~search.settings.IndexConfig`]): what is indexed, and how.
+        config ([`~search.settings.IndexConfig`]): what to index, and how.
 
     Returns:
-        The state of every file; `None` in a process that helped another one.
+        The state of every file; `None` in a process that helped the first one.
 
     Raises:
-        ValueError: settings contradict each other or what the gallery holds; told before the model is loaded.
+        ValueError: settings contradict each other or the gallery; raised before the model is loaded.
     """
     crew = Crew.launched()
     with crew.together():
         if config.watch and (lists := [str(path) for path in config.paths if is_table(path)]):
-            raise ValueError(
-                f"`--watch` looks at folders and files, not at lists, got {lists}. Index lists without it."
-            )
+            raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
         if crew.size > 1 and (config.watch or config.device not in (None, "cpu")):
             name = "--watch" if config.watch else "--device"
-            raise ValueError(f"`{name}` is for one process, and several were launched. Leave it away.")
+            raise ValueError(f"`{name}` is for a single process, but {crew.size} were launched. Omit it.")
         place = crew.device if config.device is None else device_of_name(config.device)
         num_workers = config.num_workers or default_workers(num_local_processes())
         memory = memory_of_decoders(num_workers, num_local_processes())
@@ -278,7 +277,7 @@ def index_folder(config: IndexConfig) -> Report | None:
                 for file in Gallery.open(config.words_of).files.values():
                     known = {name: text for name, text in file.words().items() if name in evidence}
                     texts[file.path] = known | texts.get(file.path, {})
-            # All that can be wrong is told before the model is loaded, which takes longest.
+            # Everything that can be wrong is reported before the model is loaded, which takes longest.
             _check(config, limits)
     line_reader = RapidOcrReader() if config.read_text else None
     with crew.together():  # the first process has downloaded the models

@@ -1,7 +1,7 @@
-"""Services that run on this machine, and which gallery each searches: who asks one of them need not load its model.
+"""A running `scalar serve` on this machine embeds the queries of `scalar query`, which then need not load the model.
 
-A service leaves a small file in a folder that is its user's alone. One that is left over, as after a kill, leads to
-nothing that answers, and the model is loaded as where there is none.
+A service writes a small file with its address into a folder that only its user can access. If the file is stale, as
+after a kill, nothing answers at the address, and the model is loaded as usual.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from gallery.files import read_json, write_json
 if TYPE_CHECKING:
     import torch
 
-_SECONDS = 5.0  # in which a service must answer; loading a model takes longer
+_SECONDS = 5.0  # timeout of a service; loading a model takes longer
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
 
 
 def _folder() -> Path | None:
-    """Where services of this user are told; `None` where somebody else could tell of some."""
+    """The folder for this user's services; `None` where other users could write to it."""
     if os.name != "posix":
         return None
     place = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"scalar-{os.getuid()}"
@@ -38,7 +38,7 @@ def _folder() -> Path | None:
 
 
 def _file_of(place: str | os.PathLike) -> Path | None:
-    """The file that tells of the service of a gallery: a folder, or an address."""
+    """The file that records the service of a gallery, a folder or an address."""
     folder, name = _folder(), os.fspath(place)
     name = os.path.realpath(name) if os.path.isdir(name) else name
     return folder and folder / f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.json"
@@ -46,7 +46,7 @@ def _file_of(place: str | os.PathLike) -> Path | None:
 
 @contextmanager
 def announced(place: str | os.PathLike, address: str) -> Iterator[None]:
-    """Tell others of this user that a gallery is served at an address, as long as it is."""
+    """Record, while the service runs, that a gallery is served at an address."""
     file, told = _file_of(place), {"address": address, "pid": os.getpid()}
     with suppress(OSError):
         if file is not None:
@@ -60,14 +60,14 @@ def announced(place: str | os.PathLike, address: str) -> Iterator[None]:
 
 
 class ServedModel:
-    """What the model of a running service made of some queries, in place of a [`~gallery.querying.QueryModel`]."""
+    """Query vectors from the model of a running service, in place of a [`~gallery.querying.QueryModel`]."""
 
     def __init__(self, texts: Sequence[str], vectors: list[Any], method: str, learned: dict[str, float]):
         self.method, self.learned = method, learned
         self._vectors = dict(zip(texts, vectors, strict=True))
 
     def embed(self, texts: Sequence[str]) -> "torch.Tensor":
-        """The vectors of queries, `(Q, D)` or `(Q, 3, D)`."""
+        """The query vectors, `(Q, D)` or `(Q, 3, D)`."""
         import torch
 
         return torch.tensor([self._vectors[text] for text in texts])
@@ -75,15 +75,15 @@ class ServedModel:
 
 def ask_served(place: str | os.PathLike, fingerprint: str | None, texts: Sequence[str]) -> ServedModel | None:
     """
-    Have queries embedded by the service of a gallery, if one runs here and answers.
+    Let the service of a gallery embed queries, if one runs on this machine and answers.
 
     Args:
         place (`str`): the gallery, a folder or an address.
-        fingerprint (`str`, *optional*): of the model that it was made by.
+        fingerprint (`str`, *optional*): of the gallery's model.
         texts (`list[str]`): the queries.
 
     Returns:
-        [`ServedModel`]; `None` where there is no service, or another model.
+        [`ServedModel`]; `None` if there is no service, or it has another model.
     """
     file, secret = _file_of(place), os.environ.get(TOKEN_VARIABLE)
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {secret}"} if secret else {})

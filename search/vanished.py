@@ -1,5 +1,5 @@
-"""Which files are gone, and which of these were deleted: a drive that was taken away often looks the same. And what is
-taken out of a gallery by name."""
+"""Which files are gone, which of them were deleted rather than on a missing drive, and the removal of clips by
+file."""
 
 import errno
 import os
@@ -7,32 +7,32 @@ from collections.abc import Collection, Iterable
 
 from gallery.gallery import GalleryWriter
 
-_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # links in a circle lead to no file
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # circular links lead to no file
 
 
 def is_gone(path: str) -> bool:
-    """Whether there is no such file any more; an `OSError` if that cannot be told, as on a drive that fails."""
+    """Whether a file no longer exists; an `OSError` if that is unknown, as on a failing drive."""
     try:
         os.stat(path)
     except OSError as error:
         if error.errno not in _NOT_THERE:
             raise
         return True
-    except ValueError:  # of a name that none can have
+    except ValueError:  # no file can have this name
         return True
     return False
 
 
 def deleted(gone: Collection[str], others: Iterable[str]) -> set[str]:
     """
-    Of files that are gone, those beside which other files are still there, as they would not be if a drive were away:
-    in or below the nearest folder that is left, on the same drive.
+    The files among `gone` that were deleted: other files still exist on the same drive, in or below their nearest
+    existing folder. If a drive were missing, none would.
 
     Args:
-        gone (collection of `str`): files that were not there. One that is back is not deleted: its drive was away
-            meanwhile.
-        others (iterable of `str`): files that may be there. They are looked at after those that are gone: they may
-            have gone with their drive since anybody saw them.
+        gone (collection of `str`): files that did not exist. One that exists again was not deleted: its drive was
+            missing meanwhile.
+        others (iterable of `str`): files that may exist. They are checked after those that are gone, as they may have
+            disappeared with their drive since the last check.
     """
     in_use: set[str] = set()
     for path in others if gone else ():
@@ -47,7 +47,7 @@ def deleted(gone: Collection[str], others: Iterable[str]) -> set[str]:
 
 
 def _nearest_folder(path: str) -> str:
-    """The first folder above a file that is left; a link that leads nowhere is, as one to a drive."""
+    """The nearest folder above a file that still exists; a broken link counts, as it may lead to a drive."""
     folder = os.path.dirname(path)
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder)
@@ -56,27 +56,27 @@ def _nearest_folder(path: str) -> str:
 
 def remove(writer: GalleryWriter, paths: Iterable[str | os.PathLike]) -> int:
     """
-    Take the clips of files out of a gallery, and what is noted of them, whether the files are there or not.
+    Remove the clips and records of files from a gallery, whether or not the files exist.
 
     Args:
-        writer ([`~gallery.gallery.GalleryWriter`]): the gallery; it is committed to.
-        paths (iterable of `str`): files, and folders: of these, all files below them.
+        writer ([`~gallery.gallery.GalleryWriter`]): the gallery; the change is committed.
+        paths (iterable of `str`): files, and folders with all files below them.
 
     Returns:
-        `int`: how many clips there were.
+        `int`: the number of clips removed.
 
     Raises:
-        ValueError: the gallery holds nothing of a path; nothing is removed then.
+        ValueError: the gallery has no clips of a path; nothing is removed then.
     """
     gallery = writer.gallery()
     clips, found = gallery.clips_of_files(), {}
     known = {*gallery.files, *clips}
     for path in map(os.fspath, paths):
-        names = {os.path.abspath(path), os.path.realpath(path)}  # a link may lead elsewhere now
+        names = {os.path.abspath(path), os.path.realpath(path)}  # a link may have another target now
         below = tuple(os.path.join(name, "") for name in names)
         inside = [file for file in known if file in names or file.startswith(below)]
         if not inside:
-            raise ValueError(f"{writer.folder} holds nothing of {path!r}. `scalar info` names its files.")
+            raise ValueError(f"{writer.folder} has no clips of {path!r}. `scalar info` names its files.")
         found |= dict.fromkeys(inside)
     removed = [name for file in found for name in clips.get(file, ())]
     writer.remove_clips(removed)

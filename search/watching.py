@@ -1,7 +1,6 @@
-"""Keeps folders indexed: looks at them again and again, and passes on what has stopped changing.
+"""Watches folders by polling, and passes on files that have stopped changing.
 
-It looks, and asks the system for no messages: those do not come from drives on other machines, and end when there are
-too many.
+Polling, because file system events do not arrive from network drives, and stop when there are too many.
 """
 
 import sys
@@ -13,11 +12,11 @@ from gallery.media import clip_stat
 from search.vanished import is_gone
 
 _GONE = (-1, -1)
-"""What a look makes of a file that is listed and not there, as where a link leads nowhere."""
+"""The state of a file that is listed but does not exist, such as a broken link."""
 
 
 def _stat(path: str, languages: Sequence[str]) -> tuple[int, int] | None:
-    """Size and time of change of a file and its subtitles; `None` if it cannot be seen, of which reading says why."""
+    """Size and modification time of a file and its subtitles; `None` if it is inaccessible: reading it says why."""
     try:
         return clip_stat(path, languages=languages)
     except (OSError, ValueError):
@@ -28,7 +27,7 @@ def _is_gone(path: str) -> bool:
     try:
         return is_gone(path)
     except OSError:
-        return False  # it may be there
+        return False  # it may still exist
 
 
 def watch(
@@ -38,18 +37,18 @@ def watch(
     languages: Sequence[str] = (),
 ) -> NoReturn:
     """
-    Pass on files that are new or have changed, once they look the same twice, until something is raised.
+    Pass on new and changed files once two scans in a row find them unchanged, until an exception is raised.
 
-    A look that fails is skipped, and nothing counts as gone in it: folders are renamed and drives taken away while
-    they are looked at. Where looks go on failing, that is told once on stderr.
+    A scan that fails is skipped, and no file counts as gone in it: folders may be renamed and drives removed during a
+    scan. Repeated failures are reported once on stderr.
 
     Args:
-        find (`Callable`): lists the files that there are; an `OSError` is a look that fails.
-        update (`Callable`): called with the files to look at, at first all of them, even if there are none, and with
-            those that are gone since the look before.
-        interval (`float`): seconds from one look to the next, or longer where a look itself takes more than a tenth
-            of that; a file that changes all the time is never passed on.
-        languages (`Sequence[str]`): of subtitles those that come first, see [`~gallery.subtitles`].
+        find (`Callable`): lists the existing files; an `OSError` means that the scan failed.
+        update (`Callable`): called with the files to index, the first time with all of them, even if there are none,
+            and with those that are gone since the previous scan.
+        interval (`float`): seconds between scans, or longer if a scan takes more than a tenth of that; a file that
+            keeps changing is never passed on.
+        languages (`Sequence[str]`): the preferred subtitle languages, see [`~gallery.subtitles`].
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
@@ -60,8 +59,8 @@ def watch(
             now = {path: _stat(path, languages) for path in find()}
         except OSError as error:
             failures += 1
-            if failures == 2:  # one is nothing to worry about
-                print(f"Cannot look now: {error} Nothing counts as gone meanwhile; trying again.", file=sys.stderr)
+            if failures == 2:  # a single failure is harmless
+                print(f"Cannot scan now: {error} No file counts as gone meanwhile; trying again.", file=sys.stderr)
             time.sleep(interval)
             continue
         pause, failures = max(interval, 10 * (time.monotonic() - begun)), 0

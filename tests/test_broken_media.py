@@ -232,7 +232,7 @@ class Files:
         told = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
         assert told[0] == f"0 new, 0 changed, {whole} unchanged, {end}"
         unchanged = sum(file.reason is not None for file in gallery.files.values())
-        assert not unchanged or told[1].startswith(f"{unchanged} of the unreadable failed before")
+        assert not unchanged or told[1].startswith(f"{unchanged} of the unreadable files failed before")
         assert before == {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
         run(self.commands, "-m", "search", "info", output)
 

@@ -50,12 +50,12 @@ def test_without_a_model_the_default_is_taken_and_its_download_is_told_first(hub
 
 def test_indexing_needs_the_hub_once(hub, place):
     told = index().stderr
-    announced, loaded = told.index("The model user/encoder"), told.index("parameters in float32, ")
-    assert "is not here yet" in told and hub.url in told and "HF_HUB_OFFLINE=1" in told and announced < loaded
+    announced, loaded = told.index("Downloading the model user/encoder"), told.index("parameters in float32, ")
+    assert "Downloading the model" in told and hub.url in told and "HF_HUB_OFFLINE=1" in told and announced < loaded
     assert Gallery.open("gallery").model == "user/encoder"
     with hub.offline():
         again = index()
-        assert "1 unchanged" in again.stdout and "not here yet" not in again.stderr
+        assert "1 unchanged" in again.stdout and "Downloading the model" not in again.stderr
         found = CliRunner().invoke(search.app, ["query", "gallery", "a bell", "--json"])
         assert json.loads(found.stdout)[0]["hits"], found.output
 

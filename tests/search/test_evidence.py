@@ -112,9 +112,9 @@ def test_a_modality_is_added_to_a_gallery_and_taken_out_and_comes_again(place):
     told = index("clips", "list.csv", code=1).stderr
     assert "nothing is known to do with the columns ['mood']" in told and "--add NAME" in told
     told = index("clips", "list.csv", "--text", "mood", code=1).stderr
-    assert "finds clips by subtitle, title. Add mood by --add mood." in told
+    assert "has the modalities subtitle, title. Add mood with --add mood." in told
     told = index("clips", "list.csv", "--add", "mood").stderr
-    assert "mood is added to gallery: 1 of 3 clips have it." in told
+    assert "Added mood to gallery: 1 of 3 clips have it." in told
     after = Gallery.open("gallery", verify=True)
     assert after.modalities == ("subtitle", "title", "mood") and after.modality_mask[:, 2].tolist() == [
         True,
@@ -127,7 +127,7 @@ def test_a_modality_is_added_to_a_gallery_and_taken_out_and_comes_again(place):
     (place / "list.csv").write_text("path,mood\nclips/a.mp4,a wild party at night\n")
     assert "1 changed, 2 unchanged" in index("clips", "list.csv").stdout
     assert best("dancing until dawn") == ("a.mp4", "mood")
-    assert "mood is taken out of gallery" in index("clips", "--drop", "mood").stderr
+    assert "Removed mood from gallery" in index("clips", "--drop", "mood").stderr
     again = Gallery.open("gallery")
     rows = [again.row_of(name) for name in before.clip_ids]
     assert again.modalities == before.modalities
@@ -141,7 +141,7 @@ def test_what_an_encoder_fuses_is_added_as_a_modality_and_kept_up_to_date(place)
     encoder = write_joint_encoder(place / "encoder", chat_template=CHAT_TEMPLATE)
     index("clips", "--model", encoder, "--text", "title")
     before = Gallery.open("gallery")
-    assert "fused is added to gallery: 4 of 4 clips have it." in index("clips", "--add", "fused").stderr
+    assert "Added fused to gallery: 4 of 4 clips have it." in index("clips", "--add", "fused").stderr
     gallery = Gallery.open("gallery", verify=True)
     assert gallery.modalities == ("video", "audio", "subtitle", "title", "fused")
     assert gallery.modality_mask[:, :4].equal(before.modality_mask) and gallery.modality_mask[:, 4].all()
@@ -164,9 +164,9 @@ def test_what_an_encoder_fuses_is_added_as_a_modality_and_kept_up_to_date(place)
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--add", "title"), "has title already. Leave --add away"),
+        (("--add", "title"), "already has title. Omit --add"),
         (("--add", "Mood"), "lowercase letters"),
-        (("--drop", "mood"), "has the modalities subtitle, title, and no mood"),
+        (("--drop", "mood"), "has the modalities subtitle, title, not mood"),
         (("--drop", "title"), "without 'title', none is left in"),
         (("--read-text",), "Add screen by --add screen"),
     ],
@@ -178,7 +178,7 @@ def test_what_cannot_be_added_or_taken_out_is_told(place, options, message):
 
 
 def test_there_must_be_a_gallery_to_be_changed(place):
-    assert "--text names the texts of a new one" in index("clips", "--model", "light", "--add", "mood", code=1).stderr
+    assert "For a new one, use --text" in index("clips", "--model", "light", "--add", "mood", code=1).stderr
     assert not (place / "gallery").exists()
 
 

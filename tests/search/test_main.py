@@ -97,7 +97,7 @@ def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
     assert f"unreadable: {place / 'clips' / 'empty.mp4'}: not a readable video or audio file: it is empty" in first
     second = index().stdout
     assert "0 new, 0 changed, 2 unchanged, 1 unreadable" in second
-    assert "1 of the unreadable failed before and has not changed" in second
+    assert "1 of the unreadable files failed before and has not changed" in second
 
 
 def test_index_fails_when_nothing_could_be_indexed_and_the_gallery_keeps_its_model(place):
@@ -143,14 +143,14 @@ def test_index_without_any_video_is_an_error(place):
 def test_what_is_left_out_of_folders_is_counted_and_can_be_asked_for(place):
     (place / "clips" / ".hidden.mp4").write_text("video")
     told = index("clips", "--exclude", "cat.*")
-    assert "1 hidden or system files and folders are left out: --hidden takes them." in told.stderr
+    assert "1 hidden or system files and folders are skipped; --hidden includes them." in told.stderr
     assert "1 new, 0 changed, 0 unchanged, 1 unreadable" in told.stdout
     told = index("clips", "--hidden")
     assert "2 new, 0 changed, 1 unchanged, 1 unreadable" in told.stdout and "left out" not in told.stderr
     (place / "only").mkdir()
     (place / "clips" / ".hidden.mp4").rename(place / "only" / ".hidden.mp4")
     told = index("only", code=1).stderr
-    assert "No video or audio file in 'only'. 1 hidden or system files and folders are left out" in told
+    assert "No video or audio file in 'only'. 1 hidden or system files and folders are skipped" in told
 
 
 def test_a_path_that_fits_nothing_is_told_what_would(place):
@@ -175,9 +175,9 @@ def test_a_folder_that_was_deleted_is_named_to_be_removed(place):
     index()
     shutil.rmtree(place / "clips")
     assert index("clips", code=1).stderr.endswith("Error: There is no file or folder 'clips'.\n")
-    told = "There is no file or folder 'clips'. If it was deleted, `scalar remove gallery clips` takes its clips out."
+    told = "There is no file or folder 'clips'. If it was deleted, `scalar remove gallery clips` removes its clips."
     assert told in index("clips", "--prune", code=1).stderr
-    assert run("remove", "gallery", "clips").stdout == "2 clips are removed; 0 clips in the gallery\n"
+    assert run("remove", "gallery", "clips").stdout == "2 clips removed; 0 clips in the gallery\n"
     assert "unreadable files: 0" in run("info", "gallery").stdout  # nothing is left of the folder
 
 
@@ -186,12 +186,12 @@ def test_files_are_removed_by_name_whether_they_are_there_or_not(place):
     (place / "clips" / "cat" / "kitten.mp4").write_text("video")
     index()
     wrong = run("remove", "gallery", "clips/cat", "elsewhere", code=1).stderr
-    assert wrong == "Error: gallery holds nothing of 'elsewhere'. `scalar info` names its files.\n"
+    assert wrong == "Error: gallery has no clips of 'elsewhere'. `scalar info` names its files.\n"
     assert "clips: 3," in run("info", "gallery").stdout
-    assert "1 clips are removed; 2 clips in" in run("remove", "gallery", "clips/cat").stdout  # and not cat.mp4
+    assert "1 clips removed; 2 clips in" in run("remove", "gallery", "clips/cat").stdout  # and not cat.mp4
     assert "1 new, 0 changed, 2 unchanged" in index().stdout
     (place / "clips" / "cat.mp4").unlink()
-    assert "2 clips are removed; 1 clips in" in run("remove", "gallery", "clips/cat.mp4", "clips/cat").stdout
+    assert "2 clips removed; 1 clips in" in run("remove", "gallery", "clips/cat.mp4", "clips/cat").stdout
     assert "There is no gallery in 'nowhere'" in run("remove", "nowhere", "clips", code=1).stderr
 
 
@@ -206,7 +206,7 @@ def test_what_prune_keeps_and_why_is_told(place):
         assert counts == "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone; 2 clips in the gallery"
         why = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
         assert lines[:2] == [f"gone from disk, its clips are kept: {path}: {why}" for path in (cat, dog)]
-        assert lines[2] == "what will not come back, `scalar remove gallery PATH` takes out"
+        assert lines[2] == "`scalar remove gallery PATH` removes the clips of what will not come back"
     with pytest.MonkeyPatch.context() as patched:
         make_fail(patched, place / "clips")
         counts, *lines = index("list.csv", "--prune").stdout.splitlines()
@@ -393,13 +393,13 @@ def test_help_loads_no_library():
 def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
     index()
     before = run("query", "gallery", "video", "audio").stdout
-    assert run("repair", "gallery").stdout == "gallery is whole: 2 clips.\n"
+    assert run("repair", "gallery").stdout == "gallery is intact: 2 clips.\n"
     (place / "gallery" / "gallery.json").write_text("{")
     for command in (["query", "gallery", "video"], ["info", "gallery"], ["verify", "gallery"], ["compact", "gallery"]):
         assert "scalar repair gallery" in run(*command, code=1).stderr
     assert "scalar repair gallery" in index(code=1).stderr
     told = run("repair", "gallery").stdout
-    assert "gallery.json was damaged" in told and told.endswith("gallery is whole: 2 clips.\n")
+    assert "gallery.json was damaged" in told and told.endswith("gallery is intact: 2 clips.\n")
     assert run("query", "gallery", "video", "audio").stdout == before and "2 clips" in run("verify", "gallery").stdout
     assert "2 unchanged" in index().stdout
     assert "There is no gallery in 'nowhere'" in run("repair", "nowhere", code=1).stderr
@@ -523,7 +523,7 @@ def test_clips_like_one_are_found_without_the_model(place):
     (told,) = json.loads(run("query", "gallery", "--like", "clips/cat.mp4", "--json").stdout)
     assert told["like"] == "clips/cat.mp4" and [hit["rank"] for hit in told["hits"]] == [1]
     assert "There is no clip 'bird.mp4'" in run("query", "gallery", "--like", "bird.mp4", code=1).stderr
-    assert "Give either `queries` or `like`" in run("query", "gallery", "video", "--like", "cat.mp4", code=1).stderr
+    assert "either queries or --like, not both" in run("query", "gallery", "video", "--like", "cat.mp4", code=1).stderr
     assert "There is no query" in run("query", "gallery", code=1).stderr
 
 
@@ -531,7 +531,7 @@ def test_clips_like_one_are_found_without_the_model(place):
     ("options", "told"),
     [
         (("--temperature", "0"), "must be positive"),
-        (("--fusion-weight", "1"), "say with --rerank"),
+        (("--fusion-weight", "1"), "needs --rerank"),
         (("--rerank", "5", "--fusion-weight", "-1"), "finite number from 0"),
     ],
 )
@@ -545,4 +545,4 @@ def test_a_model_without_a_second_stage_is_told(place):
     index()
     assert "stage needs a cross-encoder" in run("query", "gallery", "video", "--rerank", "50", code=1).stderr
     wrong = run("query", "gallery", "--like", "cat.mp4", "--rerank", "5", code=1)
-    assert "it does not go with --like" in wrong.stderr
+    assert "it cannot be combined with --like" in wrong.stderr

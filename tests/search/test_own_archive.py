@@ -222,7 +222,7 @@ def test_subtitles_are_found_by_all_their_names_in_the_languages_that_are_prefer
 
 
 def test_what_is_left_unused_is_counted(indexed):
-    assert "de,en first; left unused: 2 in en, 2 in fr, 1 without a language." in indexed.told.out
+    assert "de,en first; unused: 2 in en, 2 in fr, 1 without a language." in indexed.told.out
 
 
 # Files --------------------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_files_of_cameras_and_odd_names_are_clips(indexed):
 
 def test_what_is_hidden_or_excluded_is_left_out_and_counted(indexed, tiny_model_dir, place):
     assert not any(name.startswith(("drafts", ".", "@")) or "/." in name for name in presence(indexed))
-    assert "4 hidden or system files and folders are left out: --hidden takes them." in indexed.told.err
+    assert "4 hidden or system files and folders are skipped; --hidden includes them." in indexed.told.err
     told = run(
         "index", indexed.folder / "ordinary", "--model", tiny_model_dir, "--output", place / "hidden", "--hidden"
     )
@@ -252,7 +252,7 @@ def test_what_can_be_read_of_damaged_files_counts_and_is_told(indexed, tiny_mode
     for name in ("no index.mp4", "empty.mp4", "text.mp4"):
         assert re.search(rf"unreadable: .*{name}: ", indexed.told.out), name
     again = index(indexed, tiny_model_dir).out
-    assert "0 new, 0 changed" in again and "4 of the unreadable failed before" in again
+    assert "0 new, 0 changed" in again and "4 of the unreadable files failed before" in again
 
 
 def test_copies_are_one_hit_and_a_renamed_file_keeps_its_clip(indexed, tiny_model_dir):

@@ -39,10 +39,10 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
     assert len([name for name in names() if name.startswith("more")]) == 2
     for options in (("--segment", "6"), ("--segment", "scenes", "--segment-max", "7")):
         told = index(*options, code=1).stderr
-        assert "holds scenes of at most 6 seconds. Leave --segment away" in told
+        assert "holds scenes of at most 6 seconds. Omit --segment" in told
     index("--output", "other", "--segment", "6")
     told = index("--output", "other", "--segment", "scenes", code=1).stderr
-    assert "holds windows of 6 seconds. Leave --segment away" in told
+    assert "holds windows of 6 seconds. Omit --segment" in told
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_windows(films, loaded, monkeypatch):  # noqa: F811

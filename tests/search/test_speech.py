@@ -286,7 +286,7 @@ def test_the_command_hears_and_says_so(place, tmp_path):  # noqa: F811
     (place / "b.srt").unlink()
     result = index(place, place / "a.mp4", place / "b.mp4", "--transcribe", speech_model)
     assert "2 new" in told(result)
-    assert "of 1 files of this run, the subtitles are transcripts made by machine" in result.stdout
+    assert "1 files of this run have machine transcripts as subtitles" in result.stdout
     assert Gallery.open(place / "gallery").modality_mask.tolist() == [[True, False, False], [True, True, True]]
     (transcript,) = (place / "gallery" / "transcripts").iterdir()
     assert f"NOTE made by machine: {speech_model}" in transcript.read_text()

@@ -94,7 +94,7 @@ def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkey
     with pytest.raises(KeyboardInterrupt):
         watch(lambda: find_files([folder]), lambda *given: told.append(given), 1)
     assert told == [([real], []), ([], [real])] and next(steps, None) is None
-    assert capsys.readouterr().err.count("Cannot look now: There is no file or folder") == 1
+    assert capsys.readouterr().err.count("Cannot scan now: There is no file or folder") == 1
 
 
 def test_a_file_that_is_gone_is_told_after_two_looks(tmp_path, monkeypatch):
@@ -273,12 +273,12 @@ def test_a_watched_drive_that_is_taken_away_costs_no_clips(place, monkeypatch): 
 def test_what_cannot_be_watched_is_told(place):  # noqa: F811
     (place / "list.csv").write_text("path\nclips/cat.mp4\n")
     arguments = ("--model", "model", "--output", "gallery")
-    assert "`--watch` looks at folders" in run("index", "list.csv", *arguments, "--watch", code=1).stderr
+    assert "`--watch` takes folders" in run("index", "list.csv", *arguments, "--watch", code=1).stderr
 
 
 def test_index_counts_what_clips_lack_and_info_names_it(place):  # noqa: F811
     lines = run("index", "clips", "--model", "model", "--output", "gallery").stdout.splitlines()
-    names_them = "`scalar info gallery --missing subtitle` names them"
+    names_them = "`scalar info gallery --missing subtitle` lists them"
     assert lines[-1] == f"in the gallery, 1 without video, 2 without subtitle; {names_them}"
     cat, dog = (str(place / "clips" / name) for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
     assert run("info", "gallery", "--missing", "video").stdout.splitlines() == [cat]

@@ -207,7 +207,7 @@ def test_sound_that_the_encoder_does_not_hear_is_told_with_the_way_to_keep_it(pl
     (place / "clips" / "talk.mkv").unlink()
     (place / "clips" / "long.wav").write_bytes(wav(tone(72_000)))
     told = index().stdout
-    assert "long.wav, the sound after the first 2 s is left out; a new gallery with --segment 2 has all of it" in told
+    assert "long.wav, the sound after the first 2 s is left out; to index all" in told and "--segment 2\n" in told
     assert "left out" not in index().stdout  # of what was indexed before
     assert np.isclose(sum(Gallery.open("gallery").modality_mask[:, 1].tolist()), 2)
 
@@ -218,7 +218,7 @@ def test_sound_that_the_encoder_does_not_hear_is_told_with_the_way_to_keep_it(pl
     assert "left out" not in index_windows("windows", "2") and names("windows") == [
         "long.wav#t=0,2", "long.wav#t=2,3.25", "long.wav#t=3.25"
     ]  # fmt: skip
-    assert "in windows the sound after the first 2 s is left out; a new gallery with" in index_windows("longer", "2.2")
+    assert "in windows the sound after the first 2 s is left out; to index all" in index_windows("longer", "2.2")
     monkeypatch.setattr(SandboxedReader, "read_duration", lambda *_: None)
     told = index_windows("untold", "2")
     assert "longer than the header says" in told and "--segment" not in told
