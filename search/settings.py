@@ -171,7 +171,7 @@ class IndexConfig:
         Path | None,
         _gallery(
             metavar="GALLERY",
-            help="Another gallery of the same files, whose transcripts, on-screen text and captions are used again.",
+            help="Another gallery of the same files, whose transcripts, on-screen text and titles are used again.",
         ),
     ] = None
     read_text: Annotated[

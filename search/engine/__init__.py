@@ -1,4 +1,4 @@
-"""A gallery in a vector engine: one that does not fit a machine, with answers that are proved all the same.
+"""Galleries in a vector engine: too large for one machine, but still with provably exact answers.
 
 See docs/scale.md. `push` writes a gallery into Qdrant or PostgreSQL, `asking` searches one.
 """

@@ -1,8 +1,8 @@
-"""A query is answered from a list of the engine, and the answer is proved.
+"""Exact search in a vector engine: a list of candidates from the engine, and a proof that it suffices.
 
-The engine reads the L clips of the highest bounds; these clips and no others are scored in float64. A clip that was
-not read has no bound above the L-th one, and so no score above it. Once k scores lie above it, they are the k best;
-until then the list is made twice as long.
+The engine returns the L clips with the highest bounds, and only these are scored, in float64. Every other clip has a
+bound, and so a score, of at most the L-th bound. Once k scores are above it, these are the k best; until then the list
+is made longer.
 """
 
 import math
@@ -29,10 +29,10 @@ from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions
 from .clips import MIN_CLIP_NORM, About, Counts, Engine, Point
 from .errors import ChangedError, DamagedError, UnsupportedError
 
-_FIRST = 64  # entries that are read at first, and four for each hit
-_MOST = 16_384  # entries after which a query gives up
+_FIRST = 64  # least number of entries in the first list; at least four per hit
+_MOST = 16_384  # number of entries after which a query gives up
 _SCORED_AT_ONCE = 512
-_UNPROVED = 256  # entries of a list of which nothing is proved
+_UNPROVED = 256  # entries of a list that proves nothing
 _NUMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -43,7 +43,7 @@ class Best:
 
     Args:
         points (`list[Point]`), scores (`np.ndarray` of float64): best first.
-        num_scored (`int`): how many clips were read and scored.
+        num_scored (`int`): number of clips read and scored.
         certainty ([`Certainty`]).
     """
 
@@ -53,11 +53,11 @@ class Best:
     certainty: Certainty
 
 
-_NO_NUMBER = "What the engine holds is damaged: a score is no number. Push the gallery again with --rewrite."
+_NO_NUMBER = "The data in the engine is damaged: a score is not a number. Push the gallery again with --rewrite."
 
 
 def _scores(points: Sequence[Point], text: np.ndarray, seen: np.ndarray, options: ScoreOptions) -> np.ndarray:
-    """The scores of points in float64, -inf where nothing is looked at."""
+    """The scores of points in float64, -inf for those that have none of the modalities in use."""
     mask = np.array([point.modality_mask for point in points]) & seen
     embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
     texts = torch.from_numpy(text).expand(len(points), *text.shape)
@@ -82,17 +82,17 @@ def find_best(
 
     Args:
         engine ([`~search.engine.clips.Engine`]).
-        text (`torch.FloatTensor` of shape `(D,)` or `(M, D)`): unit norm. Of a query with a vector for each modality
-            the clips nearest to each of these are scored, which proves nothing unless they are all, or one vector.
-        k (`int`): hits.
+        text (`torch.FloatTensor` of shape `(D,)` or `(M, D)`): unit norm. For a query with a vector per modality, the
+            clips nearest to each vector are scored, which proves nothing unless these are all clips, or one vector.
+        k (`int`): number of hits.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature, and the calibration of the bounds.
-        modalities (`list[str]`, *optional*): what is looked at, by default all. Bounds hold for whatever is left out.
-        where: which clips may be found, as the engine takes it.
-        first (`int`), most (`int`): how many entries are read at first, and at most, but never fewer than 4 k; of an
-            engine whose bounds are close, so many more than hits, and then as many as the proof takes.
+        modalities (`list[str]`, *optional*): those to use, by default all. Bounds hold for every subset.
+        where: condition on the clips, in the engine's own form.
+        first (`int`), most (`int`): initial and maximum number of entries to read, but never fewer than 4 k. For an
+            engine with close bounds, `first` more entries than hits, and then as many as the proof takes.
 
     Raises:
-        DamagedError: what is in the engine is damaged.
+        DamagedError: the data in the engine is damaged.
         OSError: the engine does not answer.
     """
     seen = np.array(seen_of(modalities, engine.about().modalities))
@@ -103,7 +103,7 @@ def find_best(
     if engine.is_limited:
         most = max(most if is_bounded else min(_UNPROVED, most), 4 * k)
         limit = min(max(first, 4 * k), most) if is_bounded else most
-    else:  # and bounds are close
+    else:  # bounds are close
         most, limit = sys.maxsize, first + k
     while True:
         lists = [engine.nearest(query, limit, where) for query in queries]
@@ -112,14 +112,14 @@ def find_best(
             raise DamagedError(_NO_NUMBER)
         new = list(dict.fromkeys(number for entries in lists for number, _ in entries if number not in read))
         read.update(new)
-        for start in range(0, len(new), _SCORED_AT_ONCE):  # of which no more than the best are kept
+        for start in range(0, len(new), _SCORED_AT_ONCE):  # only the best are kept in memory
             fetched = engine.fetch(new[start : start + _SCORED_AT_ONCE])
             if fetched:
                 num_scored += len(fetched)
                 scores = _scores(fetched, text.double().numpy(), seen, options).tolist()
                 found = sorted([*found, *zip(scores, fetched, strict=True)], key=_order)[:k]
         is_whole = any(len(entries) < limit for entries in lists)
-        # A score that equals the last bound may be that of a clip that was not read, too.
+        # A clip that was not read may have a score equal to the last bound.
         kth = found[-1][0] if len(found) == k else -math.inf
         if (
             is_whole
@@ -137,25 +137,25 @@ def find_best(
 
 
 def _order(scored: tuple[float, Point]) -> tuple[float, int, str]:
-    """Best first; equal scores in the order of places, which several parts may share."""
+    """Best first; equal scores in the order of places, which clips of several parts may share."""
     score, point = scored
     return -score, point.place, point.number
 
 
 def _is_all(engine: Engine, where: Any, read: set[str]) -> bool:
-    """Whether a list, which may be as long as it was to be, left nothing out."""
+    """Whether a list of full length nevertheless contains all clips."""
     count = engine.count(where)
     return len(read) >= count and not engine.is_estimate(count)
 
 
 class EngineSearcher(Described):
     """
-    The search of a collection of a vector engine, and what that says of itself: a [`~gallery.searching.Searcher`].
+    Search in a collection of a vector engine: a [`~gallery.searching.Searcher`].
 
     Args:
         collection ([`~search.engine.clips.Engine`]): an engine that holds a gallery.
-        name (`str`): what messages call it.
-        about ([`~search.engine.clips.About`], *optional*): what the collection holds; by default it is asked.
+        name (`str`): the name used in messages.
+        about ([`~search.engine.clips.About`], *optional*): what the collection holds; by default it is queried.
     """
 
     query_model: QueryModel | None = None
@@ -170,22 +170,22 @@ class EngineSearcher(Described):
         return len(self.collection)
 
     def clip_named(self, name: str) -> str:
-        """Tell which clip is meant, as [`~gallery.gallery.Gallery.clip_named`] does."""
+        """Return the clip that is meant, as [`~gallery.gallery.Gallery.clip_named`] does."""
         candidates = list(dict.fromkeys([name, os.path.realpath(name)]))
         for candidate in candidates:
             if self._numbers_of(candidate):
                 return candidate
         windows = [clip_id for _, clip_id in self.collection.of_files(candidates)][:3]
         if windows:
-            told = ", ".join(map(repr, windows))
-            raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {told}.")
+            named = ", ".join(map(repr, windows))
+            raise ValueError(f"{name!r} is cut into windows in {self.path}: name one of them, as {named}.")
         raise NoClipError(
             f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
         )
 
     def _numbers_of(self, clip_id: str) -> list[str]:
-        """The numbers of the clips of a name, one for each part of the collection that has one."""
-        paths = list({clip_id, place_of_clip(clip_id).path})  # of which there is an index
+        """The numbers of the clips with this name, one for each part of the collection that has it."""
+        paths = list({clip_id, place_of_clip(clip_id).path})  # paths are indexed
         return [number for number, name in self.collection.of_files(paths) if name == clip_id]
 
     @staticmethod
@@ -194,27 +194,26 @@ class EngineSearcher(Described):
         return bool(_NUMBER.fullmatch(text))
 
     def point_of(self, key: str) -> Point | None:
-        """The clip that a hit has named by its `key`; `None` for one that is gone."""
+        """The clip with the `key` of a hit; `None` if it is gone."""
         points = self.collection.fetch([key]) if self.is_key(key) else []
         return points[0] if points else None
 
     def path_of(self, key: str) -> str | None:
-        """The file of such a clip, by which nothing is proved of the clip; `None` for one that is gone."""
+        """The file of such a clip, without a check of the clip; `None` if it is gone."""
         return self.collection.path_of(key) if self.is_key(key) else None
 
     def search(self, *arguments: Any, most: int = _MOST, **options: Any) -> Hits | Results:
         """
         Find the k best clips of each query, as [`~gallery.searching.search`] does.
 
-        `like` may be the `key` of a hit, too. Such an answer is proved where the clip has one modality, or one is
-        looked at. Else the clips nearest to each of its vectors are scored, and better ones may be missed. `most` is
-        how many clips of the highest bounds are read for a query at most, or as few as 4 `k` if that is more, however
-        many files are looked for.
+        `like` may also be the `key` of a hit. The answer is then proved only if the clip has one modality, or one is
+        used. Otherwise the clips nearest to each of its vectors are scored, and better ones may be missed. At most
+        `most` clips (or 4 `k`, if that is more) are read for a query, however many files are searched for.
 
         Raises:
-            ValueError: what an engine cannot be asked, also: the second stage, patterns of paths.
-            DamagedError: what is in the engine is damaged.
-            ChangedError: somebody put vectors of another model into its place meanwhile.
+            ValueError: an engine does not support this, such as the second stage or patterns of paths.
+            DamagedError: the data in the engine is damaged.
+            ChangedError: the collection was replaced by vectors of another model meanwhile.
         """
         is_outside = isinstance(options.get("like"), Likeness)
         self.check_asked(options.get("rerank"), unique=options.get("unique", False), is_outside=is_outside)
@@ -223,28 +222,28 @@ class EngineSearcher(Described):
     def check_asked(
         self, rerank: int | None = None, allowed: Filter | None = None, unique: bool = False, is_outside: bool = False
     ) -> None:
-        """Raise an [`UnsupportedError`] for what an engine cannot be asked: the second stage, copies, and of some what
-        is like a clip outside of it, and some filters."""
+        """Raise an [`UnsupportedError`] for what an engine does not support: the second stage, copies, and for some
+        engines queries by outside files, and some filters."""
         if is_outside and not self.collection.takes_any_query:
-            raise UnsupportedError("An engine finds what is like its own clips: search the gallery in its folder.")
+            raise UnsupportedError("This engine only finds clips like its own. Search the gallery in its folder.")
         if unique:
-            raise UnsupportedError("An engine does not know which files are copies: search the gallery in its folder.")
+            raise UnsupportedError("An engine does not know which files are copies. Search the gallery in its folder.")
         if rerank is not None:
-            raise UnsupportedError("The second stage reads files: search the gallery in its folder.")
+            raise UnsupportedError("The second stage reads files. Search the gallery in its folder.")
         self.collection.condition(allowed)
 
     @staticmethod
     def check_method(method: str) -> None:
-        """Raise an [`UnsupportedError`] unless an engine has bounds of a score."""
+        """Raise an [`UnsupportedError`] unless an engine has bounds for a score."""
         if method != "scalar":
             raise UnsupportedError(
-                f"An engine holds bounds of the score 'scalar', got {method!r}. Search the gallery in its folder."
+                f"An engine only has bounds of the score 'scalar', got {method!r}. Search the gallery in its folder."
             )
 
     def query_like(
         self, clip_id: str, modalities: Sequence[str] | None, allowed: Any, method: str
     ) -> tuple[torch.Tensor, "_Others"]:
-        """The query that a clip is, and what may be found: all that may be, but itself."""
+        """A clip as a query, and the condition on hits: any allowed clip but itself."""
         point = self.point_of(clip_id)
         if point is None:
             numbers = self._numbers_of(clip_id)
@@ -256,31 +255,31 @@ class EngineSearcher(Described):
         return query, _Others(allowed, point.number)
 
     def reranked(self, *_: Any) -> NoReturn:
-        """An [`UnsupportedError`]."""
+        """Raise an [`UnsupportedError`]."""
         self.check_asked(rerank=1)
 
     def once(self, *_: Any) -> NoReturn:
-        """An [`UnsupportedError`]."""
+        """Raise an [`UnsupportedError`]."""
         self.check_asked(unique=True)
 
     with_copies = once
 
     def saying(self, allowed: "Filter | None", words: Sequence[str]) -> Filter:
-        """Of the clips that may be found those in which words are said."""
+        """A filter on the allowed clips in which these words are spoken."""
         said = (allowed or Filter()).saying(words)
         self.check_asked(allowed=said)
         return said
 
     def why_no_hits(self, method: str, among: Any = None, is_like: bool = False) -> str:
         """Why a search finds nothing."""
-        return f"none of the {'other ' if is_like else ''}clips in {self.path} fulfils what was asked for"
+        return f"none of the {'other ' if is_like else ''}clips in {self.path} matches the filters"
 
     def among(self, allowed: "Filter | _Others | None") -> "_Others":
-        """What may be found."""
+        """The condition on hits."""
         return allowed if isinstance(allowed, _Others) else _Others(allowed)
 
     def outside(self, among: "_Others", hits: Hits) -> "_Others":
-        """Of what may be found the clips of other files than these hits are of."""
+        """The same condition without the files of these hits."""
         return replace(among, paths=tuple({hits.place_of(hit).path for hit in hits}), num_scored=hits.num_scored)
 
     def search_vectors(
@@ -296,14 +295,14 @@ class EngineSearcher(Described):
         **score_parameters: float,
     ) -> list[Hits]:
         """
-        Find the k best clips of each vector; the hits say whether that is proved.
+        Find the k best clips for each vector; the hits say whether this is proved.
 
-        Args: as in [`EngineSearcher.search`], but for `text_embeds`, of shape `(Q, D)`, and `allowed`, a
+        Args: as in [`EngineSearcher.search`], except `text_embeds`, of shape `(Q, D)`, and `allowed`, a
         [`~gallery.filters.Filter`] without patterns of paths.
 
         Raises:
-            ValueError: what an engine cannot be asked; a number is out of its range.
-            OSError: it does not answer, what it holds is damaged, or became another model's.
+            ValueError: the engine does not support this, or a number is out of range.
+            OSError: the engine does not answer, its data is damaged, or it now holds another model's.
         """
         text_embeds = check_vectors(text_embeds, k, self.dim, len(self.modalities))
         others = self.among(allowed)
@@ -315,13 +314,15 @@ class EngineSearcher(Described):
         given = [name for name in CALIBRATION if score_parameters.get(name) is not None]
         if given and not any_query:
             raise UnsupportedError(
-                f"An engine holds bounds of the score 'scalar' as its gallery has it, got {', '.join(given)}. Search "
-                "the gallery in its folder."
+                f"This engine only supports the calibration of its gallery, got {', '.join(given)}. Search the "
+                "gallery in its folder."
             )
         if allowed is not None and not isinstance(allowed, Filter):
-            raise ValueError("Which clips of an engine may be found is told by a `Filter`, not by a tensor.")
+            raise ValueError("`allowed` must be a `Filter` for an engine, not a tensor.")
         if not is_like and text_embeds.ndim == 3 and not any_query:
-            raise UnsupportedError("Texts with a vector for each modality are searched in a folder, not in an engine.")
+            raise UnsupportedError(
+                "This engine does not support queries with a vector per modality. Search the gallery in its folder."
+            )
         temperature = self.query_temperature if query_temperature is None else query_temperature
         seen = seen_of(modalities, self.modalities)
         calibration = {} if is_like else self.calibration_of(seen)
@@ -340,7 +341,7 @@ class EngineSearcher(Described):
                         best = find_best(self.collection, text, k, options, modalities, where, most=left)
                     results.append(self._hits(best, text, options, seen, counts))
         except DamagedError:
-            self._check_unchanged()  # of which it may be the consequence
+            self._check_unchanged()  # a replaced collection may look damaged
             raise
         self._check_unchanged()
         return results
@@ -362,17 +363,17 @@ class EngineSearcher(Described):
         )
 
     def _check_unchanged(self) -> None:
-        """Raise a [`ChangedError`] if the collection holds other vectors than when this was opened."""
+        """Raise a [`ChangedError`] if the vectors of the collection were replaced since it was opened."""
         if different := self.about.differences(self.collection.about(is_new=True)):
             raise ChangedError(
-                f"Since the collection {self.collection.name!r} was opened, it was replaced by one of other vectors, "
-                f"which differ in {', '.join(different)}. Search again."
+                f"The collection {self.collection.name!r} was replaced after it was opened; its vectors now differ in "
+                f"{', '.join(different)}. Search again."
             )
 
 
 @dataclass(frozen=True)
 class _Others:
-    """What a filter leaves of a collection, but one clip, and those of some files, for which so many were scored."""
+    """A condition on hits: a filter, without one clip and some files, for which `num_scored` clips were scored."""
 
     wanted: Filter | None
     number: str | None = None
@@ -381,7 +382,7 @@ class _Others:
 
 
 def _place_of(point: Point) -> Place:
-    """The file of a clip, and its seconds: a name may be as those of windows, and yet be that of a file."""
+    """The file of a clip, and its seconds; the name of a whole file may look like that of a window."""
     path, place = from_utf8(point.payload["path"]), place_of_clip(from_utf8(point.payload["clip_id"]))
     return place if place.path == path else Place(path)
 

@@ -1,6 +1,4 @@
-"""Clips as engines hold them, and what every engine can be asked: a further one is a class with the methods of
-[`Engine`].
-"""
+"""Clips as stored in engines, and the protocol [`Engine`], whose methods every engine has."""
 
 import hashlib
 import json
@@ -22,24 +20,24 @@ from modeling_scalar.scores_scalar import MIN_NORM, ScoreOptions
 from .errors import DamagedError
 
 MIN_CLIP_NORM = MIN_NORM[torch.float32]
-"""What the norm of a centroid is clamped to, as in every gallery."""
+"""The minimum that the norm of a centroid is clamped to, as in every gallery."""
 
 FORMAT = 1
-_NAMES = uuid.UUID("6f6a1e39-6c52-5c0e-9d6f-8a2f6f9d1b51")  # of points: a name always gives the same
+_NAMES = uuid.UUID("6f6a1e39-6c52-5c0e-9d6f-8a2f6f9d1b51")  # namespace of the numbers of points
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
     """
-    A clip as the engine holds it.
+    A clip as stored in the engine.
 
     Args:
-        payload (`dict`): `clip_id`, `has`, `path`, `part`, and where they are known `seconds`, how long it lasts, to
-            the microsecond, and `changed`, when its file was changed, in microseconds from 1970. Engines give a number
-            of more than 15 digits back as one near it.
+        payload (`dict`): `clip_id`, `has`, `path`, `part`, and if known `seconds`, its length rounded to microseconds,
+            and `changed`, the modification time of its file in microseconds since 1970. Engines round numbers of more
+            than 15 digits.
         modality_embeds (`np.ndarray` of shape `(M, D)`): as stored, zero where absent.
-        place (`int`): clips of equal scores stand in the order of their places.
-        modalities (`tuple` of `str`): what the M vectors are called.
+        place (`int`): clips with equal scores are ordered by place.
+        modalities (`tuple` of `str`): the names of the M vectors.
     """
 
     payload: dict[str, Any]
@@ -49,30 +47,30 @@ class Point:
 
     @property
     def number(self) -> str:
-        """What the engine knows it by."""
+        """Its identifier in the engine, a UUID."""
         return point_id(self.payload["part"], self.payload["clip_id"])
 
     @property
     def modality_mask(self) -> list[bool]:
-        """What the clip has."""
+        """For each modality, whether the clip has it."""
         return [name in self.payload["has"] for name in self.modalities]
 
     @property
     def digest(self) -> str:
-        """A hash over all but the place."""
+        """A hash over everything but the place."""
         facts = json.dumps(self.payload, sort_keys=True)
         return hashlib.blake2b(facts.encode() + b"\0" + self.modality_embeds.tobytes(), digest_size=16).hexdigest()
 
 
 def point_id(part: str, clip_id: str) -> str:
-    """The number of the point of a clip: always the same for the same name."""
+    """The number of a clip's point, a UUID: always the same for the same name."""
     return str(uuid.uuid5(_NAMES, f"{part}\0{to_utf8(clip_id)}"))
 
 
 @dataclass(frozen=True)
 class About:
     """
-    What a collection holds, as its metadata tell.
+    A description of a collection, from its metadata.
 
     Args:
         dim (`int`), dtype (`str`): of the vectors.
@@ -87,22 +85,22 @@ class About:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """What the vectors of each clip are called."""
+        """The names of each clip's vectors."""
         return modalities_told(self.metadata)
 
     def told(self) -> dict[str, Any]:
-        """As it stands in the metadata of a collection; that of the gallery as a text, as engines round numbers."""
+        """The form stored in a collection's metadata; the gallery's metadata is text, as engines round numbers."""
         return {"scalar": {"format": FORMAT} | vars(self) | {"metadata": json.dumps(self.metadata)}}
 
     def differences(self, other: "About") -> list[str]:
-        """What keeps two from lying in one collection."""
+        """The fields that prevent two galleries from sharing a collection."""
         mine, others = ({**vars(about), **about.metadata} for about in (self, other))
         scores = [
             {key: value for key, value in (about.get("score_options") or {}).items() if key != "query_temperature"}
             for about in (mine, others)
         ]
         names = ["dim", "dtype", "fingerprint", "segment"]
-        names += [] if mine.get("fingerprint") else ["model"]  # of which nothing else is known
+        names += [] if mine.get("fingerprint") else ["model"]  # nothing else is known of the model
         found = [name for name in names if mine.get(name) != others.get(name)]
         found += [] if self.modalities == other.modalities else ["modalities"]
         return found + (["score_options"] if scores[0] != scores[1] else [])
@@ -110,12 +108,12 @@ class About:
 
 class Asked(NamedTuple):
     """
-    What an engine is asked for the list of a query.
+    A query in the form of an engine.
 
     Args:
-        queries (`list`): as [`Engine.nearest`] takes them, each with a list of its own.
-        is_bounded (`bool`): whether no clip has a score above its number in the list.
-        lowest (`float`): below which these numbers bound nothing.
+        queries (`list`): queries for [`Engine.nearest`], each with its own list.
+        is_bounded (`bool`): whether the numbers in the list are upper bounds of the scores.
+        lowest (`float`): numbers below this bound nothing.
     """
 
     queries: list[Any]
@@ -125,8 +123,8 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """How many clips there are, may be found, and are left out as too little is known; whether that is estimated; and
-    a sentence on who counted."""
+    """The numbers of all clips, of those allowed, and of those left out because a fact is unknown; whether they are
+    estimates; and a sentence on how they were counted."""
 
     num_clips: int
     num_allowed: int
@@ -137,59 +135,59 @@ class Counts:
 
 class Engine(Protocol):
     """
-    An engine that holds a gallery, whether that is there already or not; threads may ask it at once.
+    An engine that holds a gallery, or will hold one. Safe to use from several threads.
 
-    What may be found is told by an object of its own kind, which `condition` makes; `None` is everything. Errors are
-    those of [`search.engine.errors`].
+    Conditions on hits are objects of its own kind, made by `condition`; `None` allows every clip. Errors are those of
+    [`search.engine.errors`].
     """
 
     name: str
-    """What messages and pages call it."""
+    """The name in messages and on pages."""
     is_exact: bool
     """Whether its lists are complete."""
     growth: int
-    """How many times longer the next list is, where one proves nothing."""
+    """The factor by which the next list is longer, if one proves nothing."""
     is_limited: bool
-    """Whether bounds are so loose that lists may become too long, and a query gives up."""
+    """Whether bounds are so loose that lists can become too long, and a query gives up."""
     takes_any_query: bool
-    """Whether it bounds scores of every calibration, and of texts with a vector for each modality."""
+    """Whether it bounds scores with any calibration, and of queries with a vector per modality."""
     no_filters: tuple[str, ...]
-    """Fields of a [`~gallery.filters.Filter`] that it has no conditions for."""
+    """Fields of a [`~gallery.filters.Filter`] that it does not support."""
     points_at_once: int
-    """How many points are written by one call."""
+    """The number of points written by one call."""
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Close the connection to the engine."""
 
     def exists(self) -> bool:
-        """Whether there is such a collection."""
+        """Whether the collection exists."""
 
     def about(self, is_new: bool = False) -> About:
-        """What it holds; what the engine says now if `is_new`."""
+        """Describe what it holds; query the engine again if `is_new`."""
 
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
-        """Make it, empty."""
+        """Create it, empty."""
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
-        """Replace what is told of the gallery."""
+        """Replace the metadata of the gallery."""
 
     def index_payload(self) -> None:
-        """Let the engine have an index of what filters ask for."""
+        """Create indexes for filters."""
 
     def writing(self) -> AbstractContextManager[Any]:
-        """What a push happens in."""
+        """The context of a push."""
 
     def known(self, part: str) -> Iterator[tuple[str, str, int]]:
-        """The number, the hash and the place of each clip of a part."""
+        """The number, hash and place of each clip of a part."""
 
     def put(self, points: Sequence[Point]) -> None:
-        """Write clips; each is replaced as a whole."""
+        """Write clips; each one is replaced as a whole."""
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Take clips out."""
+        """Remove clips."""
 
     def reading(self) -> AbstractContextManager[Any]:
-        """What a query happens in."""
+        """The context of a query."""
 
     def condition(
         self,
@@ -198,43 +196,43 @@ class Engine(Protocol):
         without: str | None = None,
         outside: Sequence[str] = (),
     ) -> Any:
-        """What a filter asks for, that a clip has some of these modalities, and all but one clip, named by its number,
-        and those of some files."""
+        """Make a condition: clips match a filter, have at least one of these modalities, and are neither the clip with
+        the number `without` nor clips of the files `outside`."""
 
     def counts(self, wanted: Filter | None, without: str | None = None) -> Counts:
-        """How many clips there are, and what is left of them by a filter, and without one clip."""
+        """Count all clips, and those that a filter allows, without one clip."""
 
     def __len__(self) -> int: ...
 
     def count(self, where: Any) -> int:
-        """How many clips fulfil a condition."""
+        """The number of clips that meet a condition."""
 
     def is_estimate(self, count: int) -> bool:
-        """Whether so many clips are not counted one by one."""
+        """Whether a count of this size is an estimate."""
 
     def asked(self, text: torch.Tensor, seen: Sequence[bool], options: ScoreOptions) -> Asked:
-        """What to ask for the list of a query `(D,)`, or `(M, D)`, that looks at some modalities."""
+        """Prepare a query `(D,)` or `(M, D)` that uses the modalities `seen`."""
 
     def nearest(self, query: Any, limit: int, where: Any) -> list[tuple[str, float]]:
-        """The clips of the highest bounds, by their numbers, and these."""
+        """The numbers of the clips with the highest bounds, and the bounds."""
 
     def fetch(self, ids: Sequence[str]) -> list[Point]:
         """Read clips by their numbers; those that are gone are left out."""
 
     def of_files(self, paths: Sequence[str]) -> list[tuple[str, str]]:
-        """The number and the name of each clip of some files."""
+        """The number and name of each clip of some files."""
 
     def path_of(self, number: str) -> str | None:
-        """The file of a clip; `None` for one that is gone."""
+        """The file of a clip; `None` if the clip is gone."""
 
     def try_out(self) -> None:
-        """Raise an error unless the engine finds clips, and does not only tell what it holds."""
+        """Raise an error if the engine cannot search, even if it can describe what it holds."""
 
 
 def about_told(told: Any, name: str) -> About:
-    """What the metadata of a collection tell; a ValueError if they are not of this format."""
+    """Read the metadata of a collection; a ValueError if they have another format."""
     try:
-        metadata = told["metadata"]  # which earlier versions wrote as it is
+        metadata = told["metadata"]  # may also be stored as an object
         metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
         about = About(told["dim"], told["dtype"], dict(metadata), told["detail"])
         numbers = all(type(number) is int and number > 0 for number in (about.dim, about.detail))
@@ -247,9 +245,9 @@ def about_told(told: Any, name: str) -> About:
 
 
 def damaged(name: str, number: str, count: int = 1) -> DamagedError:
-    """The error that clips are not as they were pushed."""
+    """The error that clips are damaged."""
     return DamagedError(
-        f"{count} clips of {name} are not as they were pushed, {number} for one. Push the gallery again with "
+        f"{count} clips of {name} are not as they were pushed, such as {number}. Push the gallery again with "
         "--rewrite."
     )
 

@@ -1,10 +1,9 @@
-"""A collection of Qdrant that holds a gallery: every call to the engine.
+"""A gallery in a Qdrant collection: all calls to the engine.
 
-A point is a clip: its bounds as a multi-vector that is compared by the largest inner product, its vectors one by one
-to score it by, and as payload its name, what it has, and what filters ask for. One call writes all of it. A hash over
-payload and vectors is part of it, so that a reader who got half of an older state, or what somebody else changed,
-notices. Bounds are not read, so nothing but the engine vouches for them: an exact answer trusts that it holds them as
-they were pushed.
+- A point is a clip: its bounds as a multi-vector (compared by the largest inner product), its vectors for scoring, and
+  a payload with its name, modalities and the facts that filters need. One call writes all of it.
+- A hash over payload and vectors reveals half-written points and changes by others.
+- Bounds are never read back and have no hash: an exact answer trusts that the engine stores them as pushed.
 """
 
 import json
@@ -47,35 +46,35 @@ from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedErr
 logger = logging.getLogger(__name__)
 
 BOUND = "bound"
-"""The name of the multi-vector; the others are named by their modality."""
+"""The name of the multi-vector; the other vectors are named after their modality."""
 
 _NONE = "There is no collection {!r}. `scalar push GALLERY ADDRESS` makes it."
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _INDEXED = {"has": "keyword", "path": "keyword", "part": "keyword", "seconds": "float", "changed": "integer"}
 _UNKNOWN = {"seconds": DURATION, "changed": DATE}
 _SCROLLED = 4096
-_MANY_ROWS = 30  # of a clip, each as long as a vector
+_MANY_ROWS = 30  # bounds per clip, each as long as a vector
 _FETCHED_AT_ONCE = 512
-_NUMBERS_AT_ONCE = 600_000  # of vectors in a request: in JSON at most 25 bytes each, of 32 MB that it may have
+_NUMBERS_AT_ONCE = 600_000  # vector components per request: at most 25 bytes each in JSON, and 32 MB in total
 _OVERSAMPLING = 4.0
-_WIDTH = 512  # of the search in an index: entries that are kept in view
+_WIDTH = 512  # hnsw_ef: the number of candidates in an index search
 _TIMEOUT, _TIMEOUT_OF_PAGE = 60, 10
-_PAUSES = (0.2, 0.5, 1, 2, 4, 8)  # seconds, after each of which an engine that does not answer is asked again
+_PAUSES = (0.2, 0.5, 1, 2, 4, 8)  # seconds to wait before each retry
 _PAUSES_OF_PAGE = (0.2, 0.5)
-_COUNTED = 100_000  # clips: more are not counted one by one, which takes an engine 0.1 s for a million
+_COUNTED = 100_000  # clips: larger counts are estimated, as an exact count takes an engine 0.1 s per million
 _AGAIN = (408, 429, 500, 502, 503, 504)
-_PLACES = 2**53  # no gallery has so many
+_PLACES = 2**53  # more than any gallery has
 
 Answered = TypeVar("Answered")
 
 
 class _Clips(pickle.Unpickler):
-    """Reads the rows of a folder, which the client keeps as pickles: clips are data alone, and all else is refused."""
+    """Reads the rows of a local folder, which the client stores as pickles; accepts nothing but clips."""
 
     def find_class(self, module: str, name: str) -> type:
-        """The class of clips; an UnpicklingError for every other, and for functions, as these would run."""
+        """The class of clips; an UnpicklingError for any other class or function, as it could run code."""
         if (module, name) != (models.PointStruct.__module__, models.PointStruct.__name__):
-            raise pickle.UnpicklingError(f"{module}.{name} is no clip")
+            raise pickle.UnpicklingError(f"{module}.{name} is not a clip")
         return models.PointStruct
 
 
@@ -85,7 +84,7 @@ _NO_CLIPS = (AttributeError, EOFError, LookupError, TypeError, ValueError, pickl
 
 @contextmanager
 def _reading_nothing_but_clips() -> Iterator[None]:
-    """Let the client open a folder, whose pickles may hold code of somebody else; a [`DamagedError`] if they do."""
+    """Let the client open a folder without running code from its pickles; a [`DamagedError`] if there is any."""
     with _OPENING:
         known = persistence.pickle
         persistence.pickle = SimpleNamespace(dumps=pickle.dumps, loads=lambda row: _Clips(BytesIO(row)).load())
@@ -93,41 +92,41 @@ def _reading_nothing_but_clips() -> Iterator[None]:
             yield
         except _NO_CLIPS as error:
             raise DamagedError(
-                f"The folder of collections is damaged, or holds something else than `scalar push` wrote: {error}. "
-                "Remove it, and push the gallery again."
+                f"The folder of collections is damaged, or was not written by `scalar push`: {error}. Remove it, and "
+                "push the gallery again."
             ) from error
         finally:
             persistence.pickle = known
 
 
 def _key() -> str | None:
-    """The key of the engine, if there is one; an error does not repeat it."""
+    """The API key of the engine, if set; an error does not repeat it."""
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not (key.isascii() and key.isprintable() and " " not in key):
-        raise ValueError(f"{KEY_VARIABLE} must hold printable ASCII characters without spaces, as keys are sent.")
+        raise ValueError(f"{KEY_VARIABLE} must consist of printable ASCII characters without spaces.")
     return key or None
 
 
 def connect(address: Address, timeout: int = _TIMEOUT, is_new: bool = True) -> QdrantClient:
     """
-    Make a client; nothing is asked yet, but a folder is opened.
+    Make a client. No server is contacted yet, but a folder is opened.
 
     Args:
         address ([`~search.engine.address.Address`]).
-        timeout (`int`): seconds that a server may take for an answer.
-        is_new (`bool`): whether a folder is made that is not there.
+        timeout (`int`): timeout of a request, in seconds.
+        is_new (`bool`): whether to create a missing folder.
 
     Raises:
         ValueError: the key cannot be sent.
-        FileNotFoundError: the folder is not there, and is not to be made.
-        DamagedError: the folder holds something else than clips.
+        FileNotFoundError: the folder does not exist, and `is_new` is False.
+        DamagedError: the folder contains something other than clips.
         OSError: another process uses the folder.
     """
     if address.server is not None:
         key = _key()
         with warnings.catch_warnings():
             if address.is_here:
-                warnings.simplefilter("ignore", UserWarning)  # that others could read a key that is sent as it is
+                warnings.simplefilter("ignore", UserWarning)  # about a key sent without encryption
             return QdrantClient(url=address.server, api_key=key, timeout=timeout, check_compatibility=False)
     if not is_new and not address.folder.is_dir():
         raise NoCollectionError(_NONE.format(address.name))
@@ -137,21 +136,20 @@ def connect(address: Address, timeout: int = _TIMEOUT, is_new: bool = True) -> Q
     except RuntimeError as error:
         raise OSError(
             f"Another process uses the collections in {address.folder}. Wait until it ends, or use a server, which "
-            "many can ask at once."
+            "several processes can share."
         ) from error
 
 
 class Collection:
     """
-    A collection in an engine, whether it is there already or not; threads may ask it at once.
+    A collection in an engine, which need not exist yet. Safe to use from several threads.
 
     Args:
         client (`QdrantClient`): of a server, of a folder, or in memory.
-        name (`str`): of the collection.
-        is_approximate (`bool`): whether lists come from the engine's index, which may miss some.
-        is_patient (`bool`): whether an engine that does not answer is asked again for a quarter of a minute, also
-            where each try took as long as it may; or only once or twice, and not after such a try, as somebody waits
-            who looks at a page.
+        name (`str`): name of the collection.
+        is_approximate (`bool`): whether lists come from the engine's index, which may miss clips.
+        is_patient (`bool`): retry an engine that does not answer for about 15 s, not counting timeouts. Otherwise, as
+            for the page, retry twice within a second, and never after a timeout.
     """
 
     growth, is_limited, takes_any_query = 2, True, False
@@ -166,23 +164,23 @@ class Collection:
 
     @classmethod
     def at(cls, address: Address, is_patient: bool = True, is_new: bool = True) -> "Collection":
-        """The collection at an address, in a folder that is made for it if it `is_new`."""
+        """The collection at an address; a missing folder is created if `is_new`."""
         client = connect(address, _TIMEOUT if is_patient else _TIMEOUT_OF_PAGE, is_new)
         return cls(client, address.name, address.is_approximate, is_patient)
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Close the connection to the engine."""
         self.client.close()
 
     def _ask(self, call: Callable[..., Answered], *args: Any, **options: Any) -> Answered:
-        """Call the engine, again where it does not answer: every call but `create_collection` may be made twice."""
+        """Call the engine, with retries: every call except `create_collection` can safely be repeated."""
         for pause in (*(_PAUSES if self.is_patient else _PAUSES_OF_PAGE), None):
             try:
                 if not self.is_local:
                     return call(self.name, *args, **options)
-                # What the client itself keeps is not made for several threads, and neither is the list of warnings.
+                # The client's local mode is not thread-safe, and neither is the list of warnings.
                 with self._lock, warnings.catch_warnings():
-                    warnings.simplefilter("ignore", UserWarning)  # that this is for small collections
+                    warnings.simplefilter("ignore", UserWarning)  # that local mode is for small collections
                     return call(self.name, *args, **options)
             except UnexpectedResponse as error:
                 if error.status_code in (401, 403):
@@ -192,31 +190,30 @@ class Collection:
                 if error.status_code == 404 and call != self.client.collection_exists:
                     raise NoCollectionError(_NONE.format(self.name)) from None
                 if error.status_code not in _AGAIN or pause is None:
-                    raise EngineError(f"The engine refuses a request about {self.name!r}: {_told(error)}") from None
+                    raise EngineError(f"The engine refuses a request for {self.name!r}: {_told(error)}") from None
             except (ApiException, ResourceExhaustedResponse) as error:
                 is_late = isinstance(getattr(error, "source", None), httpx.TimeoutException)
                 if pause is None or (is_late and not self.is_patient):
                     raise EngineError(f"The engine does not answer: {_told(error)}. Is the address right?") from None
             time.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     # What it is -----------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether there is such a collection."""
+        """Whether the collection exists."""
         return self._ask(self.client.collection_exists)
 
     def about(self, is_new: bool = False) -> About:
         """
-        What it holds.
+        Describe what the collection holds.
 
         Args:
-            is_new (`bool`): ask the engine, although it was asked before; what it says now is returned, whatever
-                other threads are told meanwhile.
+            is_new (`bool`): query the engine again instead of using the stored answer.
 
         Raises:
             FileNotFoundError: there is no such collection.
-            ValueError: it holds something else, or in another format.
+            ValueError: it was not made by `push`, or has another format.
         """
         about = self._about
         if is_new or about is None:
@@ -227,20 +224,20 @@ class Collection:
         return about
 
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
-        """Make the collection, empty; where a clip takes many rows of bounds, say so."""
+        """Create an empty collection; warn if a clip needs many rows of bounds."""
         calibration = calibration_of(about.metadata)
         number = len(aggregated(ScoreOptions(**calibration), len(about.modalities)))
         rows = num_rows(number, about.detail, calibration.get("modality_offset") is not None)
         if rows > _MANY_ROWS:
             logger.warning(
-                "A clip with all %d modalities takes %d rows of bounds here, %.0f kB. `--detail` makes them fewer; a "
-                "table of PostgreSQL needs none: `scalar push GALLERY postgresql://HOST/DATABASE/TABLE`.",
+                "A clip with all %d modalities takes %d rows of bounds, %.0f kB. A lower `--detail` needs fewer; a "
+                "PostgreSQL table needs none: `scalar push GALLERY postgresql://HOST/DATABASE/TABLE`.",
                 len(about.modalities),
                 rows,
                 rows * (about.dim + 1) * precision_of(about.dtype).itemsize / 1000,
             )
         datatype = models.Datatype(about.dtype)
-        flat = models.HnswConfigDiff(m=0)  # vectors to score by are not searched
+        flat = models.HnswConfigDiff(m=0)  # the vectors for scoring need no index
         vectors = {
             name: models.VectorParams(
                 size=about.dim, distance=models.Distance.DOT, datatype=datatype, on_disk=True, hnsw_config=flat
@@ -255,7 +252,7 @@ class Collection:
             multivector_config=models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM),
         )
         options = {"shard_number": num_shards, "replication_factor": num_replicas}
-        # Copies that must have a clip before it counts as written: so many that as many may be gone.
+        # Replicas that must confirm a write: at least half, so that as many can fail.
         options["write_consistency_factor"] = None if num_replicas is None else (num_replicas + 1) // 2
         try:
             with _reading_nothing_but_clips() if self.is_local else nullcontext():  # a folder may have its name
@@ -263,7 +260,7 @@ class Collection:
                     self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options
                 )
         except OSError:
-            if not self.exists():  # else a call made it that was not answered, or another process did
+            if not self.exists():  # otherwise an unanswered call or another process created it
                 raise
             self.about(is_new=True)
             return
@@ -271,11 +268,11 @@ class Collection:
             self.about(is_new=True)
         except ValueError:
             self._ask(self.client.delete_collection)
-            raise ValueError("This engine keeps no metadata of collections. Qdrant 1.16 or newer does.") from None
+            raise ValueError("This engine stores no metadata of collections. Use Qdrant 1.16 or newer.") from None
 
     def index_payload(self) -> None:
-        """Let the engine have an index of what filters ask for, where it has none yet."""
-        if self.is_local:  # which has none at all
+        """Create missing payload indexes for filters."""
+        if self.is_local:  # local mode has no indexes
             return
         there = self._ask(self.client.get_collection).payload_schema or {}
         for name, kind in _INDEXED.items():
@@ -283,7 +280,7 @@ class Collection:
                 self._ask(self.client.create_payload_index, field_name=name, field_schema=kind, wait=True)
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
-        """Replace what is told of the gallery."""
+        """Replace the metadata of the gallery."""
         about = replace(self.about(), metadata=dict(metadata))
         self._ask(self.client.update_collection, metadata=about.told())
         self._about = None
@@ -298,11 +295,11 @@ class Collection:
         without: str | None = None,
         outside: Sequence[str] = (),
     ) -> models.Filter | None:
-        """[`condition_of`]."""
+        """See [`condition_of`]."""
         return condition_of(wanted, modalities, without, outside)
 
     def counts(self, wanted: Filter | None, without: str | None = None) -> Counts:
-        """How many clips there are, may be found, and are left out as too little is known."""
+        """The numbers of all clips, of those allowed, and of those left out because a fact is unknown."""
         num_clips, among = self.count(None), condition_of(wanted, without=without)
         num_allowed = num_clips if among is None else min(num_clips, self.count(among))
         unknown = {} if wanted is None else conditions_of_unknown(wanted)
@@ -310,7 +307,7 @@ class Collection:
         return Counts(num_clips, num_allowed, left_out, self.is_estimate(num_clips))
 
     def count(self, where: models.Filter | None) -> int:
-        """How many clips fulfil a condition; as the engine estimates it where [`is_estimate`] says so."""
+        """The number of clips that meet a condition; the engine's estimate if [`is_estimate`] says so."""
         if not self.is_local:
             estimate = self._ask(self.client.count, count_filter=where, exact=False).count
             if self.is_estimate(estimate):
@@ -318,11 +315,11 @@ class Collection:
         return self._ask(self.client.count, count_filter=where, exact=True).count
 
     def is_estimate(self, count: int) -> bool:
-        """Whether the engine was not asked to count so many clips one by one."""
+        """Whether a count of this size is the engine's estimate."""
         return not self.is_local and count > _COUNTED
 
     def reading(self) -> nullcontext[None]:
-        """Nothing: a query may meet clips as they were and as they are."""
+        """No transaction: a query may see old and new versions of clips."""
         return nullcontext()
 
     # Writing --------------------------------------------------------------------------------------------------------
@@ -330,18 +327,18 @@ class Collection:
     writing = reading
 
     def known(self, part: str) -> Iterator[tuple[str, str, int]]:
-        """The number, the hash and the place of each clip of a part."""
+        """The number, hash and place of each clip of a part."""
         for record in self._scroll(_is_any("part", [part]), ["digest", "place"]):
             place = record.payload.get("place")
             yield str(record.id), str(record.payload.get("digest")), place if _is_place(place) else -1
 
     def of_files(self, paths: Sequence[str]) -> list[tuple[str, str]]:
-        """The number and the name of each clip of some files."""
+        """The number and name of each clip of some files."""
         found = self._scroll(_is_any("path", list(map(to_utf8, paths))), ["clip_id"])
         return [(str(record.id), from_utf8(str(record.payload.get("clip_id")))) for record in found]
 
     def path_of(self, number: str) -> str | None:
-        """The file of a clip, by its payload alone, which no hash proves; `None` for a clip that is gone."""
+        """The file of a clip, from its payload alone, without a check of the hash; `None` if the clip is gone."""
         for record in self._ask(self.client.retrieve, [number], with_payload=["path"], with_vectors=False):
             path = (record.payload or {}).get("path")
             if not _is_name(path):
@@ -353,7 +350,7 @@ class Collection:
         return damaged(f"the collection {self.name!r}", number, count)
 
     def _scroll(self, condition: models.FieldCondition, names: list[str]) -> Iterator[models.Record]:
-        """All points that fulfil a condition, with so much of their payload."""
+        """All points that meet a condition, with these fields of their payload."""
         offset, where = None, models.Filter(must=[condition])
         while True:
             found, offset = self._ask(
@@ -365,15 +362,15 @@ class Collection:
 
     @property
     def points_at_once(self) -> int:
-        """How many points are written by one call."""
+        """The number of points written by one call."""
         about = self.about()
-        # With those for scores below 0; and the clip's vectors.
+        # Rows of bounds, including those for scores below 0, and the clip's vectors.
         rows = num_rows(len(about.modalities), about.detail, has_offset=True)
         numbers = (about.dim + 1) * rows + about.dim * len(about.modalities)
         return int(np.clip(_NUMBERS_AT_ONCE // numbers, 1, 256))
 
     def put(self, points: Sequence[Point]) -> None:
-        """Write clips; each is replaced as a whole."""
+        """Write clips; each one is replaced as a whole."""
         about = self.about()
         embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
         mask = torch.tensor([point.modality_mask for point in points])
@@ -389,33 +386,33 @@ class Collection:
         self._ask(self.client.upsert, structs, wait=True)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Take clips out."""
+        """Remove clips."""
         self._ask(self.client.delete, models.PointIdsList(points=list(ids)), wait=True)
 
     # Reading --------------------------------------------------------------------------------------------------------
 
     def asked(self, text: torch.Tensor, seen: Sequence[bool], options: ScoreOptions) -> Asked:
-        """A query for each vector of a text. Several prove nothing, and neither does another calibration."""
+        """One query per vector of a text. Several queries, or another calibration, prove nothing."""
         vectors = text.float().numpy()[None] if text.ndim == 1 else text.float().numpy()[np.array(seen)]
         queries = [np.append(vector, np.float32(1)) for vector in np.unique(vectors, axis=0)]
         held = calibration_of(self.about().metadata)
         is_same = all(getattr(options, name) == held.get(name) for name in CALIBRATION)
-        # Bounds hold for whatever is left out of the centroid, but not for terms, which may be negative.
+        # Bounds hold when modalities are left out of the centroid, but not when terms are: these may be negative.
         is_bounded = is_same and len(queries) == 1 and all(seen[index] for index in options.terms)
-        # Without offsets, no bound below 0 is one: rows bound what is above 0 alone. Terms have a row for the rest.
+        # Without offsets, the rows only bound scores above 0. Terms have a row for the others.
         lowest = 0.0 if options.modality_offset is None and not options.terms else -math.inf
         return Asked(queries, is_bounded, lowest)
 
     def try_out(self) -> None:
-        """Ask for a list."""
+        """Request a list."""
         self.nearest(np.zeros(self.about().dim + 1, np.float32), 1, None)
 
     def nearest(self, query: np.ndarray, limit: int, where: models.Filter | None) -> list[tuple[str, float]]:
-        """The clips of the highest bounds, and these: all in order, as far as the engine's list is complete."""
+        """The clips with the highest bounds, and the bounds, in order; complete if the engine's list is."""
         params = None
         if not self.is_local:
-            # Where an operator has the engine keep fewer bits: nothing of them in an exact search, which is to be
-            # complete; else more of them than asked for, compared again in full.
+            # If the engine quantizes vectors: ignore that in an exact search, which must be complete; otherwise read
+            # more candidates and rescore them with the full vectors.
             exactly = models.QuantizationSearchParams(ignore=True)
             nearly = models.QuantizationSearchParams(rescore=True, oversampling=_OVERSAMPLING)
             params = models.SearchParams(
@@ -439,7 +436,7 @@ class Collection:
         Read clips by their numbers; those that are gone are left out.
 
         Raises:
-            DamagedError: what is there is not what was written.
+            DamagedError: a clip is not as it was written.
         """
         found: list[Point] = []
         for start in range(0, len(ids), _FETCHED_AT_ONCE):
@@ -453,7 +450,7 @@ class Collection:
             records = self._ask(self.client.retrieve, left, with_payload=True, with_vectors=list(about.modalities))
             points = [(record.id, _point_of(record, about, dtype)) for record in records]
             found += [point for _, point in points if point is not None]
-            left = [number for number, point in points if point is None]  # of which half was written meanwhile
+            left = [number for number, point in points if point is None]  # may be half-written
             if not left:
                 return found
             if pause is not None:
@@ -473,7 +470,7 @@ def _is_name(name: Any) -> bool:
 
 
 def _point_of(record: models.Record, about: About, dtype: type) -> Point | None:
-    """A point as it was written; `None` if it is not."""
+    """A point, or `None` if it is not as it was written."""
     payload, embeds = dict(record.payload or {}), np.zeros((len(about.modalities), about.dim), dtype)
     digest, place = payload.pop("digest", None), payload.pop("place", None)
     try:
@@ -481,13 +478,13 @@ def _point_of(record: models.Record, about: About, dtype: type) -> Point | None:
             embeds[about.modalities.index(name)] = record.vector[name]
         point = Point(payload, embeds, place, about.modalities)
         is_whole = (point.number, point.digest) == (str(record.id), digest)
-    except (AttributeError, KeyError, TypeError, ValueError):  # somebody else wrote it
+    except (AttributeError, KeyError, TypeError, ValueError):  # not written by `push`
         return None
     return point if is_whole and _is_place(place) else None
 
 
 def _told(error: Exception) -> str:
-    """What an error says, in one line, without a key that it may repeat."""
+    """The message of an error in one line, without a key that it may contain."""
     content = getattr(error, "content", b"") or b""
     text = content.decode("utf-8", "replace") or str(getattr(error, "source", error))
     key = os.environ.get(KEY_VARIABLE, "").strip()
@@ -509,7 +506,7 @@ def _having(wanted: Filter) -> models.Filter:
 
 
 def _between(wanted: Filter) -> dict[str, models.FieldCondition]:
-    """What is asked for of the numbers of a clip, which may be unknown."""
+    """The conditions on a clip's length and date, which may be unknown."""
     ranges = {}
     if wanted.min_duration is not None or wanted.max_duration is not None:
         ranges["seconds"] = models.Range(gte=wanted.min_duration, lte=wanted.max_duration)
@@ -526,21 +523,21 @@ def condition_of(
     outside: Sequence[str] = (),
 ) -> models.Filter | None:
     """
-    Say to the engine which clips may be found: what a filter asks for, that a clip has some of these modalities, and
-    all but one clip, named by its number, and those of some files.
+    Make the engine's condition on hits: they match a filter, have at least one of these modalities, and are neither
+    the clip with the number `without` nor clips of the files `outside`.
 
     Raises:
-        ValueError: patterns of paths, or words, which an engine has no index for.
+        ValueError: the filter has patterns of paths or words, for which an engine has no index.
     """
     wanted = wanted or Filter()
     if wanted.paths:
         raise UnsupportedError(
-            "A vector engine knows no patterns of paths. Leave them away, or search the gallery in its folder."
+            "This engine does not support patterns of paths. Omit them, or search the gallery in its folder."
         )
     if wanted.words:
         raise UnsupportedError(
-            "A vector engine does not know what is said in clips. Leave the quotation marks away, or search the "
-            "gallery in its folder."
+            "This engine does not support words in quotation marks. Omit the marks, or search the gallery in its "
+            "folder."
         )
     having = _having(wanted)
     must = [] if modalities is None else [_is_any("has", modalities)]
@@ -551,7 +548,7 @@ def condition_of(
 
 
 def conditions_of_unknown(wanted: Filter) -> dict[str, models.Filter]:
-    """Which clips a filter leaves out only because what it asks for is not known of them, by what that is."""
+    """Conditions for the clips that a filter leaves out only because a fact is unknown, by that fact."""
     having, between = _having(wanted), _between(wanted)
     empty = {name: models.IsEmptyCondition(is_empty=models.PayloadField(key=name)) for name in between}
     found = {}

@@ -1,24 +1,24 @@
-"""What may be wrong with a vector engine, and with what it is asked; known without its client."""
+"""Errors of vector engines; importable without their clients."""
 
 
 class EngineError(OSError):
-    """The engine does not answer, or refuses."""
+    """The engine does not answer, or refuses a request."""
 
 
 class NoCollectionError(EngineError, FileNotFoundError):
-    """The engine has no collection of this name."""
+    """The engine has no collection with this name."""
 
 
 class DamagedError(EngineError):
-    """What the engine holds is not what was pushed."""
+    """The data in the engine is not as it was pushed."""
 
 
 class ChangedError(EngineError):
-    """The collection became one of other vectors while it was asked."""
+    """The collection was replaced by one with other vectors during a query."""
 
 
 class UnsupportedError(ValueError):
-    """An engine cannot be asked this; a gallery in its folder can."""
+    """An engine does not support this; a gallery in a folder does."""
 
 
 __all__ = ["ChangedError", "DamagedError", "EngineError", "NoCollectionError", "UnsupportedError"]

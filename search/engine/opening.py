@@ -1,4 +1,4 @@
-"""The engine of an address."""
+"""Opens the engine at an address."""
 
 from .address import TABLE_PREFIX, parse_address, parse_tables
 from .clips import Engine
@@ -6,18 +6,18 @@ from .clips import Engine
 
 def open_engine(text: str, is_patient: bool = True, is_new: bool = True) -> tuple[Engine, str]:
     """
-    Open what an address names.
+    Open the engine at an address.
 
     Args:
         text (`str`): the address.
-        is_patient (`bool`): wait for an engine that does not answer at once; not where somebody looks at a page.
-        is_new (`bool`): whether a folder of collections is made that is not there.
+        is_patient (`bool`): wait longer for an engine that does not answer; not for the page.
+        is_new (`bool`): whether to create a missing folder of collections.
 
     Returns:
-        The engine, and the address as messages have it.
+        The engine, and the address for messages.
 
     Raises:
-        ValueError: the text is no address; no message repeats it.
+        ValueError: the text is not a valid address; no message repeats it.
         OSError: the engine does not answer.
     """
     if text.startswith(TABLE_PREFIX):

@@ -1,4 +1,4 @@
-"""A gallery is written into a collection: what is new or has changed, and no more."""
+"""Copies a gallery into a collection; only new and changed clips are written."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,13 +27,12 @@ _TOLD = (
     LEAST_SCORE,
     LANGUAGES,
     SEGMENT,
-)  # of the metadata of a gallery
+)  # fields of a gallery's metadata
 
 
 @dataclass
 class PushReport:
-    """How many clips of a gallery a collection lacked, held otherwise (or were written again all the same), held
-    already, and held in vain."""
+    """The numbers of clips added, changed (or rewritten), left alone, and removed."""
 
     new: int = 0
     changed: int = 0
@@ -42,7 +41,7 @@ class PushReport:
 
 
 def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
-    """What the collection of a gallery tells about itself; no paths but that of the model."""
+    """The metadata for the collection of a gallery; without paths, except that of the model."""
     if gallery.dim is None:
         raise ValueError(f"{gallery.path} holds no clips.")
     metadata = {name: gallery.metadata[name] for name in _TOLD if gallery.metadata.get(name) is not None}
@@ -50,7 +49,7 @@ def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
 
 
 def points_of(gallery: Gallery, part: str, with_words: bool = False) -> Iterator[Point]:
-    """The clips of a gallery as points, in its order; their places are still to be found."""
+    """The clips of a gallery as points, in order; their places are not set yet."""
     facts, row = gallery.clip_facts, 0
     seconds, changed = facts.seconds.numpy(), facts.changed.numpy()
     words = zip(*facts.words(), strict=True) if with_words else None
@@ -69,7 +68,7 @@ def points_of(gallery: Gallery, part: str, with_words: bool = False) -> Iterator
             if not np.isnan(seconds[row]):
                 payload["seconds"] = round(float(seconds[row]), 6)  # a last window may have 17 digits
             if changed[row] != _NO_DATE:
-                # as exact as filters are, and as the numbers of engines
+                # microseconds: as precise as filters and the numbers of engines
                 payload["changed"] = int(changed[row]) // 1000
             if words is not None:
                 payload["words"], payload["all_words"] = next(words)
@@ -88,24 +87,23 @@ def push(
     rewrite: bool = False,
 ) -> PushReport:
     """
-    Make a collection hold what a gallery holds.
+    Copy a gallery into a collection: write new and changed clips, then remove those that the gallery no longer has.
 
-    Whatever stops it, what was written stays, and the same call goes on with the rest. Clips that the gallery holds no
-    more go last.
+    After an interruption, what was written stays, and the same call continues.
 
     Args:
         gallery ([`~gallery.gallery.Gallery`]), collection ([`~search.engine.clips.Engine`]).
-        part (`str`): several galleries of one model may lie in a collection, each as a part with a name of its own;
-            clips of other parts are left alone. One process at a time may push a part.
+        part (`str`): name of this gallery, if the collection has several galleries of one model; clips of other parts
+            are left alone. Only one process at a time may push a part.
         num_shards (`int`, *optional*), num_replicas (`int`, *optional*): of a new collection.
         detail (`int`): of the bounds of a new collection, see [`~gallery.exact.bounds.bound_vectors`].
-        progress (`bool`): show a bar.
-        rewrite (`bool`): write what is there already, too. It is known by the hash that was written with it, which
-            tells nothing of what somebody else changed since, and of bounds nothing at all.
+        progress (`bool`): show a progress bar.
+        rewrite (`bool`): write unchanged clips, too. These are recognised by the hash stored with them, which does not
+            reveal later changes by others, and does not cover bounds.
 
     Raises:
         ValueError: the collection holds vectors of another model, dimension or precision, or something else.
-        OSError: the engine does not answer, or refuses.
+        OSError: the engine does not answer, or refuses a request.
     """
     about = about_gallery(gallery, detail)
     with collection.writing():
@@ -115,7 +113,7 @@ def push(
         if different := there.differences(about):
             raise ValueError(
                 f"The collection {collection.name!r} holds vectors of {there.metadata.get('model')!r}, which differ "
-                f"from those of {gallery.path} in {', '.join(different)}. They cannot be compared: choose another "
+                f"from those of {gallery.path} in {', '.join(different)}. They cannot be compared. Choose another "
                 "name."
             )
         if there.metadata != about.metadata:
@@ -127,7 +125,7 @@ def push(
 def _push(gallery: Gallery, collection: Engine, part: str, progress: bool, rewrite: bool) -> PushReport:
     report = PushReport()
     known = {number: (digest, place) for number, digest, place in collection.known(part)}
-    # Places rise in the order of the gallery, in which clips of equal scores stand. What is put again comes last.
+    # Places increase in the order of the gallery, which orders equal scores. Rewritten clips come last.
     next_place = max((place for _, place in known.values()), default=-1) + 1
     last, waiting = -1, []
     size = collection.points_at_once

@@ -1,8 +1,8 @@
-"""SCALAR's score in SQL, for PostgreSQL with pgvector: as one function for any table, and as the list of a query.
+"""SCALAR's score in SQL, for PostgreSQL with pgvector: one function for any table, and the query for a list of clips.
 
-The function takes the products of a row, whatever table they are from. A list is scanned: there each product, weight
-and norm is a column of a subquery that is not pulled up (OFFSET 0), as an expression would be computed wherever it is
-named, thirty times for three modalities. `exp` and products that underflow are errors: exponents end at -200.
+- The list is a scan. Each product, weight and norm is a column of a subquery with OFFSET 0, which prevents inlining:
+  otherwise an expression would be computed at each use, thirty times for three modalities.
+- Underflow of `exp` and of products is an error in PostgreSQL, so exponents end at -200.
 
 Shapes: M modalities.
 """
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 FUNCTION = """\
 -- SCALAR's score of a clip for a query. Arrays are in the order of the modalities:
---   products  inner products of the query with the clip's vectors, which have unit norm; NULL for what it lacks
---   gram      inner products of these vectors with each other, by rows as far as the diagonal: 11, 21, 22, 31, 32, 33
+--   products  inner products of the query with the clip's vectors, which have unit norm; NULL for missing modalities
+--   gram      inner products of these vectors with each other, lower triangle by rows: 11, 21, 22, 31, 32, 33
 --   temperature  'Infinity' for equal weights
 --   scales, offsets  of the products; by default 1 and 0
---   terms     NULL for what is weighed in the centroid; a number is added, times the product, to the score
--- NULL for a clip that has nothing.
+--   terms     NULL for modalities in the centroid; a number times the product is added to the score instead
+-- NULL for a clip without any modality.
 CREATE OR REPLACE FUNCTION scalar_score(
     products float8[], gram float8[], temperature float8 DEFAULT 0.1,
     scales float8[] DEFAULT NULL, offsets float8[] DEFAULT NULL, terms float8[] DEFAULT NULL
@@ -59,7 +59,7 @@ END $$;
 """
 
 _EPSILON = 2.0**-24
-_MORE = 1e-9  # more than what float64 leaves open of a score
+_MORE = 1e-9  # more than the float64 rounding error of a score
 
 
 def _float(value: float) -> str:
@@ -80,21 +80,21 @@ def bounded(
     above: str | None = None,
 ) -> str:
     """
-    A query for the `number` of each clip, and between which numbers its score is: `least` and `bound`.
+    Make a query for the `number` of each clip and the interval of its score: `least` and `bound`.
 
-    Products of D dimensions that are added in float32, in whatever order, miss by d = (D + 16) 2^-24 at most. Then a
-    weight that is not the largest, and the true one, are at most exp((a_m - max a + 2 d) / tau), and their quotient at
-    most exp(2 d / tau): all weights together miss by v = 2 min(1, sum of these) min(1, exp(2 d / tau) - 1). For this a
-    temperature below 2 d is as good as 2 d. The numerator misses by d + v (spread / 2), the norm by v.
+    An inner product of D dimensions, summed in float32 in any order, has an error of at most d = (D + 16) 2^-24. A
+    weight other than the largest, computed or true, is then at most exp((a_m - max a + 2 d) / tau), and their ratio at
+    most exp(2 d / tau): the error of all weights together is v = 2 min(1, sum of these) min(1, exp(2 d / tau) - 1). A
+    temperature below 2 d is treated as 2 d here. The error of the numerator is d + v (spread / 2), of the norm v.
 
     Args:
-        source (`str`): what stands behind FROM and WHERE, with the columns `_gram` and `_reach`.
-        products (`list[str]`): SQL of the inner product with each modality that is looked at, NULL where it is absent.
-        places (`list[int]`): which modality of the gallery each is.
+        source (`str`): the SQL after FROM, including WHERE, with the columns `_gram` and `_reach`.
+        products (`list[str]`): SQL of the inner product with each modality in use, NULL where it is absent.
+        places (`list[int]`): the index of each of these modalities in the gallery.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
-        min_norm (`float`), dim (`int`): the clamp of norms, and D.
-        above (`str`, *optional*): SQL of a number below which a score does not matter. Clips are left out that cannot
-            have it: a score is at most max a by the norm of the shortest centroid, or 0.99 max a if that is below 0.
+        min_norm (`float`), dim (`int`): the minimum of norms, and D.
+        above (`str`, *optional*): SQL of a number; clips whose score is certainly below it are left out. A score is at
+            most max a / (the norm of the shortest centroid), or 0.99 max a if that is negative.
     """
     scales, offsets = (
         [fallback if values is None else float(values[place]) for place in places]
@@ -104,7 +104,7 @@ def bounded(
     temperature = max(float(options.query_temperature), 2 * miss)
     factor = math.exp(2 * miss / temperature)
     terms = {m: float(weight) for m, weight in options.terms.items() if m in places}
-    own = [m for m in places if m not in terms]  # what the centroid is of
+    own = [m for m in places if m not in terms]  # modalities of the centroid
     cosines = zip(products, scales, offsets, places, strict=True)
     named = ", ".join(f"{product} * {_float(a)} + {_float(b)} AS c{m}" for product, a, b, m in cosines)
     c = ", ".join(f"c{m}" for m in own) or "NULL::float8"
@@ -119,7 +119,7 @@ def bounded(
     most = f"coalesce(({most}) * CASE WHEN {most} < 0 THEN 0.99 ELSE _reach END, 0)"
     least, more = _float(min_norm), _float(miss * sum(terms.values()))
     pruned = "" if above is None else f"WHERE {most} + {added} + {more} >= {above} "
-    # Level by level, each from the one before it
+    # Nested subqueries, each built on the one before
     total, numerator = f"nullif({_sum([f'e{m}' for m in own])}, 0)", _sum([f"coalesce(e{m} * c{m}, 0)" for m in own])
     columns = (
         f"({numerator}) / {total} AS numerator, sqrt(greatest({_sum(squares)}, 0)) / {total} AS norm",
@@ -140,12 +140,12 @@ def bounded(
 
 def listed(table: str, condition: str, percent: float | None, *asked: Any) -> str:
     """
-    A query for the `number` and the `bound` of the clips of the highest bounds, so many as `%(limit)s` says.
+    Make a query for the `number` and `bound` of the `%(limit)s` clips with the highest bounds.
 
     Args:
         table (`str`), condition (`str`): which clips.
-        percent (`float`, *optional*): of the table that is looked at first. Of the others those are left out, by
-            their products alone, whose scores are below the scores of so many clips of this sample.
+        percent (`float`, *optional*): size of a sample of the table that is scored first. Other clips are left out, by
+            their products alone, if `%(limit)s` clips of the sample have higher scores.
         asked: further arguments of [`bounded`].
     """
     above, best = None, "ORDER BY {} DESC LIMIT %(limit)s"

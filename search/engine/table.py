@@ -1,11 +1,11 @@
-"""A table of PostgreSQL that holds a gallery, on one server or on several nodes: every call to them.
+"""A gallery in a PostgreSQL table, on one server or several nodes: all calls to them.
 
-A row is a clip: its identifier, its file, what filters ask for, its vectors with a column for each modality, NULL
-where it lacks one, their inner products, and a hash over all of it. A second table of one row, `TABLE_about`, tells
-what the gallery is, how many rows there must be, and which version this is: when it was pushed. Several nodes share
-the clips by their numbers, and are asked side by side. A query reads one snapshot of each node, all of one version,
-and counts the rows; a push is one transaction on each. So an answer is of all rows of one state, or it is an error
-that names the node.
+- A row is a clip: its identifier, file, facts for filters, one vector column per modality (NULL where absent), the
+  inner products of the vectors, and a hash over all of it.
+- `TABLE_about` has one row: the gallery's metadata, the number of rows, and the version (the time of the push). Nodes
+  share the clips by number and are queried in parallel.
+- A query reads one snapshot of each node, all of the same version, and counts the rows; a push is one transaction per
+  node. So an answer covers all rows of one version, or is an error that names the node.
 """
 
 import json
@@ -53,10 +53,10 @@ _COLUMNS = {
     "_gram": "float8[]",
     "_reach": "float8",
 }
-"""What a row holds beside its vectors; names of modalities begin with a letter. `_reach` is 1 by the norm of the
-shortest centroid."""
+"""The columns of a row next to its vectors; names of modalities begin with a letter. `_reach` is 1 / (the norm of the
+shortest centroid)."""
 
-# Vectors stay in their row, as far as a page holds them: a scan reads them all.
+# Vectors stay in their row if they fit into a page: a scan reads them all.
 _MADE = (
     "CREATE EXTENSION IF NOT EXISTS vector",
     "CREATE TABLE {table} ({columns}, PRIMARY KEY (number)) WITH (toast_tuple_target = 8160)",
@@ -64,17 +64,17 @@ _MADE = (
     "CREATE TABLE {about} (about jsonb, version int8, node int4, num_nodes int4, num_clips int8)",
 )
 _FACTS = {"clip_id": "clip_id", "path": "_path", "part": "_part", "seconds": "_seconds", "changed": "_changed"}
-_FACTS |= {"words": "_words", "all_words": "_all_words"}  # of a payload, the columns
+_FACTS |= {"words": "_words", "all_words": "_all_words"}  # fields of a payload and their columns
 _TYPES = {"float16": ("halfvec", ">f2"), "float32": ("vector", ">f4")}
-_FINER = 4096.0  # what float16 leaves of a query is multiplied by, so that float16 holds that too
+_FINER = 4096.0  # scale of a query's float16 rounding error, so that float16 can hold that too
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _TIMEOUT, _TIMEOUT_OF_PAGE, _TIMEOUT_OF_PUSH = 60, 10, 3600
-_PATIENCE = 5.0  # seconds that nodes may take to become of one version while somebody pushes
+_PATIENCE = 5.0  # seconds to wait until all nodes have the same version during a push
 _PAUSE = 0.05
 _ROUNDING = 1e-12  # of float64
-_ONE_BY_ONE = 16  # threads for each node: queries that are asked at once
-_SHARE, _TIMES = 64, 16  # of a table one row of so many is looked at first, or so many times as a list has entries
-_ESCAPED = "\uffff"  # no character, and allowed in texts of PostgreSQL, as NUL is not
+_ONE_BY_ONE = 16  # threads per node: concurrent queries
+_SHARE, _TIMES = 64, 16  # size of the first sample: 1/64 of the rows, or 16 times the length of the list if more
+_ESCAPED = "\uffff"  # a noncharacter, which PostgreSQL allows in texts, unlike NUL
 
 Answered = TypeVar("Answered")
 
@@ -90,7 +90,7 @@ _ALL = _Where(sql.SQL("true"), {})
 
 
 class _State(NamedTuple):
-    """What a node says of itself."""
+    """The row of a node's `TABLE_about`."""
 
     about: About
     version: int
@@ -100,8 +100,8 @@ class _State(NamedTuple):
 
 
 class _Query(NamedTuple):
-    """The vectors of a query by the names of their parameters, the SQL of its products, which modalities these are
-    of, and the options."""
+    """A query: its vectors by parameter name, the SQL of its inner products, the modalities of these, and the
+    options."""
 
     values: dict[str, str]
     products: list[str]
@@ -110,7 +110,7 @@ class _Query(NamedTuple):
 
 
 class _Node:
-    """A node, and how statements name its tables."""
+    """A node, and the SQL names of its tables."""
 
     def __init__(self, address: TableAddress):
         self.name, self.address = address.name, address
@@ -118,43 +118,42 @@ class _Node:
         self.table, self.about = (sql.Identifier(*schema, address.table + more) for more in ("", "_about"))
 
     def connect(self, timeout: int) -> psycopg.Connection:
-        told = {"connect_timeout": timeout, "application_name": "scalar", "client_encoding": "utf8"}
-        connection = psycopg.connect(**self.address.options, **told, autocommit=True, prepare_threshold=None)
+        own = {"connect_timeout": timeout, "application_name": "scalar", "client_encoding": "utf8"}
+        connection = psycopg.connect(**self.address.options, **own, autocommit=True, prepare_threshold=None)
         connection.execute(f"SET jit = off; SET statement_timeout = '{timeout}s'")
         return connection
 
 
 def _to_text(text: str) -> str:
-    """A text, or a file name that is not UTF-8, as PostgreSQL holds it."""
+    """A text, or a file name that is not UTF-8, in the form stored in PostgreSQL."""
     return to_utf8(text).replace(_ESCAPED, f"{_ESCAPED}1").replace("\0", f"{_ESCAPED}0")
 
 
 def _from_text(text: str) -> str:
-    """What [`_to_text`] was given, as [`~gallery.columns.to_utf8`] has it."""
+    """The inverse of [`_to_text`], in the form of [`~gallery.columns.to_utf8`]."""
     return text.replace(f"{_ESCAPED}0", "\0").replace(f"{_ESCAPED}1", _ESCAPED)
 
 
 def _told(error: Exception) -> str:
-    """What an error says, in one line, without a password that it may repeat."""
+    """The message of an error in one line, without a password that it may contain."""
     text, password = " ".join(str(error).split()) or type(error).__name__, os.environ.get("PGPASSWORD")
     return (text.replace(password, "...") if password else text)[:300]
 
 
 def _cut(connection: psycopg.Connection) -> None:
-    """End what is asked over a connection, at once, whatever thread waits for it."""
+    """Abort the request on a connection at once, whatever thread waits for it."""
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
 
 
 class Table:
     """
-    A table of PostgreSQL, whether it is there already or not: a [`~search.engine.clips.Engine`]. Passwords are those
-    of the environment or `~/.pgpass`.
+    A PostgreSQL table, which need not exist yet: a [`~search.engine.clips.Engine`]. Passwords come from the
+    environment or `~/.pgpass`.
 
     Args:
         addresses (`Sequence[TableAddress]`): of the nodes, in any order.
-        is_patient (`bool`): whether a node may take a minute for an answer, or ten seconds, as somebody waits who
-            looks at a page.
+        is_patient (`bool`): timeout of a node: 60 s, or 10 s if false, as for the page.
     """
 
     is_exact, growth, is_limited, takes_any_query = True, 16, False, True
@@ -163,11 +162,11 @@ class Table:
 
     def __init__(self, addresses: Sequence[TableAddress], is_patient: bool = True):
         self.nodes = [_Node(address) for address in sorted(addresses, key=str)]
-        self.name = self.nodes[0].address.path  # a page tells it to everybody
+        self.name = self.nodes[0].address.path  # without the host: the page shows it to everybody
         self.timeout = _TIMEOUT if is_patient else _TIMEOUT_OF_PAGE
         self._threads = ThreadPoolExecutor(_ONE_BY_ONE * len(self.nodes))
         self._idle: list[list[psycopg.Connection]] = []
-        self._here = local()  # of a thread the connections of its query or push, and what the nodes said
+        self._here = local()  # per thread: the connections of its query or push, and the states of the nodes
         self._about: About | None = None
         self._version = 0
 
@@ -180,7 +179,7 @@ class Table:
     # Asking nodes ---------------------------------------------------------------------------------------------------
 
     def _gather(self, tasks: Sequence[Future[Answered]], seconds: float) -> list[Answered]:
-        """What tasks, one for each node, return; an [`EngineError`] that names a node of which one fails."""
+        """The results of tasks, one per node; an [`EngineError`] that names the node if one fails."""
         answers, end = [], time.monotonic() + seconds
         for node, task in zip(self.nodes, tasks, strict=True):
             try:
@@ -192,7 +191,7 @@ class Table:
         return answers
 
     def _each(self, ask: Callable[[_Node, psycopg.Connection], Answered]) -> list[Answered]:
-        """Ask all nodes side by side, in the query or push of this thread."""
+        """Call all nodes in parallel, in the query or push of this thread."""
         if not hasattr(self._here, "connections"):
             with self.reading():
                 return self._each(ask)
@@ -202,11 +201,11 @@ class Table:
         except BaseException:
             for connection in self._here.connections:
                 _cut(connection)
-            wait(tasks, 1)  # which then end
+            wait(tasks, 1)  # they end soon
             raise
 
     def _run(self, text: str, values: Any = None, binary: bool = False, **parts: sql.Composable) -> list[list[tuple]]:
-        """What each node answers to a statement, in which `{table}` and `{about}` are its tables."""
+        """Run a statement on each node, where `{table}` and `{about}` stand for its tables."""
 
         def ask(node: _Node, connection: psycopg.Connection) -> list[tuple]:
             statement = sql.SQL(text).format(table=node.table, about=node.about, **parts)
@@ -220,7 +219,7 @@ class Table:
         try:
             return self._gather(tasks, self.timeout + 1)
         except BaseException:
-            for task in tasks:  # also what comes too late is closed
+            for task in tasks:  # late connections are closed, too
                 task.add_done_callback(lambda done: done.exception() or done.result().close())
             raise
 
@@ -231,8 +230,8 @@ class Table:
 
     @contextmanager
     def _begun(self, begin: Callable[[], Answered]) -> Iterator[Answered]:
-        """Have a connection to each node, in this thread, on which something was begun; they are kept if nothing
-        fails. One that was kept, which a server may have closed meanwhile, is replaced."""
+        """Open or reuse a connection to each node, in this thread, and call `begin`. Connections are kept if nothing
+        fails; an old one that a server has closed meanwhile is replaced."""
         try:
             while True:
                 is_kept = bool(self._idle)
@@ -253,15 +252,15 @@ class Table:
             vars(self._here).clear()
 
     def _states(self) -> list[_State]:
-        """What every node says of itself."""
+        """The state of every node."""
 
         def ask(node: _Node, connection: psycopg.Connection) -> _State:
             statement = sql.SQL("SELECT about, version, node, num_nodes, num_clips FROM {}").format(node.about)
             try:
                 row = connection.execute(statement).fetchone()
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-                told = f"There is no gallery in {node.name}. `scalar push GALLERY ADDRESS` writes one."
-                raise NoCollectionError(told) from None
+                reason = f"There is no gallery in {node.name}. `scalar push GALLERY ADDRESS` writes one."
+                raise NoCollectionError(reason) from None
             except psycopg.errors.UndefinedColumn:
                 row = None
             return _State(about_told(row and row[0], f"The table {node.name}"), *(row or ())[1:])
@@ -271,10 +270,10 @@ class Table:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """
-        Read one state of all nodes.
+        Read one version on all nodes.
 
         Raises:
-            EngineError: a node does not answer, is behind the others, or holds what another model made.
+            EngineError: a node does not answer, is behind the others, or holds another model's vectors.
         """
         if hasattr(self._here, "connections"):
             yield
@@ -298,12 +297,12 @@ class Table:
             time.sleep(_PAUSE)
 
     def _disagreement(self, states: Sequence[_State]) -> str | None:
-        """Why nodes are not of one version, if they are not; an error where no waiting helps."""
+        """Why nodes have different versions, or `None`; raises an error if waiting cannot help."""
         for number, (node, state) in enumerate(zip(self.nodes, states, strict=True)):
             if (state.node, state.num_nodes) != (number, len(states)):
                 raise EngineError(
-                    f"{node.name} is node {state.node + 1} of {state.num_nodes} of a gallery, not {number + 1} of "
-                    f"{len(states)} as asked. Name all nodes of the push, and no others."
+                    f"{node.name} is node {state.node + 1} of {state.num_nodes} of a gallery, but node {number + 1} "
+                    f"of {len(states)} in the address. Name all nodes of the push, and no others."
                 )
             if different := states[0].about.differences(state.about):
                 raise EngineError(
@@ -315,14 +314,14 @@ class Table:
         if not late:
             return None
         return (
-            f"{' and '.join(late)} is behind: what it holds is older than version {newest}, which was seen. If it is "
-            "a copy, wait for it; if a push was cut off, push the gallery again."
+            f"{' and '.join(late)} is behind: its data is older than version {newest}, which was seen before. If it "
+            "is a replica, wait for it; if a push was interrupted, push the gallery again."
         )
 
     # What it is -----------------------------------------------------------------------------------------------------
 
     def _missing(self) -> list[bool]:
-        """Which nodes have no tables."""
+        """For each node, whether its tables are missing."""
 
         def ask(node: _Node, connection: psycopg.Connection) -> bool:
             found = connection.execute("SELECT to_regclass(%s)", [node.about.as_string(connection)])
@@ -331,16 +330,16 @@ class Table:
         return self._each(ask)
 
     def exists(self) -> bool:
-        """Whether every node has its tables; in a push."""
+        """Whether every node has its tables; within a push."""
         return not any(self._missing())
 
     def about(self, is_new: bool = False) -> About:
         """
-        What it holds.
+        Describe what the table holds.
 
         Raises:
             FileNotFoundError: there is no such table.
-            ValueError: it holds something else, or in another format.
+            ValueError: it was not made by `push`, or has another format.
         """
         about = self._about
         if is_new or about is None:
@@ -350,15 +349,16 @@ class Table:
         return about
 
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
-        """Make the tables where they are not; in a push."""
+        """Create missing tables; within a push."""
         if num_shards is not None or num_replicas is not None:
             raise UnsupportedError(
-                "Nodes of PostgreSQL are those that the address names; their copies are made by PostgreSQL."
+                "--shards and --replicas are for Qdrant. The address lists the nodes of PostgreSQL, which makes its "
+                "own replicas."
             )
         kind = f"{_TYPES[about.dtype][0]}({about.dim})"
         columns = [sql.SQL(f"{name} {kind}") for name, kind in _COLUMNS.items()]
         columns += [sql.SQL(f"{{}} {kind}").format(sql.Identifier(name)) for name in about.modalities]
-        told, missing = json.dumps(about.told()["scalar"]), self._missing()
+        metadata, missing = json.dumps(about.told()["scalar"]), self._missing()
 
         def make(node: _Node, connection: psycopg.Connection) -> None:
             number = self.nodes.index(node)
@@ -370,27 +370,27 @@ class Table:
                     connection.execute(sql.SQL(statement).format(**parts))
             except psycopg.errors.DuplicateTable:
                 raise ValueError(
-                    f"There is a table {node.name} that `scalar push` did not make. Choose another name."
+                    f"The table {node.name} already exists, and was not made by `scalar push`. Choose another name."
                 ) from None
-            row = told, 0, number, len(self.nodes), 0
+            row = metadata, 0, number, len(self.nodes), 0
             connection.execute(sql.SQL("INSERT INTO {about} VALUES (%s, %s, %s, %s, %s)").format(**parts), row)
 
         self._each(make)
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
-        """Replace what is told of the gallery; in a push."""
+        """Replace the metadata of the gallery; within a push."""
         about = replace(self.about(), metadata=dict(metadata)).told()["scalar"]
         self._run("UPDATE {about} SET about = %s", [json.dumps(about)])
         self._about, self._here.changed = None, True
 
     def index_payload(self) -> None:
-        """Nothing: a scan fulfils conditions."""
+        """Do nothing: a scan evaluates conditions."""
 
     # Writing --------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Push in one transaction on each node, one pusher at a time; the others wait."""
+        """Push in one transaction per node; other pushes wait."""
 
         def begin() -> bool:
             self._run("BEGIN")
@@ -406,11 +406,11 @@ class Table:
                     self._note_version()
                     self._run("COMMIT")
                     return
-                self._run("ROLLBACK")  # who has the locks of some nodes lets go, so that nobody waits for another
+                self._run("ROLLBACK")  # release the locks of some nodes, so that two pushes cannot block each other
             time.sleep(_PAUSE * (1 + np.random.default_rng().random()))
 
     def _note_version(self) -> None:
-        """Tell of the rows that there are now, and give all nodes a new version if something changed."""
+        """Record the number of rows, and give all nodes a new version if something changed."""
         versions = {state.version for state in self._states()}
         if self._here.changed or len(versions) > 1 or versions == {0}:
             version = max(*versions, time.time_ns() // 10**6, self._version + 1)
@@ -418,12 +418,12 @@ class Table:
             self._run("UPDATE {about} SET version = %s, num_clips = (SELECT count(*) FROM {table})", [version])
 
     def known(self, part: str) -> Iterator[tuple[str, str, int]]:
-        """The number, the hash and the place of each clip of a part."""
+        """The number, hash and place of each clip of a part."""
         rows = self._run("SELECT number::text, _digest, _place FROM {table} WHERE _part = %s", [_to_text(part)])
         return chain.from_iterable(rows)
 
     def put(self, points: Sequence[Point]) -> None:
-        """Write clips; each is replaced as a whole."""
+        """Write clips; each one is replaced as a whole."""
         about = self.about()
         names = [*map(sql.Identifier, (*_COLUMNS, *about.modalities))]
         changes = [sql.SQL("{0} = excluded.{0}").format(name) for name in names]
@@ -449,7 +449,7 @@ class Table:
         self._here.changed = True
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Take clips out."""
+        """Remove clips."""
         self._run("DELETE FROM {table} WHERE number = ANY(%s::uuid[])", [list(ids)])
         self._here.changed = True
 
@@ -462,7 +462,7 @@ class Table:
         without: str | None = None,
         outside: Sequence[str] = (),
     ) -> _Where | None:
-        """What may be found, as a condition; `None` if that is everything."""
+        """The condition on hits; `None` if every clip is allowed."""
         parts, known, values = _conditions(wanted or Filter())
         parts += [fulfilled for fulfilled, _ in known.values()]
         if modalities is not None:
@@ -477,7 +477,7 @@ class Table:
 
     def counts(self, wanted: Filter | None, without: str | None = None) -> Counts:
         """
-        Count the clips that there are and that may be found.
+        Count all clips and those allowed.
 
         Raises:
             DamagedError: a node has more or fewer rows than were pushed.
@@ -500,8 +500,8 @@ class Table:
                 )
         note = None
         if len(self.nodes) > 1:
-            told = ", ".join(f"{node.name} ({line[0]} clips)" for node, line in zip(self.nodes, lines, strict=True))
-            note = f"{len(self.nodes)} nodes counted, of version {states[0].version}: {told}."
+            counts = ", ".join(f"{node.name} ({line[0]} clips)" for node, line in zip(self.nodes, lines, strict=True))
+            note = f"{len(self.nodes)} nodes counted, of version {states[0].version}: {counts}."
         num_clips, num_allowed, *left_out = (sum(column) for column in zip(*lines, strict=True))
         unknown = {name: count for name, count in zip(known, left_out, strict=True) if count}
         return Counts(num_clips, num_allowed, unknown, note=note)
@@ -510,7 +510,7 @@ class Table:
         return self.count(None)
 
     def count(self, where: _Where | None) -> int:
-        """How many clips fulfil a condition."""
+        """The number of clips that meet a condition."""
         where = where or _ALL
         return sum(
             rows[0][0]
@@ -518,11 +518,11 @@ class Table:
         )
 
     def is_estimate(self, count: int) -> bool:
-        """Never: rows are counted."""
+        """Always False: rows are counted."""
         return False
 
     def asked(self, text: torch.Tensor, seen: Sequence[bool], options: ScoreOptions) -> Asked:
-        """The vectors of a text, and their products with clips; float16 holds each in two parts."""
+        """A query from a text: its vectors, and the SQL of their products; in float16, each vector has two parts."""
         about, values, products = self.about(), {}, []
         places = [place for place, is_seen in enumerate(seen) if is_seen]
         for place in places:
@@ -541,10 +541,10 @@ class Table:
         return Asked([_Query(values, products, places, options)], True, -np.inf)
 
     def nearest(self, query: _Query, limit: int, where: _Where | None) -> list[tuple[str, float]]:
-        """The clips whose scores may be highest, and the least number that is above each."""
+        """The clips whose scores may be highest, and an upper bound of each score."""
         where = where or _ALL
         with self.reading():
-            least = min(state.num_clips for state in self._here.states)  # hashes fill nodes evenly
+            least = min(state.num_clips for state in self._here.states)  # clips are spread evenly
             sample = max(least / _SHARE, _TIMES * limit)
             percent = 100 * sample / least if sample < least / 4 else None
             text = listed("{table}", "{where}", percent, *query[1:], MIN_CLIP_NORM, self.about().dim)
@@ -556,7 +556,7 @@ class Table:
         Read clips by their numbers; those that are gone are left out.
 
         Raises:
-            DamagedError: what is there is not what was written.
+            DamagedError: a clip is not as it was written.
         """
         about, points = self.about(), []
         names = sql.SQL(", ").join(map(sql.Identifier, (*_COLUMNS, *about.modalities)))
@@ -570,26 +570,26 @@ class Table:
         return points
 
     def of_files(self, paths: Sequence[str]) -> list[tuple[str, str]]:
-        """The number and the name of each clip of some files."""
+        """The number and name of each clip of some files."""
         text = "SELECT number::text, clip_id FROM {table} WHERE _path = ANY(%s)"
         found = chain.from_iterable(self._run(text, [list(map(_to_text, paths))]))
         return [(number, from_utf8(_from_text(name))) for number, name in found]
 
     def path_of(self, number: str) -> str | None:
-        """The file of a clip; `None` for a clip that is gone."""
+        """The file of a clip; `None` if the clip is gone."""
         found = chain.from_iterable(self._run("SELECT _path FROM {table} WHERE number = %s::uuid", [number]))
         return next((from_utf8(_from_text(path)) for (path,) in found), None)
 
     def try_out(self) -> None:
-        """Count."""
+        """Count the clips."""
         self.count(None)
 
 
 def _conditions(
     wanted: Filter,
 ) -> tuple[list[sql.Composable], dict[str, tuple[sql.Composable, sql.Composable]], dict[str, Any]]:
-    """What a filter asks for: conditions that are fulfilled or not; by what may be unknown, the condition and whether
-    it is unknown; and values."""
+    """A filter as SQL: conditions on known facts; for each fact that may be unknown, its condition and a test whether
+    it is unknown; and the values."""
     values: dict[str, Any] = {}
     parts = [sql.SQL("{} IS NOT NULL").format(sql.Identifier(name)) for name in wanted.has]
     parts += [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in wanted.lacks]
@@ -616,7 +616,7 @@ def _conditions(
 
 
 def _rows_of(points: Sequence[Point], kind: str) -> Iterator[tuple]:
-    """Points as rows of [`_COLUMNS`] and vectors, these as pgvector receives them."""
+    """Points as rows of [`_COLUMNS`] and vectors in pgvector's binary format."""
     embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
     mask, exactly = torch.tensor([point.modality_mask for point in points]), embeds.double()
     gram = exactly @ exactly.mT
@@ -635,7 +635,7 @@ def _rows_of(points: Sequence[Point], kind: str) -> Iterator[tuple]:
 
 
 def _point_of(row: Sequence[Any], about: About) -> Point | None:
-    """A point as it was written; `None` if it is not."""
+    """A point, or `None` if it is not as it was written."""
     facts = dict(zip(_COLUMNS, row, strict=False))
     payload = {name: facts[column] for name, column in _FACTS.items() if facts[column] is not None}
     payload |= {name: _from_text(value) for name, value in payload.items() if isinstance(value, str)}

@@ -257,7 +257,7 @@ def test_what_is_not_of_this_version_or_model_is_refused_in_a_sentence(tmp_path,
     with pytest.raises(NoCollectionError, match="no gallery in .*`scalar push"):
         table.about()
     execute(database, "CREATE TABLE clips (mine int)")
-    with pytest.raises(ValueError, match="`scalar push` did not make"):
+    with pytest.raises(ValueError, match="was not made by `scalar push`"):
         push(gallery, table)
     assert execute(database, "SELECT * FROM clips") == []
     execute(database, "DROP TABLE clips")
@@ -323,7 +323,7 @@ def test_secrets_stand_in_no_address_and_no_message(postgres, gallery, monkeypat
             f"{address}?password={secret}",
         ):
             assert is_address(text)
-            with pytest.raises(ValueError, match="no secrets.*PGPASSWORD") as caught:
+            with pytest.raises(ValueError, match="not contain secrets.*PGPASSWORD") as caught:
                 parse_tables(text)
             assert secret not in str(caught.value)
     finally:
@@ -363,7 +363,7 @@ def test_the_commands_push_and_ask_a_table(place, database):  # noqa: F811
         told, known = (run("query", where, *asked, "--json") for where in (address, "gallery"))
         assert told.stdout == known.stdout
     assert "The second stage reads files" in run("query", address, "audio", "--rerank", 5, code=1).stderr
-    assert "those that the address names" in run("push", "gallery", address + "2", "--shards", 2, code=1).stderr
+    assert "The address lists the nodes" in run("push", "gallery", address + "2", "--shards", 2, code=1).stderr
     assert run("push", "--print-sql").stdout == FUNCTION
 
 
