@@ -107,7 +107,7 @@ def told(hit, on=SIX):
     """What the page says of the modalities of a hit."""
     lines = []
     for name, label in ((name, SIX[name]) for name in hit["presence"]):
-        there = f"{label} {hit['weights'][name] * 100:.0f} %" if name in on else f"{label} not looked at"
+        there = f"{label} {hit['weights'][name] * 100:.0f} %" if name in on else f"{label} not used"
         lines.append(there if hit["presence"][name] else f"no {label.lower()}")
     return lines
 
@@ -140,15 +140,13 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
         check(page, app.ask(query="a dog", temperature=0.001))
         assert len(app.model.texts) == 1
         assert page.locator("#taken").inner_text() == "These are the best of 5 clips."
-        page.get_by_text("How sure is that?").click()
-        assert re.search(
-            "computes the scores .* of (all|[1-5]) of 5 clips.* It took", page.locator("#proof").inner_text()
-        )
+        page.get_by_text("How exact is this?").click()
+        assert re.search("exact scores .* (all|[1-5] of) 5 clips.* It took", page.locator("#proof").inner_text())
 
         page.route("**/api/search", lambda route: route.fulfill(status=200, body='{"hits": ['), times=1)
-        page.get_by_label("Hits").select_option("5")
-        page.get_by_text("The service broke off its answer").wait_for()
-        page.get_by_label("Hits").select_option("20")
+        page.get_by_label("Results").select_option("5")
+        page.get_by_text("The answer of the service was interrupted").wait_for()
+        page.get_by_label("Results").select_option("20")
         wait(page, "!busy && document.getElementById('note').hidden")
         assert page.evaluate("midnight('275760-09-14')") == "275760-09-14"  # which is no moment of JavaScript
         seconds = {5: "0:05", 5.5: "0:05.5", 59.94: "0:59.9", 59.96: "1:00", 119.98: "2:00", 3599.99: "1:00:00"}
@@ -195,9 +193,9 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
         page.keyboard.press("End")
         settled(page)
         assert slider.get_attribute("aria-valuetext") == "equal weights"
-        page.get_by_role("button", name="Back to the gallery’s own temperature").click()
+        page.get_by_role("button", name="Reset to the gallery’s default temperature").click()
         settled(page)
-        assert slider.get_attribute("aria-valuetext") == "0.1 (the gallery’s own)"
+        assert slider.get_attribute("aria-valuetext") == "0.1 (default)"
 
         page.get_by_role("checkbox", name="Sound").uncheck()
         settled(page)
@@ -205,7 +203,7 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
         for name in ("Picture", "Subtitles"):
             page.get_by_role("checkbox", name=name).uncheck()
         settled(page)
-        assert shown(page) == [] and "nothing is looked at" in page.get_by_role("status").inner_text()
+        assert shown(page) == [] and "Select at least one modality" in page.get_by_role("status").inner_text()
         for name in LABELS.values():
             page.get_by_role("checkbox", name=name).check()
         settled(page)
@@ -215,7 +213,7 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
         settled(page)
         check(page, app.ask("like", key=first["key"]))
         assert page.locator("#like-name").inner_text() == first["name"]
-        page.get_by_role("button", name="Back to the words").click()
+        page.get_by_role("button", name="Back to text search").click()
         settled(page)
         assert shown(page)[0] == first["name"] and not page.locator("#like").is_visible()
         page.reload()
@@ -227,7 +225,7 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
 def test_a_window_starts_and_stops_at_its_seconds(open_page, tmp_path, talk):
     with served(tmp_path, dict.fromkeys(WINDOWS, talk), segment=2) as (address, _):
         page = open_page(address)
-        page.get_by_label("Each file once").uncheck()
+        page.get_by_label("Show each file once").uncheck()
         ask(page, "a dog")
         assert sorted(shown(page)) == ["talk.webm, 0:00–0:02", "talk.webm, 0:02–0:04", "talk.webm, 0:04 to the end"]
         middle = page.locator(".hit", has_text="0:02–0:04").locator("video")
@@ -253,7 +251,7 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path)
         page.get_by_label("File or folder").fill("*.webm")
         page.get_by_label("File or folder").press("Tab")
         page.get_by_label("Temperature", exact=True).press("Home")
-        page.get_by_label("Hits").select_option("5")
+        page.get_by_label("Results").select_option("5")
         settled(page)
         asked = {"modalities": ["video", "subtitle"], "filter": {"paths": ["*.webm"]}, "temperature": 0.001, "k": 5}
         on = ("video", "subtitle")
@@ -290,7 +288,7 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path)
 def test_more_hits_are_appended_as_long_as_there_are_more(open_page, tmp_path):
     with served(tmp_path, {f"{number}.webm": b"x" for number in range(45)}) as (address, app):
         page = open_page(address)
-        page.get_by_label("Hits").select_option("20")
+        page.get_by_label("Results").select_option("20")
         settled(page)
         page.get_by_role("button", name="More", exact=True).click()
         page.get_by_text("By name: 40 of 45 clips.").wait_for()
@@ -433,7 +431,7 @@ def test_a_hit_shows_its_still_until_it_is_played(open_page, tmp_path, talk):
         odd.get_by_role("button", name="Play odd.webm").click()
         odd.get_by_text("This browser cannot play the file.").wait_for()
         assert odd.locator("video").count() == 0 and odd.locator("img").evaluate("img => img.naturalWidth") == 32
-        link = odd.get_by_role("link", name="Save it")
+        link = odd.get_by_role("link", name="Download")
         assert link.get_attribute("download") == "odd.webm" and link.get_attribute("href").endswith("/media")
 
 
@@ -444,7 +442,7 @@ def test_a_still_stands_where_a_browser_knows_the_sound_of_a_file_alone(open_pag
         put_stills(tmp_path, "half.mp4")
         page = open_page(address)
         page.get_by_role("button", name="Play half.mp4").click()
-        page.get_by_text("This browser plays the sound of the file, and cannot show its picture. Save it").wait_for()
+        page.get_by_text("This browser can play the sound of this file, but not its picture. Download").wait_for()
         assert page.locator("video").get_attribute("poster").endswith("/still")
 
 
@@ -459,7 +457,7 @@ def test_copies_are_one_hit_unless_that_is_switched_off(open_page, tmp_path):
         ask(page, "a dog")
         dog = page.locator(".hit", has_text="dog.webm")
         assert dog.get_by_text("and 2 copies: cat.webm, silent.webm").is_visible() and len(shown(page)) == 3
-        page.get_by_label("Exact copies once").uncheck()
+        page.get_by_label("Show copies once").uncheck()
         settled(page)
         assert sorted(shown(page)) == sorted(PRESENCE) and page.get_by_text("copies:").count() == 0
         page.reload()
@@ -511,17 +509,17 @@ def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
         settled(page)
         check(page, app.ask(query="a dog", filter={"lacks": ["audio"]}))
         assert page.locator("#taken").inner_text() == "These are the best of 2 clips."
-        assert "Filters (1 in use)" in page.locator("#filters summary").inner_text()
+        assert "Filters (1 active)" in page.locator("#filters summary").inner_text()
         page.get_by_label("File or folder").fill("nowhere/**, s*")
         settled(page)
         assert shown(page) == ["silent.webm"]
         page.get_by_label("First day").fill("2026-01-31")
         page.get_by_label("Last day").fill("2026-01-31")
-        page.get_by_text("it is not known when they were changed").wait_for()
+        page.get_by_text("left out: date unknown").wait_for()
         wanted = asked[-1].post_data_json["filter"]  # days of whoever looks at the page
         assert (wanted["after"], wanted["before"]) == ("2026-01-30T15:00:00.000Z", "2026-01-31T15:00:00.000Z")
-        page.get_by_label("At least, seconds").fill("9")
-        page.get_by_label("At most, seconds").fill("2")
+        page.get_by_label("Minimum, seconds").fill("9")
+        page.get_by_label("Maximum, seconds").fill("2")
         page.get_by_text("No clip lasts at least 9 and at most 2 seconds. Swap them?").wait_for()
         page.get_by_role("button", name="Clear").click()
         wait(page, "!busy && document.getElementById('note').hidden")
@@ -536,7 +534,7 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
         ask(page, "a dog")
         assert page.locator("#status").inner_text() == "2 of 2 files."
         card = page.locator("#hits > .hit", has_text="talk.webm")
-        assert card.locator("p", has_text="The best of 12 windows of this file.").is_visible()
+        assert card.locator("p", has_text="Best of 12 windows of this file.").is_visible()
         best = [hit for hit in app.ask(query="a dog", k=13) if hit["name"] == "talk.webm"]
         card.get_by_role("button", name="Show the windows of talk.webm").click()
         wait(page, "document.querySelectorAll('.windows .hit').length == 10")
@@ -551,7 +549,7 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
         assert numbers.all_inner_texts() == [f"{hit['score']:.3f}" for hit in best]
         card.get_by_role("button", name="Hide the windows of talk.webm").click()
         wait(page, "document.querySelectorAll('.windows .hit').length == 0")
-        page.get_by_label("Each file once").uncheck()
+        page.get_by_label("Show each file once").uncheck()
         settled(page)
         assert len(shown(page)) == 13 and page.locator("#status").inner_text() == "13 of 13 clips."
 
@@ -562,10 +560,10 @@ def test_a_file_that_is_gone_is_told_from_one_that_cannot_be_played(open_page, t
         (tmp_path / "clips" / "gone.webm").unlink()
         page = open_page(address)
         ask(page, "a dog")
-        page.locator(".hit", has_text="gone.webm").get_by_text("The file is gone.").wait_for()
+        page.locator(".hit", has_text="gone.webm").get_by_text("The file no longer exists.").wait_for()
         odd = page.locator(".hit", has_text="odd.webm")
         odd.get_by_text("This browser cannot play the file.").wait_for()
-        assert odd.get_by_role("link", name="Save it").get_attribute("download") == "odd.webm"
+        assert odd.get_by_role("link", name="Download").get_attribute("download") == "odd.webm"
 
 
 @pytest.mark.slow
@@ -575,7 +573,7 @@ def test_why_a_file_cannot_be_had_now_is_told_and_it_can_be_tried_again(open_pag
         page = open_page(address)
         refused = {"status": 503, "json": {"error": "The engine is away."}}
         page.route("**/media*", lambda route: route.fulfill(**refused))
-        page.get_by_label("Token of this service").fill(SECRET)
+        page.get_by_label("Access token").fill(SECRET)
         page.keyboard.press("Enter")
         ask(page, "a dog")
         cards = [page.locator(".hit", has_text=name) for name in ("talk.webm", "dot.gif")]
@@ -596,7 +594,7 @@ def test_why_a_file_cannot_be_had_now_is_told_and_it_can_be_tried_again(open_pag
         refused["status"] = 401
         page.route("**/media*", lambda route: route.fulfill(**refused))
         page.evaluate("document.querySelector('img').src += '?again'")
-        page.get_by_label("Token of this service").wait_for()
+        page.get_by_label("Access token").wait_for()
 
 
 @pytest.mark.slow
@@ -615,7 +613,7 @@ def test_a_slow_answer_is_announced(open_page, tmp_path):
 def test_the_token_is_asked_for_once(open_page, tmp_path):
     with served(tmp_path, {"bell.wav": wav(tone(16_000))}, secret=SECRET) as (address, _):
         page = open_page(address)
-        token = page.get_by_label("Token of this service")
+        token = page.get_by_label("Access token")
         for given in ("wrong", "ünïcode"):
             token.fill(given)
             page.keyboard.press("Enter")
@@ -671,11 +669,11 @@ def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(open_page,
         page = open_page(address)
         ask(page, "a dog")
         page.route("**/api/search", lambda route: route.abort(), times=1)
-        page.get_by_label("Hits").select_option("5")
+        page.get_by_label("Results").select_option("5")
         page.get_by_text("The service does not answer").wait_for()
         refused = {"status": 429, "headers": {"retry-after": "0.1"}, "body": "{}"}
         page.route("**/api/search", lambda route: route.fulfill(**refused), times=2)
-        page.get_by_label("Hits").select_option("20")
+        page.get_by_label("Results").select_option("20")
         wait(page, "!busy && document.getElementById('note').hidden")
         assert shown(page) == [hit["name"] for hit in app.ask(query="a dog")]
 
@@ -754,10 +752,10 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 ask(page, "a dog")
                 assert len(shown(page)) == 6 and "6 clips: " in page.locator("#counts").inner_text()
                 assert page.locator("#taken").inner_text() == "These are the best of 6 clips."
-                assert "here of all of 6 clips" in page.locator("#proof").text_content()
+                assert "here all 6 clips" in page.locator("#proof").text_content()
                 assert not page.locator("#files").is_visible()
                 gone = page.locator(".hit", has_text="cat.webm")
-                assert "There is no file here that a browser plays." in gone.inner_text()
+                assert "No file that a browser can play." in gone.inner_text()
                 wait(page, "[...document.querySelectorAll('video')].some(video => video.readyState >= 2)")
                 page.get_by_text("Filters").click()
                 assert not page.get_by_label("File or folder").is_visible()
@@ -770,14 +768,14 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 page.get_by_role("button", name=re.compile("More like this: .*dog.webm")).click()
                 wait(page, "document.querySelectorAll('.hit').length == 5")
                 server.go_away()
-                page.get_by_label("Hits").select_option("5")
+                page.get_by_label("Results").select_option("5")
                 page.get_by_text("The engine that holds the gallery does not answer").wait_for()
                 server.come_back()
                 time.sleep(_RETRY_SECONDS)
-                page.get_by_label("Hits").select_option("20")
+                page.get_by_label("Results").select_option("20")
                 wait(page, "!busy && document.getElementById('note').hidden")
                 page.route("**/api/search", lambda route: route.fulfill(status=200, json=uncertain(route)))
-                page.get_by_role("button", name="Back to the words").click()
+                page.get_by_role("button", name="Back to text search").click()
                 page.get_by_text("There may be better ones among about 6 clips.").wait_for()
                 assert "here of 2 of about 6 clips. The search stopped early" in page.locator("#proof").text_content()
                 assert "6 of about 6 clips." in page.locator("#status").inner_text()
