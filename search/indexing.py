@@ -1,8 +1,8 @@
-"""From files to a gallery: embed what is new or has changed, and say of every file in which state it is.
+"""Indexing: embed new and changed files into a gallery, and report the state of every file.
 
-A file is embedded once, and again only when its content changes. What cannot be read is recorded, never dropped.
-[`Indexer.update`] goes through files in four steps: it looks which ones are gone, chooses those that must be read,
-has them read ([`~search.reading`]) and embedded, and commits each batch.
+- A file is embedded again only when its content changes. What cannot be read is recorded, never dropped.
+- [`Indexer.update`] has four steps: find the files that are gone, choose those to read, read ([`~search.reading`]) and
+  embed them, and commit each batch.
 """
 
 import os
@@ -38,8 +38,8 @@ from search.speech import Speech
 from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
 
-_BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}]"  # of files that are read in parts
-_MOVED_AT_ONCE = 1000  # files, of which the clips are written by one commit
+_BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}]"  # for files read in windows
+_MOVED_AT_ONCE = 1000  # moved files per commit
 _SUBTITLE = "subtitle"
 _AWAY = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
 
@@ -47,15 +47,15 @@ _AWAY = "no other file of the gallery is left there, as if a drive were away: --
 @dataclass(eq=False)
 class _Source:
     """
-    A file that is being read, whole or window by window: what is found of it, until its state is known.
+    A file that is being read, whole or by windows, with the findings so far.
 
     Args:
-        path (`str`), texts (`dict[str, str]`): the file, and what a list says of it, by the names of modalities.
-        before (`dict[str, str]`): what was known of it in words.
-        windows (`list`): those that must be read; `None` stands for the whole file.
-        num_windows (`int`): how many the file has.
-        seconds (`float`, *optional*): how long it lasts, if it was measured.
-        stale (`list[str]`): clips that go when it is read.
+        path (`str`), texts (`dict[str, str]`): the file, and its texts from lists, by modality.
+        before (`dict[str, str]`): its texts from earlier runs.
+        windows (`list`): the windows to read; `None` stands for the whole file.
+        num_windows (`int`): the number of windows of the file.
+        seconds (`float`, *optional*): its length, if measured.
+        stale (`list[str]`): clips to remove once it is read.
         was_known (`bool`): it was in the gallery before this run.
     """
 
@@ -80,19 +80,19 @@ class _Source:
     unused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.num_clips = self.num_windows - len(self.windows)  # those from before
+        self.num_clips = self.num_windows - len(self.windows)  # clips from earlier runs
 
     @property
     def is_done(self) -> bool:
-        """Whether all that had to be read was read."""
+        """Whether all windows were read."""
         return self.num_read == len(self.windows)
 
     def job(self, window: Window | None) -> Job:
-        """What is to be done for a window of it."""
+        """The job of reading a window."""
         return Job(self.path, window, self.texts, self.before, self.seconds)
 
     def take(self, read: "_Read") -> None:
-        """Add what was found in a window to what is known of the file."""
+        """Add the findings of a window to those of the file."""
         found = read.found
         if self.file is None or (found.file.sha256 and not self.file.sha256):
             self.file = found.file
@@ -108,9 +108,9 @@ class _Source:
             self.problems.setdefault(found.unheard, []).append(read.span)
 
     def noted(self) -> MediaFile:
-        """What the gallery is to know of it now."""
+        """The record of the file for the gallery."""
         failures = {reason: spans for reason, spans in self.reasons.items() if reason != NOTHING}
-        if not self.is_done or (self.num_clips and self.num_lost):  # what went away meanwhile, a later run reads
+        if not self.is_done or (self.num_clips and self.num_lost):  # a later run reads what became inaccessible
             return replace(self.file, reason=UNFINISHED)
         if not self.num_clips and self.file.reason is None:
             return replace(self.file, reason=joined(self._told(self.reasons)))
@@ -119,21 +119,21 @@ class _Source:
         return self.file
 
     def state(self) -> FileState:
-        """What is reported of it, once it is done."""
+        """The state of the file for the report, once it is done."""
         if self.is_kept:
             return FileState(self.path, Status.OUT_OF_REACH, "; ".join(reason.rstrip(".") for reason in self.reasons))
         if not self.num_clips:
             return FileState(self.path, Status.UNREADABLE, self.noted().reason, is_dropped=bool(self.stale))
         is_unchanged = self.was_known and self.num_clips == self.num_windows - len(self.windows)
         status = Status.UNCHANGED if is_unchanged else Status.CHANGED if self.was_known else Status.NEW
-        # what a window is cut off by is what those after it lack
+        # a stream that ends within a window is missing in the windows after it
         texts = dict.fromkeys([*self.problems, *self.reasons])
         found = {text: self.problems.get(text, []) + self.reasons.get(text, []) for text in texts}
         told = {"is_transcribed": self.is_transcribed, "heard": self.heard, "unused": self.unused}
         return FileState(self.path, status, problems=tuple(self._told(found)), **told)
 
     def _told(self, found: dict[str, list[str | None]]) -> list[str]:
-        """What was found, each with the seconds of its windows, unless it is true of all."""
+        """The findings, each with the times of its windows, unless it applies to all of them."""
         lines = []
         for text, spans in found.items():
             if len(spans) < self.num_windows:
@@ -158,53 +158,51 @@ class _Read:
 
     @property
     def span(self) -> str | None:
-        """The seconds of the window, as people read them."""
+        """The times of the window, in readable form."""
         return None if self.window is None else place_of_clip(self.clip_id).span
 
     @property
     def is_failure(self) -> bool:
-        """Whether something could not be read: a window in which there is nothing is none."""
+        """Whether something could not be read; an empty window is not a failure."""
         return self.found.reason is not None and (self.window is None or self.found.reason != NOTHING)
 
 
 def _at(what: str, path: str, second: float) -> str:
-    """Where in a file its words are being heard, or read, for a bar."""
+    """The position in a file that is being transcribed or read, for the progress bar."""
     return f"{what} {plain(os.path.basename(path), 'utf-8')[-30:]} at {tqdm.format_interval(second)}"
 
 
 class Indexer:
     """
-    Brings a gallery up to date with files; every batch is committed when it is embedded.
+    Updates a gallery from files; every batch is committed once it is embedded.
 
-    Where the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip of
-    its own (see [`~gallery.windows`]), and if it has `"scenes"`, where scenes change. A run that ends between two
-    windows of a file goes on there. Where it has `"languages"`, subtitles in these come first (see
-    [`~gallery.subtitles`]).
+    If the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip (see
+    [`~gallery.windows`]); with `"scenes"`, at scene changes. An interrupted run continues at the next window. With
+    `"languages"`, subtitles in these are preferred (see [`~gallery.subtitles`]).
 
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
         model, processor: of the gallery, see [`~modeling_scalar.load_model`].
-        recognizer ([`~search.recognizers.Recognizer`], *optional*): writes down what is said in clips with sound and
-            without subtitles. What was written down before is read without it, too.
-        line_reader ([`~search.screen.LineReader`], *optional*): reads the words on the screen, where the gallery has
-            the modality `screen`; what was read before is there without it, too.
-        batch_size (`int`): clips read and embedded at a time, and what a kill can lose.
-        num_workers (`int`, *optional*): clips read at a time, each by a decoder of its own; by default some more than
-            there are processors.
-        on_error (`str`): "missing": a stream that cannot be decoded counts as absent, a file in which nothing can be
-            read is reported, left out, and not tried again until it changes, or until a limit that it exceeded is
-            raised. "raise": the first problem ends the run.
-        prune (`bool`): take clips of files that were deleted, see [`~search.vanished.deleted`], out of the gallery,
-            instead of only reporting them. Clips of files that are out of reach are kept.
-        progress (`bool`): show a progress bar on stderr and, after the first batch, how fast it goes.
-        crew ([`~gallery.parallel.Crew`], *optional*): other processes that take a share; they call [`help_index`]. A
-            commit is a batch of each of them then.
+        recognizer ([`~search.recognizers.Recognizer`], *optional*): transcribes clips that have sound but no
+            subtitles. Existing transcripts are used without it, too.
+        line_reader ([`~search.screen.LineReader`], *optional*): reads on-screen text, if the gallery has the modality
+            `screen`. Existing readings are used without it, too.
+        batch_size (`int`): number of clips read and embedded at a time, and the most that a kill can lose.
+        num_workers (`int`, *optional*): number of clips read at a time, each in its own decoder; by default slightly
+            more than the number of CPUs.
+        on_error (`str`): "missing": a stream that cannot be decoded counts as absent; a file in which nothing can be
+            read is reported, left out, and not tried again until it changes or a limit that it exceeded is raised.
+            "raise": the first problem ends the run.
+        prune (`bool`): remove clips of deleted files, see [`~search.vanished.deleted`], instead of only reporting
+            them. Clips of inaccessible files are kept.
+        progress (`bool`): show a progress bar on stderr and, after the first batch, the speed.
+        crew ([`~gallery.parallel.Crew`], *optional*): other processes that share the work; they call [`help_index`].
+            A commit then has one batch of each.
 
     Attributes:
-        report ([`~search.states.Report`]): the last state of every file that was looked at, also when an update was
-            interrupted.
-        known ([`~search.known.Known`]): what the gallery knows, kept up to date, so that an update costs what has
-            changed.
+        report ([`~search.states.Report`]): the latest state of every file, even if an update was interrupted.
+        known ([`~search.known.Known`]): the gallery's records, kept up to date, so that the cost of an update depends
+            only on the changes.
 
     Raises:
         ValueError: an option is out of range.
@@ -238,7 +236,7 @@ class Indexer:
         check_windows(self._decoder.limits.duration, self._segment)
         self._embed = partial(embed_batches, model, processor, reader, num_workers)
         self._ahead = batches_ahead(batch_size, num_workers)
-        self._gone: set[str] | None = None  # files that are not there any more; None as long as nobody has looked
+        self._gone: set[str] | None = None  # files that no longer exist; None before the first check
 
     def update(
         self,
@@ -247,29 +245,28 @@ class Indexer:
         gone: Iterable[str] | None = None,
     ) -> Report:
         """
-        Embed what is new or has changed.
+        Embed new and changed files.
 
         Args:
-            files (`list[str]`): as returned by [`~search.sources.find_files`]. Clips of the gallery that are not among
-                them are kept.
-            texts (`dict[str, dict[str, str]]`, *optional*): of files of which something is known in words, that, by
-                the names of modalities. Of `"subtitle"` it may be the path of a subtitle file.
-            gone (iterable of `str`, *optional*): files to look whether they are gone, beside those that were; by
-                default, and the first time, all of the gallery.
+            files (`list[str]`): as returned by [`~search.sources.find_files`]. Clips of other files are kept.
+            texts (`dict[str, dict[str, str]]`, *optional*): texts by file and by modality. For `"subtitle"` it may be
+                the path of a subtitle file.
+            gone (iterable of `str`, *optional*): files to check, along with those that were gone before; by default,
+                and the first time, all files of the gallery.
 
         Returns:
             The states of these files, and of those that are gone or out of reach.
 
         Raises:
-            ValueError: a subtitle has no times, and windows need them; or a file cannot be read and `on_error` is
-                "raise".
+            ValueError: windows need subtitles with times, and one has none; or a file cannot be read and `on_error`
+                is "raise".
         """
         texts, report = texts or {}, Report()
         timeless = [path for path, told in texts.items() if mark_of(told.get(_SUBTITLE))]
         if self._segment is not None and timeless:
             raise ValueError(
                 f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {self._segment:g} "
-                "s. Name a subtitle file in its place."
+                "s. Name a subtitle file instead."
             )
         try:
             self._look_for_gone(files, texts, gone, report)
@@ -286,8 +283,8 @@ class Indexer:
         candidates: Iterable[str] | None,
         report: Report,
     ) -> None:
-        """Give the clips of files that are gone to those that have their content now. Report other clips whose file
-        is gone or out of reach; take those that were deleted out, if that is wanted."""
+        """Assign the clips of files that are gone to files with the same content. Report other files that are gone or
+        out of reach; with `prune`, remove the clips of deleted files."""
         known = self.known
         paths = known.files if candidates is None or self._gone is None else sorted(self._gone.union(candidates))
         gone, away = {}, set()
@@ -316,14 +313,14 @@ class Indexer:
             self._gone -= lost
 
     def _take_over(self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], gone: dict[str, None]) -> None:
-        """Let new files of the content of those that are gone have their clips: they were moved."""
+        """Assign the clips of files that are gone to new files with the same content: they were moved."""
         known, self._moved, languages = self.known, set(), self._decoder.languages
         lost = {known.files[path].sha256: path for path in gone if path in known.clips and known.files[path].sha256}
         sizes = {known.files[path].size for path in lost.values()}
 
         def found() -> Iterator[tuple[str, MediaFile]]:
             for path in files if lost else ():
-                with suppress(OSError, ValueError):  # reading it will say what is wrong
+                with suppress(OSError, ValueError):  # reading the file reports what is wrong
                     words = texts.get(path, {}).get(_SUBTITLE)
                     if path in known.files or clip_stat(path, words, languages)[0] not in sizes:
                         continue
@@ -345,8 +342,7 @@ class Indexer:
     def _choose(
         self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], report: Report
     ) -> dict[str, MediaFile | None]:
-        """Return the files that must be read, with what is noted of those that lack windows alone; report the
-        others."""
+        """Return the files to read, with the records of those that only lack windows; report the others."""
         known, todo, touched, languages = self.known, {}, [], self._decoder.languages
 
         def keep() -> None:
@@ -357,14 +353,14 @@ class Indexer:
 
         for path in files:
             if path in report and not self._is_strict:
-                continue  # a list names it, and it is gone or out of reach
+                continue  # from a list, and gone or out of reach
             file, told = known.files.get(path), texts.get(path, {})
             words = told.get(_SUBTITLE)
             if file is None:
                 todo[path] = None
                 continue
             if not file.sha256 and not self._is_strict and look(path, words, languages)[0] == file:
-                # A link that leads nowhere, a pipe: reading it would say the same.
+                # A broken link or a pipe: reading it would give the same result.
                 report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
                 continue
             mtime_ns, has_clips = unchanged_since(path, file, words, languages), path in known.clips
@@ -379,9 +375,9 @@ class Indexer:
             ):
                 todo[path] = file if has_clips else None
                 continue
-            if mtime_ns != file.mtime_ns:  # touched, same content: remember, so as not to hash it again
+            if mtime_ns != file.mtime_ns:  # touched, same content: record it, to avoid hashing it again
                 touched.append(replace(file, mtime_ns=mtime_ns))
-                if len(touched) == self.batch_size:  # hashing takes long too: a kill may lose no more than that
+                if len(touched) == self.batch_size:  # hashing is slow, too: a kill should not lose more
                     keep()
             status = Status.MOVED if path in self._moved else Status.UNCHANGED
             if file.reason is None:
@@ -394,12 +390,12 @@ class Indexer:
         return todo
 
     def _is_worth_it(self, told: Iterable[str]) -> bool:
-        """Whether a limit that stood in the way has been raised since."""
+        """Whether a limit that was exceeded has been raised since."""
         limits = self._decoder.limits
         return any(LimitError.no_longer_holds(part, limits) for text in told for part in text.split("; "))
 
     def _read(self, todo: dict[str, MediaFile | None], texts: Mapping[str, Mapping[str, str]], report: Report) -> None:
-        """Read, embed and commit what was chosen, batch by batch."""
+        """Read, embed and commit the chosen files, batch by batch."""
         begun, is_first = time.monotonic(), True
         bar = tqdm(
             total=len(todo), unit="file", disable=not (self.progress and todo),
@@ -411,7 +407,7 @@ class Indexer:
             for reads, batch in batches:
                 self._commit(reads, batch, report)
                 done = sum(1 / len(read.source.windows) for read in reads)
-                bar.update(min(done, bar.total - bar.n))  # parts of files add up to a little more than there are
+                bar.update(min(done, bar.total - bar.n))  # rounding: parts may add up to slightly more than the total
                 if is_first and self.progress and 0 < bar.n < len(todo):
                     seconds, num_clips = time.monotonic() - begun, sum(read.found.reason is None for read in reads)
                     left = tqdm.format_interval(seconds * (len(todo) - bar.n) / bar.n)
@@ -421,23 +417,23 @@ class Indexer:
     def _sources(
         self, todo: dict[str, MediaFile | None], texts: Mapping[str, Mapping[str, str]], report: Report
     ) -> Iterator[_Source]:
-        """The files that must be read, with the windows of each."""
+        """The files to read, with the windows of each."""
         for path, file in todo.items():
             there, seconds = self.known.clips.get(path, []), None
             try:
                 seconds = None if self._segment is None else self._decoder.read_duration(path)
                 windows = self._windows_of(path, seconds)
             except (OSError, ValueError) as error:
-                if file is not None:  # it is as it was, and so are its windows: nothing can be added to them now
+                if file is not None:  # the file has not changed, and no windows can be added now
                     reason = str(error).removeprefix(f"{path}: ").rstrip(".")
-                    problems = (f"how long it is could not be read now: {reason}", file.reason)
+                    problems = (f"its length could not be read now: {reason}", file.reason)
                     report.add(FileState(path, Status.UNCHANGED, problems=problems))
                     continue
-                windows = [None]  # reading it will say what is wrong
+                windows = [None]  # reading the file reports what is wrong
             names = [clip_id_of(path, window) for window in windows]
             kept = set() if file is None else set(names).intersection(there)
             missing = [window for window, name in zip(windows, names, strict=True) if name not in kept]
-            if not missing:  # something is noted all the same: look again
+            if not missing:  # a problem is recorded nevertheless: read all again
                 kept, missing = set(), windows
             stale = [name for name in there if name not in kept]
             was_known = bool(there) and (file is None or file.reason != UNFINISHED)
@@ -445,13 +441,13 @@ class Indexer:
             yield _Source(path, texts.get(path, {}), before, missing, len(windows), seconds, stale, was_known)
 
     def _windows_of(self, path: str, seconds: float | None) -> list[Window | None]:
-        """The windows of a file that lasts so long: as the gallery has them."""
+        """The windows of a file of this length, as the gallery defines them."""
         if self.writer.metadata.get(SCENES):
             return scene_windows(path, seconds, self._segment, self._decoder)
         return windows_of(seconds, self._segment)
 
     def _embedded(self, sources: Iterable[_Source]) -> Iterator[tuple[list[_Read], Embedded]]:
-        """The windows of files in batches, as soon as they are read and embedded."""
+        """The windows of files in batches, once they are read and embedded."""
         waiting: deque[tuple[_Source, Window | None]] = deque()
 
         def jobs() -> Iterator[Job]:
@@ -465,11 +461,11 @@ class Indexer:
                 yield [_Read(*waiting.popleft(), found) for found in batch.notes], batch
 
     def _commit(self, reads: list[_Read], batch: Embedded, report: Report) -> None:
-        """Put what was read into the gallery, all of it or nothing, and report the files that are done; where the
-        first problem ends the run, what was read before it."""
+        """Write a batch into the gallery, all or nothing, and report the files that are done. If the first problem
+        ends the run, write what was read before it."""
         failures = [place for place, read in enumerate(reads) if read.is_failure] if self._is_strict else []
         failure = reads[failures[0]] if failures else None
-        reads = reads[: failures[0]] if failures else reads  # what was read before it is good
+        reads = reads[: failures[0]] if failures else reads
         clips = [reads[place] for place in batch.embeddable if place < len(reads)]
         if clips:
             embeds, mask, concat_embeds = (None if column is None else column[: len(clips)] for column in batch.embeds)
@@ -504,8 +500,8 @@ class Indexer:
                 report.add(source.state())
 
     def _begin(self, source: _Source, put: set[str]) -> bool:
-        """Take out what was embedded of a file before it was read now, but for the clips `put`; False if it is out of
-        reach, so that what it holds now is not known: only pruning takes out clips of which the file is gone."""
+        """Remove the earlier clips of a file, except those in `put`. Returns False if the file is out of reach: its
+        clips are kept, as only pruning removes clips of missing files."""
         source.is_kept = source.num_lost == source.num_read and source.path in self.known.clips
         if source.is_kept:
             return False
@@ -526,7 +522,7 @@ def index_files(
     texts: Mapping[str, Mapping[str, str]] | None = None,
     **options: object,
 ) -> Report:
-    """Bring a gallery up to date with files, once: see [`Indexer`], whose options these are, and its `update`."""
+    """Update a gallery from files, once: the options are those of [`Indexer`]; see its `update`."""
     return Indexer(writer, model, processor, **options).update(files, texts)
 
 
@@ -542,13 +538,13 @@ def help_index(
     on_error: str = "missing",
 ) -> None:
     """
-    Take a share in what an [`Indexer`] does in the first process of a crew.
+    Share the work of an [`Indexer`] in the first process of a crew.
 
     Args:
-        folder (`str`): the gallery; the others are as there.
+        folder (`str`): the gallery; the other arguments are as for [`Indexer`].
 
     Raises:
-        SystemExit: a process has failed, which the first one tells.
+        SystemExit: a process has failed; the first one reports it.
     """
     num_workers = default_workers() if num_workers is None else num_workers
     processor = sandboxed(processor)

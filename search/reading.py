@@ -1,6 +1,6 @@
-"""Reads files, or windows of them, and says what it found: in threads, of each process that takes part in indexing.
+"""Reads files, or windows of them, in threads of each indexing process.
 
-Whatever is wrong with a file is noted of it, and stops no other.
+Problems of a file are recorded with it, and do not affect other files.
 """
 
 import io
@@ -28,29 +28,29 @@ from search.screen import Screen, ScreenError
 from search.speech import Speech
 
 NOTHING = "it has no picture, no sound and no subtitles"
-"""Why a file or a window is no clip in which everything could be read."""
+"""Why a file or window without problems is not a clip."""
 
-_REMEMBERED = 1024  # files of which windows are read at a time, by all threads
-_STILL = (320, 320)  # the most that a still picture is wide and high
-_STILL_QUALITY = 70  # of JPEG: 5 to 15 kB
+_REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
+_STILL = (320, 320)  # maximum width and height of a still
+_STILL_QUALITY = 70  # JPEG quality: 5 to 15 kB
 
 
 def default_workers(num_processes: int = 1) -> int:
-    """How many clips are read at a time by each of so many processes of a machine: together some more than there are
-    processors, as a decoder waits while its clip is prepared here."""
+    """The number of clips that each of `num_processes` on this machine reads at a time: together slightly more than
+    the CPUs, as a decoder waits while its clip is prepared here."""
     return 1 + max(1, 3 * num_processors() // (2 * num_processes))
 
 
 def memory_of_decoders(num_workers: int, num_processes: int = 1) -> int:
-    """Bytes for so many decoders of a process: no less than for one alone, and at most its share of a quarter of the
-    machine's."""
+    """Bytes for the decoders of a process: at least the default for one, and at most its share of a quarter of the
+    machine's memory."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     return max(Limits().memory, min(num_workers * LIGHT_MEMORY, machine // 4 // num_processes))
 
 
 def look(path: str, subtitle: str | None, languages: Sequence[str]) -> tuple[MediaFile, bool]:
-    """What is noted of a file before it is read; without a hash, and with the reason, if it cannot be looked at. And
-    whether it is out of reach, so that nobody knows what it holds now."""
+    """The record of a file before it is read; without a hash, but with the reason, if it is inaccessible. Also
+    returns whether it is out of reach, so that its content is unknown."""
     try:
         stat, sha256 = clip_stat(path, subtitle, languages), clip_sha256(path, subtitle, languages)
         return MediaFile(path, *stat, sha256), False
@@ -60,14 +60,14 @@ def look(path: str, subtitle: str | None, languages: Sequence[str]) -> tuple[Med
 
 
 def _unseen(path: str, reason: str) -> MediaFile:
-    """What is noted of a file that cannot be looked at: as it has no hash, it is read as soon as it can be."""
+    """The record of an inaccessible file: without a hash, so it is read as soon as possible."""
     return MediaFile(path, 0, 0, "", reason)
 
 
 def _is_out_of_reach(path: str) -> bool:
-    """Whether a file is gone, or where it lies cannot be reached, as with a drive that was taken away."""
+    """Whether a file is gone, or its location cannot be accessed, as with a missing drive."""
     try:
-        if stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe could take forever
+        if stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe could block forever
             next(pieces_of(path), b"")
     except OSError:
         return True
@@ -75,14 +75,14 @@ def _is_out_of_reach(path: str) -> bool:
 
 
 def joined(sentences: Sequence[str]) -> str:
-    """Sentences in one."""
+    """Join sentences into one."""
     return "; ".join([sentence.rstrip(".") for sentence in sentences[:-1]] + list(sentences[-1:]))
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be read of a file, all of it or a window; what a list says of it in words, and what was known before,
-    by the names of modalities; and how many seconds the file lasts, if it was measured."""
+    """A file to read, or one of its windows; the texts of the file from lists (`texts`) and from earlier runs
+    (`before`), by modality; and its length in seconds, if measured."""
 
     path: str
     window: Window | None
@@ -92,16 +92,16 @@ class Job:
 
     @property
     def subtitle(self) -> str | None:
-        """What is said in it, or the path of a subtitle file, where a list knows that."""
+        """The subtitle from a list, as text or the path of a subtitle file."""
         return self.texts.get("subtitle")
 
 
 @dataclass
 class Found:
-    """What reading a window tells; `reason` says why it is no clip, `file` is what the file was before; `unheard`
-    why it has no transcript, which is no problem of the clip, as a later run tries again; `is_lost` says whether it
-    was out of reach; `heard` how much of the sound the model hears, if there is more; `unused` what further subtitles
-    there are of the file; `still` is a picture of it, as the bytes of a JPEG file, if it has any."""
+    """The findings of a window. `file`: record of the file before reading; `reason`: why it is not a clip; `unheard`:
+    why it has no transcript (not a problem of the clip, as a later run tries again); `is_lost`: it was out of reach;
+    `heard`: how many seconds of sound the model hears, if there are more; `unused`: kinds of its subtitles that are
+    not read; `still`: a frame as the bytes of a JPEG file, if there is any."""
 
     file: MediaFile
     duration: float | None = None
@@ -117,7 +117,7 @@ class Found:
 
 
 def _still_of(frame: np.ndarray) -> bytes:
-    """A small JPEG file of a frame, uint8 `(height, width, 3)`."""
+    """A small JPEG of a frame, uint8 `(height, width, 3)`."""
     picture, file = Image.fromarray(frame), io.BytesIO()
     picture.thumbnail(_STILL)
     picture.save(file, "jpeg", quality=_STILL_QUALITY)
@@ -125,7 +125,7 @@ def _still_of(frame: np.ndarray) -> bytes:
 
 
 class _File:
-    """What is found out about a file once for all its windows; threads take turns."""
+    """The findings shared by all windows of a file; the lock serialises threads."""
 
     def __init__(self):
         self.lock = Lock()
@@ -151,7 +151,7 @@ class Reader:
         self._lock, self._files = Lock(), {}
 
     def __call__(self, job: Job) -> tuple[Found, Clip | None]:
-        """Read a window: what is told of it, and the clip, if it is one."""
+        """Read a window: returns the findings, and the clip, if there is one."""
         path, file = job.path, self._file(job.path)
         with file.lock:
             file.looked = file.looked or look(path, job.subtitle, self.processor.reader.languages)
@@ -195,8 +195,8 @@ class Reader:
         return found, clip
 
     def _texts(self, job: Job, transcripts: Mapping[str, str | None], found: Found) -> dict[str, dict[str, str]]:
-        """What is known of a file in words, but what is spoken and shown in it, as an option of reading; it is noted,
-        too. What a list says counts more than its own tags, and these more than what was known before."""
+        """The texts of a file other than speech and on-screen text, as an option of `read_clip`; also recorded. Lists
+        take precedence over its tags, and tags over earlier texts."""
         names = [name for name in self.processor.modalities if kind_of(name) == "text" and name != "subtitle"]
         if not names:
             return {}
@@ -211,7 +211,7 @@ class Reader:
         return {"texts": texts}
 
     def _file(self, path: str) -> _File:
-        """What is known of a file; the latest are remembered."""
+        """The shared findings of a file; only the most recent files are kept."""
         with self._lock:
             file = self._files[path] = self._files.pop(path, None) or _File()
             if len(self._files) > _REMEMBERED:
@@ -219,15 +219,15 @@ class Reader:
             return file
 
     def _unused(self, job: Job) -> tuple[str, ...]:
-        """What subtitles of a file are not read, as others are, or as they are none of words."""
-        with suppress(OSError, ValueError):  # where there are some, reading them says what is wrong
+        """The kinds of subtitles that are not read, because others are or they contain no text."""
+        with suppress(OSError, ValueError):  # reading the subtitles reports what is wrong
             found = self.processor.reader.subtitles_of(job.path)
             is_read = job.subtitle is None and bool(found) and found[0].unread is None
             return tuple(words.kind for words in found[is_read:])
         return ()
 
     def _seconds(self, file: _File, job: Job) -> float | None:
-        """How long a file lasts, if that can be told."""
+        """The length of a file in seconds, if known."""
         if job.seconds is not None:
             return job.seconds
         with file.lock:
@@ -238,8 +238,8 @@ class Reader:
             return file.seconds
 
     def _transcripts(self, job: Job, file: _File) -> dict[str, str | None]:
-        """The transcripts of a file by modality, as far as it has them and no list says what they would; why one could
-        not be made is noted of it."""
+        """The transcripts of a file by modality, unless a list gives their text. If one cannot be made, the reason is
+        recorded in `file.unheard`."""
         with file.lock:
             if not file.is_listened:
                 file.is_listened = True

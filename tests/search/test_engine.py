@@ -590,8 +590,8 @@ def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
     assert "Embeddings of different models cannot be compared" in other.stderr
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
     assert "The second stage reads files" in run("query", address, "audio", "--rerank", 5, code=1).stderr
-    assert "no patterns of paths" in run("query", address, "audio", "--path", "*.mkv", code=1).stderr
-    assert "what is said in clips" in run("query", address, 'an "audio"', code=1).stderr
+    assert "support patterns of paths" in run("query", address, "audio", "--path", "*.mkv", code=1).stderr
+    assert "words in quotation marks" in run("query", address, 'an "audio"', code=1).stderr
     assert "does not know which files are copies" in run("query", address, "audio", "--unique", code=1).stderr
     told = run("query", address, "--like", "model/config.json", code=1).stderr  # any file that is no clip
     assert "This engine only finds clips like its own" in told
@@ -1072,8 +1072,8 @@ def test_a_folder_of_somebody_else_is_searched_and_runs_no_code(tmp_path):
         collection.close()
     storage, run = tmp_path / "copied" / "collection" / "clips" / "storage.sqlite", tmp_path / "run"
     rows = {
-        "'mkdir'|\\.mkdir is no clip": pickle.dumps({"id": 1, "vector": _Evil(run)}),
-        "no clip": pickle.dumps(_Evil(run), 0),
+        "'mkdir'|\\.mkdir is not a clip": pickle.dumps({"id": 1, "vector": _Evil(run)}),
+        "not a clip": pickle.dumps(_Evil(run), 0),
         "out of input": b"",
         "damaged": pickle.dumps([1]),
     }

@@ -167,7 +167,7 @@ def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monke
     report, after, embedded = run(place, Limits(time=200))  # which makes it worth a try
     assert after.clip_ids == before.clip_ids and not embedded and not of(report, "unreadable")
     (path,) = problems_of(report)
-    assert problems_of(report)[path][0] == "how long it is could not be read now: the drive is busy"
+    assert problems_of(report)[path][0] == "its length could not be read now: the drive is busy"
     assert after.files[path].reason == before.files[path].reason
     monkeypatch.undo()
     assert len(of(report, "unchanged")) == 2
