@@ -1,4 +1,4 @@
-"""What a gallery knows of media files: read once, and kept up to date by the one process that writes."""
+"""The gallery's records of media files, read once and kept up to date by the one process that writes."""
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -12,15 +12,15 @@ from gallery.gallery import Gallery, MediaFile
 
 class Known:
     """
-    The files of a gallery, their clips, and what could not be read of these.
+    The files of a gallery, their clips, and the problems of these.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]): as it is now; all later changes have to be told.
-        modalities (sequence of `str`): of the clips that are there, or will be.
+        gallery ([`~gallery.gallery.Gallery`]): as it is now; later changes must be passed to the methods.
+        modalities (sequence of `str`): of its present and future clips.
 
     Attributes:
         files (`dict[str, MediaFile]`): by path.
-        clips (`dict[str, list[str]]`): of each file that has any.
+        clips (`dict[str, list[str]]`): clips of each file that has any.
         problems (`dict[str, list[str]]`): by clip.
     """
 
@@ -28,19 +28,19 @@ class Known:
         self.files: dict[str, MediaFile] = dict(gallery.files)
         self.clips = gallery.clips_of_files()
         self.problems = gallery.problems()
-        # Numbers, not lists of bools: there may be millions.
+        # Bit masks instead of lists of bools: there may be millions.
         self._bits = {name: 2**place for place, name in enumerate(modalities)}
         mask = gallery.modality_mask.long() if len(gallery) else torch.zeros(0, len(modalities), dtype=torch.long)
         presence = (mask @ torch.tensor(list(self._bits.values()))).tolist()
         self._presence = dict(zip(gallery.clip_ids, presence, strict=True))
 
     def problems_of(self, path: str) -> list[str]:
-        """What could not be read in the clips of a file."""
+        """The problems of the clips of a file."""
         return [problem for name in self.clips.get(path, ()) for problem in self.problems.get(name, ())]
 
     def lacks(self, path: str, words: str, source: str) -> bool:
-        """Whether a file has what words may be heard in or read from, as far as that is known, but not these, and
-        nothing is wrong with it but that of its streams parts could be read."""
+        """Whether a file has the modality `source` of words (sound, for speech), but not the words, and
+        its only problems are streams that were read in part."""
         names = self.clips.get(path, ())
         presence = reduce(or_, (self._presence[name] for name in names), 0) | ~sum(self._bits.values())
         asked = self._bits.get(words, 0)
@@ -48,7 +48,7 @@ class Known:
         return bool(is_lacking) and all(IN_PART in problem for problem in self.problems_of(path))
 
     def put_clip(self, path: str, name: str, mask: Sequence[bool], problems: Sequence[str]) -> None:
-        """A clip of a file is there, or there again."""
+        """Record a new or changed clip of a file."""
         names = self.clips.setdefault(path, [])
         if name not in self._presence:
             names.append(name)
@@ -58,7 +58,7 @@ class Known:
             self.problems[name] = list(problems)
 
     def remove_clips(self, path: str, names: Iterable[str]) -> None:
-        """Clips of a file are gone."""
+        """Forget clips of a file."""
         names = set(names)
         self.clips[path] = [name for name in self.clips.get(path, ()) if name not in names]
         if not self.clips[path]:
@@ -68,7 +68,7 @@ class Known:
             self.problems.pop(name, None)
 
     def move(self, old: str, file: MediaFile) -> dict[str, str]:
-        """A file has another name now; the names that its clips had, and those they have."""
+        """Rename a file; returns the new names of its clips by their old names."""
         names = {name: file.path + name.removeprefix(old) for name in self.clips.pop(old)}
         self.clips[file.path] = list(names.values())
         for before, name in names.items():
@@ -80,11 +80,11 @@ class Known:
         return names
 
     def put_files(self, files: Iterable[MediaFile]) -> None:
-        """Files are noted as they are now."""
+        """Record files as they are now."""
         self.files |= {file.path: file for file in files}
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Files are gone, with all their clips."""
+        """Forget files, with all their clips."""
         for path in paths:
             self.remove_clips(path, list(self.clips.get(path, ())))
             self.files.pop(path, None)

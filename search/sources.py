@@ -1,9 +1,9 @@
-"""What there is to index: folders, files, and lists that name files and may say what is known of them in words.
+"""The inputs of indexing: folders, files, and lists of files with texts.
 
-A list is a table, see [`~gallery.tables`]. Its column `path`, or `video`, names
-a file of each row, from the folder in which the list lies; `subtitle` may hold what is spoken in it, or name a
-subtitle file. A column that is called as a modality of the gallery, `title` say, holds its text. Other columns are an
-error unless they are to be ignored: nothing that somebody wrote down is dropped in silence.
+- A list is a table, see [`~gallery.tables`]. Its column `path`, or `video`, names a file, relative to the list's
+  folder; `subtitle` may hold its speech as text, or the path of a subtitle file.
+- A column named after a modality of the gallery, such as `title`, holds its text. Other columns are an error unless
+  they are ignored explicitly: no data is dropped silently.
 """
 
 import os
@@ -24,26 +24,26 @@ _SUBTITLE = "subtitle"
 
 class Selection:
     """
-    Which files of folders are taken: those that are not hidden, and that nobody excludes.
+    Selects the files in folders that are neither hidden nor excluded.
 
     Args:
-        exclude (iterable of `str`): patterns of paths, see [`~gallery.filters.Filter`]; of folders that fit nothing is
-            taken, and no file that is named fits.
-        hidden (`bool`): take what is hidden, too: what begins with a dot, and folders in which systems keep what was
-            deleted, or their own.
+        exclude (iterable of `str`): patterns of paths to skip, see [`~gallery.filters.Filter`]; folders that match are
+            skipped as a whole, and so are files that were named explicitly.
+        hidden (`bool`): include hidden files and folders: names that begin with a dot, recycle bins and other system
+            folders.
 
     Attributes:
-        left_out (`set[str]`): the files and folders that were left out because they are hidden.
+        left_out (`set[str]`): the files and folders that were skipped because they are hidden.
 
     Raises:
-        ValueError: a pattern cannot be read.
+        ValueError: a pattern is not valid.
     """
 
     def __init__(self, exclude: Iterable[str] = (), hidden: bool = False):
         self.is_excluded, self.hidden, self.left_out = fitting(exclude), hidden, set()
 
     def takes(self, path: str) -> bool:
-        """Whether what is in a folder is taken."""
+        """Whether to include a file or folder found in a folder."""
         name = os.path.basename(path)
         is_hidden = not self.hidden and (name.startswith(".") or name in _SYSTEM)
         if is_hidden:
@@ -52,7 +52,7 @@ class Selection:
 
 
 def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None = None) -> list[str]:
-    """List the files that `paths` (files and folders) stand for, absolute, free of symbolic links, each once.
+    """List the files in `paths` (files and folders), absolute, with symbolic links resolved, each once.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -68,7 +68,7 @@ def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None =
         for folder, subfolders, names in os.walk(path, onerror=_reraise, followlinks=True):
             real = os.path.realpath(folder)
             if real in visited:
-                subfolders.clear()  # linked folders are followed once, so a circle of links ends
+                subfolders.clear()  # linked folders are followed once, so circular links end
             visited.add(real)
             subfolders[:] = [name for name in sorted(subfolders) if selection.takes(os.path.join(folder, name))]
             for name in sorted(names):
@@ -79,7 +79,7 @@ def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None =
 
 
 def real_path(path: str | os.PathLike) -> str:
-    """The file that a link leads to; one that leads to anything else is reported by its own name."""
+    """The file that a link leads to; a link to anything else is reported by its own name."""
     real = os.path.realpath(path)
     return os.path.abspath(path) if os.path.exists(real) and not os.path.isfile(real) else real
 
@@ -95,16 +95,16 @@ def read_list(
     Read a list of files.
 
     Args:
-        path (`str`): a table, see [`~gallery.tables`]. What it names is looked for from the folder in which it lies.
-        ignored: names of columns that are not used.
-        evidence: names of columns, beside `subtitle`, that hold texts of the files.
+        path (`str`): a table, see [`~gallery.tables`]. Its paths are relative to its folder.
+        ignored: names of columns to ignore.
+        evidence: names of columns, next to `subtitle`, with texts of the files.
 
     Returns:
-        `dict`: the files, in their order, and what the list says of each, by the names of columns; `subtitle` is words
-        or the path of a subtitle file.
+        `dict`: the files, in order, and the texts of each, by column; `subtitle` is text or the path of a subtitle
+        file.
 
     Raises:
-        ValueError: not such a list; a column is lacking, unknown or holds something else; or two rows of one file
+        ValueError: it is not such a list; a column is missing, unknown or has other content; or two rows of one file
             disagree. The message names the list, the line and the column.
     """
     path = Path(path)
@@ -116,13 +116,13 @@ def read_list(
         paths = [name for name in _PATHS if name in names]
         if len(paths) != 1:
             got = f"got {names}" if names else "there is none"
-            raise ValueError(f"{path} must have one column `path`, or `video`, that names the files; {got}.")
+            raise ValueError(f"{path} must have one column `path`, or `video`, with the names of files; {got}.")
         if unknown := [name for name in names if name not in (*paths, _SUBTITLE, *evidence)]:
             flags = " ".join(f"--ignore {shlex.quote(name)}" for name in unknown)  # one may have no name
             raise ValueError(
-                f"{path}: nothing is known to do with the columns {unknown}; known are `path` or `video`, and "
-                f"{', '.join(f'`{name}`' for name in (_SUBTITLE, *evidence))}. Texts by which clips are to be found "
-                f"are taken by --text NAME, into a gallery that exists by --add NAME. Leave others out by {flags}."
+                f"{path} has the unknown columns {unknown}; expected `path` or `video`, and "
+                f"{', '.join(f'`{name}`' for name in (_SUBTITLE, *evidence))}. To search a column as text, use --text "
+                f"NAME, or --add NAME for an existing gallery. To ignore these, use {flags}."
             )
         return names
 
@@ -153,14 +153,14 @@ def find_clips(
     evidence: Collection[str] = (),
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
     """
-    List the files that folders, files and lists stand for, each once, and what lists say of them.
+    List the files in folders, files and lists, each once, and their texts from lists.
 
     Args:
         paths, ignored, evidence: as in [`read_list`].
-        selection ([`Selection`], *optional*): which of them are taken.
+        selection ([`Selection`], *optional*): which files to include.
 
     Returns:
-        The files, and of those that are in a list what it says, see [`read_list`].
+        The files, and the texts of those in lists, see [`read_list`].
 
     Raises:
         FileNotFoundError: a path does not exist.

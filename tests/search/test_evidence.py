@@ -110,7 +110,7 @@ def test_a_modality_is_added_to_a_gallery_and_taken_out_and_comes_again(place):
     before = Gallery.open("gallery")
     (place / "list.csv").write_text("path,mood\nclips/a.mp4,a quiet morning in the kitchen\nclips/b.mp4,\n")
     told = index("clips", "list.csv", code=1).stderr
-    assert "nothing is known to do with the columns ['mood']" in told and "--add NAME" in told
+    assert "has the unknown columns ['mood']" in told and "--add NAME" in told
     told = index("clips", "list.csv", "--text", "mood", code=1).stderr
     assert "has the modalities subtitle, title. Add mood with --add mood." in told
     told = index("clips", "list.csv", "--add", "mood").stderr
@@ -168,7 +168,7 @@ def test_what_an_encoder_fuses_is_added_as_a_modality_and_kept_up_to_date(place)
         (("--add", "Mood"), "lowercase letters"),
         (("--drop", "mood"), "has the modalities subtitle, title, not mood"),
         (("--drop", "title"), "without 'title', none is left in"),
-        (("--read-text",), "Add screen by --add screen"),
+        (("--read-text",), "Add screen with --add screen"),
     ],
 )
 def test_what_cannot_be_added_or_taken_out_is_told(place, options, message):

@@ -131,7 +131,7 @@ def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("a.csv", "", "must have one column `path`, or `video`, that names the files; there is none"),
+        ("a.csv", "", "must have one column `path`, or `video`, with the names of files; there is none"),
         ("a.csv", "file,subtitle\nx.mp4,\n", r"must have one column `path`.*got \['file', 'subtitle'\]"),
         ("a.csv", "path,video\nx,y\n", r"must have one column.*got \['path', 'video'\]"),
         ("a.csv", "path,path\nx,y\n", r": the columns \['path'\] appear more than once"),
