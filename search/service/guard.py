@@ -1,4 +1,4 @@
-"""What every request must pass before it is answered: who asks, from which page, and how much.
+"""The checks on every request: access, origin and size.
 
 A page of another site can make a browser send requests to this machine. Such a page can
 read no answer: a domain name that resolves to this machine is not accepted as `Host`, the browser says which site sent
@@ -22,17 +22,17 @@ from .problems import problem
 
 COOKIE = "scalar_search"
 ASSISTANTS = "/mcp"
-"""Where assistants ask."""
+"""The path for assistants."""
 SHORTEST_TOKEN = 16
 
 MOST_REQUESTS = 96
-"""Answered or waiting at once, files that are played not counted."""
+"""Maximum number of concurrent requests, including waiting ones but not media files."""
 MOST_STREAMS = 256
-"""Files played at once."""
+"""Maximum number of media files played at the same time."""
 MOST_BYTES = 2**16
-"""Of a question."""
-_SILENT_SECONDS = 30.0  # between two pieces of what is sent
-_REST_SECONDS = 2.0  # between two pieces of what is sent after it was refused
+"""Maximum size of a request."""
+_SILENT_SECONDS = 30.0  # timeout between two chunks of a request
+_REST_SECONDS = 2.0  # timeout between two chunks of a refused request
 _RETRY_SECONDS = 1
 
 _HEADERS = {
@@ -41,7 +41,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",  # of all but the page
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",  # not for the page
 }
 _LONGEST = 18  # digits of a number of bytes
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?", re.ASCII)
@@ -49,13 +49,13 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?", re.ASCII)
 
 class Token:
     """
-    The secret that opens the service.
+    The access token of the service.
 
     Args:
         secret (`str`): at least [`SHORTEST_TOKEN`] characters, printable ASCII.
 
     Raises:
-        ValueError: it is too short to be one, or nobody could send it.
+        ValueError: it is too short, or has characters that cannot be sent.
     """
 
     def __init__(self, secret: str):
@@ -67,26 +67,26 @@ class Token:
         if not (secret.isascii() and secret.isprintable() and " " not in secret):
             raise ValueError("The token must consist of printable ASCII characters without spaces.")
         self._digest = hashlib.sha256(secret.encode()).digest()
-        # What the browser keeps is not the token, and the token cannot be told from it.
+        # The browser does not store the token itself, and the token cannot be derived from the cookie.
         self.cookie = hmac.new(secret.encode(), b"cookie of the search", hashlib.sha256).hexdigest()
 
     def opens(self, secret: str) -> bool:
-        """Whether this is the token, in a time that does not depend on how much of it is right."""
+        """Whether this is the token, compared in constant time."""
         return hmac.compare_digest(hashlib.sha256(secret.encode("utf-8", "replace")).digest(), self._digest)
 
     def knows(self, headers: Headers) -> bool:
-        """Whether a request carries the token, or the cookie that was given for it."""
+        """Whether a request carries the token, or the cookie for it."""
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.opens(secret.strip()):
             return True
-        # Not by `http.cookies`: what it takes grows with the square of the length, and anybody may send this.
+        # Not with `http.cookies`: its time grows quadratically with the length, and anybody may send this header.
         cookies = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
         given = next((value for name, _, value in cookies if name == COOKIE), "")
         return hmac.compare_digest(given.encode("latin-1"), self.cookie.encode())
 
 
 def host_of(header: str) -> str | None:
-    """The name or address in a `Host` header; `None` if it is none."""
+    """The name or address in a `Host` header; `None` if it is not valid."""
     found = _HOST.fullmatch(header.lower())
     return None if found is None else found[1].strip("[]")
 
@@ -101,10 +101,10 @@ def _is_address(host: str) -> bool:
 
 def _reading_to_the_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
     """
-    Let an error be heard that is told before the request has come to its end.
+    Make sure that the client receives an error that is sent before the end of its request.
 
-    A connection that is closed while something is unread is reset, and what was sent over it may be lost. So the rest
-    is read before the answer ends: as long as it comes without a pause, and no longer than anything may be silent.
+    Closing a connection with unread data resets it, and the error may be lost. So the rest of the request is read
+    before the answer ends: until there is a pause in it, and for at most 30 s.
     """
     is_whole = is_error = False
 
@@ -118,7 +118,7 @@ def _reading_to_the_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
         nonlocal is_error
         if message["type"] == "http.response.start":
             is_error = message["status"] >= 400
-            if is_error:  # the server may have refused what came with the request, and be about to close
+            if is_error:  # the server may have refused the body already, and be about to close
                 await asyncio.sleep(0)
         if message["type"] != "http.response.body" or message.get("more_body", False) or is_whole or not is_error:
             return await send(message)
@@ -133,20 +133,20 @@ def _reading_to_the_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
 
 
 def _is_asked(scope: Scope) -> bool:
-    """Whether a request is for anything but the page, which everybody may have."""
+    """Whether a request is for anything but the page, which is public."""
     return scope["path"].startswith("/api/") or scope["path"] == ASSISTANTS
 
 
 class Guard:
     """
-    An ASGI application around another one.
+    An ASGI middleware.
 
     Args:
-        app: what answers.
-        names (`Iterable[str]`): names by which this machine may be called, beside any address and `localhost`.
-        token ([`Token`], *optional*): that requests for anything but the page itself must carry.
-        most_bytes (`int`): of an uploaded file.
-        is_public (`bool`): whether pages of other sites may show this one in a frame, as the Hub shows a Space.
+        app: the application.
+        names (`Iterable[str]`): accepted hostnames of this machine, next to any address and `localhost`.
+        token ([`Token`], *optional*): required for anything but the page itself.
+        most_bytes (`int`): maximum size of an uploaded file.
+        is_public (`bool`): whether other sites may embed the page in a frame, as the Hub does for a Space.
     """
 
     def __init__(
@@ -169,14 +169,14 @@ class Guard:
         headers = Headers(scope=scope)
         if refusal := self._refusal(scope, headers):
             return await problem(*refusal)(scope, receive, send)
-        if not _is_asked(scope):  # the page lies ready in memory, and waits for nothing
+        if not _is_asked(scope):  # the page is in memory and needs no limit
             return await self._app(scope, receive, send)
         is_stream = scope["path"].startswith("/api/clips/")
         kind, most = ("stream", MOST_STREAMS) if is_stream else ("question", MOST_REQUESTS)
         if self._running[kind] >= most:
             retry = {"retry-after": str(_RETRY_SECONDS)}
-            told = problem(429, f"{most} requests are being answered already. Ask again.", retry)
-            return await told(scope, receive, send)
+            busy = problem(429, f"The service is busy with {most} requests. Try again.", retry)
+            return await busy(scope, receive, send)
         self._running[kind] += 1
         try:
             await self._app(scope, self._limited(scope, headers, receive), send)
@@ -188,8 +188,8 @@ class Guard:
         host = host_of(hosts[0]) if len(hosts) == 1 else None
         if host is None or not (host in self._names or _is_address(host)):
             name = "no name" if host is None else f"the name {host!r:.100}"
-            return 400, f"The request gives {name} to this machine. Use its address, or start with --hostname NAME."
-        # What a browser says of the page that asks; other programs say nothing.
+            return 400, f"The request has {name} for this machine. Use its address, or start with --hostname NAME."
+        # Browsers send the origin of the page; other programs do not.
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         is_navigation = scope["method"] == "GET" and scope["path"] == "/"
         is_foreign = site in ("cross-site", "same-site") and not is_navigation
@@ -197,7 +197,7 @@ class Guard:
             return 403, "The request comes from a page of another site."
         is_open = not _is_asked(scope) or scope["path"] == "/api/session"
         if self._token is not None and not is_open and not self._token.knows(headers):
-            return 401, "A token is needed. Send it as `Authorization: Bearer TOKEN`, or type it into the page."
+            return 401, "A token is needed. Send it as `Authorization: Bearer TOKEN`, or enter it on the page."
         return None
 
     def _with_headers(self, send: Send) -> Send:
@@ -219,7 +219,7 @@ class Guard:
         return sending
 
     def _limited(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """Raise an HTTPException where the body is longer than may be, or does not come."""
+        """Raise an HTTPException if the body is too long or does not arrive."""
         is_file = scope["path"] == "/api/uploads" and scope["method"] == "POST"
         most = self._most_bytes if is_file else MOST_BYTES
         count, is_whole, length = 0, False, headers.get("content-length", "")
@@ -227,9 +227,9 @@ class Guard:
         async def receiving() -> Message:
             nonlocal count, is_whole
             if is_whole:
-                return await receive()  # which tells when the client goes
+                return await receive()  # waits for the client to disconnect
             if length.isdigit() and int(length[:_LONGEST]) > most:
-                raise HTTPException(413, f"At most {most} bytes can be sent here, got {length[:_LONGEST]}.")
+                raise HTTPException(413, f"Expected at most {most} bytes, got {length[:_LONGEST]}.")
             try:
                 message = await asyncio.wait_for(receive(), _SILENT_SECONDS)
             except TimeoutError:
@@ -237,7 +237,7 @@ class Guard:
             count += len(message.get("body", b""))
             is_whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
             if count > most:
-                raise HTTPException(413, f"At most {most} bytes can be sent here, got more.")
+                raise HTTPException(413, f"Expected at most {most} bytes, got more.")
             return message
 
         return receiving

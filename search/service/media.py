@@ -1,4 +1,4 @@
-"""Files of the gallery as the page plays them: whole, or the part that is asked for."""
+"""Media files of the gallery for the page: whole, or the requested range."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ from .models import Kind
 _TYPES: dict[str, str] = {
     ".mp4": "video/mp4",
     ".m4v": "video/mp4",
-    ".mov": "video/mp4",  # browsers play what they know of it
+    ".mov": "video/mp4",  # browsers play the codecs that they support
     ".mkv": "video/x-matroska",
     ".webm": "video/webm",
     ".avi": "video/x-msvideo",
@@ -44,7 +44,7 @@ _TYPES: dict[str, str] = {
     ".gif": "image/gif",
     ".webp": "image/webp",
 }
-"""Of the files that are served; nothing else is, whatever a gallery names. None of these runs as a page."""
+"""The types of files that are served, and no others. None of them can run as a page."""
 
 
 class NoMediaError(ValueError):
@@ -52,7 +52,7 @@ class NoMediaError(ValueError):
 
 
 def kind_of(path: str, has_picture: bool) -> Kind | None:
-    """How a browser plays a file; `None` if it is none that is served."""
+    """How a browser plays a file; `None` if its type is not served."""
     media_type = _TYPES.get(os.path.splitext(path)[1].lower())
     if media_type is None:
         return None
@@ -61,28 +61,28 @@ def kind_of(path: str, has_picture: bool) -> Kind | None:
 
 
 def is_known(headers: Headers, version: str) -> bool:
-    """Whether the client has this version already, as `If-None-Match` names it: a whole answer would be wasted."""
+    """Whether the client already has this version, according to `If-None-Match`."""
     known = [name.strip().removeprefix("W/") for name in headers.get("if-none-match", "").split(",")]
     return version in known or known == ["*"]
 
 
 def media_response(path: str, headers: Headers, cached: str = "no-cache") -> Response:
     """
-    Answer with a file of the gallery, or the part of it that a request with these headers asks for; `cached` says for
-    how long the browser may show it without asking again.
+    Answer with a file of the gallery, or the range requested by these headers; `cached` is the `cache-control` policy
+    of the browser.
 
     Raises:
-        NoMediaError: it is gone, no regular file, or of no type that is served.
+        NoMediaError: it is gone, not a regular file, or of a type that is not served.
     """
     real = os.path.realpath(path)
     media_type = _TYPES.get(os.path.splitext(real)[1].lower())
     if media_type is None or not os.path.isabs(path):
-        raise NoMediaError("The file of this clip is of no type that a browser plays.")
+        raise NoMediaError("Browsers cannot play files of this type.")
     if not os.access(real, os.R_OK):
-        raise NoMediaError("The file of this clip is gone, or may not be read.")
+        raise NoMediaError("The file of this clip is gone or cannot be read.")
     status = os.stat(real)
     if not stat.S_ISREG(status.st_mode):
-        raise NoMediaError("The file of this clip is no regular file any more.")
+        raise NoMediaError("The file of this clip is no longer a regular file.")
     told = {"cache-control": f"private, {cached}"}
     response = FileResponse(real, headers=told, media_type=media_type, stat_result=status)
     version = response.headers["etag"]

@@ -1,4 +1,4 @@
-"""What goes over the wire: the questions and answers of the HTTP API."""
+"""The requests and responses of the HTTP API."""
 
 from typing import Annotated, Literal, Self, get_args
 
@@ -27,11 +27,11 @@ _LONGEST_MOMENT = 50
 
 def _text(value: object) -> object:
     if not (value is None or (isinstance(value, str) and "-" in value and len(value) <= _LONGEST_MOMENT)):
-        raise ValueError("a date as 2026-01-31 was expected, or a date and a time as 2026-01-31T18:00")
+        raise ValueError("expected a date such as 2026-01-31, or a date and time such as 2026-01-31T18:00")
     return value
 
 
-# The filter reads it: pydantic would take midnight in any zone for a day, without the zone.
+# Parsed by the filter: pydantic would read midnight in any time zone as a day without a zone.
 _Moment = Annotated[
     str | None,
     BeforeValidator(_text),
@@ -52,19 +52,21 @@ class _Strict(BaseModel):
 
 
 class Wanted(_Strict):
-    """What a clip must fulfil to be found, all of it. What is not known of a clip cannot fulfil anything."""
+    """Conditions on clips, all of which must hold. A clip whose fact is unknown does not meet its condition."""
 
     paths: list[Annotated[str, Field(min_length=1, max_length=LONGEST_PATH)]] = Field(
-        [], max_length=MOST_PATHS, description="Patterns of which its path must fit one: `holiday/**`, `*.mkv`."
+        [], max_length=MOST_PATHS, description="Patterns, one of which must match its path: `holiday/**`, `*.mkv`."
     )
-    min_duration: float | None = Field(None, ge=0, le=MOST_SECONDS, description="Seconds; of a window its own.")
+    min_duration: float | None = Field(
+        None, ge=0, le=MOST_SECONDS, description="Seconds, for a window its own length."
+    )
     max_duration: float | None = Field(None, ge=0, le=MOST_SECONDS)
-    after: _Moment = Field(None, description="Its file was changed then or later; UTC without a zone.")
-    before: _Moment = Field(None, description="Its file was changed before.")
+    after: _Moment = Field(None, description="Its file was changed then or later; UTC without a time zone.")
+    before: _Moment = Field(None, description="Its file was changed before this time.")
     has: _Modalities = Field([], description="Modalities that it must have.")
     lacks: _Modalities = Field([], description="Modalities that it must not have.")
     words: list[Annotated[str, Field(min_length=1, max_length=LONGEST_WORDS)]] = Field(
-        [], max_length=MOST_WORDS, description="Words or phrases that must be said in it, or stand in its other texts."
+        [], max_length=MOST_WORDS, description="Words or phrases that must be in its speech or its other texts."
     )
 
     @model_validator(mode="after")
@@ -73,7 +75,7 @@ class Wanted(_Strict):
         return self
 
     def filter(self) -> Filter:
-        """As the gallery takes it; a ValueError where nothing could fulfil it."""
+        """The gallery's filter; a ValueError if no clip could match it."""
         return Filter(**dict(self))
 
 
@@ -82,117 +84,117 @@ FILTERS: tuple[FilterName, ...] = get_args(FilterName)
 
 
 class Chosen(_Strict):
-    """Which clips are told."""
+    """The selection of clips."""
 
-    k: int = Field(10, ge=1, le=MOST_HITS, description="How many at most.")
-    filter: Wanted | None = Field(None, description="Which clips may be told; all where it is left out.")
+    k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits.")
+    filter: Wanted | None = Field(None, description="Filter on clips; all clips by default.")
     per_file: bool = Field(
-        False, description="Of a gallery of windows: each file once, by its best window, in a list by its first."
+        False, description="In a gallery of windows: each file once, by its best window, in a list by its first."
     )
-    unique: bool = Field(False, description="Files of the same content once: exact copies are told as `copies`.")
+    unique: bool = Field(False, description="Identical files once: exact copies are returned as `copies`.")
     within: str | None = Field(
-        None, max_length=LONGEST_KEY, description="Key of a clip: only clips of the same file are told, its windows."
+        None, max_length=LONGEST_KEY, description="Key of a clip: return only clips of the same file, its windows."
     )
 
     @property
     def allowed(self) -> Filter | None:
-        """Which clips may be told, as the gallery takes it; `None` for all."""
+        """The gallery's filter on clips; `None` for all."""
         return None if self.filter is None else self.filter.filter()
 
 
 class ListRequest(Chosen):
     """Clips by name."""
 
-    skip: int = Field(0, ge=0, le=MOST_SKIPPED, description="How many before them are left out.")
+    skip: int = Field(0, ge=0, le=MOST_SKIPPED, description="Number of clips to skip before them.")
 
 
 class Asked(Chosen):
-    """How a search is made, whatever is looked for."""
+    """Options of every search."""
 
     temperature: float | None = Field(
         None,
         ge=LEAST_TEMPERATURE,
         le=MOST_TEMPERATURE,
-        description="Temperature of the query's modality weights; the gallery's own where it is left out.",
+        description="Temperature of the modality weights; the gallery's own by default.",
     )
     modalities: Annotated[_Modalities, Field(min_length=1)] | None = Field(
-        None, description="What is looked at, all where it is left out; clips that have none of it are no hits."
+        None, description="Modalities to search in, by default all; clips that have none of them are no hits."
     )
 
 
 class EmbedRequest(_Strict):
-    """Queries whose vectors are wanted."""
+    """Queries to embed."""
 
     texts: list[Annotated[str, Field(min_length=1, max_length=LONGEST_QUERY)]] = Field(
-        min_length=1, max_length=MOST_TEXTS, description="What to embed."
+        min_length=1, max_length=MOST_TEXTS, description="The queries."
     )
-    fingerprint: str | None = Field(None, max_length=64, description="Of the model that must do it.")
+    fingerprint: str | None = Field(None, max_length=64, description="Fingerprint of the required model.")
 
 
 class EmbedAnswer(BaseModel):
     """Vectors of queries."""
 
     vectors: list[list[float] | list[list[float]]] = Field(
-        description="Of each text, of unit norm; of some models one for each modality."
+        description="One per text, with unit norm; some models have one per modality."
     )
     method: str = Field(description="The score of the model.")
-    learned: dict[str, float] = Field(description="What the model has learned of it.")
+    learned: dict[str, float] = Field(description="The learned parameters of the score.")
 
 
 class SearchRequest(Asked):
-    """A query in words."""
+    """A text query."""
 
     query: str = Field(
         min_length=1,
         max_length=LONGEST_QUERY,
-        description="What to look for; what it has in quotation marks must be said in a clip, as `filter.words`.",
+        description="The query; words in quotation marks must be spoken in a clip, as with `filter.words`.",
     )
 
     @property
     def allowed(self) -> Filter | None:
-        """Which clips may be told: also, those in which is said what the query has in quotation marks."""
+        """The gallery's filter on clips, with the words that the query has in quotation marks."""
         allowed, (_, words) = super().allowed, split_query(self.query)
         return (allowed or Filter()).saying(words) if words else allowed
 
 
 class LikeRequest(Asked):
-    """A clip of an earlier answer, in place of a query."""
+    """A clip of an earlier answer as the query."""
 
-    key: str = Field(max_length=LONGEST_KEY, description="Of a hit of an earlier answer.")
+    key: str = Field(max_length=LONGEST_KEY, description="Key of a hit of an earlier answer.")
 
 
 class Found(BaseModel):
-    """A clip that was found, or is listed."""
+    """A clip that was found or listed."""
 
     rank: int
-    key: str = Field(description="Names the clip to `/api/like` and `/api/clips`.")
-    name: str = Field(description="Of the file, without the folders that all files share.")
-    score: float | None = Field(description="None of a clip that is listed.")
-    weights: dict[Modality, float] | None = Field(description="What made it match; none for a score without weights.")
-    presence: dict[Modality, bool] = Field(description="What the clip has.")
+    key: str = Field(description="Identifies the clip for `/api/like` and `/api/clips`.")
+    name: str = Field(description="Name of the file, without the folders that all files share.")
+    score: float | None = Field(description="None for a listed clip.")
+    weights: dict[Modality, float] | None = Field(description="Weight of each modality; none for other scores.")
+    presence: dict[Modality, bool] = Field(description="Which modalities the clip has.")
     problems: list[str] = Field(description="What could not be read when it was embedded, and counts as absent.")
-    start: float | None = Field(description="Of a window of a longer file, in seconds.")
-    stop: float | None = Field(description="Of a window; none for one that goes on to the end of the file.")
-    kind: Kind | None = Field(description="How to play it; none where there is no file that can be played.")
-    media: str | None = Field(description="Where to play it from.")
-    captions: str | None = Field(description="Where its subtitles may be had, if it has some, as WebVTT.")
-    words: str | None = Field(description="Where to ask what is said in it, and stands in its other texts.")
-    still: str | None = Field(description="Where a small picture of it may be had, if there is one, as JPEG.")
-    copies: list[str] = Field(description="Names of clips of the same content, where such are told once.")
+    start: float | None = Field(description="Start of a window of a longer file, in seconds.")
+    stop: float | None = Field(description="End of a window; none if it ends with the file.")
+    kind: Kind | None = Field(description="How to play it; none if there is no playable file.")
+    media: str | None = Field(description="URL of the media file.")
+    captions: str | None = Field(description="URL of its subtitles as WebVTT, if any.")
+    words: str | None = Field(description="URL of its speech and other texts.")
+    still: str | None = Field(description="URL of a small JPEG of it, if there is one.")
+    copies: list[str] = Field(description="Names of clips with the same content, if these are returned once.")
     num_windows: int | None = Field(
-        None, description="Of its file in the gallery, where each file is told once, and it is known."
+        None, description="Number of windows of its file, if each file is returned once, and it is known."
     )
 
 
 class Said(BaseModel):
     """Words of a clip."""
 
-    start: float = Field(description="Second of the file.")
+    start: float = Field(description="Position in the file, in seconds.")
     stop: float
     text: str
-    is_asked: bool = Field(description="Whether words of the query are among them.")
+    is_asked: bool = Field(description="Whether they include words of the query.")
     marks: list[tuple[int, int]] = Field(
-        description="Where what the query has in quotation marks stands: from which character to which."
+        description="Positions of the words that the query has in quotation marks: first character, end."
     )
 
 
@@ -200,72 +202,69 @@ class Listing(BaseModel):
     """Clips by name."""
 
     hits: list[Found]
-    num_clips: int = Field(description="In the gallery.")
-    num_allowed: int = Field(description="Of these, the clips that could be told: all, or what fulfils the filter.")
+    num_clips: int = Field(description="Number of clips in the gallery.")
+    num_allowed: int = Field(description="Number of clips that match the filter, or of all clips without one.")
     num_files: int | None = Field(
-        None, description="Where each file is told once, and it is known: in the gallery, in a list those it has."
+        None, description="If each file is returned once, and if known: files in the gallery, or in the list."
     )
     unknown: dict[Literal["duration", "date", "words"], int] = Field(
-        description="How many clips the filter left out because what it asks for is not known of them."
+        description="Number of clips that the filter left out because the fact is unknown."
     )
-    note: str | None = Field(
-        None, description="Why there are no clips, where there are none, or that none matches well."
-    )
+    note: str | None = Field(None, description="Why there are no clips, if there are none, or that none matches well.")
 
 
 class Answer(Listing):
     """The clips found, best first."""
 
-    temperature: float | Literal["inf"] = Field(description="With which modalities were weighed.")
-    num_scored: int = Field(description="Clips that were scored in full; `certainty` tells what is known of others.")
-    estimated: bool = Field(description="Whether the first two are estimates, as a vector engine makes of many clips.")
-    exact: bool = Field(description="Whether no clip that could be a hit is better than those told.")
+    temperature: float | Literal["inf"] = Field(description="Temperature of the modality weights.")
+    num_scored: int = Field(description="Number of clips scored in full; `certainty` covers the others.")
+    estimated: bool = Field(description="Whether the counts of clips are estimates by a vector engine.")
+    exact: bool = Field(description="Whether no allowed clip is better than those returned.")
     matches_well: bool | None = Field(
-        description="Whether the best one scores as relevant ones do; none where that was not fitted to such a search."
+        description="Whether the best clip scores like a relevant one; none if that was not fitted to such a search."
     )
     certainty: Certainty = Field(
-        description="Of a vector engine, its index may have missed clips, or there may be better ones that were not "
-        "scored."
+        description="With a vector engine, the index may have missed clips, or better ones may not have been scored."
     )
-    seconds: float = Field(description="Taken to answer, without the time that the request waited.")
+    seconds: float = Field(description="Time of the search, without waiting.")
 
 
 class About(BaseModel):
-    """What is served."""
+    """The gallery that is served."""
 
     name: str
     num_clips: int
-    share: dict[Modality, float] = Field(description="Of the clips that have the modality.")
-    estimated: bool = Field(description="Whether these are estimates, as a vector engine makes of many clips.")
+    share: dict[Modality, float] = Field(description="Fraction of the clips that have the modality.")
+    estimated: bool = Field(description="Whether these are estimates by a vector engine.")
     model: str | None
     method: str = Field(description="The score.")
     has_temperature: bool = Field(description="Whether the score weighs modalities by the query.")
-    temperature: float | Literal["inf"] = Field(description="The gallery's own.")
-    segment: float | None = Field(description="Seconds of a window, of a gallery of windows.")
-    filters: list[FilterName] = Field(description="What clips can be filtered by.")
+    temperature: float | Literal["inf"] = Field(description="The default temperature of the gallery.")
+    segment: float | None = Field(description="Length of windows in seconds, in a gallery of windows.")
+    filters: list[FilterName] = Field(description="The supported filters.")
     lists: bool = Field(description="Whether clips can be listed by name.")
     copies: bool = Field(description="Whether it is known which clips are exact copies.")
     uploads: bool = Field(description="Whether files can be added.")
-    most_bytes: int = Field(description="That an uploaded file may have.")
-    extensions: list[str] = Field(description="Of files that can be uploaded.")
-    problem: str | None = Field(description="Why the gallery as it is now is not what is served.")
+    most_bytes: int = Field(description="Maximum size of an uploaded file.")
+    extensions: list[str] = Field(description="Extensions of files that can be uploaded.")
+    problem: str | None = Field(description="Why the current state of the gallery is not served.")
 
 
 class Upload(BaseModel):
     """A file on its way into the gallery."""
 
-    id: str = Field(description="By which it is asked for and removed; the same for the same file.")
+    id: str = Field(description="Its identifier; the same for identical files.")
     name: str
     state: Literal["waiting", "embedding", "done", "failed", "removing", "removed"]
-    ahead: int = Field(0, description="Files that are embedded before this one.")
-    kept: bool = Field(True, description="Whether the service has the file.")
-    clips: int = Field(0, description="That it became: one, or a window each.")
+    ahead: int = Field(0, description="Number of files to embed before this one.")
+    kept: bool = Field(True, description="Whether the service still has the file.")
+    clips: int = Field(0, description="Number of its clips: one, or one per window.")
     problems: list[str] = Field([], description="What could not be read.")
     error: str | None = Field(None, description="Why it is not in the gallery, why it still is, or what it waits for.")
 
 
 class Problem(BaseModel):
-    """The body of every answer that is an error."""
+    """The body of every error response."""
 
     error: str
 

@@ -1,4 +1,4 @@
-"""What is told of an error: one sentence, as JSON, that says nothing of the inside of the service."""
+"""Error responses of the service: one sentence as JSON, without internal details."""
 
 import logging
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The answer that is an error."""
+    """An error response."""
     return JSONResponse({"error": plain(" ".join(sentence.split()), "utf-8")}, status, headers)
 
 
 def _sentence(error: RequestValidationError) -> str:
-    """What is wrong with a question, in one line."""
+    """The problems of a request, in one line."""
     told = []
     for wrong in error.errors()[:3]:
         where = ".".join(map(str, wrong["loc"][1:]))  # after the part of the request
@@ -38,14 +38,14 @@ def _sentence(error: RequestValidationError) -> str:
 
 
 async def answer_of(_: Request, error: Exception) -> Response:
-    """The answer to a request that failed; a fault of ours is logged by Starlette."""
+    """The response to a request that failed; Starlette logs bugs."""
     match error:
         case HTTPException():
             return problem(error.status_code, str(error.detail), error.headers)
         case RequestValidationError():
             return problem(422, _sentence(error))
         case ClientDisconnect():
-            return problem(400, "The request was not sent to its end.")
+            return problem(400, "The request is incomplete.")
         case UnknownClipError() | NoMediaError():
             return problem(404, describe(error))
         case RefusedError():
@@ -58,18 +58,18 @@ async def answer_of(_: Request, error: Exception) -> Response:
             return problem(503, str(error), {"retry-after": str(error.seconds)})
         case DamagedFileError():
             logger.error("%s", describe(error))
-            return problem(500, "A file of the gallery is damaged; the log of the service names it.")
+            return problem(500, "A file of the gallery is damaged; see the log of the service.")
         case OSError():
             logger.error("%s", describe(error))
-            return problem(507, "The service cannot read or write on its disk; its log says more.")
+            return problem(507, "The service cannot read or write on its disk; see its log.")
         case _:
-            return problem(500, "A fault of the service; its log says more.")
+            return problem(500, "Internal error of the service; see its log.")
 
 
 ANSWERED = (
     HTTPException, RequestValidationError, ClientDisconnect, UnknownClipError, NoMediaError, RefusedError, NoRoomError,
     UnsupportedError, ModalityError, PatternError, DamagedFileError, OSError, Exception,
 )  # fmt: skip
-"""What [`answer_of`] is to be called for, with all that are derived of these."""
+"""The exceptions handled by [`answer_of`], including their subclasses."""
 
 __all__ = ["ANSWERED", "answer_of", "problem"]

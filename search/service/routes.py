@@ -45,27 +45,27 @@ from .words import as_vtt, best_cues
 Result = TypeVar("Result")
 
 SEARCHES = min(4, os.cpu_count() or 1)
-"""At once: each takes all cores that torch may use."""
+"""Maximum number of concurrent searches: each uses all cores available to torch."""
 _READERS = 8
-_ASKING = 4  # at once: which file a clip is of
+_ASKING = 4  # concurrent look-ups of the gallery's description, and of files of clips
 _MOST_CUES = 2
-_STILL_CACHED = "max-age=600"  # seconds, so that going back and forth asks for no picture twice
+_STILL_CACHED = "max-age=600"  # seconds, so that browsing back and forth loads each still once
 _BUFFER = 2**20
 
 
 def _problems(told: dict[int, str]) -> dict[int | str, dict[str, Any]]:
-    """Answers of the schema that are errors."""
+    """Error responses of the schema."""
     return {status: {"model": Problem, "description": text} for status, text in told.items()}
 
 
 _ALWAYS = _problems(
     {
-        400: "The request is wrong.",
+        400: "The request is not valid.",
         401: "A token is needed.",
         403: "The request comes from a page of another site.",
-        422: "A field is missing or out of its range.",
-        429: "Too much is going on; ask again after `Retry-After` seconds.",
-        503: "The engine that holds the gallery does not answer; ask again after `Retry-After` seconds.",
+        422: "A field is missing or out of range.",
+        429: "The service is busy; try again after `Retry-After` seconds.",
+        503: "The engine that holds the gallery does not answer; try again after `Retry-After` seconds.",
     }
 )
 router = APIRouter(prefix="/api", responses=_ALWAYS)
@@ -73,7 +73,7 @@ uploading = APIRouter(prefix="/api/uploads", responses=_ALWAYS)
 
 
 class Threads:
-    """Where calls wait: each kind in threads of its own, so that none keeps another kind waiting."""
+    """Thread pools: one for each kind of call, so that one kind does not block another."""
 
     def __init__(self):
         self.model, self.files = ThreadPoolExecutor(1, "model"), ThreadPoolExecutor(_READERS, "read")
@@ -86,8 +86,8 @@ class Threads:
         self.words = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
 
     def end(self) -> None:
-        """Wait for the model and for files, but not for what may wait for an engine."""
-        self._stop.set()  # words of all files may be read
+        """Wait for the model and for files, but not for calls that may wait for an engine."""
+        self._stop.set()  # reading the words of all files may take long
         self.words.shutdown(wait=False, cancel_futures=True)
         for pool in (self.searches, self.summaries, self.paths):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -102,7 +102,7 @@ async def call_in(pool: Executor, function: Callable[..., Result], *arguments: A
 
 @dataclass(frozen=True)
 class Service:
-    """What calls are answered from; `build_app` makes it the state of the application."""
+    """The state of the application, set by `build_app`."""
 
     archive: Archive
     uploads: Uploads | None
@@ -128,7 +128,7 @@ Taking = Annotated[Uploads, Depends(_taking)]
 
 @router.post("/session", status_code=204)
 async def begin_session(request: Request, here: Here) -> Response:
-    """Exchange the token, sent as `Authorization: Bearer TOKEN`, for a cookie, which players send too."""
+    """Exchange the token, sent as `Authorization: Bearer TOKEN`, for a cookie, which media players send, too."""
     response = Response(status_code=204)
     if here.token is None:
         return response
@@ -140,39 +140,39 @@ async def begin_session(request: Request, here: Here) -> Response:
 
 @router.get("/gallery")
 async def about(here: Here) -> About:
-    """What is served."""
+    """Describe the gallery that is served."""
     most_bytes, extensions = (0, []) if here.uploads is None else (here.uploads.most_bytes, sorted(MEDIA_FILES))
     return await call_in(here.threads.summaries, here.archive.about, most_bytes, extensions)
 
 
 async def _ready(asked: Chosen, here: Service) -> None:
-    """Wait until what is said in clips is known, if it is asked for: so that other searches do not wait for it."""
+    """Load the words of all clips first, if they are searched, so that other searches do not wait for this."""
     if asked.allowed is not None and asked.allowed.words:
         await call_in(here.threads.words, here.archive.read_words)
 
 
 @router.post("/search")
 async def search(request: SearchRequest, here: Here) -> Answer:
-    """Find clips by words."""
+    """Find clips by text."""
     return await find(request, here)
 
 
 async def find(request: SearchRequest, here: Service) -> Answer:
-    """Answer a query in words."""
+    """Answer a text query."""
     text, _ = split_query(request.query.strip())
     if not text:
         raise HTTPException(422, "`query`: type what you are looking for.")
-    if not here.archive.is_known(text):  # so that searches that need no model never wait for it
+    if not here.archive.is_known(text):  # searches that need no model never wait for it
         await call_in(here.threads.model, here.archive.embed, text)
     await _ready(request, here)
     return await call_in(here.threads.searches, here.archive.search, text, request)
 
 
-@router.post("/embed", responses=_problems({409: "The model is another one."}))
+@router.post("/embed", responses=_problems({409: "The service has another model."}))
 async def embed(request: EmbedRequest, here: Here) -> EmbedAnswer:
-    """Embed queries, for who has the gallery and lacks the model, as `scalar query` beside this service."""
+    """Embed queries, for programs that have the gallery but not the model, such as `scalar query`."""
     if request.fingerprint not in (None, here.archive.source.fingerprint):
-        raise HTTPException(409, "The model of this service is another one.")
+        raise HTTPException(409, "This service has another model.")
     return await call_in(here.threads.model, here.archive.embedded, request.texts)
 
 
@@ -185,7 +185,7 @@ async def clips(request: ListRequest, here: Here) -> Listing:
 
 @router.post("/like", responses=_problems({404: "There is no such clip."}))
 async def like(request: LikeRequest, here: Here) -> Answer:
-    """Find the clips most like one that was found."""
+    """Find the clips most similar to one that was found."""
     await _ready(request, here)
     return await call_in(here.threads.searches, here.archive.like, request.key, request)
 
@@ -196,14 +196,14 @@ async def like(request: LikeRequest, here: Here) -> Answer:
     response_class=Response,
     responses={
         200: {"content": {"video/*": {}, "audio/*": {}, "image/*": {}}, "description": "The file of the clip."},
-        206: {"description": "The part of it that the `Range` header asked for."},
+        206: {"description": "The range requested by the `Range` header."},
         304: {"description": "It is the version that `If-None-Match` names."},
-        416: {"description": "The part lies outside the file."},
+        416: {"description": "The range is outside the file."},
         **_problems({404: "There is no such clip, or its file is gone."}),
     },
 )
 async def media(key: str, request: Request, here: Here) -> Response:
-    """Play the file of a clip; of a window too it is the whole file."""
+    """Play the file of a clip; the whole file, even for a window."""
     path = await call_in(here.threads.paths, here.archive.source.path_of, key)
     return await call_in(here.threads.files, media_response, path, request.headers)
 
@@ -214,22 +214,22 @@ async def media(key: str, request: Request, here: Here) -> Response:
     responses={
         200: {"content": {"image/jpeg": {}}, "description": "A frame of the clip, at most 320 pixels wide and high."},
         304: {"description": "It is the version that `If-None-Match` names."},
-        **_problems({404: "There is no such clip, or no picture of it."}),
+        **_problems({404: "There is no such clip, or no still of it."}),
     },
 )
 async def still(key: str, request: Request, here: Here) -> Response:
     """Show a small picture of a clip."""
     path = await call_in(here.threads.paths, here.archive.source.still_of, key)
     if path is None:
-        raise HTTPException(404, "There is no picture of this clip.")
+        raise HTTPException(404, "There is no still of this clip.")
     return await call_in(here.threads.files, media_response, str(path), request.headers, _STILL_CACHED)
 
 
-_MOST_LINES = 100  # that are told of a moment
+_MOST_LINES = 100  # maximum number of cues returned for a moment
 
 
 async def moment(key: str, query: str | None, here: Service) -> tuple[Found, list[Cue], int]:
-    """A clip with its weights for a query, the cues that fit this best or all of them, and how many there are."""
+    """A clip with its weights for a query, its cues (the best for the query, if there are many), and their number."""
     text = None if query is None else split_query(query.strip())[0]
     if text == "":
         raise HTTPException(422, "`query`: type what you are looking for.")
@@ -242,7 +242,7 @@ async def moment(key: str, query: str | None, here: Service) -> tuple[Found, lis
     return found, [cue for cue, _ in best] if len(cues) > _MOST_LINES else cues, len(cues)
 
 
-_WORDS = _problems({404: "There is no such clip, or nothing is known of what is said in it."})
+_WORDS = _problems({404: "There is no such clip, or it has no known words."})
 
 
 @router.get(
@@ -251,7 +251,7 @@ _WORDS = _problems({404: "There is no such clip, or nothing is known of what is 
     responses={200: {"content": {"text/vtt": {}}, "description": "The subtitles of the file."}, **_WORDS},
 )
 async def captions(key: str, here: Here) -> Response:
-    """Tell what is said in the file of a clip, as players take it."""
+    """Return the subtitles of the file of a clip as WebVTT."""
     said, *_ = await _texts_of(key, here)
     return Response(as_vtt(said), media_type="text/vtt", headers={"cache-control": "no-cache"})
 
@@ -260,11 +260,11 @@ async def captions(key: str, here: Here) -> Response:
 async def words(
     key: str,
     here: Here,
-    query: Annotated[str, Query(max_length=LONGEST_QUERY, description="Whose words are looked for.")] = "",
-    start: Annotated[float | None, Query(ge=0, le=MOST_SECONDS, description="Of the window, in seconds.")] = None,
+    query: Annotated[str, Query(max_length=LONGEST_QUERY, description="The query whose words to find.")] = "",
+    start: Annotated[float | None, Query(ge=0, le=MOST_SECONDS, description="Start of the window in seconds.")] = None,
     stop: Annotated[float | None, Query(ge=0, le=MOST_SECONDS)] = None,
 ) -> list[Said]:
-    """Tell which words of a clip fit a query best, or its first ones."""
+    """Return the words of a clip that best match a query, or its first ones."""
     texts = await _texts_of(key, here)
     return await call_in(here.threads.files, _best_of, texts, query, start, stop)
 
@@ -281,7 +281,7 @@ def _best_of(texts: list[list[Cue]], query: str, start: float | None, stop: floa
 async def _texts_of(key: str, here: Service) -> list[list[Cue]]:
     texts = await call_in(here.threads.files, here.archive.source.texts_of, key)
     if not any(texts):
-        raise HTTPException(404, "Nothing is known of what is said in this clip.")
+        raise HTTPException(404, "This clip has no known words.")
     return texts
 
 
@@ -297,8 +297,8 @@ async def _texts_of(key: str, here: Service) -> list[list[Cue]]:
     responses=_problems(
         {
             413: "The file is too large.",
-            415: "The file is of a kind that is not taken.",
-            507: "What is set aside for uploaded files is used up.",
+            415: "The type of the file is not supported.",
+            507: "The quota for uploads is used up.",
         }
     ),
 )
@@ -306,7 +306,7 @@ async def upload(
     request: Request,
     here: Here,
     uploads: Taking,
-    name: Annotated[str, Query(min_length=1, max_length=LONGEST_NAME, description="Of the file.")],
+    name: Annotated[str, Query(min_length=1, max_length=LONGEST_NAME, description="Name of the file.")],
 ) -> Upload:
     """Add a file, the body of the request, to the gallery; it is embedded afterwards."""
     receiver = await call_in(here.threads.files, uploads.receive, name)
@@ -319,28 +319,28 @@ async def upload(
                 buffer.clear()
         await call_in(here.threads.files, receiver.write, bytes(buffer))
         return await call_in(here.threads.files, uploads.add, receiver, name)
-    finally:  # also where whoever sends it goes
+    finally:  # also if the client disconnects
         await asyncio.shield(call_in(here.threads.files, receiver.close))
 
 
-_UNKNOWN = _problems({404: "No such file was sent."})
+_UNKNOWN = _problems({404: "No such file was uploaded."})
 
 
 def _known(upload: Upload | None) -> Upload:
     if upload is None:
-        raise HTTPException(404, "No such file was sent, or it is gone.")
+        raise HTTPException(404, "No such file was uploaded, or it is gone.")
     return upload
 
 
 @uploading.get("/{upload_id}", responses=_UNKNOWN)
 async def state(upload_id: str, here: Here, uploads: Taking) -> Upload:
-    """How a file fares that was sent."""
+    """Return the state of an uploaded file."""
     return _known(await call_in(here.threads.files, uploads.state, upload_id))
 
 
 @uploading.delete("/{upload_id}", status_code=202, responses=_UNKNOWN)
 async def remove(upload_id: str, here: Here, uploads: Taking) -> Upload:
-    """Take a file that was sent out of the gallery and off the disk."""
+    """Remove an uploaded file from the gallery and the disk."""
     return _known(await call_in(here.threads.files, uploads.remove, upload_id))
 
 

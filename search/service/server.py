@@ -1,4 +1,4 @@
-"""The server: where it listens, and by which secret it is opened."""
+"""The server: its address, and its access token."""
 
 import errno
 import ipaddress
@@ -19,20 +19,20 @@ _MOST_CONNECTIONS = 1000
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine can reach an address or a name."""
+    """Whether an address or hostname can only be reached from this machine."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise ValueError(f"The host {host!r} is not known here: {error.strerror}. Give an address.") from error
+        raise ValueError(f"The host {host!r} cannot be resolved: {error.strerror}. Give an address.") from error
     return all(ipaddress.ip_address(address[0].partition("%")[0]).is_loopback for *_, address in found)
 
 
 def listen(host: str, port: int) -> socket.socket:
     """
-    Take the port.
+    Listen on a port.
 
     Raises:
-        ValueError: it is taken, may not be taken, or the host is none of this machine.
+        ValueError: it is in use or not allowed, or the host is not an address of this machine.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -44,13 +44,13 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        why = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
         raise ValueError(f"Port {port} of {host} {why}. Choose another with --port, or --host.") from error
     return listener
 
 
 def address_of(listener: socket.socket) -> str:
-    """Where a browser finds it."""
+    """The URL for a browser."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
@@ -58,10 +58,10 @@ def address_of(listener: socket.socket) -> str:
 
 def read_token(file: Path | None) -> str | None:
     """
-    Read the secret from a file or, without one, from the environment: a command line is seen by everybody.
+    Read the token from a file, or without one from the environment; command lines are visible to other users.
 
     Raises:
-        ValueError: the file cannot be read, or others can read it.
+        ValueError: the file cannot be read, or other users can read it.
     """
     if file is None:
         return os.environ.get(TOKEN_VARIABLE, "").strip() or None
@@ -69,28 +69,28 @@ def read_token(file: Path | None) -> str | None:
         with file.open(encoding="utf-8") as stream:
             mode, text = os.fstat(stream.fileno()).st_mode, stream.read(4096)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is no text; a token of printable ASCII was expected.") from error
+        raise ValueError(f"Expected a token of printable ASCII in {file}, which is not text.") from error
     if mode & 0o077:
-        raise ValueError(f"Others can read {file}. Keep the token to yourself: `chmod 600 {file}`.")
+        raise ValueError(f"Other users can read {file}. Make it private: `chmod 600 {file}`.")
     if not text.strip():
         raise ValueError(f"{file} is empty; a token was expected.")
     return text.strip()
 
 
 class _Server(uvicorn.Server):
-    """Tells that it has started, and is ended by a signal, which is how it is meant to end."""
+    """A server that reports its start, and exits normally on a signal."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]):
         super().__init__(config)
         self._started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
+        """Start answering requests."""
         await super().startup(sockets)
         self._started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End, without raising the signal once more afterwards."""
+        """Stop without raising the signal again afterwards."""
         self.should_exit = True
 
 
@@ -102,7 +102,7 @@ def make_server(app: Any, started: Callable[[], None] = lambda: None) -> uvicorn
         ws="none",
         loop="asyncio",
         lifespan="on",
-        log_config=None,  # faults go where all else is logged
+        log_config=None,  # errors go to the root logger
         log_level="error",
         access_log=False,
         server_header=False,

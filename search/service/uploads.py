@@ -1,8 +1,8 @@
-"""Files that are dragged into the page: kept beside the gallery, and embedded into it one after another.
+"""Uploaded files: stored next to the gallery, and embedded into it one after another.
 
-A file is kept under the hash of what it holds, by which it is asked for and removed; sent twice it is one file. The
-name that it was given stands in a small file beside it: it is told, never used as a path. What was taken is kept until
-it is in the gallery, or nothing in it could be read, or somebody removes it.
+- A file is stored and addressed by the hash of its content, so duplicates are one file.
+- Its original name is in a small file next to it, and is displayed but never used as a path.
+- An accepted file stays until it is removed, or turns out to be unreadable.
 """
 
 import hashlib
@@ -34,26 +34,26 @@ logger = logging.getLogger(__name__)
 _LOCK = ".lock"
 _PART = ".part"
 _KEPT = re.compile(r"[0-9a-f]{64}\.[a-z0-9]+", re.ASCII)
-_RETRY_SECONDS = 2.0  # after which a gallery that another process writes to is tried again
-_WAITING = "Another process writes to the gallery; its turn comes once that has finished."
-_FAILED = "Something went wrong, of which the log of the service says more; the file is kept."
+_RETRY_SECONDS = 2.0  # before the next attempt while another process writes to the gallery
+_WAITING = "Another process writes to the gallery; this file waits until it has finished."
+_FAILED = "An error occurred, see the log of the service; the file is kept."
 _MODEL_CALLS = ("get_concat_features", "get_fused_features", "get_modality_features", "get_tower_features")
 
 
 class RefusedError(ValueError):
-    """A file of a kind that is not taken."""
+    """The type of the file is not supported."""
 
 
 class NoRoomError(ValueError):
-    """What is set aside for uploaded files is used up."""
+    """The quota for uploads is used up."""
 
 
 class _Stopping(RuntimeError):
-    """The service ends."""
+    """The service is stopping."""
 
 
 class _Shared:
-    """A model of which each call waits until nobody else uses it, and none begins once the service ends."""
+    """A model shared by threads: calls wait for the lock, and none starts once the service is stopping."""
 
     def __init__(self, model: PreTrainedModel, lock: Lock, stop: Event):
         self._model, self._lock, self._stop = model, lock, stop
@@ -74,11 +74,11 @@ class _Shared:
 
 class Receiver:
     """
-    A file that comes, in a folder; it is removed again at the end unless it was kept.
+    A file that is being received; it is removed at the end unless it was kept.
 
     Args:
-        folder (`Path`): where.
-        check: called with a number of bytes before they are written; raises where there is no room for them.
+        folder (`Path`): where to store it.
+        check: called with a number of bytes before they are written; raises if there is no space for them.
     """
 
     def __init__(self, folder: Path, check: Callable[[int], None]):
@@ -87,7 +87,7 @@ class Receiver:
         self._hash, self.size = hashlib.sha256(), 0
 
     def write(self, data: bytes) -> None:
-        """Add what came."""
+        """Append received data."""
         self._check(len(data))
         self.size += len(data)
         self._file.write(data)
@@ -95,36 +95,36 @@ class Receiver:
         self._hash.update(data)
 
     def finish(self, extension: str) -> Path:
-        """Bring it onto the disk, and tell where it is to be kept: under its hash."""
+        """Flush it to disk, and return its final path, named by its hash."""
         os.fsync(self._file.fileno())
         return self._path.with_name(self._hash.hexdigest() + extension)
 
     def keep(self, path: Path) -> None:
-        """Keep it there, in place of one that is there already, which should be the same."""
+        """Move it to its final path, replacing a file with the same hash."""
         os.replace(self._path, path)
 
     def close(self) -> None:
-        """Remove what was not kept."""
+        """Remove it unless it was kept."""
         try:
             self._file.close()
-        finally:  # what is buffered may find the disk full
+        finally:  # flushing the buffer may fail on a full disk
             self._path.unlink(missing_ok=True)
 
 
 class Uploads:
     """
-    Receives files, and embeds them in a thread of its own.
+    Receives files, and embeds them in its own thread.
 
     Args:
-        folder ([`~search.service.folder.Folder`]): whose gallery they come into.
+        folder ([`~search.service.folder.Folder`]): the gallery to add to.
         lock (`Lock`): of the model.
-        model ([`~modeling_scalar.ScalarModel`]): used when the lock is free.
-        processor (`ProcessorMixin`): of the thread alone: tokenizers cannot be shared.
-        most_bytes (`int`): of a file.
-        quota (`int`): bytes of all files together.
+        model ([`~modeling_scalar.ScalarModel`]): used while the lock is held.
+        processor (`ProcessorMixin`): for this thread alone, as tokenizers cannot be shared.
+        most_bytes (`int`): maximum size of a file.
+        quota (`int`): maximum size of all files together, in bytes.
 
     Raises:
-        LockedError: another service keeps files in the same folder.
+        LockedError: another service uses the same upload folder.
     """
 
     def __init__(
@@ -141,12 +141,12 @@ class Uploads:
         self._stop = Event()
         self._model = _Shared(model, lock, self._stop)
         self._thread = Thread(target=self._run, name="uploads")
-        self._changed = Condition()  # is held to change these
-        self._sent: dict[str, Upload] = {}  # by its identifier, the name of the file; also what is gone
-        self._turns: deque[str] = deque()  # whatever is to be embedded or removed, as its state says
+        self._changed = Condition()  # protects the following two
+        self._sent: dict[str, Upload] = {}  # by identifier, the name of the file; also removed ones
+        self._turns: deque[str] = deque()  # queue of files to embed or remove, according to their state
         folder.uploads.mkdir(mode=0o700, exist_ok=True)
         message = (
-            f"Another service takes files for {folder.folder}. End it, or start this one without --allow-uploads."
+            f"Another service accepts uploads for {folder.folder}. Stop it, or start this one without --allow-uploads."
         )
         with ExitStack() as held:
             held.enter_context(locked(folder.uploads / _LOCK, message))
@@ -154,7 +154,7 @@ class Uploads:
             self._held = held.pop_all()
 
     def _files(self) -> Iterator[os.DirEntry]:
-        """The files that are kept, or come."""
+        """The files that are stored or being received."""
         with os.scandir(self._folder.uploads) as entries:
             for entry in entries:
                 is_ours = _KEPT.fullmatch(entry.name) or entry.name.endswith(_PART)
@@ -162,11 +162,11 @@ class Uploads:
                     yield entry
 
     def _take_over(self) -> None:
-        """Know what an earlier service kept, and embed what it did not come to."""
+        """Take over the files of an earlier service, and queue those that it did not embed."""
         paths = [Path(entry.path) for entry in self._files()]
         known = self._folder.view().gallery.files_at(list(map(str, paths)))
         for path in paths:
-            if path.suffix == _PART:  # it was killed
+            if path.suffix == _PART:  # the service was killed
                 path.unlink(missing_ok=True)
                 continue
             state = "done" if str(path) in known else "waiting"
@@ -175,52 +175,52 @@ class Uploads:
                 self._turns.append(path.name)
 
     def start(self) -> None:
-        """Begin to embed what comes."""
+        """Start embedding uploads."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the batch in hand; what waits stays in the folder, for the next service, which may start then."""
+        """Stop after the current batch; waiting files stay in the folder for the next service."""
         with self._changed:
             self._stop.set()
             self._changed.notify()
         self._thread.join()
         self._held.close()
 
-    # What requests ask.
+    # Called by requests.
 
     def receive(self, name: str) -> Receiver:
         """
-        Begin to receive a file; [`Receiver.close`] must follow.
+        Start receiving a file; [`Receiver.close`] must follow.
 
         Raises:
-            RefusedError: its extension is none of media.
+            RefusedError: its extension is not that of a media file.
         """
         if os.path.splitext(name)[1].lower() not in MEDIA_FILES:
             known = " ".join(sorted(MEDIA_FILES))
-            raise RefusedError(f"The name of a video or audio file ends with one of {known}; got {name!r:.100}.")
+            raise RefusedError(f"Expected a video or audio file with an extension among {known}; got {name!r:.100}.")
         return Receiver(self._folder.uploads, self._check_room)
 
     def _check_room(self, count: int) -> None:
-        """Raise a [`NoRoomError`] unless there is room for so many bytes more."""
+        """Raise a [`NoRoomError`] unless there is space for `count` more bytes."""
         used = 0
         for entry in self._files():
             with suppress(FileNotFoundError):  # removed meanwhile
                 used += entry.stat().st_size
         if used + count > self._quota:
             raise NoRoomError(
-                f"The {self._quota} bytes that are set aside for uploaded files are used up. Remove some, or ask "
-                "whoever started the service."
+                f"The quota of {self._quota} bytes for uploads is used up. Remove some files, or ask the person who "
+                "runs the service."
             )
 
     def _wait(self, upload: Upload) -> None:
-        """Let a file have its turn, if it does not wait for it yet; `_changed` is held."""
+        """Queue a file, unless it is queued already; `_changed` must be held."""
         self._sent[upload.id] = upload
         if upload.id not in self._turns:
             self._turns.append(upload.id)
             self._changed.notify()
 
     def add(self, receiver: Receiver, name: str) -> Upload:
-        """Keep a file that was received, and embed it when it is its turn; a [`RefusedError`] if it is empty."""
+        """Store a received file, and queue it for embedding; a [`RefusedError`] if it is empty."""
         if not receiver.size:
             raise RefusedError("The file is empty.")
         path = receiver.finish(os.path.splitext(name)[1].lower())
@@ -232,18 +232,17 @@ class Uploads:
         return self.state(upload.id) or upload
 
     def state(self, upload_id: str) -> Upload | None:
-        """How a file fares; `None` for one that is not known."""
+        """The state of an upload; `None` if it is unknown."""
         with self._changed:
             upload = self._sent.get(upload_id)
             if upload is None or upload.state != "waiting":
                 return upload
             is_busy = any(other.state == "embedding" for other in self._sent.values())
-            first = self._sent[self._turns[0]]  # what it waits for, all others wait for
+            first = self._sent[self._turns[0]]  # all others wait for the same
             return upload.model_copy(update={"ahead": self._turns.index(upload_id) + is_busy, "error": first.error})
 
     def remove(self, upload_id: str) -> Upload | None:
-        """Take a file that was sent out of the gallery and off the disk, when it is its turn; `None` for one that is
-        not known."""
+        """Queue the removal of an uploaded file from the gallery and the disk; `None` if it is unknown."""
         with self._changed:
             upload = self._sent.get(upload_id)
             if upload is not None and upload.state != "removing" and self._path(upload).exists():
@@ -251,7 +250,7 @@ class Uploads:
                 self._wait(upload)
             return upload
 
-    # What the thread does.
+    # Called in the thread.
 
     def _run(self) -> None:
         while (upload := self._next()) is not None:
@@ -273,7 +272,7 @@ class Uploads:
                 self._settle(upload, state="done" if upload.state == "removing" else "failed", error=_FAILED)
 
     def _next(self) -> Upload | None:
-        """Whose turn it is; `None` when the service ends."""
+        """The next upload to process; `None` when the service stops."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._turns or self._stop.is_set())
@@ -286,16 +285,16 @@ class Uploads:
                     return upload
 
     def _put_back(self, upload: Upload) -> None:
-        """Let a file wait, in its place, for the process that writes to the gallery."""
+        """Put a file back at the head of the queue, until another process has finished writing to the gallery."""
         with self._changed:
-            if self._sent[upload.id].state == upload.state:  # it was not sent again, and is not to be removed
+            if self._sent[upload.id].state == upload.state:  # neither sent again nor to be removed
                 state = "removing" if upload.state == "removing" else "waiting"
                 self._sent[upload.id] = upload.model_copy(update={"state": state, "error": _WAITING})
                 self._turns.appendleft(upload.id)
             self._changed.wait_for(self._stop.is_set, _RETRY_SECONDS)
 
     def _settle(self, before: Upload, is_kept: bool = True, **changes: Any) -> None:
-        """Note how it went; a file that was sent again meanwhile, or is to be removed, has another turn."""
+        """Record the result, unless the file was sent again meanwhile or is to be removed: it is queued again."""
         with self._changed:
             if self._sent[before.id].state == before.state:
                 self._sent[before.id] = before.model_copy(update=changes | {"kept": is_kept})

@@ -123,7 +123,7 @@ def test_a_fault_is_told_without_the_inside_of_the_service(place, monkeypatch, c
     monkeypatch.setattr(app.archive, "search", lambda *_: {}["secret"])
     with serving(app) as address:
         told = asking(address, lambda client: call(client, "search", query="a dog"))
-    assert told == "A fault of the service; its log says more." and "secret" in caplog.text
+    assert told == "Internal error of the service; see its log." and "secret" in caplog.text
 
 
 def test_an_assistant_needs_the_token_and_the_name_of_this_machine(place):

@@ -1004,7 +1004,7 @@ def test_what_a_killed_service_left_is_cleared_away(place):
 
 def test_a_second_service_that_takes_files_for_a_gallery_is_refused(taking, place):
     (place / "gallery-uploads" / "coming.part").write_bytes(b"half")  # which the first one receives
-    with pytest.raises(ValueError, match="Another service takes files for .*gallery. End it, or start this one"):
+    with pytest.raises(ValueError, match="Another service accepts uploads for .*gallery. Stop it, or start this one"):
         make_app(place, uploads=True)
     assert sent_files(place) == ["coming.part"]
     with TestClient(make_app(place), ADDRESS) as other:  # one that takes none is not concerned
@@ -1033,7 +1033,7 @@ def test_a_file_that_was_changed_is_told_and_what_it_holds_is_not_shown(tmp_path
             writer.commit()
         told = client.post("/api/search", json={"query": "a dog", "k": 50})
         assert told.status_code == 500 and told.json() == {
-            "error": "A file of the gallery is damaged; the log of the service names it."
+            "error": "A file of the gallery is damaged; see the log of the service."
         }
         stop = time.monotonic() + 20
         while not client.get("/api/gallery").json()["problem"]:

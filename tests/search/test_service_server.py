@@ -163,7 +163,7 @@ def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monk
         port = taken.getsockname()[1]
         for options, told in (
             ((gallery, "--host", "0.0.0.0"), "--token-file"),
-            ((gallery, "--port", port), "is taken"),
+            ((gallery, "--port", port), "is already in use"),
             ((gallery, "--limit", "memory=x"), "memory"),
             ((tmp_path / "none",), "no gallery"),
             ((gallery, "--token-file", tmp_path / "none"), "none"),
