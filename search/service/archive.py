@@ -1,7 +1,7 @@
 """
-What is searched: a gallery, wherever its clips lie, and the model that it is asked with, by many threads at once.
+The gallery and the model behind the service, shared by threads.
 
-A source knows where the gallery is, in a folder or in a vector engine; a view is one state of it.
+A source is a gallery in a folder or a vector engine; a view is one state of it.
 """
 
 import math
@@ -46,7 +46,7 @@ from .models import (
     Modality,
 )
 
-_TEXTS = 1024  # whose embeddings are kept
+_TEXTS = 1024  # number of cached query embeddings
 
 
 class UnknownClipError(ValueError):
@@ -54,7 +54,7 @@ class UnknownClipError(ValueError):
 
 
 class AwayError(OSError):
-    """The gallery cannot be asked now: a sentence that everybody may read, and after how many seconds to ask again."""
+    """The gallery is not available now: a message without internal details, and the seconds until the next try."""
 
     def __init__(self, sentence: str, seconds: int):
         super().__init__(sentence)
@@ -62,8 +62,8 @@ class AwayError(OSError):
 
 
 class Summary(NamedTuple):
-    """What is told of a gallery as a whole: also how many clips it has, of each modality the share that has it,
-    whether these numbers are estimates, and why it is not as it should be, if it is not."""
+    """A summary of a gallery: the number of clips, the fraction of clips with each modality, whether these numbers
+    are estimates, and what is wrong with the gallery, if anything."""
 
     gallery: Gallery
     num_clips: int
@@ -73,7 +73,7 @@ class Summary(NamedTuple):
 
 
 def leaving(asked: Chosen) -> str:
-    """What leaves clips out of an answer."""
+    """The subject of a sentence on why no clips are left."""
     return "The filters, or the words in quotation marks," if asked.allowed and asked.allowed.words else "The filters"
 
 
@@ -98,19 +98,19 @@ class View(ABC):
         return False
 
     def num_files(self, per_file: bool) -> int | None:
-        """How many files there are, if that is what is told, and known; else `None`."""
+        """The number of files if hits are per file and it is known, else `None`."""
         return None
 
     def read_words(self) -> None:  # noqa: B027 - an engine has none
-        """Read what is said in all clips, which may take long, and is done once."""
+        """Load the words of all clips, once; this may take long."""
 
     @abstractmethod
     def key_of(self, hit: Hit) -> str:
-        """What a hit is asked for by."""
+        """The key that identifies a hit in requests."""
 
     @abstractmethod
     def clip(self, key: str) -> tuple[Hit, torch.Tensor, torch.Tensor]:
-        """The clip of a key as a hit without a score, its vectors `(M, D)`, and which of them there are; an
+        """The clip with a key as a hit without a score, its vectors `(M, D)`, and their mask; an
         [`UnknownClipError`] if there is none."""
 
     def is_here(self, place: Place) -> bool:
@@ -118,28 +118,28 @@ class View(ABC):
         return True
 
     def within(self, wanted: Filter | None, key: str) -> Any:
-        """Of what fulfils a filter the clips of the same file as one clip; an [`UnsupportedError`] where that cannot
-        be asked."""
-        raise UnsupportedError("An engine cannot be asked for the windows of one file; its gallery can.")
+        """The clips of the same file as a clip that match a filter; an [`UnsupportedError`] if this is not
+        supported."""
+        raise UnsupportedError("An engine cannot list the windows of one file; a gallery in a folder can.")
 
     def listed(self, asked: ListRequest) -> Listing:
-        """Clips by name; an [`UnsupportedError`] where they cannot be listed."""
-        raise UnsupportedError("An engine does not list clips by name: search for something.")
+        """Clips by name; an [`UnsupportedError`] if they cannot be listed."""
+        raise UnsupportedError("An engine does not list clips by name. Enter a query.")
 
     def num_windows(self, place: Place) -> int | None:
-        """How many windows of a file there are, if that is known."""
+        """The number of windows of a file, if known."""
         return None
 
     def with_stills(self, places: Collection[Place]) -> set[Place]:
-        """Of which of these there are still pictures."""
+        """The places, among these, that have a still."""
         return set()
 
     def name_of(self, place: Place) -> str:
-        """What a clip is called: its file, and the folder that this is in; where others lie is nobody's business."""
+        """The displayed name of a clip: its file and parent folder, but no more of its path."""
         return plain(os.sep.join(place.path.split(os.sep)[-2:]).lstrip(os.sep), "utf-8")
 
     def found(self, hits: Sequence[Hit], per_file: bool = False) -> list[Found]:
-        """Hits as they are told."""
+        """Hits in the form of the API."""
         places = [Place(hit.clip_id) if hit.place is None else hit.place for hit in hits]
         told, with_stills = [], self.with_stills(places)
         for hit, place in zip(hits, places, strict=True):
@@ -170,11 +170,11 @@ class View(ABC):
 
 class Source(ABC):
     """
-    Where a gallery is.
+    The source of a gallery.
 
-    Args:
-        name (`str`): what the page calls it.
-        model (`str`), fingerprint (`str`): the model that queries are embedded with, which it must name.
+        Args:
+            name (`str`): what the page calls it.
+            model (`str`), fingerprint (`str`): the model that queries are embedded with, which it must name.
     """
 
     lists = True
@@ -182,66 +182,66 @@ class Source(ABC):
     knows_copies = True
     """Whether it is known which clips are exact copies."""
     filters: tuple[FilterName, ...] = FILTERS
-    """What clips may be filtered by."""
+    """The supported filters."""
     why_no_uploads: str
-    """Said to who sends a file although none is taken."""
+    """The message for an upload when uploads are off."""
 
     def __init__(self, name: str, model: str, fingerprint: str):
         self.name, self._model, self.fingerprint = name, model, fingerprint
-        self.problem: str | None = None  # why what is there now is not what is served
+        self.problem: str | None = None  # why the current state of the gallery is not served
 
     def start(self) -> None:  # noqa: B027 - an engine watches over itself
-        """Begin to watch over what is there, if it needs that."""
+        """Start background checks, if any."""
 
     def stop(self) -> None:  # noqa: B027
-        """End that."""
+        """Stop them."""
 
     @abstractmethod
     def check_method(self, method: str) -> None:
-        """Raise a ValueError unless what is there can be searched by a score."""
+        """Raise a ValueError unless the gallery can be searched by a score."""
 
     @abstractmethod
     def view(self) -> View:
-        """The state to answer from."""
+        """The state that answers are based on."""
 
     @abstractmethod
     def summary(self) -> Summary:
-        """What is told of the gallery, even while it cannot be asked."""
+        """A summary of the gallery, even while it is not available."""
 
     @abstractmethod
     def clip_of(self, key: str) -> tuple[View, str]:
-        """The state, and the clip of a key in it, as `Gallery.search(like=...)` takes it."""
+        """The state, and the clip with a key in it, in the form for `Gallery.search(like=...)`."""
 
     @abstractmethod
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
 
     def texts_of(self, key: str) -> list[list[Cue]]:
-        """What is said in the file of a clip, as far as it is known, and then what other texts are kept of it; an
-        [`UnknownClipError`] if no clip has this key."""
+        """The known speech in the file of a clip, followed by its other texts; an [`UnknownClipError`] if no clip has
+        this key."""
         return [cues_of(self.path_of(key), self.view().gallery.metadata.get(LANGUAGES, ()))]
 
     def still_of(self, key: str) -> Path | None:
-        """The still picture of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""
+        """The still of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""
         return None
 
 
 def _name_of(model: str) -> str:
-    """What a model is called: by its name on the Hub, or as its folder is."""
+    """The displayed name of a model: its Hub id, or the name of its folder."""
     return plain(os.path.basename(os.path.normpath(model)) if os.path.isabs(model) else model, "utf-8")
 
 
 class Archive:
     """
-    A gallery, and the model that it is asked with.
+    A gallery and the model for its queries.
 
-    Args:
-        source ([`~search.service.archive.Source`]): where the gallery is.
-        model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`): of the gallery. One thread at a time
-            may use the model: whoever has `lock`.
+        Args:
+            source ([`~search.service.archive.Source`]): where the gallery is.
+            model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`): of the gallery. One thread at a time
+                may use the model: whoever has `lock`.
 
-    Raises:
-        ValueError: what is there cannot be searched by the model's score.
+        Raises:
+            ValueError: the gallery cannot be searched by the model's score.
     """
 
     def __init__(self, source: Source, model: PreTrainedModel, processor: ProcessorMixin):
@@ -252,12 +252,12 @@ class Archive:
         self._texts_lock = Lock()
 
     def is_known(self, text: str) -> bool:
-        """Whether a text was embedded before, so that [`Archive.embed`] returns at once."""
+        """Whether a text is in the cache, so that [`Archive.embed`] returns at once."""
         with self._texts_lock:
             return text in self._texts
 
     def embed(self, text: str) -> torch.Tensor:
-        """Embed a query, `(1, D)` or `(1, 3, D)`, once as long as it is remembered."""
+        """Embed a query, `(1, D)` or `(1, 3, D)`, or return the cached embedding."""
         with self._texts_lock:
             if text in self._texts:
                 self._texts.move_to_end(text)
@@ -270,7 +270,7 @@ class Archive:
         return embeds
 
     def embedded(self, texts: Sequence[str]) -> EmbedAnswer:
-        """Queries as vectors, with what else of the model a search takes."""
+        """Query vectors, with the other parameters of the model that a search needs."""
         vectors = [self.embed(text)[0].tolist() for text in texts]
         return EmbedAnswer(vectors=vectors, method=self.method, learned=self._asking.learned)
 
@@ -292,7 +292,7 @@ class Archive:
             hits=view.found(hits, asked.per_file),
             temperature="inf" if temperature == float("inf") else temperature,
             num_clips=hits.num_clips,
-            num_allowed=min(hits.num_allowed, hits.num_clips),  # clips may be pushed while they are counted
+            num_allowed=min(hits.num_allowed, hits.num_clips),  # clips may be pushed during the count
             num_scored=hits.num_scored,
             estimated=view.is_estimate(hits.num_clips),
             exact=hits.certainty is Certainty.EXACT,
@@ -315,17 +315,17 @@ class Archive:
         return f"No clip of the {hits.num_allowed} {what} what the score {self.method!r} needs{missing}."
 
     def read_words(self) -> None:
-        """Read what is said in all clips, if that is not known yet."""
+        """Load the words of all clips, if necessary."""
         self.source.view().read_words()
 
     def search(self, text: str, asked: Asked) -> Answer:
-        """The best clips of a text; the model is not asked for one that was embedded before."""
+        """The best clips for a text, whose embedding may be cached."""
         embeds = self.embed(text)
         return self._answer(self.source.view(), asked, queries=embeds)
 
     def like(self, key: str, asked: Asked) -> Answer:
         """
-        The clips most like one of the gallery, without itself: [`~gallery.gallery.Gallery.search`].
+        The clips most similar to one of the gallery, without itself: [`~gallery.gallery.Gallery.search`].
 
         Raises:
             UnknownClipError: no clip has this key, or it has nothing of what is looked at.
@@ -337,7 +337,7 @@ class Archive:
             raise UnknownClipError(str(error)) from error
 
     def moment(self, key: str, text: str | None) -> Found:
-        """The clip of a key, with the weights of its modalities for a text where the score has such; an
+        """The clip with a key, with its modality weights for a text if the score has weights; an
         [`UnknownClipError`] if there is none."""
         view = self.source.clip_of(key)[0]
         hit, embeds, mask = view.clip(key)
@@ -354,7 +354,7 @@ class Archive:
         return self.source.view().listed(asked)
 
     def about(self, most_bytes: int, extensions: Sequence[str]) -> About:
-        """What is served; `extensions` of files that may be added, none if no file may."""
+        """Describe the gallery; `extensions` are those of files that may be uploaded, if any."""
         gallery, num_clips, share, is_estimate, problem = self.source.summary()
         temperature = gallery.query_temperature
         return About(

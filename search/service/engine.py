@@ -1,4 +1,4 @@
-"""A gallery in a vector engine as the service sees it: asked for a few clips at a time, and away now and then."""
+"""A gallery in a vector engine for the service: a few clips are read at a time, and it may be unavailable."""
 
 import logging
 import math
@@ -24,25 +24,25 @@ from .models import FILTERS
 
 logger = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 2.0  # after which an engine that did not answer is asked again
-_LOOK_SECONDS = 1.0  # after which it is asked again what it holds
-_COUNT_SECONDS = 5.0  # after which clips are counted again
-_MOST = 4096  # entries of a list, after which a search gives up: somebody waits for it
+_RETRY_SECONDS = 2.0  # before another attempt to reach an engine that did not answer
+_LOOK_SECONDS = 1.0  # lifetime of the description of the collection
+_COUNT_SECONDS = 5.0  # lifetime of the counts of clips
+_MOST = 4096  # number of entries after which a search gives up: a user waits for it
 
-# What the engine says may hold more than others should know; the log has it.
-_AWAY = "The engine that holds the gallery does not answer as it should; the log of the service says more."
-_OTHERWISE = "The gallery in the engine is gone, or made by another model; the log of the service says more."
-_DAMAGED = "What the engine holds of a clip is damaged; the log of the service says more."
+# Messages of the engine may contain private details; they go to the log.
+_AWAY = "The engine that holds the gallery does not answer properly; see the log of the service."
+_OTHERWISE = "The gallery in the engine is gone, or made by another model; see the log of the service."
+_DAMAGED = "A clip in the engine is damaged; see the log of the service."
 _UNKNOWN = "There is no such clip in the gallery; it may have changed. Search again."
 
 
 class EngineView(View):
     """
-    What an engine holds now.
+    The current state of a collection.
 
-    Args:
-        gallery ([`~search.engine.asking.EngineSearcher`]): as it was opened.
-        noting (`Callable`): makes the context that it is asked in, which notes what it fails at.
+        Args:
+            gallery ([`~search.engine.asking.EngineSearcher`]): as it was opened.
+            noting (`Callable`): makes the context of a call to the engine, which records failures.
     """
 
     gallery: EngineSearcher
@@ -56,8 +56,8 @@ class EngineView(View):
         Search the gallery.
 
         Raises:
-            AwayError: the engine does not answer, or what it holds is damaged.
-            UnknownClipError: the clip that others shall be like is gone.
+            AwayError: the engine does not answer, or its data is damaged.
+            UnknownClipError: the clip used as the query is gone.
         """
         try:
             with self._noting():
@@ -68,16 +68,16 @@ class EngineView(View):
             raise UnknownClipError(_UNKNOWN) from error
 
     def is_estimate(self, count: int) -> bool:
-        """Whether an engine counts so many clips by and large only."""
+        """Whether a count of this size is an estimate of the engine."""
         return self.gallery.collection.is_estimate(count)
 
     def key_of(self, hit: Hit) -> str:
-        """What a hit is asked for by."""
+        """The key that identifies a hit in requests."""
         return str(hit.key)
 
     def clip(self, key: str) -> tuple[Hit, torch.Tensor, torch.Tensor]:
-        """The clip of a key as a hit without a score, its vectors, and which of them there are; an
-        [`UnknownClipError`] if there is none."""
+        """The clip with a key as a hit without a score, its vectors, and their mask; an [`UnknownClipError`] if there
+        is none."""
         with self._noting():
             point = self.gallery.point_of(key)
         if point is None:
@@ -85,7 +85,7 @@ class EngineView(View):
         return hit_of(point), torch.from_numpy(point.modality_embeds), torch.tensor(point.modality_mask)
 
     def is_here(self, place: Place) -> bool:
-        """Whether the file of a hit may be played: files are where they were indexed, maybe on another machine."""
+        """Whether the file of a hit may be played; files may be on another machine, where they were indexed."""
         return os.path.isabs(place.path) and os.path.isfile(place.path)
 
 
@@ -98,14 +98,12 @@ class EngineSource(Source):
         model (`str`), fingerprint (`str`): the model's, which the collection must name whenever it is asked.
 
     Raises:
-        OSError: the engine does not answer, or refuses.
-        ValueError: the collection is none of this format, or was made by another model.
+        OSError: the engine does not answer, or refuses a request.
+        ValueError: the collection has another format, or was made by another model.
     """
 
     lists = knows_copies = False
-    why_no_uploads = (
-        "Files cannot be added to an engine from here. Index them into a folder, and push it: `scalar push`."
-    )
+    why_no_uploads = "Files cannot be uploaded to an engine. Index them into a folder, then run `scalar push`."
 
     def __init__(self, gallery: EngineSearcher, model: str, fingerprint: str):
         super().__init__(gallery.collection.name, model, fingerprint)
@@ -117,7 +115,7 @@ class EngineSource(Source):
         self._summary, self._counted = self._count(), time.monotonic()
 
     def check_method(self, method: str) -> None:
-        """Raise a ValueError unless the engine has bounds of a score."""
+        """Raise a ValueError unless the engine has bounds for a score."""
         EngineSearcher.check_method(method)
 
     def _open(self, about: About) -> EngineView:
@@ -130,12 +128,12 @@ class EngineSource(Source):
 
     @contextmanager
     def _noting(self, *also: type[Exception]) -> Iterator[None]:
-        """Ask the engine; that it fails, or one of these errors, is the problem until it answers again."""
+        """The context of a call to the engine; a failure, or one of these errors, is recorded until it answers."""
         try:
             yield
         except (EngineError, *also) as error:
             logger.warning("%s", describe(error))
-            if isinstance(error, DamagedError):  # other searches may find what is whole
+            if isinstance(error, DamagedError):  # other searches may find intact clips
                 raise self._away(_DAMAGED) from error
             self._retry = time.monotonic() + _RETRY_SECONDS
             self.problem = _AWAY if type(error) is EngineError else _OTHERWISE
@@ -147,7 +145,7 @@ class EngineSource(Source):
             about = self._collection.about(is_new=True)
             if about != self._about or is_back:
                 view = self._open(about)
-                if is_back:  # an engine may tell what it holds, and yet find nothing
+                if is_back:  # an engine may describe a collection and yet fail to search it
                     self._collection.try_out()
                 self._view, self._about = view, about
         self._looked = time.monotonic()
@@ -157,10 +155,10 @@ class EngineSource(Source):
 
     def view(self) -> EngineView:
         """
-        What is there now, or was a moment ago.
+        The current state, at most a second old.
 
-        Raises:
-            AwayError: the engine does not answer, or holds what another model made.
+                Raises:
+                    AwayError: the engine does not answer, or holds what another model made.
         """
 
         def is_fresh() -> bool:
@@ -168,7 +166,7 @@ class EngineSource(Source):
 
         if is_fresh():
             return self._view
-        # One request at a time looks. What did not answer before may take long: the others do not wait for that.
+        # Only one request checks the engine. If it did not answer before, the others do not wait for the check.
         if not self._looking.acquire(blocking=self.problem is None):
             raise self._away(self.problem)
         try:
@@ -189,7 +187,7 @@ class EngineSource(Source):
         return Summary(view.gallery, num_clips, shares, view.is_estimate(num_clips))
 
     def summary(self) -> Summary:
-        """What is told of the gallery, as of the last few seconds, or of when the engine answered last."""
+        """A summary of the gallery, a few seconds old, or from when the engine answered last."""
         is_new = self._summary.gallery is self._view.gallery and time.monotonic() < self._counted + _COUNT_SECONDS
         if not (is_new and self.problem is None) and self._counting.acquire(blocking=False):
             try:
@@ -202,7 +200,7 @@ class EngineSource(Source):
         return self._summary._replace(problem=self.problem)
 
     def clip_of(self, key: str) -> tuple[EngineView, str]:
-        """What is there now, and the clip of a key, of which the search finds out whether it is there."""
+        """The current state, and the clip with a key; the search finds out whether it exists."""
         if not EngineSearcher.is_key(key):
             raise UnknownClipError(_UNKNOWN)
         return self.view(), key

@@ -1,4 +1,4 @@
-"""A gallery in a folder as the service sees it: opened again when it changes."""
+"""A gallery in a folder for the service; reopened when it changes."""
 
 import hashlib
 import logging
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 _KEY_BYTES = 8
 _KEY = re.compile(rf"[0-9a-f]{{{2 * _KEY_BYTES}}}", re.ASCII)
-_CHANGED = "The gallery has changed on disk and cannot be opened, as the log says. It is served as it was."
-_DAMAGED = "Files of the gallery are not as they were written, as the log says. `scalar repair` keeps what is whole."
-_RETRY_SECONDS = 5.0  # after which a state that could not be opened is tried again
+_CHANGED = "The gallery has changed on disk and cannot be opened; see the log. The earlier state is served."
+_DAMAGED = "Files of the gallery are damaged; see the log. `scalar repair` restores the intact parts."
+_RETRY_SECONDS = 5.0  # before another attempt to open a state
 
 
-_VERIFY_SECONDS = 30.0  # after which new files are compared with their hashes
-_REST = 9.0  # so many times as long as that takes nothing is read
+_VERIFY_SECONDS = 30.0  # between checks of new files against their hashes
+_REST = 9.0  # pause between reads, as a multiple of the time of a read
 
 
 def _key_of(name: str) -> bytes:
@@ -50,12 +50,12 @@ def _key_of(name: str) -> bytes:
 
 
 def name_file(path: Path) -> Path:
-    """Where the name stands that an uploaded file was given: beside it."""
+    """The file with the original name of an uploaded file, next to it."""
     return path.with_name(path.name + ".name")
 
 
 def given_name(path: Path) -> str | None:
-    """The name that an uploaded file was given; `None` if it is not known."""
+    """The original name of an uploaded file; `None` if unknown."""
     try:
         return name_file(path).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -83,23 +83,23 @@ class FolderView(View):
 
     @cached_property
     def _root(self) -> str | None:
-        """The folder that all files share; `None` if there are none."""
+        """The common folder of all files; `None` without files."""
         return folder_of_all(self._names.filter(pc.invert(pc.starts_with(self._names, to_utf8(self._uploads)))))
 
     def key_of(self, hit: Hit) -> str:
-        """What a hit is asked for by: the same as long as there is the clip, and nothing of its path."""
+        """The key of a hit: stable while the clip exists, and without any part of its path."""
         return _key_of(to_utf8(hit.clip_id)).hex()
 
     @cached_property
     def _keys(self) -> tuple[np.ndarray, np.ndarray]:
-        """The keys of all clips in their order, and the rows that they are of."""
+        """The sorted keys of all clips, and their rows."""
         keys = b"".join(_key_of(name) for names in self._names.chunks for name in names.to_pylist())
         keys = np.frombuffer(keys, ">u8").astype(np.uint64)
         rows = keys.argsort()
         return keys[rows], rows
 
     def clip_of(self, key: str) -> str:
-        """The clip that has this key; an [`UnknownClipError`] if there is none."""
+        """The clip with this key; an [`UnknownClipError`] if there is none."""
         if _KEY.fullmatch(key):
             keys, rows = self._keys
             number = np.uint64(int(key, 16))
@@ -109,7 +109,7 @@ class FolderView(View):
         raise UnknownClipError("There is no such clip in the gallery; it may have changed. Search again.")
 
     def name_of(self, place: Place) -> str:
-        """What a clip is called: its file below the folder that all share, if there is one."""
+        """The displayed name of a clip: its file relative to the common folder, if there is one."""
         path = place.path
         if path.startswith(self._uploads) and (given := given_name(Path(path))):
             return plain(given, "utf-8")
@@ -119,37 +119,37 @@ class FolderView(View):
 
     @cached_property
     def _files(self) -> dict[str, int]:
-        """Each file of a gallery of windows, and the number of its clips."""
+        """The number of clips of each file, in a gallery of windows."""
         about = self.gallery.modality_mask, self.gallery.modalities
         counts = pc.value_counts(ClipFacts(self.gallery.clips, None, True, *about).paths)
         return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
 
     def num_files(self, per_file: bool) -> int | None:
-        """How many files there are, if that is what is told; else `None`."""
+        """The number of files if hits are per file, else `None`."""
         return len(self._files) if per_file and self._has_windows and len(self.gallery) else None
 
     def num_windows(self, place: Place) -> int | None:
-        """How many windows of a file there are, of a gallery of windows."""
+        """The number of windows of a file, in a gallery of windows."""
         if not self._has_windows:
             return None
         return self._files.get(to_utf8(place.path), 1)
 
     def read_words(self) -> None:
-        """Read what is said in all clips, which may take long, and is done once."""
+        """Load the words of all clips, once; this may take long."""
         self.gallery.clip_words.read()
 
     def stills_of(self, places: Collection[Place]) -> dict[Place, Path]:
-        """The still pictures of those of these places that have one."""
+        """The stills of these places, where they exist."""
         files, stills = self.gallery.files_at({place.path for place in places}), Stills(self.gallery.path)
         of = {place: stills.path_of(files[place.path].sha256, place.start) for place in places if place.path in files}
         return {place: path for place, path in of.items() if path.is_file()}
 
     def with_stills(self, places: Collection[Place]) -> set[Place]:
-        """Of which of these there are still pictures."""
+        """The places, among these, that have a still."""
         return set(self.stills_of(places))
 
     def within(self, wanted: Filter | None, key: str) -> Allowed:
-        """Of what fulfils a filter the clips of the same file as one clip; an [`UnknownClipError`] if no clip has this
+        """The clips of the same file as a clip that match a filter; an [`UnknownClipError`] if no clip has this
         key."""
         path = self.gallery.place_of(self.clip_of(key)).path
         is_same = pc.equal(self.gallery.clip_facts.paths, to_utf8(path))
@@ -173,15 +173,15 @@ class FolderView(View):
         return Hit(rank, name, math.nan, None, has, place=place, problems=tuple(problems))
 
     def clip(self, key: str) -> tuple[Hit, torch.Tensor, torch.Tensor]:
-        """The clip of a key as a hit without a score, its vectors, and which of them there are; an
-        [`UnknownClipError`] if there is none."""
+        """The clip with a key as a hit without a score, its vectors, and their mask; an [`UnknownClipError`] if there
+        is none."""
         name = self.clip_of(key)
         rows = self.gallery.clips.slice(self.gallery.row_of(name), 1)
         mask = presence_of(rows)[0]
         return self._hit(1, name, mask.tolist(), lists_of(rows, "problems")[0]), embeds_of(rows)[0], mask
 
     def listed(self, asked: ListRequest) -> Listing:
-        """Clips by name, windows of a file in their order."""
+        """Clips by name, and windows of a file in order."""
         if not len(self.gallery):
             return Listing(hits=[], num_clips=0, num_allowed=0, unknown={}, note="The gallery holds no clips.")
         among = self.gallery.searcher.among(asked.allowed)
@@ -212,22 +212,22 @@ class FolderView(View):
         )
 
     def is_here(self, place: Place) -> bool:
-        """Whether the file of a hit may be played; of a published gallery one that was published too."""
+        """Whether the file of a hit may be played; in a published gallery, whether it was published."""
         return os.path.isabs(place.path) or any(file.sha256 for file in self.gallery.files_at([place.path]).values())
 
 
 class Folder(Source):
     """
-    A folder that holds a gallery.
+    A gallery in a folder.
 
-    Args:
-        folder (`Path`).
-        model (`str`), fingerprint (`str`): the model's, which the gallery must name whenever it is opened.
-        name (`str`, *optional*): what the page calls it, by default as the folder is called.
+        Args:
+            folder (`Path`).
+            model (`str`), fingerprint (`str`): the model's, which the gallery must name whenever it is opened.
+            name (`str`, *optional*): what the page calls it, by default as the folder is called.
 
-    Raises:
-        FileNotFoundError: there is no gallery.
-        ValueError: it is damaged, or was made by another model.
+        Raises:
+            FileNotFoundError: there is no gallery.
+            ValueError: it is damaged, or was made by another model.
     """
 
     why_no_uploads = "Files cannot be added: whoever started the service did not say `--allow-uploads`."
@@ -242,17 +242,17 @@ class Folder(Source):
         self._view = self._open()
 
     def start(self) -> None:
-        """Begin to compare the files of the gallery with their hashes, and those of later states."""
+        """Start checking the files of the gallery, and of later states, against their hashes."""
         Thread(target=self._verify, daemon=True).start()
 
     def stop(self) -> None:
-        """End that."""
+        """Stop the checks."""
         self._ended.set()
 
     def _verify(self) -> None:
         found: dict[tuple[Path, Shard, int], str | None] = {}
         while not self._ended.is_set():
-            with suppress(OSError, ValueError):  # which `view` tells
+            with suppress(OSError, ValueError):  # `view` reports these
                 damage = damaged_shards(self.folder, found, _REST)
                 for wrong in set(damage) - set(self._damage):
                     logger.error("%s", wrong)
@@ -260,11 +260,11 @@ class Folder(Source):
             self._ended.wait(_VERIFY_SECONDS)
 
     def check_method(self, method: str) -> None:
-        """Raise a ValueError unless a score is known: each can be computed of what is in a folder."""
+        """Raise a ValueError unless the score is known; a folder supports every score."""
         find_method(method)
 
     def _look(self) -> tuple[int, ...] | None:
-        """What changes with every commit; `None` for a gallery of another format, and for one that is gone."""
+        """A value that changes with every commit; `None` if the gallery is gone or has another format."""
         try:
             stat = os.stat(self.folder / MANIFEST)
         except OSError:
@@ -277,7 +277,7 @@ class Folder(Source):
         return FolderView(gallery, self.uploads)
 
     def view(self) -> FolderView:
-        """The last committed state; an earlier one, and `problem`, where that cannot be read."""
+        """The last committed state; if it cannot be read, an earlier one, and `problem` is set."""
         stamp = self._look()
         if stamp != self._stamp or (self.problem and time.monotonic() > self._retry):
             with self._opening:
@@ -295,7 +295,7 @@ class Folder(Source):
         return self._view
 
     def summary(self) -> Summary:
-        """What is told of the gallery."""
+        """A summary of the gallery."""
         gallery = self.view().gallery
         shares = gallery.modality_mask.double().mean(0).nan_to_num().tolist()
         return Summary(
@@ -306,7 +306,7 @@ class Folder(Source):
         )
 
     def clip_of(self, key: str) -> tuple[FolderView, str]:
-        """The last state, and the clip of a key in it."""
+        """The last state, and the clip with a key in it."""
         view = self.view()
         return view, view.clip_of(key)
 
@@ -315,12 +315,12 @@ class Folder(Source):
         view, clip_id = self.clip_of(key)
         path = view.gallery.media_of(view.gallery.place_of(clip_id))
         if path is None:
-            raise UnknownClipError("The file of this clip was not published with the gallery, or cannot be had now.")
+            raise UnknownClipError("The file of this clip was not published with the gallery, or is unavailable.")
         return path
 
     def texts_of(self, key: str) -> list[list[Cue]]:
-        """What is said in a clip, or what a machine heard in it, and then what other texts are kept of it; an
-        [`UnknownClipError`] if no clip has this key."""
+        """The subtitles or machine transcript of a clip, followed by its other texts; an [`UnknownClipError`] if no
+        clip has this key."""
         view, clip_id = self.clip_of(key)
         path = view.gallery.place_of(clip_id).path
         file = view.gallery.files_at([path]).get(path)
@@ -329,7 +329,7 @@ class Folder(Source):
         return [found.said, *found.others]
 
     def still_of(self, key: str) -> Path | None:
-        """The still picture of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""
+        """The still of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""
         view, clip_id = self.clip_of(key)
         place = view.gallery.place_of(clip_id)
         return view.stills_of([place]).get(place)

@@ -1038,5 +1038,5 @@ def test_a_file_that_was_changed_is_told_and_what_it_holds_is_not_shown(tmp_path
         stop = time.monotonic() + 20
         while not client.get("/api/gallery").json()["problem"]:
             assert time.monotonic() < stop
-        assert "not as they were written" in client.get("/api/gallery").json()["problem"]
+        assert "Files of the gallery are damaged" in client.get("/api/gallery").json()["problem"]
     assert f"{file} has changed since it was written" in caplog.text

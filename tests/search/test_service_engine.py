@@ -220,7 +220,7 @@ def test_what_an_engine_cannot_be_asked_is_told_in_a_sentence(both):
     told = ask(engine, 'a dog "Karin"', code=422)["error"]
     assert told.startswith("This engine does not support words in quotation marks. Omit the marks")
     assert not about["uploads"] and not about["lists"] and known["lists"]
-    assert "search for something" in engine.post("/api/clips", json={}).json()["error"]
+    assert "Enter a query" in engine.post("/api/clips", json={}).json()["error"]
     for client, word in ((engine, "scalar push"), (folder, "--allow-uploads")):
         response = client.post("/api/uploads?name=a.mp4", content=b"video")
         assert response.status_code == 404 and word in response.json()["error"]
