@@ -1,8 +1,8 @@
-"""What hears words in a stretch of speech: any model of transformers that recognises speech, or faster-whisper.
+"""Speech recognisers: any speech recognition model of transformers, or faster-whisper.
 
-Recognisers loop, and make words up, where they understand nothing. Whisper is asked as in its paper (section 4.5):
-again at a higher temperature where its words repeat themselves or are improbable. What still repeats itself, or is
-more than anybody says in that time, counts as not understood, whichever model heard it.
+Recognisers loop and invent words when they understand nothing. Whisper runs as in its paper (section 4.5): again at a
+higher temperature if its words are repetitive or improbable. Text that is still repetitive, or longer than anybody can
+say in that time, counts as not understood, for every model.
 """
 
 import re
@@ -23,36 +23,36 @@ from gallery.transcripts import Cue
 from modeling_scalar.media_scalar import SAMPLING_RATE
 
 MOST_SECONDS = 30.0
-"""Seconds of sound that a recogniser is given at a time: Whisper's window."""
+"""Maximum seconds of sound per call of a recogniser: Whisper's window."""
 
-# Whisper's paper, section 4.5: gzip's ratio and the mean log-probability of a token beyond which it is asked again.
+# Whisper's paper, section 4.5: gzip's ratio and the mean log-probability of a token that trigger another attempt.
 _TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _REPEATED, _IMPROBABLE, _NO_SPEECH = 2.4, -1.0, 0.6
-_REPEATED_TOKENS = 1.35  # the same as `_REPEATED`, which transformers takes of tokens and not of letters
-_TOKENS = 12  # a second, twice what a fast speaker says, and as many more for the shortest sound
-_LETTERS = 40  # a second, twice what a fast speaker says
-_CUE, _PAUSE = 6.0, 1.0  # words are shown together up to so many seconds, and up to such a pause
-_LEAST = SAMPLING_RATE // 10  # samples: models with convolutions can hear nothing shorter than some of these
+_REPEATED_TOKENS = 1.35  # the equivalent of `_REPEATED` in transformers, which compares tokens instead of letters
+_TOKENS = 12  # per second, twice the rate of a fast speaker, and as many again for the shortest sound
+_LETTERS = 40  # per second, twice the rate of a fast speaker
+_CUE, _PAUSE = 6.0, 1.0  # maximum seconds of words joined into one cue, and maximum pause within it
+_LEAST = SAMPLING_RATE // 10  # samples: minimum length of sound for models with convolutions
 
 
 class SpeechError(ValueError):
-    """A recogniser failed with some sound."""
+    """A recogniser failed on a sound."""
 
 
 class Recognizer(Protocol):
-    """Hears words; `name` is how transcripts name it."""
+    """Recognises words; `name` is its name in transcripts."""
 
     name: str
 
     def __call__(self, waveform: np.ndarray) -> tuple[list[Cue], str | None]:
         """
-        Hear the words of a stretch of speech.
+        Recognise the words of a stretch of speech.
 
         Args:
             waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz, at most `MOST_SECONDS`.
 
         Returns:
-            The words, in their order, and the language where the model says which.
+            The words, in order, and the language if the model reports it.
 
         Raises:
             SpeechError: the model failed.
@@ -60,14 +60,14 @@ class Recognizer(Protocol):
 
 
 def is_understood(text: str, seconds: float) -> bool:
-    """Whether a text can be what somebody said in this time: it has words, does not loop, and is not too long."""
+    """Whether a text is plausible speech for this time: it has words, does not loop, and is not too long."""
     letters = text.encode()
     is_loop = len(letters) > _REPEATED * len(zlib.compress(letters))
     return bool(re.search(r"\w", text)) and not is_loop and len(text) <= _LETTERS * max(seconds, 1.0)
 
 
 def _cues(chunks: Iterator[tuple[float | None, float | None, str]], seconds: float) -> list[Cue]:
-    """What is understood, with times within the sound; a missing one is its beginning, or its end."""
+    """The plausible text, with times within the sound; a missing time is its start or end."""
     found = []
     for start, stop, text in chunks:
         start = min(max(start or 0.0, 0.0), seconds)
@@ -78,13 +78,13 @@ def _cues(chunks: Iterator[tuple[float | None, float | None, str]], seconds: flo
 
 
 def _not_stopped(tokens: torch.Tensor, scores: torch.Tensor, **options: Any) -> torch.Tensor:
-    """A criterion by which to end generating: never, but for what a thread is interrupted in."""
+    """A stopping criterion that never stops, but raises if the thread is interrupted."""
     check_not_stopped()
     return torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
 
 
 class _Heeding(list):
-    """Temperatures at which one after the other a stretch is heard again, unless a thread is interrupted."""
+    """Temperatures to try in turn; iterating raises if the thread is interrupted."""
 
     def __iter__(self) -> Iterator[float]:
         for temperature in super().__iter__():
@@ -93,7 +93,7 @@ class _Heeding(list):
 
 
 def _together(words: Sequence[Cue]) -> list[Cue]:
-    """Join words to lines."""
+    """Join words into lines."""
     lines: list[Cue] = []
     for word in words:
         if lines and word.stop - lines[-1].start <= _CUE and word.start - lines[-1].stop <= _PAUSE:
@@ -107,16 +107,16 @@ class SpeechRecognizer:
     """
     Any model of transformers for the task automatic-speech-recognition, a [`Recognizer`].
 
-    Whisper gives times and the language, CTC models the times of words; what any other hears has the times of the
+    Whisper reports times and the language, CTC models the times of words; text of other models has the times of the
     whole stretch.
 
     Args:
         model (`str`): a folder, or a Hub id.
-        name (`str`, *optional*): how transcripts name it; by default `model`.
-        device (`torch.device`, *optional*): where it runs.
+        name (`str`, *optional*): its name in transcripts; by default `model`.
+        device (`torch.device`, *optional*): device of the model.
 
     Raises:
-        ValueError: the model recognises no speech, or hears another rate than 16 kHz.
+        ValueError: the model does not recognise speech, or has another sampling rate than 16 kHz.
     """
 
     def __init__(self, model: str, name: str | None = None, device: torch.device | None = None):
@@ -129,13 +129,13 @@ class SpeechRecognizer:
                 "automatic-speech-recognition", model, device=device, model_kwargs={"use_safetensors": True}
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{self.name} is no model that recognises speech: {error}") from error
+            raise ValueError(f"{self.name} is not a speech recognition model: {error}") from error
         rate = self.hear.feature_extractor.sampling_rate
         if rate != SAMPLING_RATE:
-            raise ValueError(f"{self.name} must hear sound of {SAMPLING_RATE} Hz, got one of {rate} Hz.")
+            raise ValueError(f"{self.name} must have a sampling rate of {SAMPLING_RATE} Hz, got {rate} Hz.")
         kinds = {"seq2seq_whisper": "whisper", "ctc": "ctc", "ctc_with_lm": "ctc"}
         self.kind = kinds.get(self.hear.type, "plain")
-        self.most_tokens = getattr(self.hear.model.config, "max_target_positions", 0) - 8  # beside those of the prompt
+        self.most_tokens = getattr(self.hear.model.config, "max_target_positions", 0) - 8  # not counting the prompt
         self._lock = Lock()  # threads take turns
 
     def _options(self, seconds: float) -> dict[str, Any]:
@@ -157,14 +157,14 @@ class SpeechRecognizer:
         seconds = len(waveform) / SAMPLING_RATE
         waveform = np.pad(waveform, (0, max(0, _LEAST - len(waveform))))
         try:
-            # Above a temperature of 0 words are drawn: always the same, and without changing what else is drawn.
+            # Above temperature 0, words are sampled: with a fixed seed, without affecting other random numbers.
             with self._lock, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 heard = self.hear({"raw": waveform, "sampling_rate": SAMPLING_RATE}, **self._options(seconds))
         except Stopped:
             raise
-        except Exception as error:  # a model of anybody, which may fail in any way
-            raise SpeechError(f"{self.name} could not hear the words: {type(error).__name__}: {error}") from error
+        except Exception as error:  # any model, which may fail in any way
+            raise SpeechError(f"{self.name} could not recognise the words: {type(error).__name__}: {error}") from error
         chunks = heard.get("chunks") or [{"text": heard["text"], "timestamp": (0.0, seconds)}]
         languages = Counter(chunk.get("language") for chunk in chunks if re.search(r"\w", chunk["text"]))
         cues = _cues(((*chunk["timestamp"], chunk["text"]) for chunk in chunks), seconds)
@@ -174,15 +174,15 @@ class SpeechRecognizer:
 
 class FasterWhisperRecognizer:
     """
-    Whisper as CTranslate2 computes it, a [`Recognizer`]: on a CPU in a fraction of the time that transformers takes.
+    Whisper with CTranslate2, a [`Recognizer`]: much faster than transformers on a CPU.
 
     Args:
-        model (`str`): a folder of CTranslate2, such as that of the Hub id `Systran/faster-whisper-small`.
-        name (`str`, *optional*): how transcripts name it; by default `model`.
-        device (`torch.device`, *optional*): where it runs.
+        model (`str`): a CTranslate2 folder, such as that of the Hub id `Systran/faster-whisper-small`.
+        name (`str`, *optional*): its name in transcripts; by default `model`.
+        device (`torch.device`, *optional*): device of the model.
 
     Raises:
-        ValueError: it is no such folder.
+        ValueError: it is not such a folder.
         ImportError: faster-whisper is not installed.
     """
 
@@ -196,7 +196,7 @@ class FasterWhisperRecognizer:
                 local_files_only=True,
             )  # fmt: skip
         except (RuntimeError, ValueError) as error:
-            raise ValueError(f"{self.name} is no Whisper model of CTranslate2: {error}") from error
+            raise ValueError(f"{self.name} is not a Whisper model of CTranslate2: {error}") from error
         self._lock = Lock()
 
     def __call__(self, waveform: np.ndarray) -> tuple[list[Cue], str | None]:
@@ -209,24 +209,24 @@ class FasterWhisperRecognizer:
                     no_speech_threshold=_NO_SPEECH, max_new_tokens=int(_TOKENS * (1 + seconds)),
                 )  # fmt: skip
                 kept = []
-                for segment in segments:  # is heard here
+                for segment in segments:  # recognised here, lazily
                     check_not_stopped()
                     kept += [segment] if segment.avg_logprob >= _IMPROBABLE else []
         except Stopped:
             raise
         except RuntimeError as error:
-            raise SpeechError(f"{self.name} could not hear the words: {error}") from error
+            raise SpeechError(f"{self.name} could not recognise the words: {error}") from error
         cues = _cues(((segment.start, segment.end, segment.text) for segment in kept), seconds)
         return cues, found.language if cues else None
 
 
 def recognizer_of(folder: Path, name: str | None = None, device: torch.device | None = None) -> Recognizer:
     """
-    Load what recognises speech: [`FasterWhisperRecognizer`] for a folder of CTranslate2, else [`SpeechRecognizer`].
+    Load a recogniser: [`FasterWhisperRecognizer`] for a CTranslate2 folder, else [`SpeechRecognizer`].
 
     Args:
         folder (`Path`): of the model.
-        name, device: as of these.
+        name, device: as for these classes.
     """
     config = folder / CONFIG_NAME
     is_converted = (folder / "model.bin").is_file() and not (config.is_file() and "model_type" in read_json(config))

@@ -1,8 +1,8 @@
-"""Words that are seen in clips, on slides, signs and labels: kept beside a gallery, and made by a reader of pictures.
+"""On-screen text of clips, such as slides and signs, read by OCR and stored with the gallery.
 
-The sibling of [`~search.speech`]: a WebVTT file of a gallery, see [`~gallery.transcripts`], which is made once. Few
-frames are read, as words stay for seconds, and each of a size at which people can read it. A line is told once, from
-the first frame that has it to the next that does not.
+- As in [`~search.speech`], a WebVTT file, see [`~gallery.transcripts`], which is made once.
+- Few frames are read, as text stays for seconds, each at a size at which people can read it.
+- A line is one cue, from the first frame that has it to the next that does not.
 """
 
 import os
@@ -25,36 +25,36 @@ from gallery.transcripts import SCREEN, Cue, Transcript, Transcripts
 from modeling_scalar.media_scalar import MediaError
 
 PACE = 2.0
-"""Seconds from one frame that is read to the next."""
+"""Seconds between frames that are read."""
 SIDE = 960
-"""Pixels that a frame is wide and high at most: words of subtitles and slides are readable, and few others."""
+"""Maximum width and height of a frame in pixels: enough for the text of subtitles and slides, and little else."""
 MOST_FRAMES = 3600
-"""Frames of a file, two hours of them: of a longer one the pace is slower."""
+"""Maximum number of frames of a file, for two hours; longer files are read at a slower pace."""
 
-_LEAST_SCORE = 0.5  # of a line, by which RapidOCR itself leaves some out
-_SAME = 0.9  # how alike two readings of a line are, by difflib's ratio: of ten letters one may be another
-_MISSED = 1  # frames that a line may be missing in: no reader finds it each time
-_BLOCK, _UNCHANGED = 8, 8.0  # where no block of so many pixels has changed its colour by more, nor have the words
+_LEAST_SCORE = 0.5  # minimum score of a line in RapidOCR
+_SAME = 0.9  # minimum similarity of two readings of a line, by difflib's ratio: one of ten letters may differ
+_MISSED = 1  # consecutive frames in which a line may be missing: no reader finds it every time
+_BLOCK, _UNCHANGED = 8, 8.0  # block size in pixels; the largest change of a block's colour for unchanged text
 
 
 class ScreenError(ValueError):
-    """A reader failed with some picture."""
+    """A reader failed on a picture."""
 
 
 class LineReader(Protocol):
-    """Reads pictures; `name` is how transcripts name it."""
+    """Reads pictures; `name` is its name in transcripts."""
 
     name: str
 
     def __call__(self, picture: np.ndarray) -> list[str]:
         """
-        Read the lines of a picture, which threads may do at the same time.
+        Read the lines of a picture; safe to call from several threads.
 
         Args:
             picture (uint8 `np.ndarray` of shape `(height, width, 3)`): RGB and upright.
 
         Returns:
-            The lines from top to bottom, and from left to right where they stand beside each other.
+            The lines from top to bottom, and from left to right if they are next to each other.
 
         Raises:
             ScreenError: the model failed.
@@ -63,8 +63,7 @@ class LineReader(Protocol):
 
 def in_reading_order(boxes: np.ndarray) -> list[int]:
     """
-    Sort lines from top to bottom; those beside each other, of which the middle of one is within the other's height,
-    from left to right.
+    Sort lines from top to bottom, and from left to right if the middle of one is within the height of the other.
 
     Args:
         boxes (`np.ndarray` of shape `(lines, 4, 2)`): the corners of each, as x and y.
@@ -81,11 +80,11 @@ def in_reading_order(boxes: np.ndarray) -> list[int]:
 
 class RapidOcrReader:
     """
-    PP-OCR as RapidOCR runs it with ONNX, a [`LineReader`]: the models come with the package, for Chinese, Japanese and
-    languages in Latin letters.
+    PP-OCR from RapidOCR with ONNX, a [`LineReader`]: the models come with the package, for Chinese, Japanese and
+    languages in Latin script.
 
     Args:
-        num_threads (`int`): of a picture; several threads may read pictures at the same time.
+        num_threads (`int`): threads per picture; several pictures may be read at the same time.
 
     Raises:
         ModuleNotFoundError: rapidocr is not installed.
@@ -103,8 +102,8 @@ class RapidOcrReader:
 
     def __call__(self, picture: np.ndarray) -> list[str]:
         try:
-            found = self._read(np.ascontiguousarray(picture[..., ::-1]))  # as OpenCV has colours
-        except Exception as error:  # of OpenCV, of ONNX Runtime, and its own, which have nothing in common
+            found = self._read(np.ascontiguousarray(picture[..., ::-1]))  # BGR, as in OpenCV
+        except Exception as error:  # errors of OpenCV, ONNX Runtime and RapidOCR have no common base
             raise ScreenError(f"{self.name} could not read a picture: {type(error).__name__}: {error}") from error
         lines = [" ".join(line.split()) for line in found.txts or ()]
         return [lines[place] for place in in_reading_order(found.boxes)] if lines else []
@@ -119,8 +118,8 @@ def _folded(text: str) -> str:
 
 
 def _alike(one: str, other: str) -> float:
-    """How alike two folded texts are, from 0 to 1: not at all if their digits differ, as numbers are not misread but
-    counted."""
+    """The similarity of two folded texts, from 0 to 1; 0 if their digits differ, as other digits are another number
+    rather than a misreading."""
     if re.sub(r"\D", "", one) != re.sub(r"\D", "", other):
         return 0.0
     return SequenceMatcher(None, one, other, autojunk=False).ratio()
@@ -128,7 +127,7 @@ def _alike(one: str, other: str) -> float:
 
 @dataclass
 class _Line:
-    """A line that is seen from one second to another: how it was read, and in which frame last."""
+    """A line that is visible from one second to another: its readings, and the last frame that has it."""
 
     folded: str
     start: float
@@ -137,17 +136,17 @@ class _Line:
     last: int
 
     def text(self) -> str:
-        """What was read most often, and first."""
+        """The most frequent reading, and the first of several."""
         return self.texts.most_common(1)[0][0]
 
 
 def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[Cue]:
     """
-    Tell each line once, however many frames have it.
+    Make one cue of each line, however many frames have it.
 
     Args:
         frames (iterable of `tuple`): the second of each frame and its lines, in reading order.
-        end (`float`): the second at which the last frame goes.
+        end (`float`): the second at which the last frame ends.
 
     Returns:
         From the second of the first frame that has a line to that of the next that does not; lines that come and go
@@ -184,7 +183,7 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
 
 
 def _is_unchanged(before: np.ndarray, picture: np.ndarray) -> bool:
-    """Whether a picture shows the words of the one before: coding alone makes small differences."""
+    """Whether a picture has the same text as the one before; compression causes small differences."""
     if before.shape != picture.shape:
         return False
     height, width = (length // _BLOCK for length in picture.shape[:2])
@@ -196,13 +195,13 @@ def _is_unchanged(before: np.ndarray, picture: np.ndarray) -> bool:
 
 def read_screen(pictures: Iterable[tuple[float, np.ndarray]], reader: LineReader, end: float) -> list[Cue]:
     """
-    Read the words that are seen in a clip.
+    Read the on-screen text of a clip.
 
     Args:
         pictures (iterable of `tuple`): the second of each frame, and the frame, uint8 `(height, width, 3)`, RGB and
-            upright, in their order. One in which nothing has changed is not read again.
+            upright, in order. An unchanged one is not read again.
         reader ([`LineReader`]): reads them.
-        end (`float`): the second at which the last one goes.
+        end (`float`): the second at which the last one ends.
 
     Returns:
         See [`cues_of`].
@@ -224,11 +223,11 @@ def read_screen(pictures: Iterable[tuple[float, np.ndarray]], reader: LineReader
 
 class Screen(Transcripts):
     """
-    The words that are seen in the files of a gallery, and what reads those that are missing.
+    The on-screen text of the files of a gallery; reads missing texts.
 
     Args:
         gallery (`Path`): its folder.
-        reader ([`LineReader`], *optional*): without one, there is what was read before.
+        reader ([`LineReader`], *optional*): without one, only existing readings are used.
 
     Attributes:
         tell (`Callable`): called with the path of a file and the second of it that is being read.
@@ -240,19 +239,19 @@ class Screen(Transcripts):
         self.tell: Callable[[str, float], None] = lambda path, second: None
 
     def is_due(self, sha256: str) -> bool:
-        """Whether a clip of which this is the hash, with pictures and without words of theirs, is to be read again."""
+        """Whether a clip with this hash, with pictures but without on-screen text, should be read again."""
         return self.reader is not None and self.has_words(sha256) is not False
 
     def of(self, path: str, sha256: str, media: SandboxedReader) -> str | None:
         """
-        Return the words that are seen in a file, which are read if they must be.
+        Return the on-screen text of a file, and read it if necessary.
 
         Args:
-            path (`str`), sha256 (`str`): the file, and the hash of it and of the subtitles beside it.
+            path (`str`), sha256 (`str`): the file, and the hash of it and of the subtitles next to it.
             media ([`~gallery.decoding.SandboxedReader`]): opens the file.
 
         Returns:
-            The path of the transcript; `None` where there is no picture, or there are no words in it.
+            The path of the transcript; `None` if the file has no picture, or no text in it.
 
         Raises:
             ScreenError: the reader failed.
@@ -261,15 +260,15 @@ class Screen(Transcripts):
         if self.has_words(sha256) is None and self.reader is not None:
             try:
                 self.write_once(sha256, lambda: self._read(path, media))
-            except (MediaError, FileNotFoundError):  # reading the clip says what is wrong
+            except (MediaError, FileNotFoundError):  # reading the clip reports what is wrong
                 return None
         found = self.with_words(sha256)
         return None if found is None else str(found)
 
     def _read(self, path: str, media: SandboxedReader) -> Transcript | None:
-        """What is seen in a file; nothing at all if it has no picture."""
+        """The on-screen text of a file; `None` if it has no picture."""
         seconds, has_pictures = media.read_duration(path) or 0.0, False
-        lenient = media.noting(lambda problem: None)  # reading the clip tells what is wrong
+        lenient = media.noting(lambda problem: None)  # reading the clip reports what is wrong
 
         def pictures() -> Iterator[tuple[float, np.ndarray]]:
             nonlocal has_pictures

@@ -172,9 +172,9 @@ class Source(ABC):
     """
     The source of a gallery.
 
-        Args:
-            name (`str`): what the page calls it.
-            model (`str`), fingerprint (`str`): the model that queries are embedded with, which it must name.
+    Args:
+        name (`str`): what the page calls it.
+        model (`str`), fingerprint (`str`): the model that queries are embedded with, which it must name.
     """
 
     lists = True
@@ -235,13 +235,13 @@ class Archive:
     """
     A gallery and the model for its queries.
 
-        Args:
-            source ([`~search.service.archive.Source`]): where the gallery is.
-            model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`): of the gallery. One thread at a time
-                may use the model: whoever has `lock`.
+    Args:
+        source ([`~search.service.archive.Source`]): where the gallery is.
+        model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`): of the gallery. One thread at a time
+            may use the model: whoever has `lock`.
 
-        Raises:
-            ValueError: the gallery cannot be searched by the model's score.
+    Raises:
+        ValueError: the gallery cannot be searched by the model's score.
     """
 
     def __init__(self, source: Source, model: PreTrainedModel, processor: ProcessorMixin):

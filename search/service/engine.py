@@ -40,9 +40,9 @@ class EngineView(View):
     """
     The current state of a collection.
 
-        Args:
-            gallery ([`~search.engine.asking.EngineSearcher`]): as it was opened.
-            noting (`Callable`): makes the context of a call to the engine, which records failures.
+    Args:
+        gallery ([`~search.engine.asking.EngineSearcher`]): as it was opened.
+        noting (`Callable`): makes the context of a call to the engine, which records failures.
     """
 
     gallery: EngineSearcher
@@ -157,8 +157,8 @@ class EngineSource(Source):
         """
         The current state, at most a second old.
 
-                Raises:
-                    AwayError: the engine does not answer, or holds what another model made.
+        Raises:
+            AwayError: the engine does not answer, or holds what another model made.
         """
 
         def is_fresh() -> bool:

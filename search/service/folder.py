@@ -220,14 +220,14 @@ class Folder(Source):
     """
     A gallery in a folder.
 
-        Args:
-            folder (`Path`).
-            model (`str`), fingerprint (`str`): the model's, which the gallery must name whenever it is opened.
-            name (`str`, *optional*): what the page calls it, by default as the folder is called.
+    Args:
+        folder (`Path`).
+        model (`str`), fingerprint (`str`): the model's, which the gallery must name whenever it is opened.
+        name (`str`, *optional*): what the page calls it, by default as the folder is called.
 
-        Raises:
-            FileNotFoundError: there is no gallery.
-            ValueError: it is damaged, or was made by another model.
+    Raises:
+        FileNotFoundError: there is no gallery.
+        ValueError: it is damaged, or was made by another model.
     """
 
     why_no_uploads = "Files cannot be added: whoever started the service did not say `--allow-uploads`."

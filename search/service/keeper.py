@@ -1,7 +1,7 @@
-"""A small process that starts the service again where the system ends it.
+"""A small parent process that restarts the service after a crash.
 
-Files of a gallery are mapped. Their writers replace them; whoever changes one in place, as `cp` and `rsync --inplace`
-do, takes pages away that are read at that moment, and the system ends the process at once: nothing in it can tell why.
+The files of a gallery are memory-mapped, and replaced by their writers. If one is changed in place, as by `cp` or
+`rsync --inplace`, mapped pages disappear, and the system kills the process, which cannot report why.
 """
 
 import os
@@ -16,32 +16,32 @@ from types import FrameType
 from commands.errors import say
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-_MOST, _WITHIN = 5, 600.0  # ends, and the seconds in which that many are too many
-_PAUSE = 5.0  # seconds before a service is tried again that could not start
+_MOST, _WITHIN = 5, 600.0  # crashes, and the seconds within which so many are too many
+_PAUSE = 5.0  # seconds before another attempt to start
 _IN_PLACE = (signal.SIGBUS, signal.SIGSEGV)
 
 
 def _end_with(parent: int) -> None:
-    """End this process in order when the other end of a pipe closes: its parent is gone."""
+    """Terminate this process in an orderly way when its parent is gone, which closes the other end of a pipe."""
     os.read(parent, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def keep_running(gallery: str) -> None:
     """
-    Return in a child process; the parent passes signals on to it, and starts another one where one is killed.
+    Return in a child process; the parent forwards signals to it, and starts another child if one is killed.
 
-    What was opened before is open in every child: a socket that listens refuses nobody in between. A process that has
-    asked for an accelerator may not call this, as its children could not use it.
+    Files opened before are open in every child, so a listening socket refuses no connection in between. A process that
+    has queried accelerators must not call this, as its children could not use them.
 
     Args:
-        gallery (`str`): what is served, named in the log.
+        gallery (`str`): the gallery, for the log.
 
     Raises:
         SystemExit: in the parent, with the exit code of a child that ended by itself.
-        ValueError: in the parent, a child was killed again and again.
+        ValueError: in the parent, children were killed too often.
     """
-    if not hasattr(os, "fork"):  # on Windows, where files that are mapped cannot be changed
+    if not hasattr(os, "fork"):  # Windows, where mapped files cannot be changed
         return
     child, told, ends, pause = 0, [], deque(maxlen=_MOST), 0.0
 
@@ -58,7 +58,7 @@ def keep_running(gallery: str) -> None:
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
-            os.setpgid(0, 0)  # a terminal tells the parent alone, which passes it on
+            os.setpgid(0, 0)  # a terminal signals only the parent, which forwards it
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             os.close(writing)

@@ -226,7 +226,7 @@ def test_a_model_that_fails_is_named(speech_model):
     def fail(_):
         raise RuntimeError("Kernel size can't be greater than actual input size")
 
-    with pytest.raises(SpeechError, match="fake/model could not hear the words: RuntimeError: Kernel size"):
+    with pytest.raises(SpeechError, match="fake/model could not recognise the words: RuntimeError: Kernel size"):
         heard_by("whisper", fail)(NOISE)
 
 
@@ -258,5 +258,5 @@ def test_faster_whisper_hears_words_with_times(converted):
 def test_a_damaged_folder_of_faster_whisper_is_named(tmp_path):
     pytest.importorskip("faster_whisper")
     (tmp_path / "model.bin").write_bytes(b"no model")
-    with pytest.raises(ValueError, match="is no Whisper model of CTranslate2"):
+    with pytest.raises(ValueError, match="is not a Whisper model of CTranslate2"):
         recognizer_of(tmp_path)
