@@ -320,9 +320,7 @@ class EngineSearcher(Described):
         if allowed is not None and not isinstance(allowed, Filter):
             raise ValueError("`allowed` must be a `Filter` for an engine, not a tensor.")
         if not is_like and text_embeds.ndim == 3 and not any_query:
-            raise UnsupportedError(
-                "This engine does not support queries with a vector per modality. Search the gallery in its folder."
-            )
+            raise UnsupportedError("This engine takes one vector per query. Search the gallery in its folder.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
         seen = seen_of(modalities, self.modalities)
         calibration = {} if is_like else self.calibration_of(seen)
