@@ -1,4 +1,4 @@
-"""Train a model, by one process or several: accelerate launch train.py RECIPE.yaml [--field value ...]"""
+"""Train a model with one or several processes: accelerate launch train.py RECIPE.yaml [--field value ...]"""
 
 import runpy
 

@@ -1,9 +1,9 @@
-"""`scalar train` for the launcher: accelerate launch -m trainer RECIPE.yaml [--field value ...]"""
+"""`scalar train` under a launcher: accelerate launch -m trainer RECIPE.yaml [--field value ...]"""
 
 import signal
 import sys
 
-if __name__ == "__main__":  # loading libraries takes seconds, in which Ctrl-C has nothing to tell
+if __name__ == "__main__":  # imports take seconds; Ctrl-C then exits without a traceback
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
 
 from commands.errors import run_command

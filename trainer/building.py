@@ -21,20 +21,20 @@ _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 def learn_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
     """
-    Build a WordPiece vocabulary: special tokens, characters, by which any new word can be spelt, and frequent words.
+    Build a WordPiece vocabulary of special tokens, characters (which can spell any new word) and frequent words.
 
-    The trainer of `tokenizers` breaks ties by the order of a hash map, so that two runs learn two vocabularies and
-    train two models; here the same texts always give the same one.
+    The trainer of `tokenizers` breaks ties by the order of a hash map, so two runs would learn different vocabularies.
+    Here the same texts always give the same vocabulary.
 
     Args:
-        texts (iterable of `str`): captions and subtitles.
-        size (`int`): the most tokens; words beyond it, the rarest, are left to be spelt.
+        texts (iterable of `str`): Captions and subtitles.
+        size (`int`): The maximum number of tokens. The rarest words beyond it are spelt by characters.
 
     Returns:
-        `dict` of tokens to ids.
+        `dict`: The id of each token.
 
     Raises:
-        ValueError: `size` does not even hold the special tokens and characters.
+        ValueError: If `size` is too small for the special tokens and characters.
     """
     backend = BertTokenizer(vocab={token: index for index, token in enumerate(_SPECIAL_TOKENS)}).backend_tokenizer
     counts = Counter(
@@ -45,7 +45,7 @@ def learn_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
     characters = sorted({character for word in counts for character in word})
     tokens = [*_SPECIAL_TOKENS, *characters, *(f"##{character}" for character in characters)]
     if size < len(tokens):
-        raise ValueError(f"`vocab_size` must be at least {len(tokens)}, for special tokens and letters, got {size}.")
+        raise ValueError(f"`vocab_size` must be at least {len(tokens)} (special tokens and characters), got {size}.")
     words = sorted((word for word in counts if len(word) > 1), key=lambda word: (-counts[word], word))
     return {token: index for index, token in enumerate((tokens + words)[:size])}
 
@@ -57,15 +57,15 @@ def build_new(description: str | Path, texts: Iterable[str], **changes: Any) -> 
     Args:
         description (`str` or `Path`): YAML with the sections `model` (fields of [`ScalarConfig`]), `image_processor`,
             `feature_extractor`, `processor` (their settings), and `vocab_size`.
-        texts (iterable of `str`): captions and subtitles.
-        **changes: fields of [`ScalarConfig`] that win over those of the description.
+        texts (iterable of `str`): Captions and subtitles.
+        **changes: Fields of [`ScalarConfig`] that override those of the description.
 
     Returns:
         The model and the processor.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a section is missing or unknown.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If a section is missing, unknown or has an invalid value.
     """
     path = Path(description)
     sections = read_yaml(path, "model description")
@@ -101,25 +101,25 @@ def build_new(description: str | Path, texts: Iterable[str], **changes: Any) -> 
 
 
 def _check_known(given: dict[str, Any], default: Any) -> None:
-    """Refuse fields that a configuration or processor does not have: it would keep them and never look at them."""
+    """Reject unknown fields of a configuration or processor, which would otherwise be stored and ignored."""
     unknown = sorted(set(given) - set(default.to_dict()))
     if unknown:
         near = difflib.get_close_matches(unknown[0], default.to_dict(), n=1)
-        raise ValueError(f"it has no field `{unknown[0]}`" + (f", but `{near[0]}`" if near else ""))
+        raise ValueError(f"it has no field `{unknown[0]}`" + (f"; did you mean `{near[0]}`" if near else ""))
 
 
 @contextmanager
 def _described(path: Path, section: str) -> Iterator[None]:
-    """Name the section whose values cannot be used."""
+    """Name the section with the invalid values in the error."""
     try:
         yield
-    # Libraries do not check these values in one place, so what a wrong one raises has no common class.
+    # Libraries check these values in many places, so the errors have no common class.
     except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         reason = f"the field {error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
         reason = reason.rstrip(".?")
-        raise ValueError(f"`{section}` in {path} describes nothing that can be built: {reason}.") from error
+        raise ValueError(f"Cannot build `{section}` of {path}: {reason}.") from error
     except StrictDataclassError as error:
-        raise ValueError(f"`{section}` in {path} has a wrong value: {' '.join(str(error).split())}.") from error
+        raise ValueError(f"`{section}` in {path} has an invalid value: {' '.join(str(error).split())}.") from error
 
 
 __all__ = ["build_new", "learn_vocabulary"]

@@ -1,9 +1,9 @@
-"""Compute the outputs of the frozen vision and audio towers for the training clips once:
+"""Precompute the outputs of the frozen vision and audio towers for the training clips:
 
     python -m trainer.cache_features
 
-A batch of clips is appended to the table as one message of an Arrow stream; then the description beside it says how
-many bytes count. What stands behind them, of a batch that was interrupted, is cut off by the call that goes on.
+Each batch of clips is appended to the table as one message of an Arrow stream; the description next to it then records
+how many bytes are valid. When an interrupted call resumes, it truncates the table to that length.
 """
 
 import copy
@@ -45,7 +45,7 @@ _TOKENS_PER_SECOND = 25  # of sound, in a joint encoder
 
 @torch.no_grad()
 def _row_shapes(model: ScalarRetrievalModel, processor: ScalarProcessor, with_states: bool) -> dict[str, list[int]]:
-    """Shapes of the features of one clip, by asking the towers; -1 is the number of tokens of a joint encoder."""
+    """Shapes of the features of one clip, from a forward pass; -1 is the number of tokens of a joint encoder."""
     if isinstance(model.config, ScalarJointConfig):
         names = [name for name, modality in RAGGED.items() if modality in model.config.modalities]
         hidden = model.config.backbone_config.text_config.hidden_size
@@ -60,14 +60,14 @@ def _row_shapes(model: ScalarRetrievalModel, processor: ScalarProcessor, with_st
 
 
 def _schema(shapes: dict[str, list[int]], dtype: str, num_modalities: int) -> pa.Schema:
-    """The columns: what a clip has, and its features, flat, each a list or null."""
+    """The columns: which modalities a clip has, and its features, each a flat list or null."""
     kinds = {name: pa.int32() if name.endswith("_input_ids") else pa.type_for_alias(dtype) for name in shapes}
     lists = [(name, pa.large_list(kind)) for name, kind in kinds.items()]
     return pa.schema([("presence", pa.list_(pa.bool_(), num_modalities)), *lists])
 
 
 def _row_bytes(schema: pa.Schema, shapes: dict[str, list[int]], processor: ScalarProcessor) -> dict[str, int]:
-    """How large the features of one view of a clip are, of a joint encoder at most."""
+    """Size in bytes of the features of one view of a clip; for a joint encoder the maximum."""
     width = {name: schema.field(name).type.value_type.byte_width for name in shapes}
     sizes = {name: abs(math.prod(shape)) * width[name] for name, shape in shapes.items()}
     for name in sizes.keys() & RAGGED.keys():
@@ -80,7 +80,7 @@ def _row_bytes(schema: pa.Schema, shapes: dict[str, list[int]], processor: Scala
 
 
 def _check_disk(folder: Path, rows: datasets.Dataset, views: int, row_bytes: dict[str, int], num_done: int) -> None:
-    """Log how much there is to write, and raise a ValueError if it does not fit."""
+    """Log the size of the features and raise a ValueError if they do not fit on the disk."""
     given = {name: sum(path is not None for path in rows[f"{name}_path"]) for name in ("video", "audio")}
     total = views * sum(given[FEATURES[name]] * size for name, size in row_bytes.items())
     needed = int(total * (1 - num_done / len(rows)))
@@ -88,15 +88,15 @@ def _check_disk(folder: Path, rows: datasets.Dataset, views: int, row_bytes: dic
     logger.info("at most %.3g GB for %d clips, %.3g GB still to write", total / 1e9, len(rows), needed / 1e9)
     if needed > free:
         raise ValueError(
-            f"{needed / 1e9:.3g} GB are needed in {folder}, {free / 1e9:.3g} GB are free. Choose another disk, fewer "
-            "views, or --no-states, which suffices for training without matching."
+            f"The features need {needed / 1e9:.3g} GB in {folder}, but only {free / 1e9:.3g} GB are free. Use another "
+            "disk, fewer views, or --no-states if you train without matching."
         )
 
 
 def _read(
     dataset: ClipDataset, views: int, batch_size: int, start: int, num_workers: int
 ) -> Iterator[tuple[dict[str, torch.Tensor], list[str]]]:
-    """Yield the arguments of the model, and problems, for each view of a batch, then for those of the next batch."""
+    """Yield the model's arguments and the read problems of every view of the first batch, then of the next batch."""
     collate, lock = ScalarDataCollator(dataset.processor), Lock()
     of_view = [copy.copy(dataset) for _ in range(views)]
     for view, one in enumerate(of_view):
@@ -117,11 +117,11 @@ def _read(
 
 @torch.no_grad()
 def _tower_features(model: ScalarRetrievalModel, batch: dict[str, torch.Tensor], with_states: bool, dtype: str):
-    """Presence, and for each feature a list of the arrays of the clips that have the modality."""
+    """The modality mask, and for each feature the arrays of the clips that have its modality."""
     names = (*(name for tower in towers_of(model).values() for name in tower.inputs), "modality_mask")
     inputs = {name: batch[name].to(model.device) for name in names if name in batch}
     features = {}
-    if len(inputs) > 1:  # else a batch of subtitles alone
+    if len(inputs) > 1:  # otherwise the batch has only subtitles
         features = model.get_tower_features(**inputs, with_states=with_states)
     arrays = {}
     for name, value in features.items():
@@ -142,7 +142,7 @@ def _rows_of_tokens(
     batch: dict[str, torch.Tensor],
     present: torch.Tensor,
 ) -> dict[str, list[np.ndarray]]:
-    """The sequence of each clip without its padding, and as many soft tokens as that has placeholders."""
+    """The token sequence of each clip without padding, and one soft token for each of its placeholders."""
     ids, masks = batch[f"{name}_input_ids"][present], batch[f"{name}_attention_mask"][present].bool()
     sequences = [row[mask].numpy() for row, mask in zip(ids, masks, strict=True)]
     placeholder = getattr(model.config.backbone_config, f"{name}_token_id")
@@ -156,13 +156,13 @@ def _rows_of_tokens(
 def _record_batch(
     of_batch: Sequence[tuple[np.ndarray, dict]], schema: pa.Schema, video_ids: list[str], modalities: Sequence[str]
 ) -> pa.RecordBatch:
-    """A row for each view of each clip: all views of the first clip, then of the next."""
+    """One row per view of each clip: all views of the first clip, then those of the next."""
     masks = np.stack([mask for mask, _ in of_batch], axis=1)  # (clips, views, M)
     varying = (masks != masks[:, :1]).any(axis=(1, 2)).nonzero()[0]
     if len(varying):
         raise ValueError(
-            f"The clips {[video_ids[row] for row in varying]} have a modality in some of their views and not in "
-            "others: parts of their files cannot be decoded. Repair them."
+            f"The clips {[video_ids[row] for row in varying]} have a modality in some of their views only, because "
+            "parts of their files cannot be decoded. Repair the files."
         )
     presence = masks.reshape(-1, len(modalities))
     columns = [pa.FixedSizeListArray.from_arrays(pa.array(presence.reshape(-1)), len(modalities))]
@@ -175,10 +175,10 @@ def _record_batch(
 
 
 def _append(path: Path, num_bytes: int, message: pa.Buffer) -> int:
-    """Write a message behind the first bytes of a file, onto the disk; return how many bytes count now."""
+    """Write a message after the first `num_bytes` bytes of a file and sync it; return the new number of bytes."""
     with naming(path), open(path, "ab") as file:
         if file.tell() < num_bytes:
-            raise ValueError(f"{path} is shorter than its {num_bytes} bytes. Remove the folder and start again.")
+            raise ValueError(f"{path} must have at least {num_bytes} bytes. Remove the folder and start again.")
         file.truncate(num_bytes)
         file.write(message)
         file.flush()
@@ -204,30 +204,30 @@ def cache_features(
     """
     Compute and store the outputs of the vision and audio towers for every row of a data set.
 
-    View v of a row has the frames, audio segments and crops that epoch v of a training with this seed draws. A call
-    that was interrupted resumes at the batch it had reached and writes the same files.
+    View v of a row has the frames, audio segments and crops that epoch v of a run with this seed draws. An interrupted
+    call resumes at the batch it had reached and writes the same files.
 
     Args:
-        folder (`str`): to write to; created if needed.
-        rows (`datasets.Dataset`): the columns of a benchmark.
-        model ([`ScalarModel`] or [`ScalarJointModel`]): put into evaluation mode, and run where it is.
-        processor ([`ScalarProcessor`]): reads the files, in training mode.
-        views (`int`): how often each clip is drawn.
-        seed (`int`): of the draws.
-        dtype (`str`): of the files, `"float16"` or `"float32"`; the model computes in its own.
-        with_states (`bool`): keep the towers' tokens, which matching needs and which take nearly all the space.
-        batch_size (`int`): clips per forward pass. Changes speed and memory; results by rounding only.
-        on_error (`str`), keep_in_memory (`bool`): as in [`~trainer.data.ClipDataset`].
-        num_workers (`int`): threads that read batches ahead.
-        progress (`bool`): show a bar with an estimate of the time left.
+        folder (`str`): The output folder, created if needed.
+        rows (`datasets.Dataset`): The rows of a benchmark.
+        model ([`ScalarModel`] or [`ScalarJointModel`]): The model, which is put into evaluation mode.
+        processor ([`ScalarProcessor`]): The processor that reads the files, in training mode.
+        views (`int`): The number of views per clip.
+        seed (`int`): The seed of the draws.
+        dtype (`str`): The precision of the files, `"float16"` or `"float32"`. The model computes in its own.
+        with_states (`bool`): Whether to store the towers' tokens. Matching needs them; they take most of the space.
+        batch_size (`int`): Clips per forward pass. Affects speed and memory; results change by rounding only.
+        on_error (`str`), keep_in_memory (`bool`): See [`~trainer.data.ClipDataset`].
+        num_workers (`int`): The number of threads that read batches ahead.
+        progress (`bool`): Whether to show a progress bar.
 
     Returns:
-        `dict`: the content of `features.json`.
+        `dict`: The content of `features.json`.
 
     Raises:
-        ValueError: the folder holds something else, the disk is too small, a clip cannot be read, or what a clip has
-            differs between two of its views.
-        FileNotFoundError: a file is not there.
+        ValueError: If the folder holds other features, the disk is too small, a clip cannot be read, or the modalities
+            of a clip differ between two of its views.
+        FileNotFoundError: If a file does not exist.
     """
     check_reading(batch_size, on_error, num_workers)
     if views < 1:
@@ -236,7 +236,7 @@ def cache_features(
         raise ValueError(f"`dtype` must be 'float16' or 'float32', got {dtype!r}.")
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"The features need a folder, {folder} is a file. Choose another.")
+        raise NotADirectoryError(f"The output must be a folder, but {folder} is a file. Choose another.")
     folder.mkdir(parents=True, exist_ok=True)
     identity = {
         "version": VERSION,
@@ -252,7 +252,7 @@ def cache_features(
     different = sorted(name for name, value in identity.items() if before and before.get(name) != value)
     if different:
         raise ValueError(
-            f"{folder} holds features that differ from these in {different}. Remove it, or give another folder."
+            f"{folder} holds other features: {different} differ. Remove it, or choose another folder."
         )
     description = before or identity | {"rows_done": 0, "num_bytes": 0, "problems": [], "versions": versions()}
     start = description["rows_done"]
@@ -292,37 +292,37 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command(no_args_is_help=True)
 def main(
-    model: Annotated[str, typer.Option(help="Folder or Hub name of the base model.")],
+    model: Annotated[str, typer.Option(help="Folder or Hub id of the base model.")],
     benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as miniature.")],
     root: Annotated[Path, typer.Option(help="Folder of the benchmark.")],
-    output: Annotated[Path, typer.Option(help="Folder to write to.")],
-    split: Annotated[str, typer.Option(help="Split that is trained on.")] = "train",
+    output: Annotated[Path, typer.Option(help="Output folder.")],
+    split: Annotated[str, typer.Option(help="Training split.")] = "train",
     column: Column = None,
     holdout: Holdout = None,
     words_of: WordsOf = None,
-    views: Annotated[int, typer.Option(help="Draws of frames, segments and crops per clip.")] = 1,
+    views: Annotated[int, typer.Option(help="Views per clip: random frames, audio segments and crops.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 50,
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of the files.")] = "float16",
     states: Annotated[
-        bool, typer.Option("--states/--no-states", help="Keep the towers' tokens, which matching needs.")
+        bool, typer.Option("--states/--no-states", help="Store the towers' tokens, which matching needs.")
     ] = True,
     batch_size: Annotated[int, typer.Option(help="Clips per forward pass.")] = 32,
     limit: Limit = None,
     on_error: Annotated[
-        Literal["raise", "missing"], typer.Option(help="Stop at a stream that cannot be read, or count it as absent.")
+        Literal["raise", "missing"], typer.Option(help="Stop at an unreadable stream, or treat it as absent.")
     ] = "raise",
     keep_in_memory: Annotated[
-        bool, typer.Option("--keep-in-memory", help="Decode every clip once, for all views. For small data sets.")
+        bool, typer.Option("--keep-in-memory", help="Decode every clip once for all views. For small data sets.")
     ] = False,
     num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
-    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if available.")] = None,
 ) -> None:
-    """Compute the outputs of the frozen vision and audio towers for the training clips once; train with --features.
+    """Precompute the outputs of the frozen vision and audio towers for the training clips; train with --features.
 
-    At the paper's sizes a clip takes 1.8 MB per view in float16, about 250 GB for the 136,674 clips, or 4.4 kB with
-    --no-states, which suffices for training without matching. Training from files draws new frames, audio segments and
-    crops in every epoch; training from features takes the stored views in turn, with --views 1 the same frames each
-    time. If it is interrupted, the same command resumes.
+    At the paper's sizes a clip takes 1.8 MB per view in float16, about 250 GB for the 136,674 clips. With --no-states,
+    for training without matching, it takes 4.4 kB. Training from files draws new frames, audio segments and crops in
+    every epoch; training from features cycles through the stored views, so with --views 1 the frames are always the
+    same. If interrupted, run the same command to resume.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
@@ -351,7 +351,7 @@ def main(
         )
         for problem in description["problems"]:
             say(f"counted as absent: {problem}", sys.stdout)
-        say(f"{views} views of {description['num_rows']} clips are in {output}.", sys.stdout)
+        say(f"Stored {views} views of {description['num_rows']} clips in {output}.", sys.stdout)
 
 
 __all__ = ["cache_features"]

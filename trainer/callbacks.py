@@ -13,21 +13,21 @@ from .distributed import on_any_process
 
 logger = logging.getLogger(__name__)
 
-# Modules that only a modality's clips reach, by parts of their names.
+# Modules that get gradients only from clips of one modality, by parts of their names.
 _OF_MODALITY = {"video": ("video_", "vision_"), "audio": ("audio_",), "subtitle": ("subtitle_",)}
-_OF_MATCHING = ("match_head", "crossattention")  # which reads what the model's `condition_on` says
+_OF_MATCHING = ("match_head", "crossattention")  # it reads the modalities of the model's `condition_on`
 
 
 def _ends_epoch(state: TrainerState) -> bool:
-    """Whether the last step was the last of an epoch or of the run."""
+    """Whether the step just finished was the last of an epoch or of the run."""
     return state.global_step >= state.max_steps or state.epoch == int(state.epoch)
 
 
 class StopOnInterrupt(TrainerCallback):
     """
-    On Ctrl-C or SIGTERM during training, finish the step, save a checkpoint and stop; a second one stops at once.
+    On Ctrl-C or SIGTERM during training, finish the step, save a checkpoint and stop; a second signal stops at once.
 
-    Under a launcher the first may come twice: from the terminal and, at once, from the launcher. That is one.
+    Under a launcher the first signal may arrive twice, from the terminal and from the launcher. It counts once.
     """
 
     _SAME_SECONDS = 0.5
@@ -38,12 +38,12 @@ class StopOnInterrupt(TrainerCallback):
         self._previous: dict[int, Any] = {}
 
     def on_train_begin(self, *event: Any, **kwargs: Any) -> None:
-        """Take over the signals."""
+        """Install the signal handlers."""
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._interrupt)
 
     def on_train_end(self, *event: Any, **kwargs: Any) -> None:
-        """Give the signals back."""
+        """Restore the signal handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -57,17 +57,17 @@ class StopOnInterrupt(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Ask the Trainer for a checkpoint and an end once the signal has come, on all processes at the same step."""
+        """After a signal, request a checkpoint and the end of training, at the same step on all processes."""
         self.interrupted = on_any_process(self.interrupted, args.device)
         if self.interrupted:
             control.should_save = control.should_training_stop = True
-            args.save_total_limit = None  # at its end the Trainer would keep the best checkpoint alone
+            args.save_total_limit = None  # otherwise the Trainer would keep only the best checkpoint
         return control
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """In the middle of an epoch, do nothing of what belongs to its end: the resumed run will."""
+        """Skip the work of an epoch's end when stopped in the middle of it: the resumed run does it."""
         if self.interrupted and not _ends_epoch(state):
             control.should_log = control.should_evaluate = control.should_save = False
         return control
@@ -75,9 +75,9 @@ class StopOnInterrupt(TrainerCallback):
 
 class SaveAfterEpoch(TrainerCallback):
     """
-    Put the checkpoint of an epoch's last step off until the end of the epoch has been logged and evaluated.
+    Delay the checkpoint of an epoch's last step until the epoch has been logged and evaluated.
 
-    A resumed run begins with the next epoch, so what was still to be done for this one would be left out.
+    A run resumed from it begins with the next epoch, so anything not yet done for this one would be skipped.
     """
 
     def __init__(self):
@@ -86,7 +86,7 @@ class SaveAfterEpoch(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Take the request to save back."""
+        """Withdraw the request to save."""
         self._is_due = control.should_save and _ends_epoch(state)
         control.should_save = control.should_save and not self._is_due
         return control
@@ -94,14 +94,14 @@ class SaveAfterEpoch(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Renew the request."""
+        """Restore the request to save."""
         control.should_save = control.should_save or self._is_due
         self._is_due = False
         return control
 
 
 class AtBegin(TrainerCallback):
-    """Call a function when training begins, once the Trainer has set its own state."""
+    """Call a function when training begins, after the Trainer has set its own state."""
 
     def __init__(self, function: Callable[[], None]):
         self.function = function
@@ -112,7 +112,7 @@ class AtBegin(TrainerCallback):
 
 
 class EpochOfData(TrainerCallback):
-    """Tell data set and sampler their epoch, also in a resumed run and on several processes, where loaders do not."""
+    """Set the epoch of data set and sampler, also in resumed or distributed runs, where data loaders do not."""
 
     def __init__(self, *listeners: Any):
         self.listeners = listeners
@@ -120,20 +120,20 @@ class EpochOfData(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Pass the epoch on before the first example of it is read."""
+        """Set the epoch before its first example is read."""
         for listener in self.listeners:
             listener.set_epoch(int(state.epoch + 1e-6))  # a sum of fractions of an epoch, rounded
 
 
 class GradientAudit(TrainerCallback):
     """
-    Fail after the first step if a trainable parameter got no gradient: it would be saved as if it had been trained.
+    Fail after the first step if a trainable parameter got no gradient, which would be saved as if it were trained.
 
-    Parameters of a modality that no clip had so far are waited for until one has it.
+    Parameters of a modality that no clip has had so far are checked once a clip has it.
 
     Args:
-        modalities (`Sequence[str]`): names, in the order of the masks.
-        condition_on (`Sequence[str]`): those that the cross-encoder reads.
+        modalities (`Sequence[str]`): Names of the modalities, in the order of the masks.
+        condition_on (`Sequence[str]`): The modalities that the cross-encoder reads.
     """
 
     def __init__(self, modalities: Sequence[str], condition_on: Sequence[str]):
@@ -142,13 +142,13 @@ class GradientAudit(TrainerCallback):
         self._present: torch.Tensor | None = None
 
     def note(self, modality_mask: torch.Tensor) -> None:
-        """Note which modalities a batch had, `(batch, modalities)`."""
+        """Record which modalities the clips of a batch have, `(batch, modalities)`."""
         if self._waiting:
             present = modality_mask.any(dim=0).cpu()
             self._present = present if self._present is None else self._present | present
 
     def on_train_begin(self, *event: Any, model: torch.nn.Module, **kwargs: Any) -> None:
-        """Wait for all trainable parameters."""
+        """Start with all trainable parameters unchecked."""
         self._waiting = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         self._present = None
 
@@ -160,7 +160,7 @@ class GradientAudit(TrainerCallback):
         model: torch.nn.Module | None = None,
         **kwargs: Any,
     ) -> None:
-        """Check which are still without a gradient."""
+        """Check which parameters still have no gradient."""
         if not self._waiting:
             return
         reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -173,14 +173,14 @@ class GradientAudit(TrainerCallback):
         if lost:
             raise ValueError(
                 f"{len(lost)} trainable parameters got no gradient in step {state.global_step + 1}, such as "
-                f"{lost[:5]}: the objective does not reach them. Freeze them, or choose an objective that trains them."
+                f"{lost[:5]}. Freeze them, or choose an objective that trains them."
             )
 
     def on_train_end(self, *event: Any, **kwargs: Any) -> None:
-        """Warn of what was never trained."""
-        if self._waiting and self._present is not None:  # a run that was resumed at its end has no step
+        """Warn about parameters that were never trained."""
+        if self._waiting and self._present is not None:  # a run resumed at its end has no step
             logger.warning(
-                "%d trainable parameters never got a gradient, such as %s: no clip has their modality.",
+                "%d trainable parameters never got a gradient, such as %s, because no clip has their modality.",
                 len(self._waiting),
                 sorted(self._waiting)[:5],
             )

@@ -1,7 +1,7 @@
-"""Checkpoints that a resumed run can rely on: complete or not there, and of this run.
+"""Checkpoints that are complete or absent, and that belong to the run that resumes from them.
 
-A checkpoint is written into a hidden folder, which gets its name once everything in it is on the disk; the last of its
-files lists the others with their sizes and SHA-256, and says of what run it is.
+A checkpoint is written to a hidden folder, which is renamed once everything in it is on the disk. Its last file lists
+the others with their sizes and SHA-256, and identifies the run.
 """
 
 import logging
@@ -24,17 +24,17 @@ from modeling_scalar.checking import shapes_of
 logger = logging.getLogger(__name__)
 
 MANIFEST = "checkpoint.json"
-"""The list of a checkpoint's files, which is written last."""
+"""The list of a checkpoint's files, written last."""
 
 _FOLDERS = ("optimizer_*", "global_step*")
-_REMEDY = "Name another checkpoint, or remove this one"
-_ANEW = "Resume with the fields it was made with, or begin anew with another `output_dir`"
-# What a folder is called while it is written, while another takes its place, and while it is deleted.
+_REMEDY = "Choose another checkpoint, or remove this one"
+_ANEW = "Resume with the original fields, or start a new run with another `output_dir`"
+# Suffixes of a folder while it is written, replaced and deleted.
 _UNFINISHED, _REPLACED, _REMOVED = ".unfinished", ".replaced", ".removed"
 
 
 def rng_file(rank: int, num_processes: int) -> str:
-    """Return the name that the Trainer gives to the random state of a process."""
+    """Return the file name that the Trainer uses for the random state of a process."""
     return "rng_state.pth" if num_processes <= 1 else f"rng_state_{rank}.pth"
 
 
@@ -44,7 +44,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def _checkpoints(output_dir: str | Path) -> list[Path]:
-    """The folders that are called checkpoints, newest first."""
+    """The folders named like checkpoints, newest first."""
     folders = [path for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir()]
     return sorted((path for path in folders if _step(path) >= 0), key=_step, reverse=True)
 
@@ -58,7 +58,7 @@ def _read_manifest(checkpoint: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is missing. {_REMEDY}.")
     manifest = read_json(path)
     if not isinstance(manifest.get("files"), dict):
-        raise ValueError(f"{path} lists no files. {_REMEDY}.")
+        raise ValueError(f"{path} does not list any files. {_REMEDY}.")
     return manifest
 
 
@@ -66,14 +66,14 @@ def _check_listed(checkpoint: Path, files: dict[str, Any]) -> None:
     for name, expected in files.items():
         file = checkpoint / name
         if not isinstance(expected, dict):
-            raise ValueError(f"{checkpoint / MANIFEST} is not a list of files. {_REMEDY}.")
+            raise ValueError(f"{checkpoint / MANIFEST} is not a valid list of files. {_REMEDY}.")
         if not file.is_file():
             raise ValueError(f"{file} is missing. {_REMEDY}.")
         size = file.stat().st_size
         if size != expected.get("size"):
-            raise ValueError(f"{file} has {size} bytes of {expected.get('size')}. {_REMEDY}.")
+            raise ValueError(f"{file} must have {expected.get('size')} bytes, got {size}. {_REMEDY}.")
         if sha256_of(file) != expected.get("sha256"):
-            raise ValueError(f"{file} is not what was written: its SHA-256 differs. {_REMEDY}.")
+            raise ValueError(f"{file} is damaged: its SHA-256 differs. {_REMEDY}.")
 
 
 def _processes_of(checkpoint: Path) -> int:
@@ -82,30 +82,30 @@ def _processes_of(checkpoint: Path) -> int:
 
 def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
     """
-    Check that a run can resume from a checkpoint: what it needs is there and whole.
+    Check that a run can resume from a checkpoint: all files it needs exist and are complete.
 
     Args:
-        checkpoint (`str` or `Path`): the folder.
-        num_processes (`int`): of the run that resumes.
+        checkpoint (`str` or `Path`): The folder.
+        num_processes (`int`): The number of processes of the resumed run.
 
     Raises:
-        FileNotFoundError: there is no such folder.
-        ValueError: a file is missing, truncated or damaged; the message names it.
+        FileNotFoundError: If the folder does not exist.
+        ValueError: If a file is missing, truncated or damaged; the message names it.
     """
     checkpoint = Path(checkpoint)
     if not checkpoint.is_dir():
-        raise FileNotFoundError(f"No checkpoint at {checkpoint}. Name its folder, or `last` for the newest.")
+        raise FileNotFoundError(f"There is no checkpoint at {checkpoint}. Give its folder, or `last` for the newest.")
     manifest = _read_manifest(checkpoint)
     _check_listed(checkpoint, manifest["files"])
     if _step(checkpoint) not in (-1, manifest.get("step")):
-        raise ValueError(f"{checkpoint} is of step {manifest.get('step')!r}. {_REMEDY}.")
+        raise ValueError(f"{checkpoint} holds the checkpoint of step {manifest.get('step')!r}. {_REMEDY}.")
     made_by = _processes_of(checkpoint)
     if made_by != num_processes:
         raise ValueError(
-            f"{checkpoint} was made by {made_by} processes, here are {num_processes}. Launch as many as before."
+            f"{checkpoint} was written by {made_by} processes, got {num_processes}. Launch {made_by} processes."
         )
     needed = [rng_file(rank, num_processes) for rank in range(num_processes)]
-    # FSDP and DeepSpeed keep the optimizer in folders, by processes.
+    # FSDP and DeepSpeed store the optimizer in folders, one part per process.
     if not any(path.is_dir() for name in _FOLDERS for path in checkpoint.glob(name)):
         needed += [OPTIMIZER_NAME, SCHEDULER_NAME]
     for name in needed:
@@ -115,33 +115,33 @@ def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
 
 def check_weights(file: Path, expected: dict[str, torch.Tensor]) -> None:
     """
-    Check that a file of weights holds exactly these tensors: libraries would load what fits.
+    Check that a file of weights holds exactly these tensors; libraries would silently load those that fit.
 
     Args:
-        file (`Path`): of a checkpoint.
-        expected (`dict` of `torch.Tensor`): by their names.
+        file (`Path`): A file of a checkpoint.
+        expected (`dict` of `torch.Tensor`): The tensors by name.
 
     Raises:
-        ValueError: there is no such file, or it does not.
+        ValueError: If the file does not exist or holds other tensors.
     """
     if not file.is_file():
-        raise ValueError(f"{file} is missing: the checkpoint is of another `adapter`. Name another checkpoint.")
+        raise ValueError(f"{file} is missing: the checkpoint has another `adapter`. Choose another checkpoint.")
     found, wanted = shapes_of([file]), {name: tuple(value.shape) for name, value in expected.items()}
     different = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
     if different:
         name = different[0]
         raise ValueError(
-            f"{file} does not fit the model: of {len(different)} tensors, such as {name}, it has the shape "
-            f"{found.get(name)}, expected {wanted.get(name)}. Resume with the fields it was made with."
+            f"{file} does not fit the model: {len(different)} tensors differ, such as {name} with shape "
+            f"{found.get(name)}, expected {wanted.get(name)}. Resume with the original fields."
         )
 
 
 def last_checkpoint(output_dir: str | Path) -> Path | None:
     """
-    Find the newest complete checkpoint of a run; warn of newer, incomplete ones, which are skipped.
+    Find the newest complete checkpoint of a run; newer, incomplete ones are skipped with a warning.
 
     Args:
-        output_dir (`str`): of the run.
+        output_dir (`str`): The folder of the run.
 
     Returns:
         `Path`, or None if there is none.
@@ -158,28 +158,28 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
 
 def check_run(checkpoint: str | Path, run: dict[str, Any], free: dict[str, Any]) -> None:
     """
-    Check that a checkpoint is of the run that resumes from it.
+    Check that a checkpoint belongs to the run that resumes from it.
 
     Args:
-        checkpoint (`str` or `Path`): a complete one.
-        run (`dict`): what makes the run, which must be the same.
-        free (`dict`): what may be changed by who knows why; changes are logged.
+        checkpoint (`str` or `Path`): A complete checkpoint.
+        run (`dict`): What identifies the run and must not differ.
+        free (`dict`): What may differ; differences are logged.
 
     Raises:
-        ValueError: it is of another run; the message says what differs.
+        ValueError: If it belongs to another run; the message says what differs.
     """
     made_by = _read_manifest(Path(checkpoint))
     for name, value in run.items():
         before = (made_by.get("run") or {}).get(name)
         if before != value:
-            what = f"its {name} was {before!r}, here it is {value!r}"
+            what = f"its {name} was {before!r}, got {value!r}"
             if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
-                what = f"its {name} had other content"
-            raise ValueError(f"{checkpoint} is of another run: {what}. {_ANEW}.")
+                what = f"its {name} changed"
+            raise ValueError(f"{checkpoint} belongs to another run: {what}. {_ANEW}.")
     for name, value in free.items():
         before = (made_by.get("free") or {}).get(name)
         if before != value:
-            logger.warning("Resumed with %s %r in place of %r: no longer the same run.", name, value, before)
+            logger.warning("Resumed with %s %r, not %r: results will differ from those before.", name, value, before)
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -196,21 +196,21 @@ def _sync(folder: Path) -> None:
 
 
 def unfinished_checkpoint(output_dir: str | Path, step: int) -> Path:
-    """Return the hidden folder in which the checkpoint of a step is written."""
+    """Return the hidden folder to which the checkpoint of a step is written."""
     return Path(output_dir) / f".{PREFIX_CHECKPOINT_DIR}-{step}{_UNFINISHED}"
 
 
 def finish_checkpoint(folder: Path, step: int, run: dict[str, Any], free: dict[str, Any]) -> Path:
     """
-    List the files of a checkpoint that has been written, and give it its name; one of that name is replaced.
+    List the files of a new checkpoint and give it its final name, replacing an earlier one.
 
     Args:
-        folder (`Path`): of [`unfinished_checkpoint`].
-        step (`int`): of the run.
-        run, free (`dict`): what [`check_run`] will compare.
+        folder (`Path`): The folder from [`unfinished_checkpoint`].
+        step (`int`): The optimizer step.
+        run, free (`dict`): What [`check_run`] will compare.
 
     Returns:
-        `Path`: the checkpoint.
+        `Path`: The checkpoint.
     """
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     files.pop(MANIFEST, None)
@@ -229,20 +229,20 @@ def finish_checkpoint(folder: Path, step: int, run: dict[str, Any], free: dict[s
 
 
 def remove_old(output_dir: str | Path, limit: int | None, keep: list[Path]) -> None:
-    """Remove the oldest checkpoints beyond `limit`, but none of `keep`."""
+    """Remove the oldest checkpoints beyond `limit`, except those in `keep`."""
     if not limit or limit < 0:
         return
     kept = {path.resolve() for path in keep}
     old = [path for path in _checkpoints(output_dir) if path.resolve() not in kept]
     for path in old[max(0, limit - len(kept)) :]:
-        removed = path.with_name(f".{path.name}{_REMOVED}")  # at once, so that no half of it is ever seen
+        removed = path.with_name(f".{path.name}{_REMOVED}")  # atomic, so no partial checkpoint is ever visible
         shutil.rmtree(removed, ignore_errors=True)
         path.rename(removed)
         shutil.rmtree(removed, ignore_errors=True)
 
 
 def clear_unfinished(output_dir: str | Path) -> None:
-    """Remove what a killed run left half written; a checkpoint that was about to be replaced gets its name back."""
+    """Remove partial files of a killed run; a checkpoint that was being replaced gets its name back."""
     for ending in (_REPLACED, _UNFINISHED, _REMOVED):
         for folder in Path(output_dir).glob(f".*{ending}"):
             checkpoint = folder.with_name(folder.name.removesuffix(ending)[1:])
@@ -255,10 +255,10 @@ def clear_unfinished(output_dir: str | Path) -> None:
 @contextmanager
 def written_whole(folder: Path) -> Iterator[Path]:
     """
-    Write files into a hidden folder; once all are on the disk they replace those of the same names in `folder`.
+    Write files to a hidden folder; once all are on the disk, they replace those with the same names in `folder`.
 
     Yields:
-        `Path`: the hidden folder.
+        `Path`: The hidden folder.
     """
     unfinished = folder / f".model{_UNFINISHED}"
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -266,7 +266,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
     try:
         yield unfinished
         _sync(unfinished)
-        # Weights last: who finds new ones finds all that belongs to them.
+        # Weights last: when they are new, so are all other files.
         for file in sorted(unfinished.iterdir(), key=lambda path: path.suffix == ".safetensors"):
             file.replace(folder / file.name)
         sync_folder(folder)
@@ -277,27 +277,27 @@ def written_whole(folder: Path) -> Iterator[Path]:
 @contextmanager
 def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None = None) -> Iterator[None]:
     """
-    Say where the run can resume if a save fails, and remove what it left unfinished.
+    If a save fails, report where the run can resume and remove the partial files.
 
     Args:
-        output_dir (`str`): of the run.
-        what (`str`): what is being saved, for the message.
-        partial (`Path`, *optional*): folder of the checkpoint that is being written.
+        output_dir (`str`): The folder of the run.
+        what (`str`): What is being saved, for the message.
+        partial (`Path`, *optional*): The folder of the checkpoint that is being written.
 
     Raises:
-        OSError: the save failed, because the disk is full for example.
+        OSError: If the save failed, for example because the disk is full.
     """
     try:
         yield
     except BaseException as error:
-        # torch and safetensors have errors of their own; that a data worker was ended may be told at any moment.
+        # torch and safetensors raise errors of their own; that of a killed data worker may come at any moment.
         if not isinstance(error, OSError | RuntimeError | SafetensorError) or is_of_ended_worker(error):
             if partial is not None:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
         full = ""
         if Path(output_dir).is_dir() and shutil.disk_usage(output_dir).free < 2**20:  # before anything is removed
-            full = "the disk is full; free some space, then resume. It said: "
+            full = "the disk is full; free some space, then resume. The error was: "
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
         kept = last_checkpoint(output_dir)
@@ -308,12 +308,12 @@ def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None
 
 def is_of_ended_worker(error: BaseException) -> bool:
     """
-    Whether an error tells that a data worker was ended from outside.
+    Whether an error reports that a data worker was killed.
 
-    PyTorch raises a RuntimeError of it wherever the process is; a batch that is just being fetched breaks off first.
+    PyTorch raises a RuntimeError for it wherever the process is; a batch that is being fetched fails first.
     """
-    told = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
-    return told or isinstance(error, ConnectionError | EOFError)
+    reported = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
+    return reported or isinstance(error, ConnectionError | EOFError)
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Rows of a benchmark to training examples, in an order and with random frames that a resumed run repeats."""
+"""Training examples from the rows of a benchmark, in an order and with random frames that a resumed run repeats."""
 
 import logging
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 def derived_generator(*numbers: int) -> torch.Generator:
-    """Return a generator on the CPU whose seed is a hash of `numbers`: the same numbers, the same draws."""
+    """Return a CPU generator seeded with a hash of `numbers`: the same numbers give the same draws."""
     seed = 0
-    for number in numbers:  # 64-bit mixing (splitmix64), so that neighbouring numbers give unrelated streams
+    for number in numbers:  # 64-bit mixing (splitmix64), so neighbouring numbers give unrelated streams
         seed = (seed + number + 0x9E3779B97F4A7C15) % 2**64
         seed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         seed = (seed ^ (seed >> 27)) * 0x94D049BB133111EB % 2**64
@@ -32,21 +32,21 @@ def derived_generator(*numbers: int) -> torch.Generator:
 
 class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
     """
-    The batches of all processes together, each process taking its contiguous share.
+    Global batches, of which each process takes a contiguous share.
 
-    The order depends on the seed and the epoch alone, so a step sees the same examples on one process or on many, and
-    a resumed run the ones it would have seen.
+    The order depends only on the seed and the epoch, so a step sees the same examples on one process or on many, and
+    in a resumed run.
 
     Args:
-        num_examples (`int`): size of the data set.
-        batch_size (`int`): examples of all processes in a step.
-        seed (`int`): of the order.
-        drop_last (`bool`): leave out the last, smaller batch. If not, its shares may differ by one; the fewer than
-            `num_processes` examples that would leave a process with nothing are left out.
-        rank (`int`), num_processes (`int`): which share is yielded.
+        num_examples (`int`): The size of the data set.
+        batch_size (`int`): The number of examples per step over all processes.
+        seed (`int`): The seed of the order.
+        drop_last (`bool`): Whether to drop the last, smaller batch. If not, its shares may differ by one, and the
+            batch is dropped if it has fewer than `num_processes` examples.
+        rank (`int`), num_processes (`int`): The share to yield.
 
     Raises:
-        ValueError: there is no whole batch, or not one example per process.
+        ValueError: If there is no full batch, or not one example per process.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
         self._num_batches = full + int(rest >= num_processes and not drop_last)
         if not self._num_batches:
             raise ValueError(
-                f"{num_examples} training examples do not fill a batch of {batch_size}. Take a smaller "
+                f"{num_examples} training examples do not fill a batch of {batch_size}. Use a smaller "
                 "`per_device_train_batch_size`, or `dataloader_drop_last: false`."
             )
 
@@ -84,10 +84,10 @@ class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
 
 class Examples(torch.utils.data.Dataset):
     """
-    Training examples, one for each row of a benchmark; what an example is read from is the matter of a subclass.
+    Training examples, one for each row of a benchmark. Subclasses read them from files, features or a gallery.
 
     Args:
-        rows (`datasets.Dataset`): the columns of a benchmark.
+        rows (`datasets.Dataset`): The rows of a benchmark.
     """
 
     on_error = "raise"
@@ -97,14 +97,14 @@ class Examples(torch.utils.data.Dataset):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw new frames, or take the next stored ones; the Trainer calls this at the start of each epoch."""
+        """Draw new frames, or use the next stored ones; called at the start of each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def identity(self) -> dict[str, Any]:
-        """Return what must be the same where a run is resumed, as JSON can hold it."""
+        """Return what must not change when a run is resumed, as JSON-serialisable values."""
         columns = [name for name in self.rows.column_names if name not in ("video_path", "audio_path", KIND)]
         rows = rows_sha256(*(self.rows[name] for name in columns))
         return {"training clips and captions": rows, "use of stored features": False}
@@ -114,19 +114,19 @@ class ClipDataset(Examples):
     """
     Training examples read from files: `{"caption", "clip", "generator", "index", "video_id"}`.
 
-    Frames, audio segments and crops of an example depend on the seed, the epoch and its index alone, so an interrupted
+    Frames, audio segments and crops of an example depend only on the seed, the epoch and its index, so an interrupted
     run continues exactly, with any number of workers.
 
     Args:
-        rows (`datasets.Dataset`): the columns of a benchmark; further texts are called as the processor's modalities.
-        processor ([`ScalarProcessor`]): reads the files.
-        seed (`int`): of all draws.
-        on_error (`str`): `"raise"`, or `"missing"` to count what cannot be decoded as absent, with a warning.
-        keep_in_memory (`bool`): decode every clip once, before training, and keep all its frames. For small data sets;
-            the examples are the same as without.
+        rows (`datasets.Dataset`): The rows of a benchmark; columns of further texts are named after their modalities.
+        processor ([`ScalarProcessor`]): The processor that reads the files.
+        seed (`int`): The seed of all draws.
+        on_error (`str`): `"raise"`, or `"missing"` to treat what cannot be decoded as absent, with a warning.
+        keep_in_memory (`bool`): Whether to decode every clip once before training and keep its frames. For small data
+            sets; the examples are the same.
 
     Raises:
-        ValueError: a clip cannot be read, and `on_error` is "raise".
+        ValueError: If a clip cannot be read and `on_error` is "raise".
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class ClipDataset(Examples):
         self.on_error = on_error
         self._clips: list[Clip] | None = None
         if keep_in_memory:
-            with ThreadPoolExecutor() as executor:  # decoders are processes of their own
+            with ThreadPoolExecutor() as executor:  # decoders run in their own processes
                 clips = executor.map(self._read_all_frames, rows)
                 self._clips = list(tqdm(clips, total=len(rows), desc="decode", unit="clip"))
 
@@ -158,8 +158,8 @@ class ClipDataset(Examples):
         else:
             options = {"training": True, "generator": generator, "processed": True}
             clip = read_row(self.processor, row, self.on_error, **options)
-        if clip.problems:  # the processor has told them
-            logger.warning("The clip %r is read without them.", row["video_id"])
+        if clip.problems:  # the processor has logged them
+            logger.warning("The clip %r is used without these streams.", row["video_id"])
         same = {"generator": generator, "index": index, "video_id": row["video_id"]}
         return {"caption": row["caption"], "clip": clip} | same
 
@@ -170,10 +170,10 @@ class ScalarDataCollator:
     Turn a list of examples into the arguments of [`ScalarModel`], and `clip_index`, their rows in the data set.
 
     Args:
-        processor ([`ScalarProcessor`]): of the examples.
-        leaves_out (`bool`): leave out clips of which nothing could be read, with a warning, and name their rows in
-            `left_out`. Which these are depends on their files, the seed and the epoch alone, as all of an example
-            does: so do the batches, on one process or on many, in a run that goes on or not.
+        processor ([`ScalarProcessor`]): The processor of the examples.
+        leaves_out (`bool`): Whether to skip clips of which nothing could be read, with a warning, and list their rows
+            in `left_out`. Which these are depends only on their files, the seed and the epoch, so the batches are the
+            same on one process or on many, and in a resumed run.
     """
 
     processor: ScalarProcessor
@@ -184,20 +184,20 @@ class ScalarDataCollator:
         Collate examples of [`ClipDataset`] in training mode, each with its own generator.
 
         Raises:
-            ValueError: a clip has nothing, or, if those are left out, every one.
+            ValueError: If a clip has no modality; with `leaves_out`, only if no clip of the batch has one.
         """
         left_out = []
         if self.leaves_out:
             empty = [example for example in examples if example["clip"].is_empty]
             for example in empty:
-                logger.warning("The clip %r is left out of training: nothing of it can be read.", example["video_id"])
+                logger.warning("The clip %r is left out of training: it cannot be read.", example["video_id"])
             left_out = [example["index"] for example in empty]
             examples = [example for example in examples if not example["clip"].is_empty]
             if not examples:
                 names = ", ".join(repr(example["video_id"]) for example in empty)
                 raise ValueError(
-                    f"Nothing can be read of any clip of a batch: {names}. Take them out of the annotation, or choose "
-                    "a larger `per_device_train_batch_size`."
+                    f"None of the clips of a batch can be read: {names}. Remove them from the annotation, or use a "
+                    "larger `per_device_train_batch_size`."
                 )
         batch = self.processor(
             text=[example["caption"] for example in examples],

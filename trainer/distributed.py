@@ -1,4 +1,4 @@
-"""The only file that knows of ranks: how the rows of a batch lie over processes, and gathering them with gradients."""
+"""Distributed training: how the rows of a batch are spread over ranks, and gathering them with gradients."""
 
 import os
 from collections.abc import Iterable
@@ -22,11 +22,11 @@ def rank() -> int:
 @dataclass(frozen=True)
 class RowLayout:
     """
-    How the rows of one batch lie over processes, in the order of ranks; their numbers may differ.
+    How the rows of one batch are spread over processes, in the order of ranks; the numbers of rows may differ.
 
     Args:
-        counts (`tuple[int, ...]`): rows of each process.
-        rank (`int`): of this process.
+        counts (`tuple[int, ...]`): The number of rows of each process.
+        rank (`int`): The rank of this process.
     """
 
     counts: tuple[int, ...]
@@ -34,7 +34,7 @@ class RowLayout:
 
     @classmethod
     def of(cls, num_rows: int, device: torch.device) -> "RowLayout":
-        """Ask every process for its number of rows."""
+        """Gather the number of rows of every process."""
         if world_size() == 1:
             return cls((num_rows,), 0)
         counts = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world_size())]
@@ -43,35 +43,35 @@ class RowLayout:
 
     @property
     def total(self) -> int:
-        """Rows of all processes."""
+        """Number of rows of all processes."""
         return sum(self.counts)
 
     @property
     def offset(self) -> int:
-        """Index of this process's first row among all."""
+        """Index of this process's first row in the global batch."""
         return sum(self.counts[: self.rank])
 
     @property
     def mean(self) -> float:
-        """Mean rows per process: what a process divides its sum by, so that averaging processes averages rows."""
+        """Mean number of rows per process. A sum divided by it, averaged over processes, is the mean over all rows."""
         return self.total / len(self.counts)
 
     @property
     def local(self) -> slice:
-        """This process's rows among all."""
+        """This process's rows in the global batch."""
         return slice(self.offset, self.offset + self.counts[self.rank])
 
     def gather(self, tensor: torch.Tensor, ragged: bool = False) -> torch.Tensor:
         """
         Concatenate the rows of all processes, in the order of ranks.
 
-        Gradients of every process's loss flow back to the process a row came from. A loss over local rows and gathered
-        columns then has, after the averaging of data-parallel training, exactly the gradient of one process that holds
-        the whole batch; no factor of the number of processes is needed.
+        Gradients of every process's loss flow back to the process a row came from. With the gradient averaging of
+        data-parallel training, a loss over local rows and gathered columns has exactly the gradient of a single
+        process with the whole batch; it needs no factor for the number of processes.
 
         Args:
-            tensor (`torch.Tensor` of shape `(rows, ...)`): this process's rows.
-            ragged (`bool`): the second axis, of tokens, may differ; it is padded with zeros to the longest.
+            tensor (`torch.Tensor` of shape `(rows, ...)`): This process's rows.
+            ragged (`bool`): Whether the second axis (tokens) may differ; it is padded with zeros to the longest.
 
         Returns:
             `torch.Tensor` of shape `(total, ...)`.
@@ -82,7 +82,7 @@ class RowLayout:
             padding = tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])
             tensor = torch.cat([tensor, padding], dim=1)
         most = max(self.counts)
-        if len(tensor) < most:  # collectives want equal shapes; the filling is dropped again below
+        if len(tensor) < most:  # collectives need equal shapes; the padding is removed below
             tensor = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
         gathered = _gather_equal(tensor)
         if min(self.counts) == most:
@@ -103,7 +103,7 @@ def _gather_equal(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def mean_over_processes(number: float, device: torch.device) -> float:
-    """Average a plain number over all processes."""
+    """Average a number over all processes."""
     if world_size() == 1:
         return number
     total = torch.tensor(float(number), device=device)
@@ -112,7 +112,7 @@ def mean_over_processes(number: float, device: torch.device) -> float:
 
 
 def union_over_processes(places: Iterable[int], size: int, device: torch.device) -> list[int]:
-    """Return the places below `size` that any process names, ascending, the same on all."""
+    """Return the union of the indices (below `size`) of all processes, ascending, the same on all."""
     named = torch.zeros(size, dtype=torch.uint8, device=device)
     named[list(places)] = 1
     if world_size() > 1:
@@ -121,40 +121,40 @@ def union_over_processes(places: Iterable[int], size: int, device: torch.device)
 
 
 def on_any_process(flag: bool, device: torch.device) -> bool:
-    """Tell whether the flag is set on any process, the same answer on all."""
+    """Return whether the flag is set on any process, the same result on all."""
     return mean_over_processes(float(flag), device) > 0
 
 
 def wait_for_all() -> None:
-    """Wait until every process has come here."""
+    """Wait until every process has reached this point."""
     if world_size() > 1:
         dist.barrier()
 
 
 def check_launched() -> None:
     """
-    Check that the launcher has started as many processes as it was asked for.
+    Check that the launcher has started the requested number of processes.
 
-    `accelerate launch --num_processes 2` starts one without a word unless it is told `--multi_gpu`, on a machine
-    without GPUs or with `--cpu`. It then still says where the first of several processes listens.
+    On a machine without GPUs, or with `--cpu`, `accelerate launch --num_processes 2` silently starts a single process
+    unless given `--multi_gpu`. It still sets the address of the first process.
 
     Raises:
-        ValueError: this is the one of several.
+        ValueError: If this is the only one of several requested processes.
     """
     by_accelerate = "ACCELERATE_DYNAMO_BACKEND" in os.environ and "MASTER_PORT" in os.environ
     if by_accelerate and "WORLD_SIZE" not in os.environ and world_size() == 1:
         raise ValueError(
-            "`accelerate launch` was asked for several processes and has started one, so the batch would be smaller "
-            "than asked for. On CPUs launch with `--multi_gpu --num_processes N` and train with `--use_cpu true`, or "
-            "ask for `--num_processes 1`. (If one process is meant, unset MASTER_ADDR and MASTER_PORT.)"
+            "`accelerate launch` was told to start several processes but started one, so the batch would be too "
+            "small. On CPUs launch with `--multi_gpu --num_processes N` and train with `--use_cpu true`, or use "
+            "`--num_processes 1`. (If you want one process, unset MASTER_ADDR and MASTER_PORT.)"
         )
 
 
 def average_gradients(parameters: list[torch.nn.Parameter]) -> None:
     """
-    Average the gradients of all processes in place, where no data-parallel wrapper does it.
+    Average the gradients of all processes in place, without a data-parallel wrapper.
 
-    A parameter that got none on this process counts as zero; one that got none anywhere stays without.
+    A missing gradient counts as zero; a parameter without a gradient on every process keeps none.
     """
     if world_size() == 1 or not parameters:
         return

@@ -1,7 +1,7 @@
-"""What a step draws for each of its rows: a reduced view, and a hard negative of its text and of its clip.
+"""Random draws of a training step: a reduced view of each clip, and hard negatives for its text and its clip.
 
-Views are the same embeddings with one modality hidden (Algorithm S2, steps 3 and 4). The cross-encoder reads matched
-pairs and those with a negative.
+Reduced views are the same embeddings with one modality hidden (Algorithm S2, steps 3 and 4). The cross-encoder reads
+the matched pairs and the pairs with a negative.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from .objectives import Batch
 
 def full_view_probability(step: int, final: float = 0.5, decay_steps: int = 2000) -> float:
     """
-    Return p_full, the probability of keeping every modality of a clip: from 1 linearly to `final`.
+    Return p_full, the probability of keeping every modality of a clip, which falls linearly from 1 to `final`.
 
     Args:
-        step (`int`): optimizer steps taken so far.
-        final (`float`): value after `decay_steps`, in [0, 1]. 1 turns reduced views off.
-        decay_steps (`int`): length of the decay; 0 starts at `final`.
+        step (`int`): The optimizer steps taken so far.
+        final (`float`): The value after `decay_steps`, in [0, 1]. 1 disables reduced views.
+        decay_steps (`int`): The length of the decay; 0 starts at `final`.
     """
     progress = min(step / decay_steps, 1.0) if decay_steps else 1.0
     return 1.0 - (1.0 - final) * progress
@@ -37,21 +37,21 @@ def reduced_views(
     modalities: Sequence[str] = (),
 ) -> torch.Tensor:
     """
-    Hide one modality, drawn uniformly from what a clip has, in a fraction of the clips that have enough.
+    Hide one modality, drawn uniformly from those of the clip, in a fraction of the clips that have enough.
 
     Args:
-        modality_mask (`torch.BoolTensor` of shape `(batch, M)`): what each clip has.
-        full_probability (`float`): probability that a clip keeps everything.
-        draws (`torch.Tensor` of shape `(batch, 2)`): uniform numbers in [0, 1): whether, and which. Given from
-            outside, so that a clip draws the same on every device and whichever process it lies on.
-        min_modalities (`int`): how many a view must keep, so that clips with no more stay complete. The paper's is 2;
-            with 1 a clip that has two may lose one of them as well.
-        modalities (`Sequence[str]`): the names along the axis M. What an encoder fused of the others, if that is one,
-            is neither drawn nor counted, and is hidden with whatever is.
+        modality_mask (`torch.BoolTensor` of shape `(batch, M)`): The modalities of each clip.
+        full_probability (`float`): The probability that a clip keeps all modalities.
+        draws (`torch.Tensor` of shape `(batch, 2)`): Uniform numbers in [0, 1): whether to hide, and which. They are
+            an argument so that a clip draws the same on every device and process.
+        min_modalities (`int`): The number of modalities a view must keep; clips with no more stay complete. The paper
+            uses 2; with 1, a clip with two modalities may lose one of them.
+        modalities (`Sequence[str]`): The names along the axis M. A fused modality is neither drawn nor counted; it is
+            hidden whenever another modality is.
 
     Returns:
-        `torch.BoolTensor` of shape `(batch, M)`, a subset of `modality_mask` that lacks at most one of its True in a
-        row, and what is fused of it, and none where a row has no more than `min_modalities`.
+        `torch.BoolTensor` of shape `(batch, M)`: `modality_mask` with at most one modality of each row removed,
+        together with the fused one, and none where a row has no more than `min_modalities`.
     """
     if fused := [index for index, name in enumerate(modalities) if kind_of(name) == "fused"]:
         parts = [index for index in range(len(modalities)) if index not in fused]
@@ -70,14 +70,14 @@ def reduced_views(
 
 class MatchingPairs(NamedTuple):
     """
-    What the cross-encoder reads, a row a pair, but for the condition states of the clips.
+    The inputs of the cross-encoder, one row per pair, except the condition states of the clips.
 
     Args:
-        input_ids, attention_mask (`torch.LongTensor` of shape `(pairs, tokens)`): the texts.
-        clips (`torch.LongTensor` of shape `(pairs,)`): rows of the clips among those of all processes.
-        condition_mask (`torch.BoolTensor` of shape `(pairs, condition tokens)`): which tokens of the clips to read.
-        is_match (`torch.BoolTensor` of shape `(pairs,)`): whether the text is the clip's own.
-        num_pairs (`float`): mean number of pairs over processes.
+        input_ids, attention_mask (`torch.LongTensor` of shape `(pairs, tokens)`): The texts.
+        clips (`torch.LongTensor` of shape `(pairs,)`): The rows of the clips in the global batch.
+        condition_mask (`torch.BoolTensor` of shape `(pairs, condition tokens)`): The condition tokens to read.
+        is_match (`torch.BoolTensor` of shape `(pairs,)`): Whether the text belongs to the clip.
+        num_pairs (`float`): The mean number of pairs per process.
     """
 
     input_ids: torch.Tensor
@@ -98,20 +98,20 @@ def choose_pairs(
     paired: bool = False,
 ) -> MatchingPairs:
     """
-    Choose matched pairs, texts with a wrong clip, and wrong texts with a clip, among the rows of all processes.
+    Choose matched pairs, texts with a negative clip, and negative texts with a clip, from the global batch.
 
-    A clip with nothing to read is in no pair.
+    A clip without condition tokens is in no pair.
 
     Args:
-        batch ([`Batch`]): the embeddings of the step; b of the rows lie on this process.
-        input_ids, attention_mask (`torch.LongTensor` of shape `(b, tokens)`): this process's texts.
-        condition_mask (`torch.BoolTensor` of shape `(b, condition tokens)`): what there is to read of its clips.
-        draws (`torch.Tensor` of shape `(b, 2)`): uniform numbers in [0, 1), for the wrong clip and the wrong text.
-        temperature (`float` or a scalar `torch.Tensor`): see [`draw_negatives`].
-        paired (`bool`): draw by C~ of Eq. 5, in which each clip is aggregated once, for its own text, in place of C.
+        batch ([`Batch`]): The embeddings of the step; b of the rows are on this process.
+        input_ids, attention_mask (`torch.LongTensor` of shape `(b, tokens)`): This process's texts.
+        condition_mask (`torch.BoolTensor` of shape `(b, condition tokens)`): The condition tokens of its clips.
+        draws (`torch.Tensor` of shape `(b, 2)`): Uniform numbers in [0, 1), for the negative clip and text.
+        temperature (`float` or a scalar `torch.Tensor`): See [`draw_negatives`].
+        paired (`bool`): Whether to draw by C~ of Eq. 5, which aggregates each clip once for its own text, not by C.
 
     Returns:
-        [`MatchingPairs`] of this process: at most `3 * b`.
+        [`MatchingPairs`] of this process, at most `3 * b`.
     """
     rows = batch.rows
     condition_mask, input_ids, attention_mask = (
@@ -121,7 +121,7 @@ def choose_pairs(
     offset = rows.offset
     own = torch.arange(len(batch.texts), device=readable.device) + offset
     draws = draws.to(readable.device)
-    # With a graph, where there is one: the batch keeps the matrices for the objective.
+    # With the graph, if any: the batch keeps the matrices for the objective.
     of_texts = batch.text_to_paired_clip if paired else batch.text_to_clip
     wrong_clips = draw_negatives(of_texts, readable, draws[:, 0], offset, temperature)
     anyone = torch.ones_like(readable)

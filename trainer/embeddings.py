@@ -1,7 +1,7 @@
-"""Training examples that are vectors of a gallery: an encoder that stays as it is need not run again.
+"""Training examples from the embeddings of a gallery, so that a frozen encoder need not run again.
 
-What can be trained on them are the heads of a joint encoder, in minutes on a CPU. The gallery is one of `scalar
-eval embed`, which holds the captions too, or of `scalar index`. A clip is the same in every epoch.
+They train the heads of a joint encoder, in minutes on a CPU. The gallery comes from `scalar eval embed`, which also
+stores the captions, or from `scalar index`. A clip is the same in every epoch.
 """
 
 import os
@@ -26,41 +26,41 @@ _CAPTIONS_AT_ONCE = 32
 
 
 def _check_trained(model: ScalarJointModel, path: Any) -> None:
-    """Raise a ValueError if the vectors of a gallery would not be those of the model in training."""
+    """Raise a ValueError if training would change the encoder that made the embeddings of the gallery."""
     parameters = dict(model.named_parameters())
     inside = {part_of(name) for name, value in parameters.items() if value.requires_grad and "_head." not in name}
     inside -= {"hyperbolic", "logit_scale"}
     if inside or not getattr(model.config, "has_heads", False):
         trained = f"{sorted(inside)} of the encoder are trained" if inside else "the model has no heads to train"
         raise ValueError(
-            f"{path} is a gallery, which holds what the encoder gave, but {trained}. Train `adapter: heads` from it, "
-            "or leave `features` out."
+            f"{path} is a gallery, which holds embeddings of a frozen encoder, but {trained}. Train with "
+            "`adapter: heads`, or leave `features` out."
         )
     if any(value.abs().max() > 0 for name, value in parameters.items() if part_of(name).endswith("_head")):
         raise ValueError(
-            f"The vectors in {path} have gone through the heads of this model, which are trained already. Start from "
-            "the encoder below them, and from a gallery that it made."
+            f"The heads of this model are already trained, and the embeddings in {path} went through them. Start from "
+            "the encoder without trained heads and a gallery made with it."
         )
 
 
 class EmbeddingDataset(Examples):
     """
-    Training examples read from a gallery, in place of [`~trainer.data.ClipDataset`].
+    Training examples read from a gallery, instead of [`~trainer.data.ClipDataset`].
 
     An example is `{"index", "presence", "text_pooled"}` with `"video_pooled"`, `"audio_pooled"` and
-    `"subtitle_pooled"`, zero where the clip lacks it.
+    `"subtitle_pooled"`, zero where the clip lacks the modality.
 
     Args:
-        folder (`str`): the gallery.
-        rows (`datasets.Dataset`): the rows to train on; a clip is found by its identifier or its file.
-        model ([`ScalarJointModel`] or its PEFT model): the model to train, its trainable parameters already chosen. It
-            embeds captions that the gallery does not hold.
-        processor ([`ScalarProcessor`]): its processor.
-        model_path (`str`), fingerprint (`str`): of the base, which must have made the gallery.
-        progress (`bool`): show a bar while captions are embedded.
+        folder (`str`): The gallery.
+        rows (`datasets.Dataset`): The rows to train on; a clip is found by its identifier or its file.
+        model ([`ScalarJointModel`] or its PEFT model): The model to train, with its trainable parameters already
+            chosen. It embeds captions that the gallery does not hold.
+        processor ([`ScalarProcessor`]): The model's processor.
+        model_path (`str`), fingerprint (`str`): The base model, which must have made the gallery.
+        progress (`bool`): Whether to show a progress bar while captions are embedded.
 
     Raises:
-        ValueError: the gallery is of another model or lacks clips, or more than heads is trained.
+        ValueError: If another model made the gallery, it lacks clips, or more than the heads is trained.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class EmbeddingDataset(Examples):
         gallery = Gallery.open(folder)
         _check_trained(base, gallery.path)
         gallery.check_model(model_path, fingerprint, must_know=True)
-        places = rows_of(gallery, rows, "Embed the split that is trained on with `scalar eval embed`.")
+        places = rows_of(gallery, rows, "Embed the training split with `scalar eval embed`.")
         super().__init__(rows)
         if list(gallery.modalities) != list(base.config.modalities):
             raise ValueError(
@@ -89,7 +89,7 @@ class EmbeddingDataset(Examples):
         self._texts = _texts_of(gallery, base, processor, rows["caption"], progress)
 
     def identity(self) -> dict[str, Any]:
-        """Add what is read."""
+        """Add the SHA-256 of the embeddings."""
         read = {"texts": self._texts, "modalities": self._modalities, "mask": self._mask}
         return {"stored vectors": tensors_sha256(read)} | super().identity()
 
@@ -101,7 +101,7 @@ class EmbeddingDataset(Examples):
 def _texts_of(
     gallery: Gallery, model: ScalarJointModel, processor: ScalarProcessor, captions: list[str], progress: bool
 ) -> torch.Tensor:
-    """The vectors of captions, `(captions, dim)`: those of the gallery, and of the others by the model."""
+    """The embeddings of captions, `(captions, dim)`, from the gallery or, where it has none, from the model."""
     vectors: dict[str, torch.Tensor] = {}
     if gallery.queries is not None:
         embeds = stacked(gallery.queries, ["embedding"])[:, 0].float()

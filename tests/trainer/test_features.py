@@ -216,7 +216,7 @@ def test_finished_features_are_not_computed_again(monkeypatch, model, rows, tiny
     ("name", "change"), [("views", {"views": 3}), ("seed", {"seed": 8}), ("with_states", {"with_states": False})]
 )
 def test_a_folder_of_other_features_is_left_alone(name, change, model, rows, tiny_processor, folders):
-    with pytest.raises(ValueError, match=rf"differ from these in \['{name}'\]"):
+    with pytest.raises(ValueError, match=rf"holds other features: \['{name}'\] differ"):
         cache_features(folders / "float16", rows, model.get_base_model(), tiny_processor, **QUIET | change)
 
 

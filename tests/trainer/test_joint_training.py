@@ -410,12 +410,12 @@ def test_a_gallery_that_does_not_fit_is_refused(place, gallery, tmp_path):
         EmbeddingDataset(gallery, rows, model, processor, "another", "0" * 64)
     rows = load_benchmark("miniature", place / "data", "test")
     with pytest.raises(
-        ValueError, match="1 of 1 clips are not in the gallery .*: .*Embed the split that is trained on"
+        ValueError, match="1 of 1 clips are not in the gallery .*: .*Embed the training split"
     ):
         dataset_of(place, gallery, model, processor, rows)
     for adapter, message in (
-        ("trunk,heads", r"\['language_model'\] of the encoder are trained. Train `adapter: heads` from it"),
-        ("heads", "have gone through the heads of this model, which are trained already"),
+        ("trunk,heads", r"\['language_model'\] of the encoder are trained. Train with `adapter: heads`"),
+        ("heads", "The heads of this model are already trained"),
     ):
         with pytest.raises(ValueError, match=message):
             dataset_of(place, gallery, *load(place, adapter))

@@ -33,7 +33,7 @@ def test_one_process_where_several_were_asked_for_is_refused(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "29500")
     check_launched()  # of a cluster, without the launcher
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "NO")
-    with pytest.raises(ValueError, match="asked for several processes and has started one"):
+    with pytest.raises(ValueError, match="told to start several processes but started one"):
         check_launched()
     monkeypatch.setenv("WORLD_SIZE", "1")
     check_launched()
@@ -47,7 +47,7 @@ def test_the_launcher_that_starts_fewer_processes_is_found_out(tiny_run, tmp_pat
         (tmp_path / "config.yaml").write_text("\n".join([*lines, "use_cpu: true", "machine_rank: 0\n"]))
         options = ["--config_file", str(tmp_path / "config.yaml")]
     ended = launched(options, tiny_run.command(tmp_path / "out"), tmp_path)
-    assert ended.returncode == 1 and "Error: `accelerate launch` was asked for several" in ended.stderr
+    assert ended.returncode == 1 and "Error: `accelerate launch` was told to start several" in ended.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -81,7 +81,7 @@ def test_two_processes_resume_as_two_and_not_as_one(commands, tiny_run, tmp_path
     two(tmp_path / "broken", steps=3)
     alone = tiny_run.command(tmp_path / "broken", *fields, *RESUME, steps=5)
     refused = commands.run(*alone, timeout=60)
-    assert refused.code == 1 and "was made by 2 processes, here are 1" in refused.stderr
+    assert refused.code == 1 and "was written by 2 processes, got 1" in refused.stderr
     two(tmp_path / "broken", *RESUME)
     found, expected = outcome(tmp_path / "broken"), outcome(tmp_path / "unbroken")
     assert found[0] == expected[0] and found[2] == expected[2]

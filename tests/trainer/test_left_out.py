@@ -40,7 +40,7 @@ def test_a_clip_of_which_nothing_can_be_read_is_left_out_of_its_batch_and_named(
 def test_otherwise_it_is_an_error_as_is_a_batch_of_nothing_else(dataset, tiny_processor):
     with pytest.raises(ValueError, match="these have none"):
         ScalarDataCollator(tiny_processor)([dataset[1], dataset[EMPTY]])
-    with pytest.raises(ValueError, match="Nothing can be read of any clip of a batch: 'clip 3'"):
+    with pytest.raises(ValueError, match="None of the clips of a batch can be read: 'clip 3'"):
         ScalarDataCollator(tiny_processor, leaves_out=True)([dataset[EMPTY]])
 
 

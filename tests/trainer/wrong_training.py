@@ -336,7 +336,7 @@ READ = {
     "checkpoint that is a file": (
         lambda run, f: run.command(f / "out", "--resume_from_checkpoint", run.folder / "model" / "config.json"),
         1,
-        ["No checkpoint at"],
+        ["no checkpoint at"],
     ),
     "checkpoint that is a model": (
         lambda run, f: run.command(f / "out", "--resume_from_checkpoint", run.folder / "model"),
@@ -508,7 +508,7 @@ READ = {
     "features into other features": (
         lambda run, f: _cache("--output", _copied(run, f, "features"), "--views", "1")(run, f),
         1,
-        ["holds features that differ", "views"],
+        ["holds other features", "views"],
     ),
     "features for the disk of another": (_cache("--views", "100000000"), 1, ["GB", "free"]),
     "targets of no neighbours": (_make_targets("--neighbors", "0"), 1, ["`neighbors`"]),
