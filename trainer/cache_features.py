@@ -251,9 +251,7 @@ def cache_features(
     before = read_description(folder)
     different = sorted(name for name, value in identity.items() if before and before.get(name) != value)
     if different:
-        raise ValueError(
-            f"{folder} holds other features: {different} differ. Remove it, or choose another folder."
-        )
+        raise ValueError(f"{folder} holds other features: {different} differ. Remove it, or choose another folder.")
     description = before or identity | {"rows_done": 0, "num_bytes": 0, "problems": [], "versions": versions()}
     start = description["rows_done"]
     if start == len(rows):

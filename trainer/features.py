@@ -1,13 +1,13 @@
-"""Training examples from the outputs of the frozen towers, which `python -m trainer.cache_features` stored.
+"""Training examples from the outputs of the frozen towers, stored by `python -m trainer.cache_features`.
 
-Where the vision and audio towers are frozen, most of a step computes what an earlier epoch has computed already. Read
-from a folder instead, it comes memory-mapped: of three towers the pooled vectors and tokens of the clips, of a joint
-encoder the soft tokens that its trunk reads, and the sequences they stand in. They are a table of `datasets`,
-`features.arrow`, with a row for each view of each clip; `features.json` describes it.
+With frozen vision and audio towers, most of a step repeats what earlier epochs computed. The features are read memory-
+mapped from a folder instead: for three towers the pooled vectors and tokens of the clips, for a joint encoder the soft
+tokens that its trunk reads and their token sequences. They are a table of `datasets`, `features.arrow`, with one row
+per view of each clip; `features.json` describes it.
 
-What is given up: training from files draws new frames, audio segments and crops of a clip in every epoch; a folder of
-features holds k such views, and epoch e sees view e modulo k. Dropout inside the frozen towers is off; the paper's
-have none. A change of the files after the features were computed goes unnoticed.
+Limits: training from files draws new frames, audio segments and crops in every epoch, while a folder of features holds
+k views and epoch e uses view e modulo k. Dropout inside the frozen towers is off; the paper's have none. Later changes
+of the files are not detected.
 """
 
 import logging
@@ -37,12 +37,12 @@ from .towers import towers_of
 logger = logging.getLogger(__name__)
 
 TABLE, DESCRIPTION = "features.arrow", "features.json"
-"""The files of a folder: a row for each view of each clip, all views of the first clip before those of the next; and
-what it was made from, the shapes of its lists, and how many rows and bytes of it are whole."""
+"""The files of a folder: a table with one row per view of each clip, all views of the first clip before those of the
+next; and a description of its origin, the shapes of its lists, and how many of its rows and bytes are valid."""
 RAGGED = {f"{name}_{kind}": name for name in ("video", "audio") for kind in ("soft_tokens", "input_ids")}
-"""Those of a joint encoder: how many tokens a clip has depends on its pictures and its sound."""
+"""The features of a joint encoder; the number of tokens depends on the clip's video and audio."""
 FEATURES = {f"{name}_{kind}": name for name in ("video", "audio") for kind in ("pooled", "states")} | RAGGED
-"""The columns, named as the arguments of the model, with their modality. Each holds flat lists, null where the clip
+"""The columns, named like the model's arguments, with their modality. Each holds flat lists, or null where the clip
 lacks the modality."""
 VERSION = 2
 
@@ -82,12 +82,12 @@ def _rows_sha256(rows: datasets.Dataset, modalities: Sequence[str]) -> str:
 
 def checksums(model: ScalarRetrievalModel, processor: ScalarProcessor, rows: datasets.Dataset) -> dict[str, str]:
     """
-    Return the SHA-256 of everything that features depend on besides the content of the files.
+    Return the SHA-256 of everything that features depend on except the content of the files.
 
     Returns:
-        `dict`: of `towers` (configuration, pooling and weights of the vision and audio towers),
-        `processor` (all settings but those of texts and of testing) and `rows` (identifiers, names of files, and
-        texts, in their order; where the files lie does not matter).
+        `dict`: SHA-256 of `towers` (configuration, pooling and weights of the vision and audio towers),
+        `processor` (all settings except those of texts and of testing) and `rows` (identifiers, file names and texts,
+        in order; the folder of the files does not matter).
     """
     processed = digest(processor_settings(processor))
     return {"towers": _towers_sha256(model), "processor": processed, "rows": _rows_sha256(rows, processor.modalities)}
@@ -95,23 +95,22 @@ def checksums(model: ScalarRetrievalModel, processor: ScalarProcessor, rows: dat
 
 class FeatureDataset(Examples):
     """
-    Training examples read from a folder of features, in place of [`~trainer.data.ClipDataset`].
+    Training examples read from a folder of features, instead of [`~trainer.data.ClipDataset`].
 
-    An example is `{"caption", "index", "presence"}` with what its clip has of [`FEATURES`], and `"texts"`,
-    a clip of these alone.
+    An example is `{"caption", "index", "presence"}`, the [`FEATURES`] of its clip, and `"texts"`, a clip with only
+    its text modalities.
 
     Args:
-        folder (`str`): what `python -m trainer.cache_features` wrote.
-        rows (`datasets.Dataset`): the rows the features were computed from.
-        model ([`ScalarModel`], [`ScalarJointModel`] or its PEFT model): the model to train, its trainable parameters
-            already chosen.
-        processor ([`ScalarProcessor`]): its processor.
-        seed (`int`, *optional*): of the run. Views keep the seed they were drawn with; if it is another, that is
-            logged.
+        folder (`str`): The output folder of `python -m trainer.cache_features`.
+        rows (`datasets.Dataset`): The rows the features were computed from.
+        model ([`ScalarModel`], [`ScalarJointModel`] or its PEFT model): The model to train, with its trainable
+            parameters already chosen.
+        processor ([`ScalarProcessor`]): The model's processor.
+        seed (`int`, *optional*): The seed of the run. If the views were drawn with another seed, this is logged.
 
     Raises:
-        FileNotFoundError: there are no finished features in the folder.
-        ValueError: the model trains its vision or audio tower, or the features were computed with other weights,
+        FileNotFoundError: If the folder has no finished features.
+        ValueError: If the model trains its vision or audio tower, or the features were computed with other weights,
             another processor or from other rows.
     """
 
@@ -128,21 +127,21 @@ class FeatureDataset(Examples):
         if description is None or description["rows_done"] < description["num_rows"]:
             raise FileNotFoundError(
                 f"There are no finished features in {folder}. Compute them with `python -m trainer.cache_features`; "
-                "if it is interrupted, the same command resumes."
+                "an interrupted run resumes with the same command."
             )
         model = without_adapter(model)
         for tower in towers_of(model).values():
             if not tower.is_frozen(model):
                 frozen = "trunk" if isinstance(model.config, ScalarJointConfig) else "paper"
                 raise ValueError(
-                    f"The {tower.modules[0]} has trainable parameters, so its output changes in training. Use the "
-                    f"adapter {frozen!r}, which freezes it, or train from the files."
+                    f"The {tower.modules[0]} must be frozen to train from features, but has trainable parameters. "
+                    f"Use the adapter {frozen!r}, or train from the files."
                 )
         now = checksums(model, processor, rows)
         different = [text for name, text in _CHECKED.items() if description["sha256"].get(name) != now[name]]
         if different:
             raise ValueError(
-                f"The features in {folder} were computed from something else. What differs: {'; '.join(different)}. "
+                f"The features in {folder} do not fit this run. These differ: {'; '.join(different)}. "
                 "Compute them again with `python -m trainer.cache_features`."
             )
         if seed is not None and seed != description["seed"]:
@@ -154,7 +153,7 @@ class FeatureDataset(Examples):
         self._table = _open(folder, description).with_format("arrow")
 
     def identity(self) -> dict[str, Any]:
-        """Add which views there are."""
+        """Add the seed, number and precision of the views."""
         views = [self.description[name] for name in ("seed", "views", "dtype")]
         return super().identity() | {"use of stored features": True, "views of stored features": views}
 
@@ -175,17 +174,17 @@ class FeatureDataset(Examples):
 
 
 def read_description(folder: Path) -> dict[str, Any] | None:
-    """Return what a folder of features holds, or will hold once it is finished; None if there is nothing."""
+    """Return the description of a folder of features, finished or not; None if it has none."""
     path = folder / DESCRIPTION
     if not path.is_file():
         return None
     description, again = read_json(path), f"Remove {folder} and compute them again."
     if description.get("version") != VERSION:
         found = description.get("version")
-        raise ValueError(f"{folder} holds features of version {found!r}, expected {VERSION}. {again}")
+        raise ValueError(f"The features in {folder} must have version {VERSION}, got {found!r}. {again}")
     whole = all(isinstance(description.get(name), kind) for name, kind in _DESCRIBED.items())
     if not whole or description["views"] < 1:
-        raise ValueError(f"{path} does not describe features. {again}")
+        raise ValueError(f"{path} is not a valid description of features. {again}")
     return description
 
 
@@ -213,8 +212,8 @@ class FeatureCollator:
     """
     Turn examples of [`FeatureDataset`] into the arguments of the model, and `clip_index`.
 
-    As with the processor, rows of absent modalities are zeros and padding, and a key is left out where no clip of the
-    batch has the modality.
+    As with the processor, rows of absent modalities are zeros and padding, and keys of modalities that no clip of the
+    batch has are left out.
     """
 
     processor: ScalarProcessor

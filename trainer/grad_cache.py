@@ -1,9 +1,9 @@
-"""The gradient of a whole batch in parts that fit the memory (GradCache, Gao et al., 2021).
+"""The gradient of a whole batch, computed in parts that fit in memory (GradCache, Gao et al., 2021).
 
-Contrastive losses need every row of a batch at once, but only its embeddings. So: embed the parts without a graph;
-compute the loss and its gradient with respect to the embeddings; embed each part again, with a graph, and pass that
-gradient on. The cross-encoder reads pairs, which are divided too. Held for the whole batch are the embeddings, the
-condition tokens the cross-encoder reads with their gradient, and the outputs of frozen towers, computed once.
+Contrastive losses need all rows of a batch at once, but only their embeddings. So: embed the parts without a graph;
+compute the loss and its gradient with respect to the embeddings; embed each part again with a graph and backpropagate
+that gradient. The pairs of the cross-encoder are split too. Kept for the whole batch are the embeddings, the condition
+tokens of the cross-encoder with their gradient, and the outputs of frozen towers, computed once.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,14 +20,14 @@ from .towers import towers_of
 
 
 def split_inputs(inputs: dict[str, torch.Tensor], size: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield the arguments of a model for `size` rows after `size` rows."""
+    """Yield the arguments of a model in parts of `size` rows."""
     num_rows = len(inputs["modality_mask"])
     for start in range(0, num_rows, size):
         yield {name: value[start : start + size] for name, value in inputs.items()}
 
 
 class RandomState:
-    """The state of the generators that layers draw from, to draw the same once more."""
+    """The state of the random generators of layers, to repeat their draws."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -35,7 +35,7 @@ class RandomState:
         self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def restore(self) -> None:
-        """Go back to this state."""
+        """Restore this state."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, self.device)
@@ -43,7 +43,7 @@ class RandomState:
 
 @torch.no_grad()
 def with_tower_features(model: ScalarRetrievalModel, inputs: dict[str, Any], with_states: bool) -> dict[str, Any]:
-    """Replace the raw inputs of frozen towers by their outputs: computed once instead of twice."""
+    """Replace the raw inputs of frozen towers by their outputs, so that they are computed once instead of twice."""
     towers = {
         name: tower for name, tower in towers_of(model).items() if tower.is_frozen(model) and tower.inputs[0] in inputs
     }
@@ -51,20 +51,20 @@ def with_tower_features(model: ScalarRetrievalModel, inputs: dict[str, Any], wit
     if not frozen:
         return inputs
     features = model.get_tower_features(**frozen, modality_mask=inputs["modality_mask"], with_states=with_states)
-    # Where no clip has a modality its tower gives nothing; the sequences of a joint encoder are then of nothing too.
+    # If no clip has a modality, its tower returns nothing, and a joint encoder has no sequences of it.
     empty = [f"{name}_" for name, tower in towers.items() if tower.features[0] not in features]
     kept = {key: value for key, value in inputs.items() if key not in frozen and not key.startswith(tuple(empty))}
     return kept | features
 
 
 def no_pairs(output: ScalarOutput) -> tuple[torch.Tensor, ...]:
-    """Ask a forward pass for condition tokens without scoring any pair."""
+    """Select no pairs, so that a forward pass returns condition tokens without scoring."""
     ids = output.condition_mask.new_zeros((0, 1), dtype=torch.long)
     return ids, ids, output.condition_states[:0], output.condition_mask[:0]
 
 
 def concatenate_ragged(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Concatenate rows whose second axis, of tokens, differs; the shorter are padded with zeros."""
+    """Concatenate rows with different numbers of tokens (second axis); shorter ones are padded with zeros."""
     longest = max(tensor.shape[1] for tensor in tensors)
     return torch.cat(
         [
@@ -76,14 +76,14 @@ def concatenate_ragged(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 class BatchInParts:
     """
-    The two passes over one batch: its embeddings as leaves of a graph, then their gradient passed on to the model.
+    The two passes over one batch: its embeddings as leaves of a graph, then backpropagation of their gradient.
 
     Args:
-        model (`torch.nn.Module`): what is called, a PEFT model say.
-        scalar_model ([`ScalarRetrievalModel`]): the model in it, whose frozen towers are asked once.
-        size (`int`): rows of a part.
-        autocast (`Callable`): a context manager, under which the model runs.
-        condition_on (`tuple` of `str`, *optional*): modalities whose condition tokens are wanted, for matching.
+        model (`torch.nn.Module`): The model to call, for example a PEFT model.
+        scalar_model ([`ScalarRetrievalModel`]): The SCALAR model in it, whose frozen towers run once.
+        size (`int`): The number of rows per part.
+        autocast (`Callable`): A context manager under which the model runs.
+        condition_on (`tuple` of `str`, *optional*): Modalities whose condition tokens matching needs.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class BatchInParts:
         Embed the batch without a graph.
 
         Args:
-            inputs (`dict`): arguments of the model.
+            inputs (`dict`): The arguments of the model.
 
         Returns:
             [`ScalarOutput`] of the whole batch, whose `text_embeds`, `modality_embeds` and `condition_states` are
@@ -133,7 +133,7 @@ class BatchInParts:
         return whole
 
     def backward(self) -> None:
-        """Embed each part again, with a graph and with the same dropout, and pass the gradient of its leaves on."""
+        """Embed each part again, with a graph and the same dropout, and backpropagate the gradient of its leaves."""
         after = RandomState(self._leaves[0].device)
         gradients = zip(*(leaf.grad.split(self.size) for leaf in self._leaves), strict=True)
         for part, state, gradient in zip(self._parts, self._states, gradients, strict=True):

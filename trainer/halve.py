@@ -1,7 +1,7 @@
-"""`python -m trainer.halve RUN OUTPUT`: a trained model in half precision, small enough to be kept beside its recipe.
+"""`python -m trainer.halve RUN OUTPUT`: store a trained model in half precision, small enough for a repository.
 
-Its configuration says float32, so that it is loaded, and computes, in full precision. Beside the weights lie the
-fields of the run and its log, which tell whether the recipe still leads there; no code, which this repository has.
+Its configuration says float32, so it is loaded and computes in full precision. The folder also holds the fields of the
+run and its log, to check that the recipe still gives this model; it holds no code.
 """
 
 from collections.abc import Sequence
@@ -20,39 +20,39 @@ from .checkpoints import last_checkpoint
 from .folder import RECIPE
 
 LOG = "log.json"
-"""The terms of the loss, step by step, and the SHA-256 of the weights."""
+"""The terms of the loss at each step, and the SHA-256 of the weights."""
 
 _LOCAL = ("output_dir", "logging_dir")
 _TERMS = ("step", "epoch", "loss")
 
 
 def _history(run: Path) -> list[dict[str, Any]]:
-    """What a run logged of its losses."""
+    """The losses that a run logged."""
     log = read_json(last_checkpoint(run) / "trainer_state.json")["log_history"]
     return [{name: value for name, value in entry.items() if name.startswith(_TERMS)} for entry in log]
 
 
 def halve(run: Path, output: Path, before: Sequence[Path] = ()) -> None:
     """
-    Write the model of a run that has ended, in half precision.
+    Write the model of a finished run in half precision.
 
     Args:
-        run (`Path`): folder of a training of all weights.
-        output (`Path`): folder for the model; what it holds of these files is replaced.
-        before (`Sequence[Path]`): the runs that this one went on from, whose logs are kept before its own.
+        run (`Path`): The folder of a full fine-tuning run.
+        output (`Path`): The folder for the model; existing files are replaced.
+        before (`Sequence[Path]`): The runs that this one continued, whose logs are stored before its own.
 
     Raises:
-        ValueError: the run has not ended, trained an adapter, or a weight does not fit into half precision.
+        ValueError: If the run has not ended or trained an adapter, or a weight is out of range for half precision.
     """
     ended = (run / RECIPE).is_file() and (run / CONFIG_NAME).is_file()
     if not ended or last_checkpoint(run) is None:
-        raise ValueError(f"{run} is not the folder of a training of all weights that has ended.")
+        raise ValueError(f"{run} must be the folder of a finished full fine-tuning run.")
     recipe = read_json(run / RECIPE)
     model, processor = load_model(run, dtype=torch.float32)
     half = {name: tensor.half() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
     infinite = [name for name, tensor in half.items() if not tensor.isfinite().all()]
     if infinite:
-        raise ValueError(f"These weights of {run} do not fit into half precision: {infinite[:5]}.")
+        raise ValueError(f"These weights of {run} are out of range for half precision: {infinite[:5]}.")
     model.half().save_pretrained(output)
     processor.save_pretrained(output)
     for path in output.glob("*.py"):
@@ -65,7 +65,7 @@ def halve(run: Path, output: Path, before: Sequence[Path] = ()) -> None:
 
 
 def _in_full(config: Any) -> Any:
-    """Say float32 wherever a configuration says float16, in those of its towers too, and name no files of code."""
+    """Replace float16 by float32 in a configuration and those of its towers, and remove references to code."""
     if not isinstance(config, dict):
         return config
     kept = {name: _in_full(value) for name, value in config.items() if name != "auto_map"}
@@ -73,15 +73,15 @@ def _in_full(config: Any) -> Any:
 
 
 def main(
-    run: Annotated[Path, typer.Argument(help="Folder of a training of all weights.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a full fine-tuning run.")],
     output: Annotated[Path, typer.Argument(help="Folder for the model in half precision.")],
-    before: Annotated[list[Path], typer.Option(help="Run that it went on from, for its log.")] = [],  # noqa: B006
+    before: Annotated[list[Path], typer.Option(help="Earlier run that it continued, for its log.")] = [],  # noqa: B006
 ) -> None:
-    """Keep a trained model in half precision, with its recipe and its log."""
+    """Store a trained model in half precision, with its recipe and its log."""
     with user_errors():
         halve(run, output, before)
         size = (output / SAFE_WEIGHTS_NAME).stat().st_size
-        say(f"{size / 1e6:.1f} MB of weights are in {output}.")
+        say(f"Stored {size / 1e6:.1f} MB of weights in {output}.")
 
 
 __all__ = ["LOG", "halve"]

@@ -1,6 +1,6 @@
-"""What makes a run, or a folder of features: of another one a checkpoint is refused, and so are features.
+"""What identifies a run or a folder of features; checkpoints and features of another one are rejected.
 
-What is large is told by its SHA-256: the same content has the same one anywhere.
+Large values are represented by their SHA-256, which is the same on every machine.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from modeling_scalar import ScalarJointProcessor, ScalarProcessor
 if TYPE_CHECKING:
     from .training_args import ScalarTrainingArguments
 
-# Those of the optimizer are restored from a checkpoint: another value here would have no effect.
+# Fields of the optimizer are restored from a checkpoint, so another value would have no effect.
 _FIELDS = (
     "objective",
     "adapter",
@@ -53,32 +53,32 @@ _FIELDS = (
     "seed",
     "data_seed",
 )
-# Of a configuration, what does not change the function it describes.
+# Fields of a configuration that do not change what the model computes.
 _NO_SETTING = {"architectures", "auto_map", "dtype", "transformers_version", "_name_or_path"}
 _FREE = ("max_steps", "num_train_epochs", "mini_batch_size", "bf16", "fp16")
 
 
 def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)  # of an enumeration
+    return getattr(value, "value", value)  # an enumeration
 
 
 def fields_of_run(args: "ScalarTrainingArguments") -> dict[str, Any]:
-    """Return the fields that must be the same when a run is resumed."""
+    """Return the fields that must not change when a run is resumed."""
     return {name: _plain(getattr(args, name)) for name in _FIELDS}
 
 
 def free_fields(args: "ScalarTrainingArguments") -> dict[str, Any]:
-    """Return the fields that change what is computed, but that may be changed when a run is resumed."""
+    """Return the fields that affect the results but may change when a run is resumed."""
     return {name: _plain(getattr(args, name)) for name in _FREE}
 
 
 def digest(content: Any) -> str:
-    """Return the SHA-256 of what JSON can hold, and of arrays."""
+    """Return the SHA-256 of JSON-serialisable content and arrays."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=np.ndarray.tolist).encode()).hexdigest()
 
 
 def tensors_sha256(tensors: dict[str, torch.Tensor], start: str = "") -> str:
-    """Return the SHA-256 of named tensors in their order, after the text `start`."""
+    """Return the SHA-256 of the text `start` and named tensors, in order."""
     content = hashlib.sha256(start.encode())
     for name, value in tensors.items():
         content.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
@@ -87,7 +87,7 @@ def tensors_sha256(tensors: dict[str, torch.Tensor], start: str = "") -> str:
 
 
 def rows_sha256(*columns: Sequence[str | None]) -> str:
-    """Return the SHA-256 of the rows of a table, one line of JSON each, given by its columns."""
+    """Return the SHA-256 of the rows of a table, given as columns; each row is hashed as one line of JSON."""
     content = hashlib.sha256()
     for row in zip(*columns, strict=True):
         content.update(json.dumps(row).encode() + b"\n")
@@ -95,12 +95,12 @@ def rows_sha256(*columns: Sequence[str | None]) -> str:
 
 
 def settings_of(part: Any) -> dict[str, Any]:
-    """Return what a configuration or processor sets, without what does not change what it does."""
+    """Return the settings of a configuration or processor that affect what it computes."""
     return {name: value for name, value in part.to_dict().items() if name not in _NO_SETTING}
 
 
 def processor_settings(processor: ScalarProcessor) -> dict[str, Any]:
-    """Return all settings of a processor but those of texts and of testing."""
+    """Return all settings of a processor except those of texts and of testing."""
     of_joint = ("modalities", "media_prompt", "add_special_tokens", "max_audio_seconds")
     names = of_joint if isinstance(processor, ScalarJointProcessor) else ()
     return {name: getattr(processor, name) for name in names} | {
@@ -118,16 +118,16 @@ def describe_identity(
     processor: ScalarProcessor | None = None,
 ) -> dict[str, Any]:
     """
-    Describe what makes a run, beside its data, for its checkpoints.
+    Describe what identifies a run, except its data, for its checkpoints.
 
     Args:
-        args ([`ScalarTrainingArguments`]): of the run.
-        model (`torch.nn.Module`): what is trained, its trainable parameters already chosen.
-        config (`PretrainedConfig`): of the SCALAR model in it.
-        processor ([`ScalarProcessor`], *optional*): of the run.
+        args ([`ScalarTrainingArguments`]): The arguments of the run.
+        model (`torch.nn.Module`): The model, with its trainable parameters already chosen.
+        config (`PretrainedConfig`): The configuration of the SCALAR model in it.
+        processor ([`ScalarProcessor`], *optional*): The processor of the run.
 
     Returns:
-        `dict` of what JSON can hold: fields, number of processes, and SHA-256 of what is larger.
+        `dict` of JSON-serialisable values: fields, number of processes, and SHA-256 of larger values.
     """
     frozen = {name: value for name, value in model.named_parameters() if not value.requires_grad}
     trained = {name: list(value.shape) for name, value in model.named_parameters() if value.requires_grad}

@@ -1,6 +1,6 @@
-"""What is minimised: a batch of embeddings spread over processes in, named and weighted terms out.
+"""Training objectives: from a batch of embeddings spread over processes to named and weighted loss terms.
 
-A new objective is one subclass of [`Objective`], given to [`ScalarTrainer`].
+A new objective is a subclass of [`Objective`], passed to [`ScalarTrainer`].
 """
 
 from dataclasses import dataclass, field
@@ -25,26 +25,26 @@ from .losses import (
     leading_directions,
 )
 
-if TYPE_CHECKING:  # which asks the objectives for their facts
+if TYPE_CHECKING:  # a circular import otherwise
     from .training_args import ScalarTrainingArguments
 
 Terms = dict[str, tuple[float, torch.Tensor]]
-"""Name of a term to its weight and its unweighted value."""
+"""The weight and the unweighted value of each term, by name."""
 
 
 @dataclass
 class Batch:
     """
-    The embeddings of one step: this process's rows, the rows of all, and the scores between them.
+    The embeddings of one step: this process's rows, the rows of all processes, and the scores between them.
 
     Args:
-        rows ([`RowLayout`]): which rows lie where; b of the B rows lie here.
-        texts (`torch.Tensor` of shape `(b, dim)`), modalities (`(b, M, dim)`), mask (`(b, M)`): complete views.
-        reduced_mask (`(b, M)`): what is left of each clip in its reduced view.
-        score_options (`dict`): how the model scores, keyword arguments of `retrieval_scores`. What is said of
-            centroids below needs its `method` and `query_temperature`.
+        rows ([`RowLayout`]): How the B rows are spread over processes; b of them are on this one.
+        texts (`torch.Tensor` of shape `(b, dim)`), modalities (`(b, M, dim)`), mask (`(b, M)`): The complete views.
+        reduced_mask (`(b, M)`): The modalities of each clip's reduced view.
+        score_options (`dict`): The keyword arguments of `retrieval_scores` for the model's score. Centroids use its
+            `method` and `query_temperature`.
         affinities (`torch.Tensor` of shape `(B, B)`, *optional*): S* of the captions, 0 where unknown.
-        temperature (`torch.Tensor`, *optional*): the learned contrastive temperature, if there is one.
+        temperature (`torch.Tensor`, *optional*): The learned contrastive temperature, if any.
     """
 
     rows: RowLayout
@@ -68,7 +68,7 @@ class Batch:
 
     @cached_property
     def all_masks(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Complete and reduced, `(B, M)` each."""
+        """The complete and the reduced mask, `(B, M)` each."""
         return tuple(self.rows.gather(torch.cat([self.mask, self.reduced_mask], dim=1)).chunk(2, dim=1))
 
     @cached_property
@@ -85,7 +85,7 @@ class Batch:
 
     @cached_property
     def centroids(self) -> torch.Tensor:
-        """This process's reduced clips, each aggregated for its own text, `(b, dim)`; of a score with weights."""
+        """This process's reduced clips, each aggregated for its own text, `(b, dim)`; for a score with weights."""
         temperature = centroid_temperature(self.score_options["method"], self.score_options["query_temperature"])
         return paired_centroids(self.texts, self.modalities, self.reduced_mask, temperature)
 
@@ -107,29 +107,29 @@ class Batch:
         return self._cosines(self.centroids, self.all_texts)
 
     def _cosines(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device_type=rows.device.type, enabled=False):  # as all scores
+        with torch.autocast(device_type=rows.device.type, enabled=False):  # like all scores
             return rows.to(self.centroids.dtype) @ columns.to(self.centroids.dtype).T
 
 
 def centroid_temperature(method: str, query_temperature: float) -> float:
-    """Return tau_w of the centroids of a score: infinite where conditioning is off and all weights are equal."""
+    """Return tau_w of the centroids of a score; infinite without conditioning, where all weights are equal."""
     return float("inf") if METHODS[method].weights == "equal" else query_temperature
 
 
 class Objective(nn.Module):
     """
-    What a training minimises, beside matching, which [`ScalarTrainer`] adds where `matching_weight` is positive.
+    The training objective without matching, which [`ScalarTrainer`] adds where `matching_weight` is positive.
 
-    A subclass defines `forward` and states what it needs; by default nothing. It holds no parameters to train: what is
-    learned belongs to the model, which is saved and published.
+    A subclass defines `forward` and declares what it needs, by default nothing. It has no trainable parameters: what
+    is learned belongs to the model, which is saved and published.
 
     Attributes:
-        reads_every_modality (`bool`): whether it reads the embeddings of all modalities, also where the model's score
-            does not; else heads that the score does not read are not trained.
-        uses_reduced_views (`bool`): whether some clips lose a modality in `batch.reduced_mask`; else it is
+        reads_every_modality (`bool`): Whether it reads the embeddings of all modalities, even if the model's score
+            does not. Otherwise, heads that the score does not read are not trained.
+        uses_reduced_views (`bool`): Whether some clips lose a modality in `batch.reduced_mask`; otherwise it equals
             `batch.mask`.
-        uses_semantics (`bool`): whether `batch.affinities` are read, for which the run needs semantic targets.
-        uses_temperature (`bool`): whether there is a contrastive temperature, which can be learned.
+        uses_semantics (`bool`): Whether it reads `batch.affinities`, for which the run needs semantic targets.
+        uses_temperature (`bool`): Whether it has a contrastive temperature, which can be learned.
 
     Example:
 
@@ -153,13 +153,13 @@ class Objective(nn.Module):
         Compute the terms of this process's rows.
 
         Args:
-            batch ([`Batch`]): the embeddings of the step.
-            step (`int`): optimizer steps taken so far.
+            batch ([`Batch`]): The embeddings of the step.
+            step (`int`): The optimizer steps taken so far.
 
         Returns:
-            `dict` of the name of a term, under which it is logged as `loss_<name>`, to its weight and its value, a
-            scalar. The mean of a value over processes is that of the whole batch: a sum over this process's rows is
-            divided by `batch.rows.mean`.
+            `dict`: The weight and the value, a scalar, of each term by name; it is logged as `loss_<name>`. The mean
+            of a value over processes must be that of the whole batch, so a sum over this process's rows is divided by
+            `batch.rows.mean`.
         """
         raise NotImplementedError
 
@@ -169,7 +169,7 @@ class ScalarObjective(Objective):
     SCALAR's own objective without its matching term, Eq. 6 to 9 (Algorithm S2, steps 5 to 8).
 
     Raises:
-        ValueError: the model's score is not that of a centroid, or of calibrated cosines.
+        ValueError: If the model's score has no centroid, or its cosines are calibrated.
     """
 
     reads_every_modality = uses_reduced_views = uses_semantics = uses_temperature = True
@@ -179,12 +179,12 @@ class ScalarObjective(Objective):
         if METHODS[config.aggregation].weights is None:
             weighted = [name for name, method in METHODS.items() if method.weights]
             raise ValueError(
-                f"The objective 'scalar' is that of centroids: `aggregation` must be one of {weighted}, got "
-                f"{config.aggregation!r}. For another score take the objective 'contrastive'."
+                f"The objective 'scalar' needs centroids: `aggregation` must be one of {weighted}, got "
+                f"{config.aggregation!r}. For another score use the objective 'contrastive'."
             )
         if given := [name for name in CALIBRATION if getattr(config, name) is not None]:
             raise ValueError(
-                "The objective 'scalar' is of plain cosines, but those of this model are calibrated, by "
+                "The objective 'scalar' needs plain cosines, but this model calibrates them with "
                 f"{' and '.join(map('`{}`'.format, given))} of its configuration. Train the model without, and "
                 "calibrate it afterwards."
             )
@@ -221,12 +221,12 @@ class ScalarObjective(Objective):
 
 class ContrastiveObjective(Objective):
     """
-    InfoNCE over whatever score the model has: GRAM's, HyperGRAM's and TRIANGLE's, without matching.
+    InfoNCE over the model's score: the objective of GRAM, HyperGRAM and TRIANGLE, without matching.
 
-    A clip that the score does not cover takes no part, nor does its text: the loss is that of the others.
+    Clips that the score does not cover are left out of the loss, together with their texts.
 
     Raises:
-        ValueError: the model's score cannot be trained.
+        ValueError: If the model's score cannot be trained.
     """
 
     uses_temperature = True
@@ -238,7 +238,7 @@ class ContrastiveObjective(Objective):
             trainable = [name for name, method in METHODS.items() if method.is_trainable]
             raise ValueError(
                 f"The objective 'contrastive' cannot train the score {config.aggregation!r}, which has no gradient or "
-                f"needs what a training batch lacks. Those it can train are {trainable}."
+                f"needs more than a training batch. Scores it can train: {trainable}."
             )
         self.alignment = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
 
@@ -276,7 +276,7 @@ class PMRLObjective(Objective):
 
 
 class PathwaysObjective(Objective):
-    """InfoNCE for each modality on its own: a backbone that favours no aggregation."""
+    """InfoNCE for each modality separately, for a backbone that favours no aggregation."""
 
     reads_every_modality = True
 
@@ -297,7 +297,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "pmrl": PMRLObjective,
     "pathways": PathwaysObjective,
 }
-"""The objectives that `objective` names in the arguments; each is built from the arguments and the model's
+"""The objectives by their names in the argument `objective`; each is built from the arguments and the model's
 configuration."""
 
 

@@ -30,7 +30,7 @@ def test_a_run_that_was_broken_off_is_resumed_and_not_mixed_with_another(tmp_pat
     checkpoint = write(tmp_path, 4)
     (tmp_path / "checkpoint-7").mkdir()
     assert start(tmp_path, "last") == start(tmp_path, "auto") == start(tmp_path, checkpoint) == (checkpoint, False)
-    with pytest.raises(ValueError, match=r"holds a run already \(checkpoint-4\)"):
+    with pytest.raises(ValueError, match=r"already holds a run \(checkpoint-4\)"):
         start(tmp_path)
 
 
@@ -46,7 +46,7 @@ def test_a_run_that_has_ended_is_left_alone_unless_it_is_to_be_longer(tmp_path):
     assert start(tmp_path, "last", logging_steps=3) == (None, True)
     assert start(tmp_path, "last", max_steps=12) == (checkpoint, False)
     assert start(tmp_path, "last", seed=1) == (checkpoint, False)  # which is refused as one of another run
-    with pytest.raises(ValueError, match=r"holds a run already \(recipe.json\)"):
+    with pytest.raises(ValueError, match=r"already holds a run \(recipe.json\)"):
         start(tmp_path)
     shutil.rmtree(checkpoint)
     assert start(tmp_path, "auto") == (None, True)
@@ -60,7 +60,7 @@ def test_a_checkpoint_elsewhere_begins_a_run_only_where_none_is(tmp_path):
     elsewhere = write(tmp_path / "other", 4)
     assert start(tmp_path / "new", elsewhere) == (elsewhere, False)
     write(tmp_path / "new", 2)
-    with pytest.raises(ValueError, match="two would be mixed"):
+    with pytest.raises(ValueError, match="already holds a run, but"):
         start(tmp_path / "new", elsewhere)
 
 
@@ -76,7 +76,7 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(tmp_path):
 def test_only_one_process_writes_into_a_folder(tmp_path):
     args = arguments(tmp_path / "run")
     with only_run(args):
-        with pytest.raises(ValueError, match="Another training writes into"), only_run(args):
+        with pytest.raises(ValueError, match="Another run is writing to"), only_run(args):
             pass
     with only_run(args):
         pass

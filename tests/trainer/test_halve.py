@@ -39,16 +39,16 @@ def test_a_halved_model_computes_in_full_precision_with_rounded_weights(run, tmp
 
 
 def test_what_cannot_be_halved_is_told(run, tmp_path, commands, tiny_run):
-    with pytest.raises(ValueError, match="not the folder of a training of all weights that has ended"):
+    with pytest.raises(ValueError, match="must be the folder of a finished full fine-tuning run"):
         halve(tiny_run.folder / "model", tmp_path / "half")
     shutil.copytree(tiny_run.folder / "model", tmp_path / "published")  # with its recipe, but no checkpoint
     shutil.copy(run / "recipe.json", tmp_path / "published")
-    with pytest.raises(ValueError, match="not the folder of a training of all weights that has ended"):
+    with pytest.raises(ValueError, match="must be the folder of a finished full fine-tuning run"):
         halve(tmp_path / "published", tmp_path / "half")
     model, _ = load_model(run)
     with torch.no_grad():
         model.text_projection.weight[0, 0] = 1e6
     model.save_pretrained(run)
-    with pytest.raises(ValueError, match="do not fit into half precision"):
+    with pytest.raises(ValueError, match="are out of range for half precision"):
         halve(run, tmp_path / "half")
     assert not (tmp_path / "half").exists()

@@ -146,7 +146,7 @@ def test_what_the_objective_does_not_read_is_not_trained(place):
     assert set(counts("video,audio")) == {"vision_tower", "audio_tower"}
     read = {"modalities": ("video", "subtitle")}
     assert set(counts("trunk,heads", **read)) == {"language_model", "text_head", "video_head", "subtitle_head"}
-    with pytest.raises(ValueError, match=r"names \['audio'\], but of clips this model trains \['video', 'subtitle'\]"):
+    with pytest.raises(ValueError, match=r"names \['audio'\], but the score reads only \['video', 'subtitle'\]"):
         counts(EVERY, **read)
 
 
@@ -159,10 +159,10 @@ def test_full_training_reaches_all_but_what_the_score_does_not_read(place):
 @pytest.mark.parametrize(
     ("adapter", "message"),
     [
-        ("paper", "The adapters of three towers do not fit a joint encoder"),
+        ("paper", "Adapters for three towers do not fit a joint encoder"),
         ("heads", "needs a model with heads"),
-        ("trunk,trunk", "some of .*, each once"),
-        ("trunk,towers", "some of .*, each once"),
+        ("trunk,trunk", "list of .* without repetition"),
+        ("trunk,towers", "list of .* without repetition"),
     ],
 )
 def test_adapters_that_do_not_fit_are_refused(place, adapter, message):
@@ -178,7 +178,7 @@ def test_an_encoder_of_another_library_is_not_trained():
 
 
 def test_parts_of_a_joint_encoder_are_refused_for_three_towers(tiny_model):
-    with pytest.raises(ValueError, match="is of a joint encoder; of three towers it must be one of"):
+    with pytest.raises(ValueError, match="is for joint encoders; for three towers it must be one of"):
         apply_adapters(tiny_model, "trunk")
 
 
@@ -198,7 +198,7 @@ def test_what_only_the_other_kind_of_model_has_is_refused_with_the_kind(place, t
     [
         ({}, {"matching_weight": 0.1}, "no cross-encoder, so there is no matching to train. Set `matching_weight: 0`"),
         ({}, {"fp16": True}, "gives NaN in float16. Train with `bf16: true`"),
-        ({"modality_scale": [1.0, 2.0, 1.0]}, {}, "is of plain cosines, but those of this model are calibrated"),
+        ({"modality_scale": [1.0, 2.0, 1.0]}, {}, "needs plain cosines, but this model calibrates them with"),
     ],
 )
 def test_what_a_joint_encoder_cannot_do_is_refused(place, rows, tmp_path, config, changes, message):
@@ -409,9 +409,7 @@ def test_a_gallery_that_does_not_fit_is_refused(place, gallery, tmp_path):
         rows = load_benchmark("miniature", place / "data", "train")
         EmbeddingDataset(gallery, rows, model, processor, "another", "0" * 64)
     rows = load_benchmark("miniature", place / "data", "test")
-    with pytest.raises(
-        ValueError, match="1 of 1 clips are not in the gallery .*: .*Embed the training split"
-    ):
+    with pytest.raises(ValueError, match="1 of 1 clips are not in the gallery .*: .*Embed the training split"):
         dataset_of(place, gallery, model, processor, rows)
     for adapter, message in (
         ("trunk,heads", r"\['language_model'\] of the encoder are trained. Train with `adapter: heads`"),
