@@ -1,4 +1,4 @@
-"""Recipes: YAML files of fields, a common base below them, command-line overrides above them, every name checked."""
+"""Recipes: YAML files of fields, with an optional base recipe, command-line overrides and checked names."""
 
 import difflib
 import json
@@ -24,20 +24,20 @@ from .training_args import ScalarTrainingArguments
 logger = logging.getLogger("train")
 _RECIPES = "recipes"
 _PACKAGED = Path(__file__).resolve().parents[1]
-"""Where the package's `recipes/` lie: in a clone, or beside the rooms that were installed."""
+"""The folder of the package's `recipes/`: a clone, or next to the installed packages."""
 
 
 def _columns(text: str) -> dict[str, str]:
-    """A mapping as a recipe has it, or NAME=COLUMN, separated by commas."""
+    """Parse a JSON mapping from a recipe, or comma-separated NAME=COLUMN pairs."""
     found = json.loads(text) if text.startswith("{") else columns_of(text.split(","))
     if not all(isinstance(name, str) for name in found.values()):
-        raise ValueError(f"`columns` names columns, as in {{video_id: clip}}, got {found}.")
+        raise ValueError(f"`columns` must map to column names, as in {{video_id: clip}}, got {found}.")
     return found
 
 
 @dataclass
 class RunArguments:
-    """What a run starts from and reads. How it trains is in [`ScalarTrainingArguments`]."""
+    """The model and data of a run. [`ScalarTrainingArguments`] says how it trains."""
 
     model: str | None = field(default=None, metadata={"help": "Folder or Hub id of the base model and its processor."})
     new_model: str | None = field(
@@ -49,74 +49,74 @@ class RunArguments:
     )
     columns: dict | str | None = field(
         default=None,
-        metadata={"help": "Of `own`: what its columns are called, as in video_id=clip,caption=text."},
+        metadata={"help": "For `own`: names of its columns, as in video_id=clip,caption=text."},
     )
     holdout: float | None = field(
         default=None,
-        metadata={"help": "Of `own`: the share of its clips that is the split test; train has the others."},
+        metadata={"help": "For `own`: share of the clips in the test split; the others are train."},
     )
     words_of: str | None = field(
         default=None,
-        metadata={"help": "Of `own`: a gallery of its files, whose transcripts and languages of subtitles count."},
+        metadata={"help": "For `own`: gallery of its files, whose transcripts and subtitle languages are used."},
     )
     aggregation: str | None = field(
         default=None,
         metadata={
-            "help": f"How the model scores, one of {tuple(METHODS)} or a plugin's; by default as its config says."
+            "help": f"Score of the model, one of {tuple(METHODS)} or a plugin's; by default that of its config."
         },
     )
     query_temperature: float | None = field(
         default=None,
         metadata={
-            "help": "tau_w of Eq. 2, with which the model is trained and scores; `scalar eval calibrate` fits it. By "
-            "default as its config says."
+            "help": "Temperature tau_w of the modality weights (Eq. 2), in training and scoring; `scalar eval "
+            "calibrate` fits it. By default that of the model's config."
         },
     )
     condition_on: str | None = field(
         default=None,
         metadata={
-            "help": f"What the cross-encoder reads, some of {','.join(MODALITIES)}; by default as the model's config "
-            "says, for a new one video,audio as in the paper."
+            "help": f"Modalities that the cross-encoder reads, some of {','.join(MODALITIES)}; by default those of "
+            "the model's config, for a new model video,audio as in the paper."
         },
     )
     plugin: str | None = field(
         default=None,
-        metadata={"help": "Modules to import first, which register scores of your own; separated by commas."},
+        metadata={"help": "Modules with scores of your own, imported first; separated by commas."},
     )
     semantic_targets: str | None = field(
         default=None,
         metadata={
-            "help": "File of `python -m trainer.semantic_targets`, which L_sem needs; by default made in `output_dir` "
-            "by the small sentence encoder that needs no network."
+            "help": "File of `python -m trainer.semantic_targets`, which L_sem needs; by default created in "
+            "`output_dir` with the small sentence encoder that needs no network."
         },
     )
     features: str | None = field(
         default=None,
         metadata={
-            "help": "Folder of `python -m trainer.cache_features`: train from the stored outputs of the frozen "
-            "towers. Or a gallery of the training clips: train heads from the stored vectors of a joint encoder."
+            "help": "Folder of `python -m trainer.cache_features`, to train from the stored outputs of the frozen "
+            "towers; or a gallery of the training clips, to train heads from the embeddings of a joint encoder."
         },
     )
     global_batch_size: int | None = field(
         default=None,
         metadata={
-            "help": "How many clips are to see each other: `per_device_train_batch_size` times the processes. If they "
-            "are not so many, the run does not start."
+            "help": "Required number of clips in a contrastive batch: `per_device_train_batch_size` times the number "
+            "of processes. The run fails to start if it differs."
         },
     )
     train_split: str = field(default="train", metadata={"help": "Split to train on."})
-    eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation; None: none."})
+    eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation, if any."})
     report_split: str | None = field(
         default=None,
-        metadata={"help": "Split that what was trained is evaluated on at the end, into `results` of `output_dir`."},
+        metadata={"help": "Split to evaluate on after training, with results in `results` of `output_dir`."},
     )
     on_error: str = field(
-        default="raise", metadata={"help": "'raise', or 'missing': what cannot be read counts as absent."}
+        default="raise", metadata={"help": "'raise', or 'missing' to treat unreadable streams as absent."}
     )
     limits: str | None = field(
         default=None,
         metadata={
-            "help": "What reading one stream may take, separated by commas: memory=2GiB,time=120 (seconds),"
+            "help": "Limits for reading one stream, separated by commas: memory=2GiB,time=120 (seconds),"
             "pixels=70e6,duration=86400 (seconds)."
         },
     )
@@ -127,16 +127,16 @@ class RunArguments:
             raise ValueError("Give either `model` (a base to adapt) or `new_model` (to train from scratch), not both.")
         for name in ("benchmark", "root"):
             if getattr(self, name) is None:
-                raise ValueError(f"`{name}` is required: the name of the data set is `benchmark`, its folder `root`.")
+                raise ValueError(f"`{name}` is required: `benchmark` is the name of the data set, `root` its folder.")
         if self.features is not None and self.new_model is not None:
-            raise ValueError("`features` were made by a model; they cannot train a `new_model`.")
+            raise ValueError("`features` come from an existing model and cannot train a `new_model`.")
         if self.global_batch_size is not None and self.global_batch_size < 1:
             raise ValueError(f"`global_batch_size` must be at least 1, got {self.global_batch_size}.")
         if self.condition_on is not None:
             names = self.condition_on.split(",")
             if names != [name for name in MODALITIES if name in names]:
                 raise ValueError(
-                    f"`condition_on` must be some of {','.join(MODALITIES)}, each once and in this order, got "
+                    f"`condition_on` must be some of {','.join(MODALITIES)}, in this order without repetition, got "
                     f"{self.condition_on!r}."
                 )
         if isinstance(self.columns, str):
@@ -146,7 +146,7 @@ class RunArguments:
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
 
     def rows(self, split: str) -> Dataset:
-        """Load a split of the data set."""
+        """Load the rows of a split of the data set."""
         own = {"columns": self.columns, "holdout": self.holdout, "words_of": self.words_of}
         return load_benchmark(self.benchmark, self.root, split, **own)
 
@@ -160,19 +160,19 @@ class RunArguments:
         return changes
 
     def check_batch(self, training: ScalarTrainingArguments) -> None:
-        """Raise a ValueError unless as many clips will see each other as `global_batch_size` says."""
+        """Raise a ValueError unless the contrastive batch has `global_batch_size` clips."""
         size, processes = training.per_device_train_batch_size, training.world_size
         if self.global_batch_size not in (None, size * processes):
             raise ValueError(
                 f"`global_batch_size` is {self.global_batch_size}, but {processes} processes with "
-                f"`per_device_train_batch_size` {size} make {size * processes} clips that see each other. Launch as "
-                "many processes as the recipe is for, or change one of the two fields (`global_batch_size: null` "
-                "takes any)."
+                f"`per_device_train_batch_size` {size} give {size * processes} clips. Launch as many processes as the "
+                "recipe was written for, or change one of the two fields (`global_batch_size: null` accepts any "
+                "number)."
             )
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values alone. Of two equal keys YAML would take the last; a few aliases can stand for gigabytes."""
+    """Plain values only. Rejects repeated keys (YAML keeps the last) and aliases (they can expand to gigabytes)."""
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
@@ -194,12 +194,12 @@ def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
     Read a mapping of names to values.
 
     Args:
-        path (`str` or `Path`): the file.
-        what (`str`): what it should be, for messages: `"recipe"`.
+        path (`str` or `Path`): The file.
+        what (`str`): The kind of file for messages, such as `"recipe"`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not YAML, not a mapping, names a field twice, or uses aliases; the message names the line.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not YAML or not a mapping, repeats a field, or uses aliases; the message names the line.
     """
     path = Path(path)
     if not path.is_file():
@@ -230,36 +230,36 @@ def _known() -> dict[str, Field]:
 
 def find_packaged(name: str) -> str:
     """
-    Find a recipe, or what a recipe names: here, or else among those that come with the package.
+    Find a recipe, or a file that a recipe names, in the working folder or else in the package.
 
     Args:
-        name (`str`): a path; one such as `recipes/miniature.yaml` that is not below the working folder may be one of
-            the package's. The log then says so.
+        name (`str`): A path. If one such as `recipes/miniature.yaml` does not exist in the working folder, the
+            package's is used and this is logged.
 
     Returns:
-        The path of the package's, or `name` as it is.
+        The path in the package, or `name` unchanged.
     """
     packaged = _PACKAGED / name
     if Path(name).parts[:1] != (_RECIPES,) or Path(name).exists() or not packaged.exists():
         return name
-    logger.info("There is no %s here: the package's is taken, %s.", name, packaged)
+    logger.info("%s does not exist here; using the package's %s.", name, packaged)
     return str(packaged)
 
 
 def read_recipe(path: str | Path) -> dict[str, Any]:
     """
-    Read a recipe and what it is based on (`base: other.yaml`, relative to the file); its own fields win.
+    Read a recipe and its base (`base: other.yaml`, relative to the file), whose fields it overrides.
 
     Args:
-        path (`str` or `Path`): the YAML file.
+        path (`str` or `Path`): The YAML file.
 
     Returns:
-        `dict` of fields.
+        `dict`: The fields.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not a mapping, is based on itself, has a value of the wrong kind, or a field is unknown; the
-            message names the nearest known one.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not a mapping, is based on itself, has a value of the wrong type, or an unknown field; the
+            message suggests the nearest known field.
     """
     return _read_recipe(Path(path), ())
 
@@ -277,19 +277,19 @@ def _read_recipe(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         expected = str(known[name].type)
         is_one = "dict" in expected if isinstance(value, dict) else "str" in expected or "list" in expected
         if isinstance(value, dict | list) and not is_one:
-            raise ValueError(f"`{name}` in {path} takes one value, got {value!r:.80}.")
+            raise ValueError(f"`{name}` in {path} must be a single value, got {value!r:.80}.")
     if base is None:
         return content
     if not isinstance(base, str) or not base:
-        raise ValueError(f"`base` in {path} must be the name of another recipe, got {base!r}.")
+        raise ValueError(f"`base` in {path} must be the path of another recipe, got {base!r}.")
     below = path.parent / base
     if below.resolve() in above:
-        raise ValueError(f"{path} is based on {below}, which is based on it. Remove one `base`.")
+        raise ValueError(f"{path} and {below} are based on each other. Remove one `base`.")
     return _read_recipe(below, above) | content
 
 
 class _Parser(HfArgumentParser):
-    """The parser of flags, which also converts the values of recipes."""
+    """The parser of command-line flags, which also converts the values of recipes."""
 
     in_recipe = False
 
@@ -305,14 +305,14 @@ def _parser(prog: str) -> _Parser:
         allow_abbrev=False,
         prog=prog,
         usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
-        description="Train a model from a recipe; fields of later recipes win, flags override both.",
+        description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
     )
 
 
 def _refuse(parser: _Parser, rest: list[str]) -> NoReturn:
-    """Exit with the usage: these arguments are no fields."""
+    """Exit with the usage and an error about the first unknown argument."""
     if not rest[0].startswith("-"):
-        parser.error(f"{rest[0]} is no field; recipes come before the first flag")
+        parser.error(f"{rest[0]} is not a field; recipes must come before the first flag")
     name = rest[0].lstrip("-").partition("=")[0]
     near = difflib.get_close_matches(name, _known(), n=1)
     parser.error(f"unknown field {rest[0]}" + (f"; did you mean --{near[0]}?" if near else ""))
@@ -324,32 +324,32 @@ def parse_arguments(
     """
     Parse `RECIPE.yaml [MORE.yaml ...] [--field value ...]` and import the plugins it names.
 
-    The later value of a field wins; values are converted by the fields' types. Recipes and models below `recipes/` are
-    those of the package where there are none here, see [`find_packaged`].
+    The last value of a field wins; values are converted to the fields' types. Recipes and models below `recipes/` that
+    do not exist in the working folder come from the package, see [`find_packaged`].
 
     Args:
-        arguments (`list[str]`): the command line without the program.
-        prog (`str`): what the usage calls the program.
+        arguments (`list[str]`): The command line without the program.
+        prog (`str`): The program's name in the usage.
 
     Returns:
         The two groups of arguments.
 
     Raises:
-        FileNotFoundError, ValueError: from [`read_recipe`], a value outside its range, or a plugin that cannot be
-            imported.
-        SystemExit: `--help`, or a flag that does not exist.
+        FileNotFoundError, ValueError: From [`read_recipe`], for a value outside its range, or for a plugin that cannot
+            be imported.
+        SystemExit: For `--help` or an unknown flag.
     """
     parser = _parser(prog)
     flags, recipe = list(arguments), {}
     while flags and not flags[0].startswith("-"):
         recipe |= read_recipe(find_packaged(flags.pop(0)))
     defaults = [f"--{name}={_as_flag(value)}" for name, value in recipe.items() if value is not None]
-    # YAML values travel as flags, so that one parser converts and checks both; the last of two wins.
+    # YAML values are passed as flags, so that one parser converts and checks both; the last value wins.
     parser.in_recipe = True
     try:
         parser.parse_known_args(defaults)
     except ValueError as error:
-        raise ValueError(f"A recipe has a value that cannot be used: {error}.") from error
+        raise ValueError(f"A recipe has an invalid value: {error}.") from error
     parser.in_recipe = False
     run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
     if rest[-1]:
@@ -367,7 +367,7 @@ def parse_arguments(
 def _as_flag(value: Any) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
-    if isinstance(value, list):  # the parser of transformers takes one value a field; see `report_to`
+    if isinstance(value, list):  # the parser of transformers accepts one value per field; see `report_to`
         return ",".join(map(_as_flag, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -1,4 +1,4 @@
-"""What a run is about to do, told before it starts, and what it did, kept beside what it trained for its card."""
+"""Descriptions of a run: a summary before it starts, and a record for the model card after it has ended."""
 
 import math
 import platform
@@ -29,14 +29,14 @@ def describe_run(
     model: torch.nn.Module, args: ScalarTrainingArguments, num_examples: int, steps_per_epoch: int
 ) -> str:
     """
-    Describe in a few lines what will be trained, what stays frozen, the effective batch, the steps, and the memory
-    that weights, gradients and AdamW's two moments need on each device; activations come on top.
+    Summarise in a few lines the trained and frozen parameters, the effective batch, the steps, and the memory that
+    weights, gradients and AdamW's two moments need on each device, without activations.
 
     Args:
-        model (`torch.nn.Module`): with the trainable parameters chosen.
-        args ([`ScalarTrainingArguments`]): of the run.
-        num_examples (`int`): of the training set.
-        steps_per_epoch (`int`): optimizer steps in an epoch.
+        model (`torch.nn.Module`): The model, with its trainable parameters already chosen.
+        args ([`ScalarTrainingArguments`]): The arguments of the run.
+        num_examples (`int`): The number of training examples.
+        steps_per_epoch (`int`): The number of optimizer steps per epoch.
     """
     trained, frozen = (count_parameters(model, trainable) for trainable in (True, False))
     negatives = args.per_device_train_batch_size * args.world_size
@@ -77,17 +77,17 @@ def _precision(trainer: Trainer) -> str:
 
 def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[str, Any]:
     """
-    Describe a run that has ended.
+    Describe a finished run.
 
     Args:
-        trainer ([`ScalarTrainer`]): after `train`.
-        seconds (`float`): that `train` took.
-        resumed (`bool`): whether it went on from a checkpoint; `seconds` are then those since the checkpoint.
+        trainer ([`ScalarTrainer`]): The trainer after `train`.
+        seconds (`float`): The duration of `train`.
+        resumed (`bool`): Whether the run resumed from a checkpoint; `seconds` then counts from there.
 
     Returns:
-        `dict` of what JSON can hold: `trainable_parameters` and `frozen_parameters` (by part of the model),
-        `num_examples`, `global_step`, `batch_size` (clips that see each other, times accumulation), `seconds`,
-        `resumed`, `hardware` (`device`, `num_processes`), `precision`, `versions`, `source` and `date`.
+        `dict` of JSON-serialisable values: `trainable_parameters` and `frozen_parameters` (by part of the model),
+        `num_examples`, `global_step`, `batch_size` (contrastive batch times accumulation), `seconds`, `resumed`,
+        `hardware` (`device`, `num_processes`), `precision`, `versions`, `source` and `date`.
     """
     args = trainer.args
     batch_size = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
@@ -108,8 +108,8 @@ def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[s
 
 
 def save_record(trainer: Trainer, seconds: float, resumed: bool, clips: list[str] | None) -> None:
-    """Write [`describe_training`] as `training.json` into the run's folder, beside what was trained, with the marks of
-    its clips where it is not known otherwise which clips are no test of it."""
+    """Write [`describe_training`] to `training.json` in the run's folder, with the marks of the training clips if an
+    evaluation cannot otherwise recognise them."""
     noted = {} if clips is None else {"clips": clips}
     write_json(describe_training(trainer, seconds, resumed) | noted, Path(trainer.args.output_dir) / RECORD)
 

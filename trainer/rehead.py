@@ -1,6 +1,6 @@
-"""`python -m trainer.rehead GALLERY --model RUN --output NEW`: the gallery of an encoder, behind trained heads.
+"""`python -m trainer.rehead GALLERY --model RUN --output NEW`: apply trained heads to the gallery of an encoder.
 
-Nothing has to be embedded again: heads make a new vector of each in the gallery, in seconds.
+Nothing is embedded again: the heads transform the stored embeddings in seconds.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ _BESIDE_HEADS = ("logit_scale", "hyperbolic")
 
 
 def _base_of_heads(heads: ModelIdentity) -> ModelIdentity:
-    """The base of an adapter of heads."""
+    """The base model of an adapter that trains only heads."""
     folder, parts = heads.download(), set()
     if heads.adapter is not None:
         parts = {part_of(name) for name in shapes_of(weight_files(str(folder), "adapter_model"))}
@@ -29,7 +29,7 @@ def _base_of_heads(heads: ModelIdentity) -> ModelIdentity:
     if others or not parts:
         found = f"an adapter that changes {others} too" if others else "no adapter"
         raise ValueError(
-            f"{folder} holds {found}; expected one of heads alone. Of any other model the vectors have to be embedded "
+            f"{folder} must hold an adapter of heads only, but holds {found}. For any other model embed the clips "
             "anew."
         )
     return heads.base
@@ -38,43 +38,43 @@ def _base_of_heads(heads: ModelIdentity) -> ModelIdentity:
 @torch.no_grad()
 def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     """
-    Write the gallery of an encoder as the encoder with heads would have made it.
+    Write the gallery that the encoder with trained heads would make, from the gallery of the encoder.
 
     Args:
-        gallery (`Path`): made by the encoder, the base of the heads.
-        model (`str`): folder or Hub id of an adapter of heads.
-        output (`Path`): new or empty.
+        gallery (`Path`): The gallery made by the encoder that the heads belong to.
+        model (`str`): The folder or Hub id of an adapter of heads.
+        output (`Path`): A new or empty folder.
 
     Returns:
-        [`~gallery.gallery.Gallery`]: what was written, in the precision of the first.
+        [`~gallery.gallery.Gallery`]: The new gallery, in the precision of the first.
 
     Raises:
-        ValueError: the gallery was made by another model, or the adapter changes more than heads.
+        ValueError: If another model made the gallery, or the adapter changes more than heads.
     """
     heads = identify(model)
     base = _base_of_heads(heads)
     old = Gallery.open(gallery)
     old.check_model(base.name, base.fingerprint, must_know=True)
-    model = heads.name  # the gallery is to find it from anywhere
+    model = heads.name  # so that the gallery finds it from any folder
     network, _ = load_model(model, torch.float32)
-    say(f"{model}: {said_of(network)}, of which the heads are applied.")
+    say(f"{model}: {said_of(network)}; only its heads are applied.")
 
     def project(name: str, vectors: torch.Tensor) -> torch.Tensor:
         return network.project(name, vectors.float()) if hasattr(network, f"{name}_head") else vectors
 
-    kept = {name: value for name, value in old.metadata.items() if name != "plan"}  # of what was embedded
+    kept = {name: value for name, value in old.metadata.items() if name != "plan"}  # it describes the embedding run
     return old.copy(output, project=project, metadata=kept | describe(network, model))
 
 
 def main(
     gallery: Annotated[Path, typer.Argument(help="Gallery that the encoder made.")],
-    model: Annotated[str, typer.Option(help="Folder or Hub name of the trained heads.")],
+    model: Annotated[str, typer.Option(help="Folder or Hub id of the trained heads.")],
     output: Annotated[Path, typer.Option(help="Folder for the new gallery.")],
 ) -> None:
-    """Apply trained heads to the vectors of a gallery, in place of embedding everything again."""
+    """Apply trained heads to the embeddings of a gallery, instead of embedding everything again."""
     with user_errors():
         made = rehead(gallery, model, output)
-        say(f"{len(made):,} clips are in {output}.")
+        say(f"Wrote {len(made):,} clips to {output}.")
 
 
 __all__ = ["rehead"]

@@ -1,6 +1,6 @@
-"""A Trainer whose interrupted runs go on to the byte: checkpoints, random states, the order of clips, the log.
+"""A Trainer whose interrupted runs resume exactly: checkpoints, random states, the order of clips and the log.
 
-What is minimised is the business of a subclass; see `trainer.scalar_trainer`.
+The objective is left to a subclass; see `trainer.scalar_trainer`.
 """
 
 import shutil
@@ -43,22 +43,22 @@ from .training_args import ScalarTrainingArguments
 
 class RunningMeans:
     """
-    Means of named numbers since the last line of the log.
+    Means of named values since the last log line.
 
-    The sums stay on their device: reading them would wait for it at every step.
+    The sums stay on their device, because reading them would synchronise at every step.
     """
 
     def __init__(self, sums: dict[str, torch.Tensor] | None = None, counts: dict[str, int] | None = None):
         self.sums, self.counts = sums or {}, counts or {}
 
     def add(self, values: dict[str, torch.Tensor]) -> None:
-        """Add one number to each sum; some may not be there at every step."""
+        """Add one value to each sum; some values may be missing at some steps."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0) + value.detach().float()
             self.counts[name] = self.counts.get(name, 0) + 1
 
     def take(self) -> tuple[list[str], torch.Tensor]:
-        """Return the names and their means, and begin anew."""
+        """Return the names and their means, and reset."""
         names = sorted(self.sums)
         means = torch.stack([self.sums[name] / self.counts[name] for name in names])
         self.sums, self.counts = {}, {}
@@ -66,15 +66,15 @@ class RunningMeans:
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Let a data worker go on after a signal that comes to it too: the step that is finished may need its batch."""
+    """Let a data worker ignore a first signal, because the step being finished may need its batch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A second one ends it, as PyTorch asks of a worker that does not end by itself.
+    # A second signal ends it: PyTorch sends one to a worker that does not end by itself.
     signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL))
 
 
 @contextmanager
-def _unusable(what: str, advice: str = "Name another checkpoint.") -> Iterator[None]:
-    """Say what of a checkpoint cannot be used: its files hold tensors and numbers, but maybe not those of this run."""
+def _unusable(what: str, advice: str = "Choose another checkpoint.") -> Iterator[None]:
+    """Report which part of a checkpoint cannot be used, for example because it belongs to another run."""
     try:
         yield
     except (AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError, UnpicklingError) as error:
@@ -83,9 +83,9 @@ def _unusable(what: str, advice: str = "Name another checkpoint.") -> Iterator[N
 
 class ResumableTrainer(Trainer):
     """
-    A Trainer that goes on from a checkpoint as if it had never been interrupted.
+    A Trainer that resumes from a checkpoint as if it had never been interrupted.
 
-    A subclass defines `describe_identity`, and adds to `self.means` whatever a line of the log is to tell.
+    A subclass defines `describe_identity` and adds the values to log to `self.means`.
     """
 
     args: ScalarTrainingArguments
@@ -99,12 +99,12 @@ class ResumableTrainer(Trainer):
         self.add_callback(AtBegin(self._begin))
 
     def describe_identity(self) -> dict[str, Any]:
-        """Describe what makes this run, in what JSON can hold; with anything else, a checkpoint is of another run."""
+        """Describe what identifies this run, JSON-serialisable; checkpoints with other values are rejected."""
         raise NotImplementedError
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What `describe_identity` says, which checkpoints carry. Made once: it reads all frozen weights."""
+        """The result of `describe_identity`, stored in checkpoints. Cached, because it reads all frozen weights."""
         if self._identity is None:
             self._identity = self.describe_identity()
         return self._identity
@@ -121,7 +121,7 @@ class ResumableTrainer(Trainer):
             world_size(),
         )
         listeners = [sampler, self.train_dataset] if hasattr(self.train_dataset, "set_epoch") else [sampler]
-        self.remove_callback(EpochOfData)  # of an earlier call of `train`
+        self.remove_callback(EpochOfData)  # from an earlier call of `train`
         self.add_callback(EpochOfData(*listeners))
         return torch.utils.data.DataLoader(
             self.train_dataset,
@@ -137,11 +137,11 @@ class ResumableTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """
-        Train, from a checkpoint if one is given; a resumed run does what the unbroken one would have done.
+        Train, from a checkpoint if one is given; a resumed run does exactly what an uninterrupted one would.
 
         Raises:
-            FileNotFoundError: there is no such checkpoint.
-            ValueError: the checkpoint is incomplete, damaged, or of another run.
+            FileNotFoundError: If the checkpoint does not exist.
+            ValueError: If the checkpoint is incomplete, damaged, or belongs to another run.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_checkpoint(self.args.output_dir)
@@ -163,16 +163,16 @@ class ResumableTrainer(Trainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        advice = "Resume with the fields it was made with, or name another checkpoint."
+        advice = "Resume with the original fields, or choose another checkpoint."
         with _unusable(f"{checkpoint} does not fit this run's optimizer or schedule", advice):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with _unusable(f"The state of random numbers in {checkpoint} cannot be used"):
+        with _unusable(f"The random state in {checkpoint} cannot be used"):
             super()._load_rng_state(checkpoint)
 
     def _run_epoch(self, **options: Any) -> None:
-        # The Trainer asks after a step whether it was the last one: a run that has done all would do one more.
+        # The Trainer checks for the end only after a step, so a finished run would do one more.
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
@@ -182,7 +182,7 @@ class ResumableTrainer(Trainer):
         return folder / (f"log_{rank()}.json" if world_size() > 1 else "log.json")
 
     def _keep_log(self, folder: Path) -> None:
-        """Write what has been summed up since the last log, on this process, beside a checkpoint."""
+        """Write this process's sums since the last log next to a checkpoint."""
         content = {
             "loss": self._tr_loss.item(),
             "total_loss": self._total_loss_scalar,
@@ -193,14 +193,14 @@ class ResumableTrainer(Trainer):
         write_json(content, self._log_file(folder))
 
     def _begin(self) -> None:
-        """Begin anew, or take up what the checkpoint says beside the Trainer's own state."""
+        """Start a new run, or restore what the checkpoint holds in addition to the Trainer's own state."""
         self.means = RunningMeans()
-        if rank():  # each process has a stream of dropout of its own; that of a checkpoint is loaded later
+        if rank():  # each process has its own dropout stream; that of a checkpoint is loaded later
             torch.manual_seed(self.args.seed + 1_000_003 * rank())
         if self._resumed_from is None:
             return
         if self._resumed_from == last_checkpoint(self.args.output_dir):
-            self._remove_old(self._resumed_from)  # the run may have been killed before it did
+            self._remove_old(self._resumed_from)  # the run may have been killed before doing so
         path = self._log_file(self._resumed_from)
         content, device = read_json(path), self.args.device
         with _unusable(f"{path} is damaged"):
@@ -220,7 +220,7 @@ class ResumableTrainer(Trainer):
         for name, parameter in self.model.named_parameters():
             if not parameter.isfinite().all():
                 raise ValueError(
-                    f"The weights after step {self.state.global_step} are not finite, {name} for one, and are not "
+                    f"The weights after step {self.state.global_step} are not finite, such as {name}, and were not "
                     "saved. Lower `learning_rate`, and continue from an earlier checkpoint."
                 )
         with written_whole(Path(output_dir or self.args.output_dir)) as folder:
@@ -231,7 +231,7 @@ class ResumableTrainer(Trainer):
                 base.config.save_pretrained(folder)
 
     def _save_checkpoint(self, model, trial) -> None:
-        """Write a checkpoint that is complete or not there; see `trainer.checkpoints`."""
+        """Write a checkpoint atomically; see `trainer.checkpoints`."""
         args, state = self.args, self.state
         self.store_flos()
         folder = unfinished_checkpoint(args.output_dir, state.global_step)
@@ -263,7 +263,7 @@ class ResumableTrainer(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _remove_old(self, checkpoint: Path) -> None:
-        """Keep `save_total_limit` checkpoints: the newest, which is given, the best, and the newest of the others."""
+        """Keep `save_total_limit` checkpoints: the newest (`checkpoint`), the best, and the newest of the others."""
         if self.args.should_save:
             best = [Path(self.state.best_model_checkpoint)] if self.state.best_model_checkpoint else []
             remove_old(self.args.output_dir, self.args.save_total_limit, keep=[checkpoint, *best])

@@ -1,4 +1,4 @@
-"""Train a model as a recipe says: `scalar train RECIPE.yaml [--field value ...]`."""
+"""Train a model from a recipe: `scalar train RECIPE.yaml [--field value ...]`."""
 
 import logging
 import math
@@ -40,11 +40,11 @@ from .training_args import ScalarTrainingArguments
 logger = logging.getLogger("train")
 _SECONDS_TO_TELL = 5.0
 TARGETS = "semantic_targets.safetensors"
-"""The semantic targets of a run that names none, in its folder."""
+"""The default file of semantic targets in the folder of a run."""
 
 
 class _ForgetEnd(AtBegin):
-    """Another class than that of the trainer's own: transformers warns of two of one class."""
+    """A class of its own, because transformers warns about two callbacks of the same class."""
 
 
 def _build_model(
@@ -52,7 +52,7 @@ def _build_model(
 ) -> tuple[PeftModel | ScalarRetrievalModel, ScalarProcessor]:
     revision = None
     if run.new_model is not None:
-        from .building import build_new  # not at the top: few runs begin with a new model
+        from .building import build_new  # imported here because few runs build a new model
 
         texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
         model, processor = build_new(run.new_model, texts, **run.model_changes)
@@ -84,12 +84,12 @@ def _build_dataset(
     model: PeftModel | ScalarRetrievalModel,
     processor: ScalarProcessor,
 ) -> tuple[Examples, Callable[[list], dict[str, torch.Tensor]], ScalarProcessor]:
-    """Return the examples, what collates them, and the processor that reads their files."""
+    """Return the examples, their collator, and the processor that reads their files."""
     if run.features is None:
         processor = sandboxed(processor, Limits.parse(run.limits.split(",") if run.limits else []))
         dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
         return dataset, ScalarDataCollator(processor, leaves_out=run.on_error == "missing"), processor
-    # Not at the top: all of searching comes with a gallery.
+    # Imported here, because they import the search packages.
     from gallery.gallery import is_gallery
 
     from .embeddings import EmbeddingDataset, collate_embeddings
@@ -105,12 +105,12 @@ def _build_dataset(
 def _semantic_targets(
     run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset, is_new: bool
 ) -> SemanticTargets:
-    """The targets of these rows; where no file is named, those in the folder of the run, which a new one makes."""
+    """The semantic targets of these rows, by default in the run's folder, where a new run creates them."""
     path = Path(run.semantic_targets or Path(args.output_dir, TARGETS))
     if run.semantic_targets is None:
         with args.main_process_first(local=False, desc="the semantic targets"):
             if args.process_index == 0 and is_new:
-                logger.info("Semantic targets of the captions are made with %s: %s.", LIGHT, path)
+                logger.info("Computing semantic targets of the captions with %s: %s.", LIGHT, path)
                 make_semantic_targets(rows, path, LIGHT, progress=not args.disable_tqdm)
     targets = SemanticTargets(path)
     targets.check(rows)
@@ -118,8 +118,8 @@ def _semantic_targets(
 
 
 def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
-    """Evaluate what was trained, as `scalar eval run` does."""
-    # Not at the top: few runs end so.
+    """Evaluate the trained model, as `scalar eval run` does."""
+    # Imported here, because few runs need it.
     from eval.run import RunConfig, evaluate
 
     how = {"split": run.report_split, "columns": run.columns, "holdout": run.holdout, "words_of": run.words_of}
@@ -134,7 +134,7 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
 
 
 def _calibration_hint(run: RunArguments, folder: str, config: PretrainedConfig) -> str | None:
-    """How to calibrate what was trained, on a split that it was not trained on if the run names one."""
+    """The command that calibrates the trained model, on the run's evaluation split if it has one."""
     options = {name: getattr(config, name) for name in ("query_temperature", *CALIBRATION)}
     split, columns = run.eval_split or run.report_split, None
     if split is None:
@@ -150,7 +150,7 @@ def _calibration_hint(run: RunArguments, folder: str, config: PretrainedConfig) 
 
 
 def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
-    """Run one recipe; return whether it reached its end."""
+    """Run one recipe; return whether it finished."""
     check_launched()
     run.check_batch(args)
     with only_run(args):
@@ -185,27 +185,27 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
             logger.info(line)
     try:
         seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
-    except (RuntimeError, ConnectionError, EOFError) as error:  # of a data worker that was ended from outside
+    except (RuntimeError, ConnectionError, EOFError) as error:  # of a data worker that was killed
         if not is_of_ended_worker(error):
             raise
         if interrupt.interrupted:
             return False
-        message = f"A data worker was ended ({error}). Lower `dataloader_num_workers` if memory is short."
+        message = f"A data worker was killed ({error}). Lower `dataloader_num_workers` if memory is short."
         raise OSError(message) from error
     if interrupt.interrupted:
         return False
     left_out = trainer.left_out()
     if left_out and trainer.is_world_process_zero():
         names = ", ".join(map(repr, rows[left_out[:10]]["video_id"])) + (", ..." if len(left_out) > 10 else "")
-        what = "%d of %d training clips were left out, as nothing of them could be read: %s"
+        what = "%d of %d training clips were left out because they could not be read: %s"
         logger.warning(what, len(left_out), len(rows), names)
     with describe_failed_save(args.output_dir, ""):
         trainer.save_model()
         if trainer.is_world_process_zero():
-            # the splits of published benchmarks are known to be apart
+            # the splits of published benchmarks are known to be disjoint
             clips = marks_of_clips(rows) if run.benchmark == "own" else None
             save_record(trainer, seconds, checkpoint is not None, clips)
-            save_recipe(run, args)  # last: it tells that the run has ended
+            save_recipe(run, args)  # last: it marks the run as finished
     if run.report_split and trainer.is_world_process_zero():
         _report(run, args)
     if trainer.is_world_process_zero() and (hint := _calibration_hint(run, args.output_dir, trainer.scalar_config)):
@@ -214,7 +214,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
 
 
 def _wait_for_the_first() -> None:
-    """Of several processes that meet the same error the first tells it; then the launcher ends the others."""
+    """Wait on other ranks, so that only the first reports a common error before the launcher ends them."""
     if os.environ.get("RANK", "0") != "0":
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(_SECONDS_TO_TELL)
@@ -222,18 +222,18 @@ def _wait_for_the_first() -> None:
 
 def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
     """
-    Train as the command line says.
+    Train from the command line.
 
     Args:
-        arguments (`Sequence[str]`, *optional*): a recipe, and flags; by default those of this program.
-        prog (`str`): what the usage calls the program.
+        arguments (`Sequence[str]`, *optional*): A recipe and flags; by default those of this program.
+        prog (`str`): The program's name in the usage.
 
     Returns:
         The exit status.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; a checkpoint has been saved.
-        ImportError, OSError, ValueError: what the user can mend.
+        KeyboardInterrupt: On Ctrl-C, after a checkpoint has been saved.
+        ImportError, OSError, ValueError: For errors that the user can fix.
     """
     is_first = os.environ.get("RANK", "0") == "0"  # of the processes that a launcher starts
     logging.basicConfig(level=logging.INFO if is_first else logging.WARNING, format="%(name)s: %(message)s")
@@ -245,7 +245,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
             raise KeyboardInterrupt("Continue with `--resume_from_checkpoint last`.")
     except (ImportError, OSError, ValueError) as error:
         _wait_for_the_first()
-        # Of an error in a data worker, which comes with the worker's traceback, the last line says what happened.
+        # The message of an error in a data worker is the worker's traceback; its last line is the error.
         message = str(error).strip()
         if "in DataLoader worker process" in message:
             raise ValueError(message.splitlines()[-1].partition(": ")[2]) from error

@@ -1,4 +1,4 @@
-"""The Trainer: one forward pass, one gather, the terms of an objective, and retrieval as evaluation."""
+"""The Trainer of SCALAR: forward pass, gather over processes, objective terms, and retrieval as evaluation."""
 
 import os
 import time
@@ -33,9 +33,9 @@ from .training_args import ScalarTrainingArguments
 
 @dataclass
 class _Step:
-    """What a step is about before any tower has run."""
+    """The inputs of a step, before any tower has run."""
 
-    inputs: dict[str, torch.Tensor]  # of the model
+    inputs: dict[str, torch.Tensor]  # the model's arguments
     clip_index: torch.Tensor | None  # of this process's rows in the data set, (b,)
     rows: RowLayout
     draws: torch.Tensor  # uniform numbers of this process's rows, (b, 4)
@@ -51,18 +51,18 @@ def _check_objective(objective: Objective) -> None:
     if trainable:
         raise ValueError(
             f"The objective has trainable parameters, {trainable[:5]}, which would be neither trained nor saved with "
-            "the model. Put what is learned into the model, or keep it fixed with `requires_grad_(False)`."
+            "the model. Move them into the model, or fix them with `requires_grad_(False)`."
         )
 
 
 def _check_joint(config: ScalarJointConfig, args: ScalarTrainingArguments) -> None:
     if args.uses_matching:
         raise ValueError(
-            "A joint encoder has no cross-encoder, so there is no matching to train. Set `matching_weight: 0`, as "
-            "recipes/joint.yaml does."
+            "A joint encoder has no cross-encoder to train for matching. Set `matching_weight: 0`, as in "
+            "recipes/joint.yaml."
         )
     family = config.backbone_config.model_type
-    half = args.fp16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16"  # which the launcher sets
+    half = args.fp16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16"  # set by the launcher
     if half and not FAMILIES[family].has_float16:
         raise ValueError(
             f"A {family!r} encoder gives NaN in float16. Train with `bf16: true`, or without mixed precision."
@@ -72,31 +72,31 @@ def _check_joint(config: ScalarJointConfig, args: ScalarTrainingArguments) -> No
 def _check_fit(
     config: PretrainedConfig, args: ScalarTrainingArguments, objective: Objective, targets: SemanticTargets | None
 ) -> None:
-    """Raise an error unless model, arguments, objective and targets fit together."""
+    """Raise an error unless model, arguments, objective and targets are compatible."""
     if args.n_gpu > 1:
         raise ValueError(
             f"One process sees {args.n_gpu} GPUs. Launch one process per GPU (`accelerate launch --num_processes "
-            f"{args.n_gpu}`), or show it one (`--gpu_ids 0`)."
+            f"{args.n_gpu}`), or use one GPU (`--gpu_ids 0`)."
         )
     _check_objective(objective)
     if isinstance(config, ScalarJointConfig):
         _check_joint(config, args)
     if objective.uses_semantics and targets is None:
         raise ValueError(
-            "The objective needs `semantic_targets`: make them with `python -m trainer.semantic_targets`, or set "
-            "`semantic_weight` to 0 if they are for L_sem."
+            "The objective needs `semantic_targets`: create them with `python -m trainer.semantic_targets`, or set "
+            "`semantic_weight` to 0 to skip L_sem."
         )
     if args.negatives_from == "paired" and METHODS[config.aggregation].weights is None:
         raise ValueError(
-            "`negatives_from: paired` draws by centroids, which the score "
-            f"{config.aggregation!r} does not have. Draw from 'scores'."
+            "`negatives_from: paired` needs centroids, which the score "
+            f"{config.aggregation!r} does not have. Use `negatives_from: scores`."
         )
 
 
 def _not_finite(what: str, value: Any) -> str:
     return (
-        f"The {what} is not finite: {value}. Nothing of this step was applied or saved. Lower `learning_rate`, or "
-        "look at the clips of the step; then continue with `--resume_from_checkpoint last`."
+        f"The {what} is not finite: {value}. This step was neither applied nor saved. Lower `learning_rate`, or "
+        "check the clips of the step; then continue with `--resume_from_checkpoint last`."
     )
 
 
@@ -106,19 +106,19 @@ class ScalarTrainer(ResumableTrainer):
     or with one of your own.
 
     Args:
-        model ([`ScalarModel`], [`ScalarJointModel`] or `PeftModel`): with the trainable parameters already chosen
-            (`trainer.lora.apply_adapters`).
-        args ([`ScalarTrainingArguments`]): of the run.
-        train_dataset ([`ClipDataset`] or [`FeatureDataset`]), data_collator: the examples.
-        eval_dataset (`datasets.Dataset`, *optional*): rows of a benchmark; evaluation is retrieval among its clips.
-        semantic_targets ([`SemanticTargets`], *optional*): of the training captions; L_sem needs them.
-        objective ([`Objective`], *optional*): what to minimise, in place of the one that `args.objective` names.
-        processing_class ([`ScalarProcessor`]): saved beside every checkpoint.
+        model ([`ScalarModel`], [`ScalarJointModel`] or `PeftModel`): The model, with its trainable parameters already
+            chosen (`trainer.lora.apply_adapters`).
+        args ([`ScalarTrainingArguments`]): The arguments of the run.
+        train_dataset ([`ClipDataset`] or [`FeatureDataset`]), data_collator: The examples and their collator.
+        eval_dataset (`datasets.Dataset`, *optional*): Rows of a benchmark; evaluation is retrieval among its clips.
+        semantic_targets ([`SemanticTargets`], *optional*): Targets of the training captions; L_sem needs them.
+        objective ([`Objective`], *optional*): An objective to use instead of `args.objective`.
+        processing_class ([`ScalarProcessor`]): The processor, saved with every checkpoint.
 
     Raises:
-        TypeError: `objective` is no [`Objective`].
-        ValueError: model, arguments, objective and data do not fit together, or during training: the loss is not
-            finite.
+        TypeError: If `objective` is not an [`Objective`].
+        ValueError: If model, arguments, objective and data are incompatible, or if the loss is not finite during
+            training.
     """
 
     # The loss is a mean over the batch; the Trainer divides it by the accumulation steps.
@@ -159,12 +159,12 @@ class ScalarTrainer(ResumableTrainer):
         self._left_out: set[int] = set()
 
     def left_out(self) -> list[int]:
-        """The rows of the data set that were left out since training began, as nothing of them could be read, by all
-        processes, each of which must ask."""
+        """The rows of the data set that all processes left out since training began because they could not be read.
+        Every process must call this."""
         return union_over_processes(self._left_out, len(self.train_dataset), self.args.device)
 
     def describe_identity(self) -> dict[str, Any]:
-        """Describe what makes this run."""
+        """Describe what identifies this run."""
         identity = describe_identity(self.args, self.model, self.scalar_config, self.processing_class)
         identity["num_examples"] = len(self.train_dataset)
         if isinstance(self.train_dataset, Examples):
@@ -176,7 +176,7 @@ class ScalarTrainer(ResumableTrainer):
     # Optimizer ----------------------------------------------------------------------------------------------------
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimizer; with `lora_learning_rate` the LoRA matrices have groups of their own."""
+        """Create the optimizer; with `lora_learning_rate` the LoRA matrices get their own groups."""
         rate = self.args.lora_learning_rate
         if self.optimizer is not None or rate is None:
             return super().create_optimizer(model)
@@ -185,26 +185,26 @@ class ScalarTrainer(ResumableTrainer):
         moved = 0
         for group in list(optimizer.param_groups):
             matrices = [parameter for parameter in group["params"] if id(parameter) in adapted]
-            if matrices:  # all else, such as the weight decay, is that of the group they come from
+            if matrices:  # all other options, such as the weight decay, are those of their original group
                 group["params"] = [parameter for parameter in group["params"] if id(parameter) not in adapted]
                 optimizer.add_param_group({**group, "params": matrices, "lr": rate})
                 moved += len(matrices)
         if not moved or moved != len(adapted):
             raise ValueError(
-                f"`lora_learning_rate` needs an optimizer that trains LoRA matrices: of {len(adapted)} in the model "
-                f"{self.args.optim.value!r} knows {moved}. Choose another `optim` or adapter, or leave the rate out."
+                f"`lora_learning_rate` needs an optimizer of all {len(adapted)} LoRA matrices, but "
+                f"{self.args.optim.value!r} has {moved}. Choose another `optim` or adapter, or leave the rate out."
             )
         return optimizer
 
     def _get_learning_rate(self) -> float:
-        # Called before the schedule goes on: both rates in a log are those of the step.
-        self._lora_rate = float(self.optimizer.param_groups[-1]["lr"])  # a group that was added last, if any was
+        # Called before the scheduler advances, so both logged rates are those of the step.
+        self._lora_rate = float(self.optimizer.param_groups[-1]["lr"])  # the group added last, if any
         return super()._get_learning_rate()
 
     # One step -----------------------------------------------------------------------------------------------------
 
     def _start_step(self, inputs: dict[str, Any]) -> _Step:
-        """Count the step and lay out its rows."""
+        """Count the step and determine the layout of its rows."""
         step = self.state.global_step
         self._micro_step = self._micro_step + 1 if step == self._last_step else 0
         self._last_step = step
@@ -213,8 +213,8 @@ class ScalarTrainer(ResumableTrainer):
         if left_out is not None:
             self._left_out.update(left_out.tolist())
         rows = self._row_layout(len(inputs["modality_mask"]), may_differ=left_out is not None)
-        # They depend on seed, step, micro-step and place in the whole batch alone: a resumed run draws as an unbroken
-        # one, two processes as one.
+        # They depend only on seed, step, micro-step and position in the global batch, so resumed runs and several
+        # processes draw the same.
         generator = derived_generator(self.args.seed, step, self._micro_step)
         return _Step(inputs, clip_index, rows, torch.rand(rows.total, 4, generator=generator)[rows.local])
 
@@ -260,7 +260,7 @@ class ScalarTrainer(ResumableTrainer):
         return choose_pairs(batch, *tokens, condition_mask, step.draws[:, 2:], temperature, paired)
 
     def _total(self, batch: Batch, terms: Terms) -> torch.Tensor:
-        """The weighted sum of all terms, which are remembered for the log."""
+        """The weighted sum of all terms, which are recorded for the log."""
         total = sum(weight * loss for weight, loss in terms.values())
         self._remember({name: loss for name, (_, loss) in terms.items()}, batch, total)
         return total
@@ -272,7 +272,7 @@ class ScalarTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, ScalarOutput]:
-        """Compute the weighted sum of the objective's terms for this process's rows against all rows."""
+        """Compute the weighted sum of the objective's terms, for this process's rows against all rows."""
         step = self._start_step(inputs)
         batch = pairs = None
 
@@ -299,7 +299,7 @@ class ScalarTrainer(ResumableTrainer):
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
     ) -> torch.Tensor:
-        """Compute the loss and its gradient, in parts if `mini_batch_size` says so."""
+        """Compute the loss and its gradient, in parts if `mini_batch_size` is set."""
         if self.args.mini_batch_size is None:
             return super().training_step(model, inputs, num_items_in_batch)
         model.train()
@@ -309,7 +309,7 @@ class ScalarTrainer(ResumableTrainer):
         return loss.detach()
 
     def _cached_step(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Do what [`compute_loss`] and its backward pass do, a few clips at a time; see `trainer.grad_cache`."""
+        """Equivalent to [`compute_loss`] and its backward pass, a few clips at a time; see `trainer.grad_cache`."""
         step = self._start_step(inputs)
         model = self.accelerator.unwrap_model(self.model_wrapped)
         size, condition_on = self.args.mini_batch_size, tuple(self.scalar_config.condition_on)
@@ -327,13 +327,13 @@ class ScalarTrainer(ResumableTrainer):
             terms["dam"] = (self.args.matching_weight, loss)
         total = self._total(batch, terms)
         self.accelerator.backward(total * scale)
-        parts.backward()  # the gradients passed on are scaled already
+        parts.backward()  # the gradients are already scaled
         return total.detach()
 
     def _cached_matching(
         self, pairs: MatchingPairs, rows: RowLayout, leaf: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """Pass the gradient of L_DAM to the cross-encoder and to the condition tokens `leaf`; return the loss."""
+        """Backpropagate L_DAM to the cross-encoder and to the condition tokens `leaf`; return the loss."""
         gathered = rows.gather(leaf, ragged=True)
         states = gathered.detach().requires_grad_()
         total = states.new_zeros(())
@@ -349,12 +349,12 @@ class ScalarTrainer(ResumableTrainer):
             self.accelerator.backward(self.args.matching_weight * scale * loss)
             total = total + loss.detach()
         gradient = torch.zeros_like(gathered) if states.grad is None else states.grad
-        gathered.backward(gradient)  # once, so that every process takes part in the collective once
+        gathered.backward(gradient)  # once, because every process must take part in the collective equally often
         return total
 
     def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        # A scaler of half-precision gradients skips such a step by itself, and lowers its scale.
+        # A gradient scaler for half precision skips such a step itself and lowers its scale.
         if self.accelerator.scaler is None and not torch.as_tensor(norm).isfinite():
             raise ValueError(_not_finite(f"gradient of step {self.state.global_step + 1}", norm))
         return norm
@@ -363,7 +363,7 @@ class ScalarTrainer(ResumableTrainer):
 
     @torch.no_grad()
     def _remember(self, losses: dict[str, torch.Tensor], batch: Batch, total: torch.Tensor) -> None:
-        if not total.isfinite():  # the Trainer's own filter reads the loss at every step too
+        if not total.isfinite():  # the Trainer's own filter also reads the loss at every step
             values = {name: loss.item() for name, loss in losses.items()}
             raise ValueError(_not_finite(f"loss of step {self.state.global_step + 1}", values))
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
@@ -382,7 +382,7 @@ class ScalarTrainer(ResumableTrainer):
         self.gradient_audit.note(batch.all_masks[0])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the means of all parts since the last log, over all processes, and the throughput."""
+        """Add the means of all terms since the last log, over all processes, and the throughput."""
         if "loss" in logs and self.means.sums:
             names, means = self.means.take()
             if world_size() > 1:
@@ -396,7 +396,7 @@ class ScalarTrainer(ResumableTrainer):
             self._clips_since_log, self._time_of_log = 0, now
         if "learning_rate" in logs and self.args.lora_learning_rate is not None:
             logs["lora_learning_rate"] = self._lora_rate
-        if "train_loss" in logs:  # of all steps, also of those before a resumed run
+        if "train_loss" in logs:  # over all steps, including those before a resumed run
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
         super().log(logs, start_time)
 
@@ -407,7 +407,7 @@ class ScalarTrainer(ResumableTrainer):
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Rank the clips of the evaluation set for its captions; return the metrics of the joint score."""
-        # Not at the top: most of searching and evaluation comes with them, and most runs never rank.
+        # Imported here: they import most of search and evaluation, and most runs never rank.
         from eval.embedding.embed_dataset import embed_dataset
         from eval.protocol.first_stage import evaluate_embeddings
 

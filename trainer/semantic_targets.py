@@ -1,8 +1,8 @@
-"""Graded semantic targets: how similar a frozen sentence encoder finds the captions of the training clips.
+"""Graded semantic targets: similarities of the training captions according to a frozen sentence encoder.
 
-`python -m trainer.semantic_targets` embeds the captions once and keeps the cosines of each clip's nearest neighbours
-(SCALAR, "Graded semantic supervision"). Training needs no encoder: it looks pairs up in that file, which safetensors
-maps into memory rather than reads.
+`python -m trainer.semantic_targets` embeds the captions once and stores the cosines of each clip's nearest neighbours
+(SCALAR, "Graded semantic supervision"). Training needs no encoder: it looks up pairs in that file, which safetensors
+memory-maps.
 """
 
 import gc
@@ -44,33 +44,33 @@ def embed_captions(
     Embed captions with a frozen sentence encoder.
 
     Args:
-        captions (sequence of `str`): at least one.
-        encoder (`str`): folder or Hub name of a sentence-transformers model, or of a transformers model, whose tokens
-            are then averaged; or `LIGHT`, which needs no network. Code that comes with a model does not run.
-        batch_size (`int`): captions per forward pass. Changes speed and memory; results by rounding only.
-        device (`str` or `torch.device`, *optional*): by default the accelerator if there is one.
-        progress (`bool`): show a bar with an estimate of the time left.
+        captions (sequence of `str`): The captions, at least one.
+        encoder (`str`): The folder or Hub id of a sentence-transformers model, or of a transformers model, whose
+            tokens are averaged; or `LIGHT`, which needs no network. Remote code of a model does not run.
+        batch_size (`int`): Captions per forward pass. Affects speed and memory; results change by rounding only.
+        device (`str` or `torch.device`, *optional*): The device; by default the accelerator if available.
+        progress (`bool`): Whether to show a progress bar.
 
     Returns:
         `torch.FloatTensor` of shape `(captions, dim)` on the CPU, unit norm.
 
     Raises:
-        ModuleNotFoundError: a package that the encoder needs is not installed.
-        OSError, ValueError: there is no such model, or it cannot be loaded.
+        ModuleNotFoundError: If a package that the encoder needs is not installed.
+        OSError, ValueError: If the model does not exist or cannot be loaded.
     """
-    # Imported here: training reads the targets without it.
+    # Imported here, because training reads the targets without it.
     from sentence_transformers import SentenceTransformer
 
     try:
         folder = identify(encoder).at_hand().name
         model = SentenceTransformer(folder, device=str(device_of_name(None if device is None else str(device))))
-    # The library tries several kinds of models, and fails on what is none of them in many ways.
+    # The library tries several kinds of models and raises many kinds of errors.
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         raise ValueError(
-            f"No sentence encoder could be loaded from {encoder!r}: {error} {LIGHT!r} needs no network."
+            f"Cannot load a sentence encoder from {encoder!r}: {error} {LIGHT!r} needs no network."
         ) from error
-    # Captions of similar length share a batch, which saves padding. The longest come first: what does not fit in
-    # memory shows at once.
+    # Captions of similar length share a batch, which saves padding. The longest come first, so that a lack of memory
+    # shows at once.
     order = sorted(range(len(captions)), key=lambda row: -len(captions[row]))
     embeds = None
     with tqdm(total=len(captions), desc="captions", unit="caption", disable=not progress) as bar:
@@ -89,7 +89,7 @@ def embed_captions(
             embeds[rows] = part.float().cpu()
             bar.update(len(rows))
     del model
-    gc.collect()  # a model refers to itself: its weights would stay through the search
+    gc.collect()  # a model has reference cycles: its weights would stay in memory during the search
     return embeds
 
 
@@ -102,19 +102,18 @@ def nearest_neighbors(
     progress: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Find each clip's nearest other clips by cosine, exactly; the clips x clips matrix never exists.
+    Find each clip's nearest other clips by cosine, exactly, without building the full clips x clips matrix.
 
     Args:
-        embeds (`torch.FloatTensor` of shape `(clips, dim)`): unit norm, on the device that is to search.
-        num_neighbors (`int`): how many; all others where there are fewer.
-        row_block, column_block (`int`): shape of the largest block of cosines. Changes speed and memory; results by
-            rounding only.
-        progress (`bool`): show a bar with an estimate of the time left.
+        embeds (`torch.FloatTensor` of shape `(clips, dim)`): Embeddings of unit norm, on the device to search on.
+        num_neighbors (`int`): The number of neighbours; all others if there are fewer.
+        row_block, column_block (`int`): The shape of the largest block of cosines. Affects speed and memory; results
+            change by rounding only.
+        progress (`bool`): Whether to show a progress bar.
 
     Returns:
-        neighbors (`torch.IntTensor` of shape `(clips, neighbors)`): nearest first; clips that are equally near come
-            in any order, and where not all of them fit, any are kept. cosines (`torch.FloatTensor`, same shape): in
-            [-1, 1]. Both on the CPU.
+        neighbors (`torch.IntTensor` of shape `(clips, neighbors)`): Nearest first; ties are in any order, and any of
+            them are kept if not all fit. cosines (`torch.FloatTensor`, same shape): In [-1, 1]. Both on the CPU.
     """
     num_clips = len(embeds)
     count = min(num_neighbors, num_clips - 1)
@@ -145,14 +144,14 @@ def _columns(rows: datasets.Dataset) -> tuple[list[str], list[str]]:
 
 def _clip_embeds(embeds: torch.Tensor, clip_of_row: torch.Tensor) -> torch.Tensor:
     """Return the normalised mean of the captions of each clip, `(clips, dim)`."""
-    # The sum has the direction of the mean. Normalised in place: a large data set has no room for another copy.
+    # The sum has the direction of the mean. Normalised in place, to save the memory of a copy.
     clips = torch.zeros(int(clip_of_row.max()) + 1, embeds.shape[1]).index_add_(0, clip_of_row, embeds)
     norms = clips.norm(dim=1, keepdim=True)
     bad = ~(norms.isfinite() & (norms > 0)).flatten()
     if bad.any():
         rows = bad[clip_of_row].nonzero().flatten().tolist()
         raise ValueError(
-            f"The embeddings of the captions in the rows {rows[:10]} have no direction; no cosine exists."
+            f"The caption embeddings of the rows {rows[:10]} are zero or not finite, so they have no cosine."
         )
     return clips.div_(norms)
 
@@ -169,39 +168,39 @@ def make_semantic_targets(
     include_self: bool = False,
 ) -> None:
     """
-    Write the file that [`SemanticTargets`] reads; an earlier one is replaced once the new one is whole.
+    Write the file that [`SemanticTargets`] reads; an earlier one is replaced once the new one is complete.
 
-    Rows with the same `video_id` are captions of one clip: the mean of their unit embeddings, normalised, stands for
-    it, and targets are between clips.
+    Rows with the same `video_id` are captions of one clip, represented by the normalised mean of their unit
+    embeddings. Targets are between clips.
 
     Args:
-        rows (`datasets.Dataset`): the training rows, with the columns `video_id` and `caption`.
-        output (`str` or `os.PathLike`): the file. It holds `neighbors` and `cosines` of shape `(clips, neighbors)`,
-            `clip_of_row` of shape `(rows,)` and, as metadata, what it was made from.
-        encoder, batch_size, device, progress: as in [`embed_captions`].
-        num_neighbors (`int`): neighbours kept per clip; the affinity to any other clip counts as unknown.
-        include_self (`bool`): count the clip as one of its own neighbours, so that one fewer other clip is kept. Its
-            affinity to itself, the diagonal of S*, is 1 in any case.
-        metadata (`dict` of `str`, *optional*): more to note in the file, such as the name of the data set.
+        rows (`datasets.Dataset`): The training rows, with the columns `video_id` and `caption`.
+        output (`str` or `os.PathLike`): The file. It holds `neighbors` and `cosines` of shape `(clips, neighbors)`,
+            `clip_of_row` of shape `(rows,)` and its origin as metadata.
+        encoder, batch_size, device, progress: See [`embed_captions`].
+        num_neighbors (`int`): Neighbours stored per clip; the affinity to any other clip is unknown.
+        include_self (`bool`): Whether a clip is one of its own neighbours, so that one fewer other clip is stored. Its
+            affinity to itself, the diagonal of S*, is always 1.
+        metadata (`dict` of `str`, *optional*): More metadata for the file, such as the name of the data set.
 
     Raises:
-        ValueError: a number is below 1, there is no row, or a caption is empty.
-        ModuleNotFoundError, OSError: as in [`embed_captions`].
+        ValueError: If a number is below 1, there is no row, or a caption is empty.
+        ModuleNotFoundError, OSError: See [`embed_captions`].
     """
     output = Path(output)
     if num_neighbors < 1 or batch_size < 1:
         raise ValueError(f"`neighbors` and `batch_size` must be at least 1, got {num_neighbors} and {batch_size}.")
     if output.is_dir():
-        raise ValueError(f"`output` must be a file, {output} is a folder.")
+        raise ValueError(f"`output` must be a file, but {output} is a folder. Choose another.")
     video_ids, captions = _columns(rows)
     empty = [name for name, caption in zip(video_ids, captions, strict=True) if not caption or not caption.strip()]
     if empty or not captions:
         raise ValueError(
-            f"Every row needs a caption; of {len(captions)} rows, those of the clips {empty[:10]} lack it."
+            f"Every row needs a caption, but of {len(captions)} rows those of the clips {empty[:10]} have none."
         )
     clips: dict[str, int] = {}
     clip_of_row = torch.tensor([clips.setdefault(name, len(clips)) for name in video_ids], dtype=torch.int32)
-    output.parent.mkdir(parents=True, exist_ok=True)  # before the work, so that a bad path fails at once
+    output.parent.mkdir(parents=True, exist_ok=True)  # before the work, so a bad path fails at once
     if device is None:
         device = default_device()
     embeds = _clip_embeds(embed_captions(captions, encoder, batch_size, device, progress), clip_of_row)
@@ -220,7 +219,7 @@ def make_semantic_targets(
         tensors = {"neighbors": neighbors, "cosines": cosines, "clip_of_row": clip_of_row}
         try:
             save_file(tensors, temporary, metadata=description)
-        except SafetensorError as error:  # it does not tell which file
+        except SafetensorError as error:  # it does not name the file
             raise OSError(f"{output} could not be written: {error}. Free some space, then try again.") from error
         os.replace(temporary, output)
     finally:
@@ -229,41 +228,41 @@ def make_semantic_targets(
 
 class SemanticTargets:
     """
-    The affinities between training clips that [`make_semantic_targets`] kept, looked up for one batch at a time.
+    The affinities between training clips stored by [`make_semantic_targets`], looked up for one batch at a time.
 
-    The tensors stay in the file: safetensors maps it into memory, and processes share the pages they touch.
+    The tensors stay in the file, which safetensors memory-maps; processes share the pages they read.
 
     Args:
-        path (`str` or `os.PathLike`): the file.
+        path (`str` or `os.PathLike`): The file.
 
     Attributes:
-        metadata (`dict` of `str`): what the file was made from.
+        metadata (`dict` of `str`): The origin of the file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is truncated, or not a file of semantic targets.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is truncated or not a file of semantic targets.
     """
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
         if not self.path.is_file():
-            raise FileNotFoundError(f"No semantic targets at {self.path}. Make them: `{_COMMAND} --help`.")
+            raise FileNotFoundError(f"There are no semantic targets at {self.path}. Create them: `{_COMMAND} --help`.")
         try:
             with safe_open(self.path, framework="pt") as file:
                 self.metadata: dict[str, str] = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
         except SafetensorError as error:
-            raise ValueError(f"{self.path} is truncated or damaged ({error}). Make it again: `{_COMMAND}`.") from error
+            raise ValueError(f"{self.path} is truncated or damaged ({error}). Recreate it: `{_COMMAND}`.") from error
         if {name: tensor.dtype for name, tensor in tensors.items()} != _DTYPES or "rows_sha256" not in self.metadata:
             raise ValueError(
-                f"Expected the tensors {sorted(_DTYPES)} of `{_COMMAND}` in {self.path}, got {sorted(tensors)[:10]}."
+                f"{self.path} must have the tensors {sorted(_DTYPES)} of `{_COMMAND}`, got {sorted(tensors)[:10]}."
             )
         self.neighbors, self.cosines = tensors["neighbors"], tensors["cosines"]  # (clips, neighbors)
         self.clip_of_row = tensors["clip_of_row"]  # (rows,)
         self._indices = self.neighbors, self.clip_of_row
 
     def __reduce__(self):
-        return SemanticTargets, (self.path,)  # the file travels by name, not by content
+        return SemanticTargets, (self.path,)  # pickled by file name, not by content
 
     def sha256(self) -> str:
         """Return the SHA-256 of the neighbours and their cosines."""
@@ -273,15 +272,15 @@ class SemanticTargets:
         """Raise a ValueError unless the targets were made from exactly these rows, in this order."""
         if len(rows) != len(self.clip_of_row) or rows_sha256(*_columns(rows)) != self.metadata["rows_sha256"]:
             raise ValueError(
-                f"The semantic targets in {self.path} are of {len(self.clip_of_row)} rows whose clips, captions or "
-                f"order differ from the {len(rows)} rows of this data set. Make them from it: `{_COMMAND}`."
+                f"The semantic targets in {self.path} have {len(self.clip_of_row)} rows whose clips, captions or "
+                f"order differ from the {len(rows)} rows of this data set. Create them again: `{_COMMAND}`."
             )
         clips = len(self.neighbors)
         inside = all(0 <= int(index.min()) and int(index.max()) < clips for index in self._indices if index.numel())
         # Comparisons are false for NaN.
         if not inside or not bool(((self.cosines >= -1) & (self.cosines <= 1)).all()):
             raise ValueError(
-                f"{self.path} names clips that there are not, or has cosines outside [-1, 1]. Make it again: "
+                f"{self.path} refers to clips that do not exist, or has cosines outside [-1, 1]. Recreate it: "
                 f"`{_COMMAND}`."
             )
 
@@ -292,19 +291,18 @@ class SemanticTargets:
         Return S* = ((cos + 1) / 2)^(1 / tau*) between the clips of two lists of rows of the data set.
 
         Args:
-            row_index (`torch.LongTensor` of shape `(rows,)`): each in [0, number of rows); any may repeat.
-            column_index (`torch.LongTensor` of shape `(columns,)`): the same.
+            row_index (`torch.LongTensor` of shape `(rows,)`): Rows in [0, number of rows), possibly repeated.
+            column_index (`torch.LongTensor` of shape `(columns,)`): The same for columns.
             semantic_temperature (`float`): tau*, positive.
 
         Returns:
-            `torch.FloatTensor` of shape `(rows, columns)` on the CPU, in [0, 1]: exactly 1 where both are of one clip,
-            S* where the column's clip is among the neighbours kept for the row's clip, and 0 where it is unknown. Not
-            symmetric: the neighbours kept for a clip need not have it among theirs.
-
+            `torch.FloatTensor` of shape `(rows, columns)` on the CPU, in [0, 1]: exactly 1 for the same clip, S* if
+            the column's clip is a stored neighbour of the row's clip, and 0 where unknown. Not symmetric: a stored
+            neighbour of a clip need not have that clip among its own.
         """
         row_index, column_index = row_index.cpu(), column_index.cpu()
         rows, columns = self.clip_of_row[row_index].long(), self.clip_of_row[column_index].long()
-        # Where each clip stands among the columns; several captions of one clip share the place of one of them.
+        # The column of each clip; several captions of one clip share the column of one of them.
         place_of_clip = torch.full((len(self.neighbors),), -1)
         place_of_clip[columns] = torch.arange(len(columns))
         places = place_of_clip[self.neighbors[rows].long()]  # (rows, neighbors)
@@ -323,22 +321,22 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(
     benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as miniature.")],
     root: Annotated[Path, typer.Option(help="Folder of the benchmark.")],
-    output: Annotated[Path, typer.Option(help="File to write; an existing one is replaced.")],
-    split: Annotated[str, typer.Option(help="Split that is trained on.")] = "train",
+    output: Annotated[Path, typer.Option(help="Output file; an existing one is replaced.")],
+    split: Annotated[str, typer.Option(help="Training split.")] = "train",
     column: Column = None,
     holdout: Holdout = None,
     encoder: Annotated[
         str,
-        typer.Option(help=f"Folder or Hub name of a sentence encoder, or {LIGHT}, which needs no network."),
+        typer.Option(help=f"Folder or Hub id of a sentence encoder, or {LIGHT}, which needs no network."),
     ] = "sentence-transformers/all-mpnet-base-v2",
-    neighbors: Annotated[int, typer.Option(help="Neighbours kept per clip.")] = 64,
+    neighbors: Annotated[int, typer.Option(help="Neighbours stored per clip.")] = 64,
     include_self: Annotated[
-        bool, typer.Option("--include-self", help="Count a clip as its own neighbour: one fewer other is kept.")
+        bool, typer.Option("--include-self", help="Count a clip as its own neighbour, so one fewer other is stored.")
     ] = False,
     batch_size: Annotated[int, typer.Option(help="Captions per forward pass.")] = 64,
-    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if there is one.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if available.")] = None,
 ) -> None:
-    """Embed the captions of a split with a frozen sentence encoder; keep each clip's nearest neighbours."""
+    """Embed the captions of a split with a frozen sentence encoder and store each clip's nearest neighbours."""
     with user_errors():
         from eval.benchmarks import load_benchmark
         from eval.settings import columns_of
@@ -349,7 +347,7 @@ def main(
         targets = SemanticTargets(output)
         num_clips, num_neighbors = targets.neighbors.shape
         others = "others as " if include_self else ""
-        typer.echo(f"{num_neighbors} {others}neighbours of each of {num_clips} clips are in {output}.")
+        typer.echo(f"Stored {num_neighbors} {others}neighbours of each of {num_clips} clips in {output}.")
 
 
 __all__ = [

@@ -1,9 +1,8 @@
-"""`python -m trainer.temperature`: the contrastive temperature that suits a backbone, from the spread of its cosines.
+"""`python -m trainer.temperature`: suggest a contrastive temperature for a backbone from the spread of its cosines.
 
-InfoNCE sees scores divided by tau. Where their spread over unmatched pairs is many times tau, each text is pushed from
-its few hardest clips alone; where it is a small part of tau, from all clips alike. So tau goes with the spread: tau =
-RATIO * spread. The paper fixes tau = 0.07 for its backbone; RATIO is only a place to begin
-(docs/miniature_study.md).
+InfoNCE divides scores by tau. If their spread over unmatched pairs is much larger than tau, each text is pushed only
+from its few hardest clips; if it is much smaller, from all clips alike. So tau is proportional to it: tau = RATIO *
+spread. The paper fixes tau = 0.07 for its backbone; RATIO is only a starting point (docs/miniature_study.md).
 """
 
 from typing import Annotated
@@ -15,7 +14,7 @@ from commands.errors import say, user_errors
 from commands.options import Column, Device, Holdout, ModelDtype, WordsOf
 
 RATIO = 1.5
-"""Tau over the standard deviation of the backbone's scores of unmatched pairs."""
+"""Tau divided by the standard deviation of the backbone's scores of unmatched pairs."""
 
 
 def spread(scores: torch.Tensor, is_match: torch.Tensor) -> float:
@@ -23,28 +22,28 @@ def spread(scores: torch.Tensor, is_match: torch.Tensor) -> float:
     Return the standard deviation of the scores of unmatched pairs.
 
     Args:
-        scores (`torch.Tensor` of shape `(queries, clips)`): of the model's own score; a pair without one is `-inf`.
-        is_match (`torch.BoolTensor` of shape `(queries, clips)`): pairs of a query and a clip that it describes.
+        scores (`torch.Tensor` of shape `(queries, clips)`): The model's scores, `-inf` for a pair without a score.
+        is_match (`torch.BoolTensor` of shape `(queries, clips)`): Whether the query describes the clip.
 
     Raises:
-        ValueError: there are fewer than two unmatched pairs.
+        ValueError: If there are fewer than two unmatched pairs.
     """
     unmatched = scores[~is_match & scores.isfinite()].double()
     if len(unmatched) < 2:
-        raise ValueError(f"A spread needs at least two unmatched pairs, got {len(unmatched)}: give more clips.")
+        raise ValueError(f"The spread needs at least two unmatched pairs, got {len(unmatched)}. Use more clips.")
     return unmatched.std().item()
 
 
 def main(
-    model: Annotated[str, typer.Option(help="Folder or Hub name of the backbone.")],
+    model: Annotated[str, typer.Option(help="Folder or Hub id of the backbone.")],
     benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as miniature.")],
     root: Annotated[str, typer.Option(help="Folder of the benchmark.")],
-    split: Annotated[str, typer.Option(help="Split whose clips are read.")] = "train",
+    split: Annotated[str, typer.Option(help="Split to read.")] = "train",
     column: Column = None,
     holdout: Holdout = None,
     words_of: WordsOf = None,
-    clips: Annotated[int, typer.Option(min=2, help="So many of its rows, the first ones.")] = 1000,
-    aggregation: Annotated[str | None, typer.Option(help="Another score than the model's own.")] = None,
+    clips: Annotated[int, typer.Option(min=2, help="Number of rows to read, from the first.")] = 1000,
+    aggregation: Annotated[str | None, typer.Option(help="Score to use instead of the model's own.")] = None,
     device: Device = None,
     model_dtype: ModelDtype = None,
 ) -> None:
@@ -63,14 +62,14 @@ def main(
         own = {"columns": column and columns_of(column), "holdout": holdout, "words_of": words_of}
         rows = load_benchmark(benchmark, root, split, **own)
         embeddings = embed_dataset(network, processor, rows.select(range(min(clips, len(rows)))))
-        network.to("cpu")  # where the embeddings are, with what the score has learned
+        network.to("cpu")  # where the embeddings are; the score may have learned parameters
         scores = retrieval_scores(
             embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **network.score_options()
         )
         is_match = torch.zeros(scores.shape, dtype=torch.bool)
         is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True
         found = spread(scores, is_match)
-        say(f"Scores of unmatched pairs spread by {found:.3f}; temperature: {RATIO * found:.2g}")
+        say(f"Spread of the scores of unmatched pairs: {found:.3f}; temperature: {RATIO * found:.2g}")
 
 
 __all__ = ["RATIO", "spread"]

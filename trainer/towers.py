@@ -1,4 +1,4 @@
-"""The towers of pictures and of sound in both kinds of models: what a frozen one gives can be computed once."""
+"""The vision and audio towers of both kinds of models; the output of a frozen tower can be precomputed."""
 
 from dataclasses import dataclass
 from operator import attrgetter
@@ -16,9 +16,9 @@ class Tower:
     The tower of one modality.
 
     Args:
-        modules (`tuple` of `str`): its parts, by their names in the model.
-        inputs (`tuple` of `str`): the arguments of the model that it alone reads.
-        features (`tuple` of `str`): what takes their place once it has run; see `get_tower_features` of the model.
+        modules (`tuple` of `str`): The names of its parts in the model.
+        inputs (`tuple` of `str`): The model's arguments that only this tower reads.
+        features (`tuple` of `str`): The outputs that replace them; see `get_tower_features` of the model.
     """
 
     modules: tuple[str, ...]
@@ -26,12 +26,12 @@ class Tower:
     features: tuple[str, ...]
 
     def parts(self, model: ScalarRetrievalModel) -> dict[str, torch.nn.Module]:
-        """Return those parts that a model has: a joint encoder leaves out what it does not embed."""
+        """Return the parts that a model has; a joint encoder lacks those of modalities it does not embed."""
         found = {name: attrgetter(name)(model) for name in self.modules}
         return {name: part for name, part in found.items() if part is not None}
 
     def is_frozen(self, model: ScalarRetrievalModel) -> bool:
-        """Whether nothing of it is trained."""
+        """Whether it has no trainable parameters."""
         return not any(value.requires_grad for part in self.parts(model).values() for value in part.parameters())
 
 
@@ -55,24 +55,24 @@ _OF_JOINT = {
 
 def towers_of(model: ScalarRetrievalModel) -> dict[str, Tower]:
     """
-    Return the towers of a model by their modality.
+    Return the towers of a model by modality.
 
     Raises:
-        ValueError: it is not saved, or another library computes it, which gives no gradients.
+        ValueError: If the model is not saved, or another library computes it without gradients.
     """
     if not isinstance(model.config, ScalarJointConfig):
         return _OF_THREE
     if model.config.backbone_config is None:
         raise ValueError(
-            "This encoder is PE-AV, which is not saved, or computed by Sentence Transformers, without gradients, so "
-            f"nothing of it can be trained or stored for training. Of joint encoders those of {' or '.join(FAMILIES)} "
+            "This encoder is PE-AV, which is not saved, or computed by Sentence Transformers, without gradients. It "
+            f"cannot be trained, nor its features stored. Of joint encoders those of {' or '.join(FAMILIES)} "
             "can."
         )
     return _OF_JOINT
 
 
 def encoder_parts(model: ScalarRetrievalModel) -> list[torch.nn.Module]:
-    """Return the towers of a model, or the parts of its joint encoder: what is compiled by itself."""
+    """Return the modules to compile separately: the towers of a model, or the parts of its joint encoder."""
     if isinstance(model.config, ScalarJointConfig):
         return list(model.backbone.children())
     return [model.vision_model, model.audio_model, model.text_model]

@@ -1,4 +1,4 @@
-"""Fields of a training run that transformers does not have; what changes what a model computes is configuration."""
+"""Training arguments that transformers does not have. Options that change the model are in its configuration."""
 
 import json
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from .lora import PARTS, RECIPES, parts_of
 from .objectives import OBJECTIVES
 
 NEGATIVES = ("scores", "paired")
-"""Where hard negatives are drawn from: C of Eq. 5, as in the paper, or C~."""
+"""The scores that hard negatives are drawn by: C of Eq. 5, as in the paper, or C~."""
 _INTERVALS = {
     "(0, inf)": "temperature semantic_temperature direction_temperature uniformity_scale adam_epsilon",
     "[0, 1)": "contrastive_label_smoothing adam_beta1 adam_beta2 label_smoothing_factor",
@@ -33,15 +33,15 @@ _INTERVALS = {
     "[1, 4096]": "dataloader_prefetch_factor",
 }
 RANGES = {name: interval for interval, names in _INTERVALS.items() for name in names.split()}
-"""The numbers of a run and the intervals in which they must lie, unless they are None."""
+"""The allowed interval of each numeric field, unless it is None."""
 
 
 def _check_range(name: str, value: Any, allowed: str) -> None:
-    """Raise a ValueError unless a number lies in an interval such as `"[0, 1)"`."""
+    """Raise a ValueError unless a number is in an interval such as `"[0, 1)"`."""
     if value is None:
         return
     low, high = map(float, allowed[1:-1].split(","))
-    # Written so that NaN, which compares with nothing, is in none of them.
+    # Written so that NaN, for which every comparison is false, is in no interval.
     inside = isinstance(value, int | float) and not isinstance(value, bool)
     inside = inside and (value >= low if allowed[0] == "[" else value > low)
     inside = inside and (value <= high if allowed[-1] == "]" else value < high)
@@ -51,12 +51,12 @@ def _check_range(name: str, value: Any, allowed: str) -> None:
 
 
 def _check_json(name: str, value: Any) -> None:
-    """Raise a ValueError if a text is meant to be a JSON object and is none."""
+    """Raise a ValueError if a text looks like a JSON object and is not valid."""
     if isinstance(value, str) and value.startswith("{"):
         try:
             json.loads(value)
         except (RecursionError, ValueError) as error:
-            raise ValueError(f"`{name}` must be a JSON object or a file of one: {error}.") from error
+            raise ValueError(f"`{name}` must be a JSON object or a file with one: {error}.") from error
 
 
 @dataclass
@@ -65,22 +65,22 @@ class ScalarTrainingArguments(TrainingArguments):
     Arguments of [`ScalarTrainer`]. Defaults are the paper's (Table S1) where it has them.
 
     Raises:
-        ValueError: a field is outside its range, the name of an objective or recipe is unknown, or two fields
-            contradict each other.
+        ValueError: If a field is outside its range, an objective or adapter is unknown, or two fields contradict each
+            other.
     """
 
     objective: str = field(
         default="scalar",
         metadata={
-            "help": "'scalar': the paper's (Eq. 10). 'contrastive': InfoNCE over the model's own score, and matching "
-            "(GRAM, HyperGRAM, TRIANGLE). 'pmrl': PMRL's, and matching. 'pathways': InfoNCE per modality, and "
-            "matching, for a backbone."
+            "help": "Objective, to which matching is added. 'scalar': the paper's (Eq. 10). 'contrastive': InfoNCE "
+            "over the model's own score (GRAM, HyperGRAM, TRIANGLE). 'pmrl': PMRL's. 'pathways': InfoNCE per "
+            "modality, for a backbone."
         },
     )
     adapter: str = field(
         default="paper",
         metadata={
-            "help": f"What is trained, one of {RECIPES}; of a joint encoder 'full', or some of {PARTS}, separated by "
+            "help": f"What to train, one of {RECIPES}; for a joint encoder 'full' or some of {PARTS}, separated by "
             "commas."
         },
     )
@@ -88,7 +88,7 @@ class ScalarTrainingArguments(TrainingArguments):
     learnable_temperature: bool = field(
         default=False, metadata={"help": "Learn tau, starting from `temperature`; not with calibration."}
     )
-    contrastive_label_smoothing: float = field(default=0.1, metadata={"help": "Of the alignment loss, in [0, 1)."})
+    contrastive_label_smoothing: float = field(default=0.1, metadata={"help": "In the alignment loss, in [0, 1)."})
     cross_arity_weight: float = field(default=1.0, metadata={"help": "Weight beta of L_mask (Eq. 7); 0 skips it."})
     semantic_weight: float = field(default=1.0, metadata={"help": "Weight alpha of L_sem (Eq. 8); 0 skips it."})
     calibration_weight: float = field(
@@ -96,36 +96,36 @@ class ScalarTrainingArguments(TrainingArguments):
     )
     semantic_temperature: float = field(default=0.5, metadata={"help": "tau* of the affinities; positive."})
     direction_temperature: float = field(
-        default=0.1, metadata={"help": "Of PMRL's directions, which it compares in place of scores; positive."}
+        default=0.1, metadata={"help": "Temperature of PMRL's directions, compared instead of scores; positive."}
     )
     uniformity_weight: float = field(default=0.1, metadata={"help": "Weight lambda of L_unif (Eq. 9); 0 skips it."})
     uniformity_scale: float = field(default=2.0, metadata={"help": "Scale of the exponent of L_unif; positive."})
-    loss_warmup_steps: int = field(default=500, metadata={"help": "Steps before L_sem and L_unif join."})
+    loss_warmup_steps: int = field(default=500, metadata={"help": "Steps before L_sem and L_unif are added."})
     matching_weight: float = field(default=0.1, metadata={"help": "Weight of L_DAM; 0 skips the cross-encoder."})
     full_view_probability: float = field(
-        default=0.5, metadata={"help": "Value to which p_full falls, in [0, 1]; 1 turns reduced views off."}
+        default=0.5, metadata={"help": "Final probability p_full of a complete view; 1 disables reduced views."}
     )
     full_view_decay_steps: int = field(default=2000, metadata={"help": "Steps over which p_full falls from 1."})
     min_view_modalities: int = field(
-        default=2, metadata={"help": "How many modalities a reduced view keeps at least: 2, or 1."}
+        default=2, metadata={"help": "Minimum number of modalities in a reduced view: 2 or 1."}
     )
     negatives_from: str = field(
         default="scores",
         metadata={
-            "help": "Scores that the wrong clips and texts of matching are drawn by. 'scores': those of the model, C "
-            "of Eq. 5. 'paired': C~, in which each clip is aggregated once, for its own text."
+            "help": "Scores by which hard negatives of matching are drawn. 'scores': those of the model, C of Eq. 5. "
+            "'paired': C~, in which each clip is aggregated once, for its own text."
         },
     )
     mini_batch_size: int | None = field(
         default=None,
         metadata={
-            "help": "Clips encoded at once, where a batch does not fit: the gradient of the whole batch from two "
-            "passes over parts of it (GradCache)."
+            "help": "Clips encoded at once if a batch does not fit in memory: the gradient of the whole batch is "
+            "computed in two passes over its parts (GradCache)."
         },
     )
     compile_towers: bool = field(
         default=False,
-        metadata={"help": "torch.compile each tower. Not `torch_compile`: a step has a callback inside."},
+        metadata={"help": "Compile each tower with torch.compile. Use this instead of `torch_compile`."},
     )
     report_to: str | None = field(
         default="none", metadata={"help": "Trackers, separated by commas: tensorboard,trackio."}
@@ -136,14 +136,14 @@ class ScalarTrainingArguments(TrainingArguments):
     learning_rate: float = field(default=2e-5, metadata={"help": "Peak learning rate."})
     lora_learning_rate: float | None = field(
         default=None,
-        metadata={"help": "Peak learning rate of the LoRA matrices; by default `learning_rate`, which heads keep."},
+        metadata={"help": "Peak learning rate of the LoRA matrices; by default `learning_rate`, as for heads."},
     )
-    weight_decay: float = field(default=0.01, metadata={"help": "Of AdamW."})
-    adam_beta2: float = field(default=0.98, metadata={"help": "Of AdamW."})
-    max_grad_norm: float = field(default=2.0, metadata={"help": "Gradient clipping."})
+    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay of AdamW."})
+    adam_beta2: float = field(default=0.98, metadata={"help": "Beta2 of AdamW."})
+    max_grad_norm: float = field(default=2.0, metadata={"help": "Maximum gradient norm, for clipping."})
     num_train_epochs: float = field(default=5.0, metadata={"help": "Epochs."})
-    warmup_steps: float = field(default=0.1, metadata={"help": "Steps, or a share of them below 1."})
-    seed: int = field(default=50, metadata={"help": "Of all draws; the paper's runs have 50, 51 and 52."})
+    warmup_steps: float = field(default=0.1, metadata={"help": "Warmup steps, or below 1 their share of all steps."})
+    seed: int = field(default=50, metadata={"help": "Seed of all draws; the paper uses 50, 51 and 52."})
     dataloader_drop_last: bool = field(
         default=True,
         metadata={"help": "Drop the last, smaller batch of an epoch."},
@@ -155,7 +155,7 @@ class ScalarTrainingArguments(TrainingArguments):
         for name in self._VALID_DICT_FIELDS:
             _check_json(name, getattr(self, name))
         if self.max_steps == 0:
-            raise ValueError("`max_steps` must be at least 1, or -1 for as many as `num_train_epochs` makes, got 0.")
+            raise ValueError("`max_steps` must be at least 1, or -1 to use `num_train_epochs`, got 0.")
         if isinstance(self.report_to, str):
             self.report_to = self.report_to.split(",")
         super().__post_init__()
@@ -166,21 +166,21 @@ class ScalarTrainingArguments(TrainingArguments):
             raise ValueError(f"`negatives_from` must be one of {NEGATIVES}, got {self.negatives_from!r}.")
         if self.lora_learning_rate is not None and (self.adapter == "full" or parts == ("heads",)):
             raise ValueError(
-                f"`lora_learning_rate` is the rate of LoRA matrices, of which the adapter {self.adapter!r} has none. "
+                f"`lora_learning_rate` needs LoRA matrices, but the adapter {self.adapter!r} has none. "
                 "Leave it out, or choose another adapter, such as 'paper' or 'all_towers'."
             )
         if self.learnable_temperature and self.uses_semantics and self.calibration_weight:
             raise ValueError(
-                "`learnable_temperature` cannot go with the calibration of L_sem: calibration fixes the scale of the "
-                "cosines, and a learned temperature could absorb it. Set `calibration_weight` (or `semantic_weight`) "
+                "`learnable_temperature` cannot be combined with the calibration of L_sem, because a learned "
+                "temperature could absorb the scale that it fixes. Set `calibration_weight` (or `semantic_weight`) "
                 "to 0, or keep the temperature fixed."
             )
         if self.learnable_temperature and not OBJECTIVES[self.objective].uses_temperature:
             raise ValueError(f"The objective {self.objective!r} has no temperature to learn.")
         if self.torch_compile:
-            raise ValueError("`torch_compile` would compile every step again; use `compile_towers` instead.")
+            raise ValueError("`torch_compile` would recompile at every step. Use `compile_towers` instead.")
         if self.mini_batch_size is not None and (self.deepspeed or self.fsdp):
-            raise ValueError("`mini_batch_size` averages gradients itself and cannot go with DeepSpeed or FSDP.")
+            raise ValueError("`mini_batch_size` averages gradients itself and does not work with DeepSpeed or FSDP.")
         self.label_names = []
 
     @property

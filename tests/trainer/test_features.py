@@ -244,11 +244,11 @@ def other_processor(processor):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m, p, r: (make_model(seed=1), p, r), "What differs: the vision and audio towers ("),
-        (lambda m, p, r: (m, other_processor(p), r), "What differs: the settings of the image processor"),
-        (lambda m, p, r: (m, p, r.select([1, 0, *range(2, 10)])), "What differs: the clips"),
-        (lambda m, p, r: (m, p, r.select(range(9))), "What differs: the clips"),
-        (lambda m, p, r: (m, p, r.map(lambda x: {"subtitle": "hello"})), "What differs: the clips"),
+        (lambda m, p, r: (make_model(seed=1), p, r), "These differ: the vision and audio towers ("),
+        (lambda m, p, r: (m, other_processor(p), r), "These differ: the settings of the image processor"),
+        (lambda m, p, r: (m, p, r.select([1, 0, *range(2, 10)])), "These differ: the clips"),
+        (lambda m, p, r: (m, p, r.select(range(9))), "These differ: the clips"),
+        (lambda m, p, r: (m, p, r.map(lambda x: {"subtitle": "hello"})), "These differ: the clips"),
         (lambda m, p, r: (make_model(recipe="all_towers"), p, r), "vision_model has trainable parameters"),
         (lambda m, p, r: (make_model(recipe="full"), p, r), "vision_model has trainable parameters"),
     ],

@@ -196,7 +196,7 @@ def test_what_only_the_other_kind_of_model_has_is_refused_with_the_kind(place, t
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        ({}, {"matching_weight": 0.1}, "no cross-encoder, so there is no matching to train. Set `matching_weight: 0`"),
+        ({}, {"matching_weight": 0.1}, "no cross-encoder to train for matching. Set `matching_weight: 0`"),
         ({}, {"fp16": True}, "gives NaN in float16. Train with `bf16: true`"),
         ({"modality_scale": [1.0, 2.0, 1.0]}, {}, "needs plain cosines, but this model calibrates them with"),
     ],
@@ -295,7 +295,7 @@ def test_only_the_tokens_that_there_are_take_space(features):
 def test_stored_soft_tokens_of_something_else_are_refused(features, rows):
     model, processor = load(features)
     processor.media_prompt = "title: "
-    with pytest.raises(ValueError, match="What differs: the settings of the image processor"):
+    with pytest.raises(ValueError, match="These differ: the settings of the image processor"):
         FeatureDataset(features / "float16", rows, model, processor)
     model, processor = load(features, "trunk,audio")
     with pytest.raises(ValueError, match="audio_tower has trainable parameters.*adapter 'trunk', which freezes it"):
@@ -477,7 +477,7 @@ def test_heads_are_applied_in_float32_and_the_gallery_finds_them_from_anywhere(
 
 
 def test_only_heads_are_applied_to_a_gallery(place, gallery, heads, tmp_path):
-    with pytest.raises(ValueError, match="encoder holds no adapter; expected one of heads alone"):
+    with pytest.raises(ValueError, match="encoder must hold an adapter of heads only, but holds no adapter"):
         rehead(gallery, str(place / "encoder"), tmp_path / "out")
     made = rehead(gallery, str(heads[0]), tmp_path / "made")
     with pytest.raises(ValueError, match="Embeddings of different models cannot be compared"):

@@ -182,7 +182,7 @@ def test_a_data_worker_that_the_system_ends_is_told_in_one_sentence(commands, ti
         assert is_complete(last_checkpoint(folder)) and not list(folder.glob(".*.unfinished"))
         if ended.code:
             assert ended.code == 1 and "Traceback" not in ended.stderr, ended.stderr
-            assert "A data worker was ended" in ended.stderr.splitlines()[-1], ended.stderr
+            assert "A data worker was killed" in ended.stderr.splitlines()[-1], ended.stderr
     assert codes.count(1) == 2, codes
 
 

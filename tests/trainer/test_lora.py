@@ -159,5 +159,5 @@ def test_what_is_used_as_published_and_not_saved_is_not_trained(monkeypatch):
     without_timm(monkeypatch)
     model = ScalarPeAvModel(make_pe_av(), ("video", "audio"))
     for recipe in ("full", "video", "heads"):
-        with pytest.raises(ValueError, match="PE-AV, which is not saved, .* can be trained"):
+        with pytest.raises(ValueError, match="PE-AV, which is not saved, .* cannot be trained"):
             apply_adapters(model, recipe)

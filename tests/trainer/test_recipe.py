@@ -64,7 +64,7 @@ def test_the_defaults_are_the_papers(tmp_path):
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\naggregation: best\n", "aggregation"),
         (
             "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nlearnable_temperature: true\n",
-            "calibration fixes the scale",
+            "cannot be combined with the calibration of L_sem",
         ),
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nobjective: pmrl\nlearnable_temperature: true\n", "no temp"),
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nsemantic_weight: -1\n", "semantic_weight"),
@@ -83,7 +83,7 @@ def test_the_defaults_are_the_papers(tmp_path):
         ),
         (
             "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nadapter: full\nlora_learning_rate: 1e-6\n",
-            "of which the adapter 'full' has none",
+            "but the adapter 'full' has none",
         ),
         (
             "model: a\nbenchmark: b\nroot: d\noutput_dir: o\ncondition_on: [audio, video]\n",
@@ -141,7 +141,7 @@ def test_recipes_of_the_package_are_found_where_there_are_none(tmp_path, monkeyp
     assert (run.aggregation, args.output_dir) == ("gram", "runs/miniature")
     assert run.model == str(ROOT / "recipes" / "miniature_backbone")
     names = ("recipes/gram.yaml", "recipes/miniature.yaml", "recipes/miniature_backbone")
-    assert caplog.messages == [f"There is no {name} here: the package's is taken, {ROOT / name}." for name in names]
+    assert caplog.messages == [f"{name} does not exist here; using the package's {ROOT / name}." for name in names]
 
 
 def test_ones_own_recipe_comes_before_that_of_the_package(tmp_path, monkeypatch, caplog):

@@ -178,7 +178,7 @@ def test_weights_that_fit_in_part_are_refused(checkpoint, tmp_path):
         (checkpoint / file).write_bytes(before)
     torch.save({"cpu": torch.zeros(3)}, checkpoint / "rng_state.pth")
     list_again(checkpoint)
-    with pytest.raises(ValueError, match="state of random numbers"):
+    with pytest.raises(ValueError, match="random state"):
         trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
 
 

@@ -251,7 +251,7 @@ def test_both_rates_follow_the_schedule_and_are_logged(tmp_path):
 
 def test_a_rate_of_lora_without_lora_is_refused(tmp_path):
     model = apply_adapters(ScalarModel(make_tiny_config()), "full")
-    with pytest.raises(ValueError, match="needs an optimizer that trains LoRA matrices: of 0 in the model"):
+    with pytest.raises(ValueError, match="needs an optimizer of all 0 LoRA matrices"):
         make_trainer(tmp_path, model=model, lora_learning_rate=1e-4).create_optimizer()
 
 
@@ -270,7 +270,9 @@ def test_a_view_may_be_left_with_one_modality_where_the_run_says_so(tmp_path):
 @pytest.mark.parametrize("aggregation", ["gram", "triangle", "audio"])
 def test_negatives_by_centroids_need_a_score_of_centroids(tmp_path, aggregation):
     options = {"objective": "contrastive", "aggregation": aggregation}
-    with pytest.raises(ValueError, match=f"which the score '{aggregation}' does not have. Draw from 'scores'"):
+    with pytest.raises(
+        ValueError, match=f"which the score '{aggregation}' does not have. Use `negatives_from: scores`"
+    ):
         make_trainer(tmp_path, negatives_from="paired", **options)
 
 
@@ -800,7 +802,7 @@ def test_an_objective_says_what_it_needs(tmp_path):
 def test_an_objective_with_parameters_or_of_another_kind_is_refused(tmp_path):
     learned = Margin()
     learned.scale = torch.nn.Parameter(torch.ones(()))
-    with pytest.raises(ValueError, match=r"trainable parameters, \['scale'\].*Put what is learned into the model"):
+    with pytest.raises(ValueError, match=r"trainable parameters, \['scale'\].*Move them into the model"):
         make_trainer(tmp_path, given_objective=learned)
     make_trainer(tmp_path, given_objective=learned.requires_grad_(False))
     with pytest.raises(TypeError, match="trainer.objectives.Objective, got Linear"):

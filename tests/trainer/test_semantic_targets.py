@@ -350,9 +350,9 @@ def test_a_cut_off_or_foreign_file_is_refused(real, tmp_path):
         with pytest.raises(ValueError, match="targets.safetensors is truncated or damaged"):
             SemanticTargets(path)
     save_file({"weight": torch.zeros(3)}, path)
-    with pytest.raises(ValueError, match=r"Expected the tensors \['clip_of_row', .* got \['weight'\]"):
+    with pytest.raises(ValueError, match=r"must have the tensors \['clip_of_row', .* got \['weight'\]"):
         SemanticTargets(path)
-    with pytest.raises(FileNotFoundError, match="No semantic targets at .*none"):
+    with pytest.raises(FileNotFoundError, match="no semantic targets at .*none"):
         SemanticTargets(tmp_path / "none")
 
 
@@ -372,16 +372,16 @@ def test_an_interrupted_write_leaves_the_earlier_file(make_targets, monkeypatch)
 
 @pytest.mark.parametrize("embeds", [torch.eye(2)[:1] * torch.tensor([[1.0], [-1.0]]), torch.full((2, 2), torch.nan)])
 def test_captions_without_a_direction_are_refused(make_targets, embeds):
-    with pytest.raises(ValueError, match=r"captions in the rows \[0, 1\] have no direction"):
+    with pytest.raises(ValueError, match=r"embeddings of the rows \[0, 1\] are zero or not finite"):
         make_targets(embeds, ["a", "a"])
 
 
 @pytest.mark.parametrize(
     ("captions", "options", "message"),
     [
-        (["a dog", " "], {}, r"those of the clips \['1'\] lack it"),
-        (["a dog", None], {}, r"those of the clips \['1'\] lack it"),
-        ([], {}, "Every row needs a caption; of 0 rows"),
+        (["a dog", " "], {}, r"those of the clips \['1'\] have none"),
+        (["a dog", None], {}, r"those of the clips \['1'\] have none"),
+        ([], {}, "Every row needs a caption, but of 0 rows"),
         (["a dog"], {"num_neighbors": 0}, "must be at least 1, got 0 and 64"),
         (["a dog"], {"batch_size": 0}, "must be at least 1, got 64 and 0"),
     ],
@@ -419,12 +419,12 @@ def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
     rows, output = make_rows(12, 10), tmp_path / "targets.safetensors"
     where = ("--benchmark", "miniature", "--root", write_benchmark(tmp_path, rows), "--output", output)
     code, out, _ = run(*where, "--encoder", LIGHT, "--neighbors", 4, "--device", "cpu")
-    assert code == 0 and out.startswith("4 neighbours of each of 10 clips are in")
+    assert code == 0 and out.startswith("Stored 4 neighbours of each of 10 clips in")
     targets = SemanticTargets(output)
     targets.check(rows)
     assert targets.neighbors.shape == (10, 4) and targets.metadata["split"] == "train"
     code, out, _ = run(*where, "--encoder", LIGHT, "--neighbors", 4, "--device", "cpu", "--include-self")
-    assert code == 0 and out.startswith("3 others as neighbours of each of 10 clips are in")
+    assert code == 0 and out.startswith("Stored 3 others as neighbours of each of 10 clips in")
     assert torch.equal(SemanticTargets(output).neighbors, targets.neighbors[:, :3])
 
 

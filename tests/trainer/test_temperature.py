@@ -31,7 +31,7 @@ def test_the_command_suggests_a_temperature_for_the_score_that_is_asked_for(comm
         ended = commands.run("-m", "trainer.temperature", *data, *score, timeout=60)
         assert ended.code == 0, ended.stderr
         assert " parameters in float32, " in ended.stderr
-        numbers = re.search(r"spread by ([\d.]+); temperature: ([\d.]+)", ended.stderr).groups()
+        numbers = re.search(r"unmatched pairs: ([\d.]+); temperature: ([\d.]+)", ended.stderr).groups()
         found.append(tuple(map(float, numbers)))
         assert found[-1][1] == pytest.approx(RATIO * found[-1][0], abs=0.05 * found[-1][1] + 1e-3)
     assert found[0] != found[1]

@@ -15,12 +15,12 @@ def info_nce(
     Cross-entropy of each row's match against all columns.
 
     Args:
-        scores (`torch.Tensor` of shape `(rows, columns)`): cosines; the match of row i is column `offset + i`.
-        offset (`int`): column of this process's first match.
-        temperature (`float` or a scalar `torch.Tensor`): divides the scores.
-        label_smoothing (`float`): share of the target spread evenly over all columns.
-        num_rows (`float`, *optional*): what the sum over rows is divided by; by default their number. Of several
-            processes, the mean number per process: the mean over processes is then the mean over all rows.
+        scores (`torch.Tensor` of shape `(rows, columns)`): Cosines; the match of row i is column `offset + i`.
+        offset (`int`): The column of this process's first match.
+        temperature (`float` or a scalar `torch.Tensor`): Divides the scores.
+        label_smoothing (`float`): The share of the target spread evenly over all columns.
+        num_rows (`float`, *optional*): Divides the sum over rows; by default their number. With several processes,
+            pass the mean number per process, so that the mean over processes is the mean over all rows.
 
     Returns:
         `torch.Tensor`, a scalar: the mean over rows, log(columns) when all scores are equal.
@@ -34,12 +34,12 @@ def info_nce(
 
 class AlignmentLoss(nn.Module):
     """
-    Pull each text to its clip and push it from the other clips of the batch, and the reverse: Eq. 6.
+    Pull each text to its clip and push it away from the other clips of the batch, and vice versa: Eq. 6.
 
     Args:
-        temperature (`float`): tau, positive; small values weigh the hardest negatives most. In SCALAR it is fixed: the
-            scale of the cosines carries meaning.
-        label_smoothing (`float`): in [0, 1).
+        temperature (`float`): tau, positive; small values emphasise the hardest negatives. SCALAR keeps it fixed,
+            because the scale of its cosines is meaningful.
+        label_smoothing (`float`): Label smoothing, in [0, 1).
     """
 
     def __init__(self, temperature: float = 0.07, label_smoothing: float = 0.1):
@@ -63,12 +63,12 @@ class AlignmentLoss(nn.Module):
         Compute the loss of this process's rows.
 
         Args:
-            text_to_clip (`torch.Tensor` of shape `(batch, clips)`): rows of C: this process's texts against all clips.
-            clip_to_text (`torch.Tensor` of shape `(batch, texts)`): rows of C transposed: this process's clips, each
-                aggregated anew for every text that scores it.
-            offset (`int`): index of this process's first row in the whole batch.
-            num_rows (`float`, *optional*): see [`info_nce`].
-            temperature (`torch.Tensor`, *optional*): a learned temperature in place of the fixed one.
+            text_to_clip (`torch.Tensor` of shape `(batch, clips)`): Rows of C: this process's texts against all clips.
+            clip_to_text (`torch.Tensor` of shape `(batch, texts)`): Rows of C transposed: this process's clips, each
+                aggregated separately for every text.
+            offset (`int`): The index of this process's first row in the global batch.
+            num_rows (`float`, *optional*): See [`info_nce`].
+            temperature (`torch.Tensor`, *optional*): A learned temperature instead of the fixed one.
 
         Returns:
             `torch.Tensor`, a scalar, non-negative.

@@ -1,4 +1,4 @@
-"""Cross-arity consistency: a clip should mean and score the same with one modality hidden (SCALAR Eq. 7)."""
+"""Cross-arity consistency: hiding one modality should not change a clip's centroid or score (SCALAR Eq. 7)."""
 
 import torch
 from torch import nn
@@ -8,11 +8,11 @@ from modeling_scalar.paired import paired_centroids
 
 class CrossArityLoss(nn.Module):
     """
-    Tie the reduced view M of each clip to its complete view K, for its own text: Eq. 7.
+    Pull the reduced view M of each clip to its complete view K, for its own text: Eq. 7.
 
-    The directions of the two centroids are pulled together from both sides; the reduced score is pulled to the
-    complete one, which is a fixed reference (stop-gradient): both would otherwise meet at a value that never occurs at
-    test time. Zero where nothing is hidden.
+    Both centroids are pulled towards each other. The reduced score is pulled to the complete one, which is a fixed
+    reference (stop-gradient), because otherwise both would move to a value that never occurs at test time. Zero where
+    nothing is hidden.
 
     Args:
         query_temperature (`float`): tau_w of the weights, positive.
@@ -34,10 +34,10 @@ class CrossArityLoss(nn.Module):
         Compute the mean over the batch of 1 - <mu_M, mu_K> + (s_M - sg[s_K])^2.
 
         Args:
-            text_embeds (`torch.Tensor` of shape `(batch, dim)`): unit norm, row i belongs to clip i.
-            modality_embeds (`torch.Tensor` of shape `(batch, 3, dim)`): unit norm; masked rows are ignored.
+            text_embeds (`torch.Tensor` of shape `(batch, dim)`): Unit norm; row i belongs to clip i.
+            modality_embeds (`torch.Tensor` of shape `(batch, 3, dim)`): Unit norm; masked rows are ignored.
             modality_mask, reduced_mask (`torch.BoolTensor` of shape `(batch, 3)`): K and M, at least one True per row.
-            num_rows (`float`, *optional*): what the sum over rows is divided by; by default their number. Of several
+            num_rows (`float`, *optional*): Divides the sum over rows; by default their number. With several
                 processes, the mean number per process.
 
         Returns:

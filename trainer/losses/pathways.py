@@ -1,6 +1,6 @@
-"""The backbone's objective: plain symmetric InfoNCE between the text and each modality on its own.
+"""The backbone's objective: plain symmetric InfoNCE between the text and each modality separately.
 
-Not in the paper, which starts from a pretrained backbone. It uses no aggregation, so no aggregator is favoured.
+It is not in the paper, which starts from a pretrained backbone. Without aggregation, it favours no aggregator.
 """
 
 import torch
@@ -9,10 +9,10 @@ from torch import nn
 
 class PathwaysLoss(nn.Module):
     """
-    Pull each text to every modality its clip has, against that modality of the other clips.
+    Pull each text to every modality of its clip, against the same modality of the other clips.
 
     Args:
-        temperature (`float`): positive; divides the cosines.
+        temperature (`float`): Divides the cosines; positive.
     """
 
     def __init__(self, temperature: float = 0.07):
@@ -36,11 +36,11 @@ class PathwaysLoss(nn.Module):
         Compute the mean over modalities of the loss among the clips that have it.
 
         Args:
-            text_embeds, modality_embeds, modality_mask: this process's rows, `(batch, dim)`, `(batch, 3, dim)` and
+            text_embeds, modality_embeds, modality_mask: This process's rows, `(batch, dim)`, `(batch, 3, dim)` and
                 `(batch, 3)`.
-            all_text_embeds, all_modality_embeds, all_modality_mask: the rows of all processes.
-            offset (`int`): index of this process's first row among all.
-            num_rows (`float`, *optional*): mean number of rows per process; by default `batch`.
+            all_text_embeds, all_modality_embeds, all_modality_mask: The rows of all processes.
+            offset (`int`): The index of this process's first row in the global batch.
+            num_rows (`float`, *optional*): The mean number of rows per process; by default `batch`.
 
         Returns:
             `torch.Tensor`, a scalar, non-negative.
@@ -53,7 +53,7 @@ class PathwaysLoss(nn.Module):
             absent = ~all_modality_mask[:, modality]
             if absent.all():
                 continue
-            # The mean over all processes' rows, of which this one may hold more or fewer than its share.
+            # The mean over the rows of all processes, which may hold different numbers of them.
             num_present = (~absent).sum() / processes
             for queries, items in (
                 (text_embeds[rows], all_modality_embeds[:, modality]),

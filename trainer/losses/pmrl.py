@@ -1,16 +1,16 @@
 """PMRL's objective: each text and its clip's modalities share one leading direction (Liu et al., 2026; a baseline).
 
-In two steps, since the second term compares the directions of all processes: [`leading_directions`] of this process's
-rows, to be gathered, then [`PMRLLoss`].
+It has two steps, because the second term compares the directions of all processes: [`leading_directions`] of this
+process's rows, which are gathered, then [`PMRLLoss`].
 """
 
 import torch
 from torch import nn
 
-# Eigenvalues nearer to the first than this count as this far from it, so that the gradient of its direction, which
-# grows as one over the gap, stays bounded.
+# Minimum gap between the first eigenvalue and the others. It bounds the gradient of the leading direction, which grows
+# as one over the gap.
 _MIN_GAP = 1e-3
-# Singular values below this have no gradient: that of a square root at zero is infinite.
+# Singular values below this have no gradient, because that of a square root at zero is infinite.
 _MIN_SINGULAR_VALUE = 1e-3
 
 
@@ -22,14 +22,14 @@ def leading_directions(
 
     Both come from the eigenvectors v_j of its Gram matrix G, held fixed, by first-order perturbation: the eigenvalues
     are v_j' G v_j, and the leading eigenvector is v_1 + sum_j v_j (v_j' G v_1) / (lambda_1 - lambda_j), whose value is
-    v_1 and whose gradient is that of the eigenvector. Unlike the gradient of an eigendecomposition it does not care
-    whether eigenvalues other than the first coincide, as they do where modalities are absent.
+    v_1 and whose gradient is that of the eigenvector. Unlike the gradient of an eigendecomposition, it exists even if
+    eigenvalues other than the first coincide, as they do where modalities are absent.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(batch, dim)`): unit norm, row i belongs to clip i.
-        modality_embeds (`torch.Tensor` of shape `(batch, 3, dim)`): unit norm; what a masked row holds (NaN included)
-            changes nothing.
-        modality_mask (`torch.BoolTensor` of shape `(batch, 3)`): what each clip has.
+        text_embeds (`torch.Tensor` of shape `(batch, dim)`): Unit norm; row i belongs to clip i.
+        modality_embeds (`torch.Tensor` of shape `(batch, 3, dim)`): Unit norm; the values of masked rows (even NaN)
+            have no effect.
+        modality_mask (`torch.BoolTensor` of shape `(batch, 3)`): The modalities of each clip.
 
     Returns:
         `tuple` of the singular values, `(batch, 4)`, descending, `-inf` after the 1 + present ones of a row, and the
@@ -39,7 +39,7 @@ def leading_directions(
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
         present = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(()))
         vectors = torch.cat([text_embeds[:, None], present], dim=1).to(dtype)  # (B, 4, D)
-        # Each absent modality, a vector of zeros, adds an eigenvalue of zero: they stand last, behind those present.
+        # Each absent modality, a vector of zeros, adds a zero eigenvalue; these come last.
         gram = vectors @ vectors.mT  # (B, 4, 4)
         with torch.no_grad():
             eigenvalues, basis = (tensor.flip(-1) for tensor in torch.linalg.eigh(gram))  # descending
@@ -65,8 +65,8 @@ class PMRLLoss(nn.Module):
     directions, each its own match.
 
     Args:
-        singular_value_temperature (`float`): positive; divides the singular values.
-        direction_temperature (`float`): positive; divides the cosines of the directions.
+        singular_value_temperature (`float`): Divides the singular values; positive.
+        direction_temperature (`float`): Divides the cosines of the directions; positive.
     """
 
     def __init__(self, singular_value_temperature: float = 0.05, direction_temperature: float = 0.1):
@@ -93,10 +93,10 @@ class PMRLLoss(nn.Module):
 
         Args:
             singular_values (`torch.Tensor` of shape `(batch, 4)`), directions (`torch.Tensor` of shape
-                `(batch, dim)`): as of [`leading_directions`].
-            all_directions (`torch.Tensor` of shape `(rows of all processes, dim)`): the directions of all processes.
-            offset (`int`): index of this process's first row among all.
-            num_rows (`float`, *optional*): what the sum over rows is divided by; by default their number. Of several
+                `(batch, dim)`): The results of [`leading_directions`].
+            all_directions (`torch.Tensor` of shape `(rows of all processes, dim)`): The directions of all processes.
+            offset (`int`): The index of this process's first row in the global batch.
+            num_rows (`float`, *optional*): Divides the sum over rows; by default their number. With several
                 processes, the mean number per process.
 
         Returns:

@@ -6,20 +6,20 @@ from torch import nn
 
 class SemanticLoss(nn.Module):
     """
-    Match each row of own-text scores to the affinities of a frozen sentence encoder: Eq. 8, in two parts.
+    Match each row of scores to the affinities of a frozen sentence encoder: Eq. 8, in two parts.
 
-    Neighbourhoods: the softmax of the row is pulled to the softmax of its affinities. This part is normalised over the
-    whole row, where an unknown affinity enters as 0, the lowest weight. Calibration: a cosine whose affinity S* is
-    known is pulled to 2 S* - 1; unknown pairs are left alone.
+    Neighbourhoods: the softmax of the row is pulled to the softmax of its affinities, over the whole row; an unknown
+    affinity counts as 0, the lowest weight. Calibration: a cosine with a known affinity S* is pulled to 2 S* - 1;
+    unknown pairs are skipped.
 
     The scores are those of C~, in which each clip is aggregated once, for its own text, so that the targets act on the
-    embeddings and not on the query's weights.
+    embeddings and not on the modality weights of the query.
 
     Args:
-        temperature (`float`): tau of the contrastive scores, positive. Fixed: a learned one could absorb the scale
-            that calibration supervises.
+        temperature (`float`): tau of the contrastive scores, positive. It is fixed, because a learned one could absorb
+            the scale that calibration supervises.
         semantic_temperature (`float`): tau* of the softmax over affinities, positive.
-        calibration_weight (`float`): weight of the second part; 0 skips it.
+        calibration_weight (`float`): The weight of the second part; 0 skips it.
     """
 
     def __init__(self, temperature: float = 0.07, semantic_temperature: float = 0.5, calibration_weight: float = 1.0):
@@ -43,11 +43,11 @@ class SemanticLoss(nn.Module):
         Compute the loss of this process's rows.
 
         Args:
-            scores (`torch.Tensor` of shape `(batch, clips)`): rows of C~, cosines.
-            affinities (`torch.Tensor` of shape `(batch, clips)`): rows of S*, in [0, 1]; 0 where unknown.
-            num_rows (`float`, *optional*): what the sum over rows is divided by: the mean number of rows per process.
-            num_observed (`float`, *optional*): the same for known pairs. By default, on one process, what is there.
-            temperature (`torch.Tensor`, *optional*): a learned temperature in place of the fixed one.
+            scores (`torch.Tensor` of shape `(batch, clips)`): Rows of C~, cosines.
+            affinities (`torch.Tensor` of shape `(batch, clips)`): Rows of S*, in [0, 1]; 0 where unknown.
+            num_rows (`float`, *optional*): Divides the sum over rows: the mean number of rows per process.
+            num_observed (`float`, *optional*): The same for known pairs. Both default to the numbers of this process.
+            temperature (`torch.Tensor`, *optional*): A learned temperature instead of the fixed one.
 
         Returns:
             `torch.Tensor`, a scalar, non-negative.

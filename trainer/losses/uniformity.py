@@ -1,4 +1,4 @@
-"""Uniformity: the aggregated clips of a batch spread over the sphere (SCALAR Eq. 9; Wang and Isola, 2020)."""
+"""Uniformity: spread the aggregated clips of a batch over the sphere (SCALAR Eq. 9; Wang and Isola, 2020)."""
 
 import torch
 from torch import nn
@@ -8,10 +8,10 @@ class UniformityLoss(nn.Module):
     """
     Push the centroids of a batch apart: Eq. 9, the logarithm of their mean Gaussian similarity.
 
-    Not a sum over rows: it needs the centroids of all processes.
+    It is not a sum over rows, so it needs the centroids of all processes.
 
     Args:
-        scale (`float`): of the exponent, positive; the larger, the more only the nearest pairs count.
+        scale (`float`): The scale of the exponent, positive; with larger values, fewer and nearer pairs dominate.
     """
 
     def __init__(self, scale: float = 2.0):
@@ -25,16 +25,15 @@ class UniformityLoss(nn.Module):
         Compute the term of a whole batch.
 
         Args:
-            centroids (`torch.Tensor` of shape `(batch, dim)`): unit norm, of all processes.
+            centroids (`torch.Tensor` of shape `(batch, dim)`): Unit norm, of all processes.
 
         Returns:
-            `torch.Tensor`, a scalar in [-4 * scale, 0]: 0 when all are the same. 0 also for a single clip, which has
-            nothing to be spread from.
+            `torch.Tensor`, a scalar in [-4 * scale, 0]: 0 if all are the same or there is only one clip.
         """
         batch_size = len(centroids)
         if batch_size < 2:
             return centroids.sum() * 0
-        # Of unit vectors |u - v|^2 = 2 - 2 <u, v>, but a centroid of cancelling modalities is shorter.
+        # For unit vectors |u - v|^2 = 2 - 2 <u, v>, but a centroid of cancelling modalities is shorter.
         squared_norms = centroids.square().sum(1)
         distances = (squared_norms[:, None] + squared_norms - 2 * centroids @ centroids.T).clamp(min=0)
         itself = torch.eye(batch_size, dtype=torch.bool, device=centroids.device)
