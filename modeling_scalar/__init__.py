@@ -1,7 +1,7 @@
 """SCALAR: query-conditioned spherical centroid aggregation for text-to-video retrieval.
 
-Names load when they are first asked for: `import modeling_scalar.scores_scalar` costs torch and one file. The classes
-are registered with transformers' Auto classes as soon as one of them is asked for.
+Names are imported on first access, so `import modeling_scalar.scores_scalar` loads only torch and one file. The first
+access to a class registers all of them with transformers' Auto classes.
 """
 
 from importlib import import_module

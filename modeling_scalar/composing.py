@@ -1,4 +1,4 @@
-"""Compose a model of three towers from pretrained encoders. For programs; a saved model has its towers already."""
+"""Compose a three-tower model from pretrained encoders. For programs; a saved model already has its towers."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ def compose(
     Compose a model; see [`ScalarModel.from_encoders`].
 
     Raises:
-        ValueError: an encoder's configuration does not state its width (`hidden_size`), or it lacks weights.
+        ValueError: If an encoder's configuration has no `hidden_size`, or weights are missing.
     """
     towers = {name: _load_tower(tower, name) for name, tower in (("vision", vision), ("audio", audio), ("text", text))}
     for name, tower in towers.items():
         if not isinstance(getattr(tower.config, "hidden_size", None), int):
             raise ValueError(
-                f"The {name} encoder {type(tower).__name__} does not state a `hidden_size`, so no head can be built "
-                "for it. Pass the part of it that yields token states."
+                f"The {name} encoder {type(tower).__name__} has no `hidden_size` in its configuration, so no head can "
+                "be built for it. Pass the part of it that returns token states."
             )
     config = ScalarConfig(**{f"{name}_config": tower.config for name, tower in towers.items()}, **fields)
     model = ScalarModel(config)
@@ -39,12 +39,12 @@ def _load_tower(tower: str | PreTrainedModel, name: str) -> PreTrainedModel:
     is_dual = hasattr(config, f"{name}_config")
     tower_class = AutoModel if is_dual else TOWERS.get(config.model_type, AutoModel)
     model, info = tower_class.from_pretrained(tower, dtype=torch.float32, output_loading_info=True)
-    # Poolers are dropped unless they are asked for, and cross-attention is new in an encoder's weights.
+    # Poolers are dropped unless requested, and cross-attention is new for an encoder's weights.
     missing = [key for key in info["missing_keys"] if "crossattention" not in key and "pooler" not in key]
     if missing:
         raise ValueError(
-            f"{tower} lacks {len(missing)} weights of {type(model).__name__}, such as {sorted(missing)[:3]}: it is "
-            f"not a checkpoint of that model. Load the {name} encoder yourself and pass it."
+            f"{tower} lacks {len(missing)} weights of {type(model).__name__}, such as {sorted(missing)[:3]}, so it is "
+            f"not a checkpoint of it. Load the {name} encoder yourself and pass the model."
         )
     return getattr(model, f"{name}_model") if is_dual else model
 

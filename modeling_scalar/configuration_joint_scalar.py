@@ -1,4 +1,4 @@
-"""Configuration of a model on one joint encoder, and what is known of the families of such encoders."""
+"""Configuration of a model on one joint encoder, and the supported families of such encoders."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,16 +14,15 @@ from .configuration_scalar import MODALITIES, ScalarConfig, check_weighing
 @dataclass(frozen=True)
 class JointFamily:
     """
-    What has to be known of a kind of joint encoder that transformers does not say in one way for all.
+    Facts about a family of joint encoders that transformers does not expose in a common way.
 
     Args:
-        towers (`dict`): the part of the configuration that each modality alone needs; without it the modality is left
-            out, and nothing of it is loaded.
-        width (`tuple` of `str`): where the configuration states the dimension of the tokens that are pooled.
-        adapted (`dict`): what an adapter changes by default, the query and value projections, as patterns of the
-            names of modules below the encoder: of the trunk, which all modalities share (`"trunk"`), and of the parts
-            of single modalities.
-        has_float16 (`bool`): whether half precision of 16 bits has the range that its activations need.
+        towers (`dict`): The part of the configuration that only one modality needs. Without it the modality is left
+            out and none of its weights are loaded.
+        width (`tuple` of `str`): The path to the dimension of the pooled tokens in the configuration.
+        adapted (`dict`): Default targets of adapters, the query and value projections, as patterns of module names
+            below the encoder: those of the shared trunk (`"trunk"`) and of single modalities.
+        has_float16 (`bool`): Whether float16 has enough range for its activations.
     """
 
     towers: dict[str, str]
@@ -38,46 +37,45 @@ FAMILIES = {
         width=("text_config", "embedding_dim"),
         adapted={
             "trunk": r"language_model\.layers\.\d+\.self_attn\.(q|v)_proj",
-            # The layers of the towers clip their values, and hold the linear one that can be adapted.
+            # The layers of the towers clip their values and wrap the linear layer that can be adapted.
             "video": r"vision_tower\.encoder\.layers\.\d+\.self_attn\.(q|v)_proj\.linear",
             "audio": r"audio_tower\.layers\.\d+\.self_attn\.(q|v)_proj\.linear",
         },
         has_float16=False,
     ),
 }
-"""The families that [`ScalarJointModel`] computes, by the `model_type` of the encoder."""
+"""The families supported by [`ScalarJointModel`], by the `model_type` of the encoder."""
 
 
 def check_modalities(modalities: Sequence[str]) -> None:
-    """Raise a ValueError unless these are different names that modalities can have, not `"fused"` alone."""
+    """Raise a ValueError unless these are different valid names of modalities, not `"fused"` alone."""
     are_names = not isinstance(modalities, str) and all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in modalities)
     if not are_names or not modalities or "text" in modalities or len(set(modalities)) < len(modalities):
         raise ValueError(
-            "`modalities` must be different names of small letters, digits and underscores, a letter first, none of "
-            f'them "text", which is the query, got {modalities!r}.'
+            "`modalities` must be different names of lower-case letters, digits and underscores that start with a "
+            f'letter, and not "text", which is the query, got {modalities!r}.'
         )
     if list(modalities) == ["fused"]:
-        raise ValueError('"fused" is made of other modalities: name these too, `["video", "audio", "fused"]` say.')
+        raise ValueError('"fused" combines other modalities: name these too, as in `["video", "audio", "fused"]`.')
 
 
 @strict
 class ScalarJointConfig(PreTrainedConfig):
-    """Configuration of [`ScalarJointModel`]: one encoder of texts, pictures and sound, and how clips are scored.
+    """Configuration of [`ScalarJointModel`]: one encoder of text, video and audio, and how clips are scored.
 
     Args:
-        backbone_config (`PreTrainedConfig` or `dict`, *optional*): of the encoder, one of [`FAMILIES`]. `None` for
-            encoders that another library holds (`ScalarSentenceModel`).
-        modalities (`list[str]`): what is embedded of a clip, in the order of the axis M of embeddings `(batch, M,
-            dim)`, masks `(batch, M)` and weights. Any different names of small letters, digits and `_` but `"text"`,
-            which is the query: `"video"`, `"audio"`, `"fused"`, the encoder's one vector of all the others that a clip
-            has, and texts, which all other names are; see [`~scores_scalar.kind_of`].
-        projection_dim (`int`): dimension D of the shared space: the encoder's, or fewer of its first components
-            (Matryoshka), which only some encoders are trained for.
+        backbone_config (`PreTrainedConfig` or `dict`, *optional*): The configuration of the encoder, one of
+            [`FAMILIES`]. `None` for encoders of another library (`ScalarSentenceModel`).
+        modalities (`list[str]`): The modalities of a clip, in the order of the axis M of embeddings `(batch, M,
+            dim)`, masks `(batch, M)` and weights. Different names of lower-case letters, digits and `_`, except
+            `"text"`, which is the query: `"video"`, `"audio"`, `"fused"` (one vector of the encoder for all the
+            others), and any other name for a text; see [`~scores_scalar.kind_of`].
+        projection_dim (`int`): Dimension D of the shared space: the encoder's, or a smaller number of its first
+            components (Matryoshka), for which only some encoders are trained.
         aggregation (`str`), query_temperature (`float`), modality_scale, modality_offset (`list[float]`, *optional*),
-            modality_term (`list[float | None]`, *optional*), has_logit_scale (`bool`): as in [`ScalarConfig`].
-        has_heads (`bool`): hold a head for texts and one for each modality, which changes the encoder's vectors; not
-            before it is trained.
-        initializer_range (`float`): standard deviation of what is newly initialised.
+            modality_term (`list[float | None]`, *optional*), has_logit_scale (`bool`): See [`ScalarConfig`].
+        has_heads (`bool`): Whether to add a head for queries and for each modality. Untrained heads change nothing.
+        initializer_range (`float`): Standard deviation of newly initialised weights.
     """
 
     model_type = "scalar_joint"
@@ -97,7 +95,7 @@ class ScalarJointConfig(PreTrainedConfig):
     has_heads: bool = False
     initializer_range: float = 0.02
 
-    # What only the model with three towers may have; whoever scores or embeds asks both kinds.
+    # Fields that only three-tower models have, but that are read of both kinds.
     has_concat_heads = False
     has_cross_attention = False
     condition_on = ()
@@ -106,10 +104,10 @@ class ScalarJointConfig(PreTrainedConfig):
         self.modalities = list(self.modalities)
         super().__post_init__(**kwargs)
         if isinstance(self.backbone_config, PreTrainedConfig):
-            self.backbone_config._name_or_path = ""  # a folder of the machine that it was loaded on
+            self.backbone_config._name_or_path = ""  # a local path of the machine that loaded it
 
     def validate_joint(self) -> None:
-        """Check the relations between fields on which the model relies."""
+        """Check that fields are consistent with each other."""
         check_modalities(self.modalities)
         check_weighing(self)
         if self.backbone_config is None:
@@ -117,7 +115,7 @@ class ScalarJointConfig(PreTrainedConfig):
         family = FAMILIES.get(self.backbone_config.model_type)
         if family is None:
             raise ValueError(
-                f"`backbone_config` must be of a family of joint encoders {tuple(FAMILIES)}, got "
+                f"`backbone_config` must be that of a joint encoder, one of {tuple(FAMILIES)}, got "
                 f"{self.backbone_config.model_type!r}."
             )
         lacking = [
@@ -129,7 +127,7 @@ class ScalarJointConfig(PreTrainedConfig):
             raise ValueError(f"`modalities` names {lacking}, but `backbone_config` has no tower for them.")
         if not 1 <= self.projection_dim <= (width := encoder_width(self.backbone_config)):
             raise ValueError(
-                f"`projection_dim` must be from 1 to the encoder's own dimension {width}, got {self.projection_dim}."
+                f"`projection_dim` must be between 1 and the encoder's dimension {width}, got {self.projection_dim}."
             )
 
 
@@ -142,7 +140,7 @@ def encoder_width(backbone_config: PreTrainedConfig) -> int:
 
 
 def check_fields(config: ScalarConfig | ScalarJointConfig, changes: Iterable[str]) -> None:
-    """Raise a ValueError if a configuration has no such fields; of those of the other kind of model it says so."""
+    """Raise a ValueError for unknown fields; the message says if they belong to the other kind of model."""
     unknown = sorted(set(changes) - set(config.to_dict()))
     if not unknown:
         return
@@ -150,10 +148,10 @@ def check_fields(config: ScalarConfig | ScalarJointConfig, changes: Iterable[str
     if set(unknown) <= set((ScalarConfig if is_joint else ScalarJointConfig)().to_dict()):
         kind, other = ("a joint encoder", "three towers") if is_joint else ("three towers", "a joint encoder")
         raise ValueError(
-            f"{unknown} can be set for {other}, and this is a model of {kind}. Leave them out, or take a model of the "
+            f"{unknown} can be set for {other}, but this is a model of {kind}. Leave them out, or use a model of the "
             "other kind."
         )
-    raise ValueError(f"{type(config).__name__} has no fields {unknown}; check their spelling.")
+    raise ValueError(f"{type(config).__name__} has no fields {unknown}. Check the spelling.")
 
 
 ScalarJointConfig.register_for_auto_class()

@@ -17,24 +17,24 @@ from .scores_scalar import PAPER_MODALITIES as MODALITIES
 
 POOLINGS = ("cls", "mean", "pooler")
 
-# Towers whose first token is an ordinary patch: pooling "cls" would silently embed one corner of the input.
+# Towers whose first token is an ordinary patch, so pooling "cls" would silently embed one corner of the input.
 _WITHOUT_CLASS_TOKEN = {
     "beats", "clap_audio_model", "convnext", "convnextv2", "resnet", "siglip2_text_model", "siglip2_vision_model",
     "siglip_text_model", "siglip_vision_model", "swin", "swinv2",
 }  # fmt: skip
-# Text towers that read from left to right: their first token has seen no word.
+# Text towers with causal attention, whose first token sees no word.
 _CAUSAL_TEXT = {"clip_text_model", "gpt2", "gpt_neo", "gpt_neox", "opt", "llama", "mistral", "qwen2", "qwen3", "gemma"}
 
 
 def in_package(name: str) -> ModuleType:
-    """Import a sibling that is not saved with models; an ImportError where this is the code of a saved model."""
+    """Import a sibling module that is not saved with models; an ImportError in the code of a saved model."""
     if not Path(__file__).with_name(f"{name}.py").exists():
-        raise ImportError("This needs the package itself, not only the code that was saved with a model.")
+        raise ImportError("This needs the whole package, not only the code that was saved with a model.")
     return import_module(f".{name}", __package__)
 
 
 def check_weighing(config: PreTrainedConfig) -> None:
-    """Raise a ValueError unless the numbers that weigh modalities are in range, and there is one for each modality."""
+    """Raise a ValueError unless the weighting fields are in range and have one value for each modality."""
     ScoreOptions(config.query_temperature)
     check_calibration(**{name: getattr(config, name) for name in CALIBRATION}, modalities=config.modalities)
 
@@ -44,13 +44,13 @@ class BeatsConfig(PreTrainedConfig):
     """Configuration of [`BeatsModel`], an audio transformer on 16x16 spectrogram patches (BEATs, iteration 3+).
 
     Args:
-        patch_size (`int`): side of the square patches, in frames and in mel bins. The network has no parameter that
-            depends on the number of mel bins: VAST and SCALAR feed it 64, the original BEATs 128.
-        patch_embed_dim (`int`): width of a patch before it is projected to `hidden_size`.
-        num_conv_pos_embeddings (`int`), num_conv_pos_embedding_groups (`int`): kernel width and groups of the
+        patch_size (`int`): Side of the square patches, in frames and in mel bins. No parameter depends on the number
+            of mel bins: VAST and SCALAR use 64, the original BEATs 128.
+        patch_embed_dim (`int`): Width of a patch before it is projected to `hidden_size`.
+        num_conv_pos_embeddings (`int`), num_conv_pos_embedding_groups (`int`): Kernel width and groups of the
             convolutional position embedding.
-        num_buckets (`int`), max_bucket_distance (`int`): buckets and reach of the gated relative position bias.
-        deep_norm (`bool`): scale each residual by `(2 * num_hidden_layers) ** 0.25` (DeepNorm). Off: plain post-norm.
+        num_buckets (`int`), max_bucket_distance (`int`): Buckets and range of the gated relative position bias.
+        deep_norm (`bool`): Whether to scale each residual by `(2 * num_hidden_layers) ** 0.25` (DeepNorm), or not.
     """
 
     model_type = "beats"
@@ -75,7 +75,7 @@ class BeatsConfig(PreTrainedConfig):
     initializer_range: float = 0.02
 
     def validate_beats(self) -> None:
-        """Check that the heads divide the width."""
+        """Check that the number of heads divides the width."""
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
@@ -88,33 +88,33 @@ class ScalarConfig(PreTrainedConfig):
     """Configuration of [`ScalarModel`]: three towers, their heads, and how their embeddings are aggregated.
 
     Args:
-        vision_config, audio_config, text_config (`PreTrainedConfig` or `dict`): any vision, audio and text model of
+        vision_config, audio_config, text_config (`PreTrainedConfig` or `dict`): Any vision, audio and text model of
             transformers. The default text tower is BERT with cross-attention; a text tower without cross-attention
-            embeds queries and subtitles but offers no matching.
+            embeds queries and subtitles but cannot do matching.
         modalities (`list[str]`): the names along the modality axis of embeddings `(batch, M, dim)`, masks `(batch, M)`
             and weights. Three towers have the paper's, [`MODALITIES`], in their order.
         projection_dim (`int`): dimension D of the shared space.
         vision_pooling, audio_pooling, text_pooling (`str`): how a tower's tokens become one vector: `"cls"` (first
             token), `"mean"` (over tokens; padding excluded) or `"pooler"` (the tower's own `pooler_output`).
-        aggregation (`str`): scoring method, a key of [`~scores_scalar.METHODS`]; the model checks it, when plugins
-            have registered theirs.
-        query_temperature (`float`): temperature of the query-conditioned weights, tau_w of SCALAR Eq. 2; positive.
-        modality_scale, modality_offset (`list[float]`, *optional*): for each modality a factor, positive, and an
-            addend of its cosines, which make those of different modalities comparable; see
-            [`~scores_scalar.retrieval_scores`]. `None` leaves cosines as they are.
-        modality_term (`list[float | None]`, *optional*): a number, at least 0, takes a modality out of the centroid
+        aggregation (`str`): Scoring method, a key of [`~scores_scalar.METHODS`]. The model checks it once plugins are
+            registered.
+        query_temperature (`float`): Temperature of the modality weights, tau_w of SCALAR Eq. 2; positive.
+        modality_scale, modality_offset (`list[float]`, *optional*): For each modality a positive factor and an offset
+            of its cosines, which make different modalities comparable; see
+            [`~scores_scalar.retrieval_scores`]. `None` leaves cosines unchanged.
+        modality_term (`list[float | None]`, *optional*): A number, at least 0, removes a modality from the centroid
             and adds its cosine to the score with this weight.
-        num_frame_embeddings, num_segment_embeddings (`int`): learned positions of frames and of audio segments among
-            the condition tokens; other counts are interpolated (nearest).
-        condition_on (`list[str]`): the modalities that the cross-encoder reads, in training and in the second stage.
-            The paper's reads picture and sound; a model of one's own may read the subtitle too.
-        mask_condition_padding (`bool`): hide the padding of subtitles from the cross-encoder. Off: the query attends
-            to padded subtitle tokens too, as the original VAST network does.
-        condition_layer_norm_eps (`float`): epsilon of the layer norms of condition tokens and match head.
-        initializer_range (`float`): standard deviation of newly initialised heads.
-        has_logit_scale (`bool`): hold a learned contrastive temperature. It is used in training only.
-        has_concat_heads (`bool`): hold the concatenation heads of a VAST checkpoint, one for each of
-            [`~scores_scalar.CONCATENATIONS`], which [`ScalarModel.get_concat_features`] reads. No loss trains them.
+        num_frame_embeddings, num_segment_embeddings (`int`): Learned positions of frames and of audio segments in the
+            condition tokens; other numbers are interpolated (nearest).
+        condition_on (`list[str]`): The modalities that the cross-encoder reads, in training and in the second stage.
+            The paper uses video and audio; subtitles are possible too.
+        mask_condition_padding (`bool`): Whether to hide the padding of subtitles from the cross-encoder. If not, the
+            query attends to padded subtitle tokens too, as in the original VAST network.
+        condition_layer_norm_eps (`float`): Epsilon of the layer norms of condition tokens and match head.
+        initializer_range (`float`): Standard deviation of newly initialised heads.
+        has_logit_scale (`bool`): Whether to have a learned contrastive temperature, which only training uses.
+        has_concat_heads (`bool`): Whether to have the concatenation heads of a VAST checkpoint, one for each of
+            [`~scores_scalar.CONCATENATIONS`], used by [`ScalarModel.get_concat_features`]. No loss trains them.
     """
 
     model_type = "scalar"
@@ -156,9 +156,9 @@ class ScalarConfig(PreTrainedConfig):
     has_concat_heads: bool = False
 
     def __post_init__(self, **kwargs):
-        # transformers applies a spec's `init_kwargs` only where the whole sub-config is missing. A partial dict
-        # without a `model_type` means "the default tower, these fields changed" and must keep them: a text tower
-        # that lost `is_causal=False` would embed every caption alike.
+        # transformers applies a spec's `init_kwargs` only if the whole sub-config is missing. A partial dict without a
+        # `model_type` means "the default tower with these changes" and must keep them: a text tower without
+        # `is_causal=False` would embed every caption alike.
         self.condition_on, self.modalities = list(self.condition_on), list(self.modalities)
         for key, spec in self.sub_configs_defaults.items():
             sub_config = getattr(self, key)
@@ -167,7 +167,7 @@ class ScalarConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def validate_scalar(self) -> None:
-        """Check the relations between fields on which the model relies."""
+        """Check that fields are consistent with each other."""
         check_weighing(self)
         if tuple(self.modalities) != MODALITIES:
             raise ValueError(f"`modalities` of three towers must be {MODALITIES}, got {self.modalities!r}.")
@@ -184,25 +184,25 @@ class ScalarConfig(PreTrainedConfig):
                 raise ValueError(f"`{tower}_pooling` must be one of {POOLINGS}, got {pooling!r}.")
             if pooling == "cls" and model_type in _WITHOUT_CLASS_TOKEN | _CAUSAL_TEXT:
                 raise ValueError(
-                    f"`{tower}_pooling='cls'` takes the first token, which in a {model_type!r} tower is not a "
-                    "class token. Use 'mean' or 'pooler'."
+                    f"`{tower}_pooling='cls'` needs a class token, but the first token of a {model_type!r} tower is "
+                    "not one. Use 'mean' or 'pooler'."
                 )
         text = self.text_config
         if getattr(text, "is_decoder", False) and getattr(text, "is_causal", True):
             raise ValueError(
-                "`text_config` has `is_decoder=True` without `is_causal=False`: its attention would be causal and the "
-                "class token would see no word. Set `is_causal=False` (with `add_cross_attention=True` for matching), "
+                "`text_config` has `is_decoder=True` without `is_causal=False`, so attention is causal and the class "
+                "token sees no word. Set `is_causal=False` (with `add_cross_attention=True` for matching), "
                 "or `is_decoder=False` for a text tower without cross-attention."
             )
 
     @property
     def has_cross_attention(self) -> bool:
-        """Whether the text tower can attend to a clip, as matching (the second stage) needs."""
+        """Whether the text tower can attend to a clip, as matching (the second stage) requires."""
         return bool(getattr(self.text_config, "is_decoder", False) and self.text_config.add_cross_attention)
 
 
-# Sub-configs are resolved by `model_type`; transformers does not know this one.
+# Sub-configs are resolved by `model_type`, and transformers does not have this one.
 AutoConfig.register(BeatsConfig.model_type, BeatsConfig, exist_ok=True)
-ScalarConfig.register_for_auto_class()  # so that the code travels with what is saved
+ScalarConfig.register_for_auto_class()  # saves the code with the model
 
 __all__ = ["MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig", "check_weighing", "in_package"]

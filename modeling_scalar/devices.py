@@ -1,4 +1,4 @@
-"""Devices and precisions of models: by name, by default, and in a sentence."""
+"""Devices and precisions of models: by name, by default, and as text for messages."""
 
 import os
 
@@ -8,17 +8,17 @@ from .model_identity import ModelIdentity, identify
 
 
 def default_device() -> torch.device:
-    """Return where a command runs a model by default: on the accelerator if there is one, else on the CPU."""
-    # Without the question, older versions name the accelerator that torch was built for, there or not.
+    """Return the default device of commands: the accelerator if available, otherwise the CPU."""
+    # Without the check, older versions return the accelerator that torch was built for, even if it is missing.
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
 
 
 def device_of_name(name: str | None) -> torch.device:
     """
-    Return the device of a name, `None` standing for [`default_device`].
+    Return the device with a name; `None` means [`default_device`].
 
     Raises:
-        ValueError: it is none of the devices of this machine, which the message names.
+        ValueError: If this machine has no such device; the message lists those it has.
     """
     if name is None:
         return default_device()
@@ -27,7 +27,7 @@ def device_of_name(name: str | None) -> torch.device:
         kind = torch.accelerator.current_accelerator().type
         there += [kind, *(f"{kind}:{index}" for index in range(torch.accelerator.device_count()))]
     if name not in there:
-        raise ValueError(f"The device must be one that is here, {' or '.join(there)}; got {name!r}.")
+        raise ValueError(f"The device must be one of this machine, {' or '.join(there)}, got {name!r}.")
     return torch.device(name)
 
 
@@ -36,27 +36,27 @@ _PRECISIONS = ("bfloat16", "float16", "float32")
 
 def dtype_of_name(name: str | None) -> torch.dtype | None:
     """
-    Return the precision of a name, `None` standing for [`default_dtype`].
+    Return the precision with a name; `None` means [`default_dtype`].
 
     Raises:
-        ValueError: models do not run in it.
+        ValueError: If models do not run in it.
     """
     if name is not None and name not in _PRECISIONS:
-        raise ValueError(f"The precision of a model must be one of {', '.join(_PRECISIONS)}; got {name!r}.")
+        raise ValueError(f"The precision of a model must be one of {', '.join(_PRECISIONS)}, got {name!r}.")
     return None if name is None else getattr(torch, name)
 
 
 def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device) -> torch.dtype | None:
     """
-    Return the precision in which a model runs on a device unless another is asked for.
+    Return the default precision of a model on a device.
 
     Args:
-        model (`str`): a folder or Hub id, of a model or an adapter.
-        device (`torch.device`): where it is to run.
+        model (`str`): The folder or Hub id of a model or an adapter.
+        device (`torch.device`): The device.
 
     Returns:
-        `torch.dtype`: of a joint encoder bfloat16 on an accelerator that has it, half the memory, and float32 on a
-        CPU, which computes slowly in less. `None`, that of the checkpoint, for any other model.
+        `torch.dtype`: For a joint encoder bfloat16 on an accelerator that supports it, which halves the memory, and
+        float32 on a CPU, which is slow in lower precision. `None`, that of the checkpoint, for any other model.
     """
     if not identify(model).is_joint:
         return None
@@ -65,7 +65,7 @@ def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device
 
 
 def said_of(model: torch.nn.Module) -> str:
-    """Say how large a model is, its precision, the memory of its weights and where it runs."""
+    """Describe the number of parameters, precision, memory of the weights and device of a model."""
     weights = list(model.parameters())
     kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
     place = next((weight.device for weight in weights), torch.device("cpu"))

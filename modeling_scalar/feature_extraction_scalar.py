@@ -1,6 +1,6 @@
-"""Waveforms to Kaldi log-mel filter banks, with torch alone, cut into the segments that BEATs reads.
+"""Kaldi log-mel filter banks of waveforms, computed with torch and cut into the segments that BEATs reads.
 
-Kaldi's filter bank works on each 25 ms window by itself, so only the windows of the chosen segments are computed.
+Kaldi's filter bank treats each 25 ms window separately, so only the windows of the chosen segments are computed.
 """
 
 import math
@@ -18,16 +18,16 @@ from transformers.feature_extraction_utils import BatchFeature, FeatureExtractio
 from .image_processing_scalar import frame_indices, real, to_batch, to_tensor, whole
 from .media_scalar import SAMPLING_RATE, resample
 
-_MAX_CHANNELS = 8  # more are a batch that somebody took for one waveform
+_MAX_CHANNELS = 8  # more are probably a batch passed as one waveform
 
 
 def is_number(item: Any) -> bool:
-    """Whether this is one number, of Python, NumPy or torch."""
+    """Whether this is a single number of Python, NumPy or torch."""
     return isinstance(item, Real) or (isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 0)
 
 
 def list_waveforms(audio: Any) -> list:
-    """Tell one waveform, as [`to_waveform`] takes it, from a list of them."""
+    """Return a list of waveforms, each as accepted by [`to_waveform`], from one waveform or a list."""
     if isinstance(audio, (np.ndarray, torch.Tensor)) and audio.ndim > 1 and 1 not in audio.shape:
         raise ValueError(
             f"An array {tuple(audio.shape)} may be several waveforms or the channels of one: pass `list(waveforms)`, "
@@ -43,13 +43,13 @@ def _has_rate(audio: Any) -> bool:
 
 
 def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
-    """Bring one waveform to mono, `(samples,)`, at one rate.
+    """Convert one waveform to mono, `(samples,)`, at one sampling rate.
 
     Args:
-        audio: a float array or tensor `(samples,)`, `(channels, samples)` or `(samples, channels)`, or a list of
-            floats, at `sampling_rate`; or `{"array": ..., "sampling_rate": ...}`, as data sets have it, or a tuple
+        audio: A float array or tensor `(samples,)`, `(channels, samples)` or `(samples, channels)`, or a list of
+            floats, at `sampling_rate`; or `{"array": ..., "sampling_rate": ...}`, as in data sets, or a tuple
             `(array, sampling_rate)`, which is resampled. Channels are averaged.
-        sampling_rate (`int`): in Hz, of what is returned.
+        sampling_rate (`int`): The sampling rate of the result in Hz.
     """
     rate = sampling_rate
     if isinstance(audio, Mapping) and {"array", "sampling_rate"} <= audio.keys():
@@ -80,7 +80,7 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
 
 
 def check_sampling_rate(stated: int | None, expected: int) -> None:
-    """Raise a ValueError for waveforms of another rate than the feature extractor's."""
+    """Raise a ValueError if waveforms have another rate than the feature extractor's."""
     if stated is not None and stated != expected:
         raise ValueError(
             f"`sampling_rate={stated}`, but the feature extractor reads {expected} Hz. Resample the waveforms, or "
@@ -91,7 +91,7 @@ def check_sampling_rate(stated: int | None, expected: int) -> None:
 @lru_cache
 def _mel_filters(num_mel_bins: int, sampling_rate: int, fft_length: int) -> torch.Tensor:
     with warnings.catch_warnings():
-        # with 128 bins the lowest filter lies between two frequencies; Kaldi has it empty as well
+        # with 128 bins the lowest filter falls between two frequencies; it is empty in Kaldi too
         warnings.filterwarnings("ignore", message="At least one mel filter has all zero values")
         filters = mel_filter_bank(
             num_frequency_bins=fft_length // 2 + 1,
@@ -111,15 +111,15 @@ def _window_and_shift(sampling_rate: int) -> tuple[int, int]:
 
 
 def kaldi_fbank(waveform: torch.Tensor, num_mel_bins: int = 64, sampling_rate: int = SAMPLING_RATE) -> torch.Tensor:
-    """Compute Kaldi's log-mel filter bank of a waveform in [-1, 1], which is scaled to 16-bit integers first.
+    """Compute Kaldi's log-mel filter bank of a waveform in [-1, 1], which is first scaled to 16-bit integers.
 
-    Windows of 25 ms every 10 ms that fit wholly (snip edges), mean removed, pre-emphasis 0.97, Povey window, power
-    spectrum, triangular filters from 20 Hz to half the sampling rate, no dither. Computed in float64 and rounded once:
-    the rounding errors of a float32 FFT are a share of the whole window's energy, so that the logarithm of a filter
-    that hears almost nothing would depend in its third decimal on how a machine adds.
+    Complete windows of 25 ms every 10 ms (snip edges), mean removed, pre-emphasis 0.97, Povey window, power spectrum,
+    triangular filters from 20 Hz to half the sampling rate, no dither. Computed in float64 and rounded once: the
+    rounding errors of a float32 FFT are relative to the window's total energy, so the third decimal of the logarithm
+    of a nearly silent filter would depend on the machine.
 
     Args:
-        waveform (`torch.FloatTensor` of shape `(..., samples)`): at least one window long.
+        waveform (`torch.FloatTensor` of shape `(..., samples)`): The waveform, at least one window long.
     Returns:
         `torch.FloatTensor` of shape `(..., windows, num_mel_bins)`, natural logarithms, at least log(2**-23).
     """
@@ -136,7 +136,7 @@ def kaldi_fbank(waveform: torch.Tensor, num_mel_bins: int = 64, sampling_rate: i
 
 
 class ScalarAudioKwargs(TypedDict, total=False):
-    """What may be said of sound in a call: its rate is checked; `padding` has no effect, segments have one length."""
+    """Audio options of a call. The rate is checked; `padding` has no effect, because segments have a fixed length."""
 
     sampling_rate: int | None
     padding: Any
@@ -147,16 +147,16 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
     """Turn waveforms into `input_features`: normalised filter banks, padded and cut into segments.
 
     Args:
-        num_mel_bins (`int`): as in VAST by default; the original BEATs has 128.
-        sampling_rate (`int`): in Hz.
-        segment_length (`int`): windows of 10 ms in a segment.
-        num_segments (`int`): segments per clip, chosen from all of them as frames are (`frame_indices`).
-        mean (`float`), std (`float`): values become `(x - mean) / (2 * std)`; padding is zero after that.
+        num_mel_bins (`int`): Number of mel bins; the default is VAST's, the original BEATs has 128.
+        sampling_rate (`int`): Sampling rate in Hz.
+        segment_length (`int`): Windows of 10 ms per segment.
+        num_segments (`int`): Segments per clip, chosen like frames (`frame_indices`).
+        mean (`float`), std (`float`): Values become `(x - mean) / (2 * std)`; padding is zero after that.
     """
 
     valid_kwargs = ScalarAudioKwargs
     model_input_names = ["input_features"]
-    padding_value = 0.0  # of the windows beyond the end of a waveform
+    padding_value = 0.0  # for windows beyond the end of a waveform
 
     def __init__(
         self,
@@ -178,12 +178,12 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
 
     @property
     def feature_size(self) -> int:
-        """Transformers' name of `num_mel_bins`."""
+        """Transformers' name for `num_mel_bins`."""
         return self.num_mel_bins
 
     @property
     def min_samples(self) -> int:
-        """Samples of one 25 ms window: a shorter waveform has no filter bank."""
+        """Number of samples of one 25 ms window; a shorter waveform has no filter bank."""
         return _window_and_shift(self.sampling_rate)[0]
 
     def process_waveform(
@@ -192,9 +192,9 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         """Compute the chosen segments of one waveform.
 
         Args:
-            waveform: what [`to_waveform`] takes, at least one window (25 ms) long.
-            training (`bool`): draw the segments instead of taking the middle of each chunk.
-            generator (`torch.Generator`): required in training.
+            waveform: A waveform for [`to_waveform`], at least one window (25 ms) long.
+            training (`bool`): Whether to draw segments at random instead of taking the middle of each chunk.
+            generator (`torch.Generator`): Required in training.
         Returns:
             `torch.FloatTensor` of shape `(num_segments, segment_length, num_mel_bins)`.
         """
@@ -207,7 +207,7 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
     def choose_parts(
         self, num_samples: int, training: bool = False, generator: torch.Generator | None = None
     ) -> list[tuple[int, int]]:
-        """Choose the segments of a waveform of at least one window, as `process_waveform` does: the range
+        """Choose the segments of a waveform of at least one window, as in `process_waveform`. Returns the range
         `(start, stop)` of the samples of each, empty beyond its end."""
         window, shift = _window_and_shift(self.sampling_rate)
         num_windows = 1 + (num_samples - window) // shift
@@ -220,7 +220,7 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         return parts
 
     def process_parts(self, parts: Sequence[np.ndarray | torch.Tensor]) -> torch.Tensor:
-        """Compute the segments from the samples that `choose_parts` asked for, as `process_waveform` does."""
+        """Compute the segments from the samples chosen by `choose_parts`, as in `process_waveform`."""
         features = torch.zeros(self.num_segments, self.segment_length, self.num_mel_bins)
         for row, part in enumerate(map(to_tensor, parts)):
             if len(part):  # a segment beyond the end is padding
@@ -235,18 +235,18 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         sampling_rate: int | None = None,
         padding: Any = True,
     ) -> BatchFeature:
-        """Process one waveform or a list of waveforms as at test time, see `process_waveform`.
+        """Process one waveform or a list of waveforms for inference, see `process_waveform`.
 
         Args:
-            waveforms: what [`to_waveform`] takes, or a list of such.
+            waveforms: A waveform for [`to_waveform`], or a list of them.
             return_tensors (`str`, *optional*): `"pt"`, `"np"`, or `None` for a list with an array per clip.
-            sampling_rate (`int`, *optional*), padding: see [`ScalarAudioKwargs`].
+            sampling_rate (`int`, *optional*), padding: See [`ScalarAudioKwargs`].
         Returns:
             `BatchFeature` with `input_features` of shape `(clips, num_segments, segment_length, num_mel_bins)`.
         """
         check_sampling_rate(sampling_rate, self.sampling_rate)
         if not (features := [self.process_waveform(waveform) for waveform in list_waveforms(waveforms)]):
-            raise ValueError("The list of waveforms is empty: pass at least one.")
+            raise ValueError("The list of waveforms is empty. Pass at least one.")
         return to_batch({"input_features": torch.stack(features)}, return_tensors)
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints of saved models: SHA-256 of their weights, and of all files that decide what they embed."""
+"""Fingerprints of saved models: SHA-256 of their weights, and of all files that determine their embeddings."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ _CONFIGS = (
     "config.json",
     "processor_config.json",
     "tokenizer.json",
-    # of a joint encoder as its publisher has it
+    # files of a joint encoder as published
     "1_Pooling/config.json",
     "chat_template.jinja",
     "config_sentence_transformers.json",
@@ -36,13 +36,13 @@ def _sha256_of_version(path: Path, size: int, mtime_ns: int) -> str:
 
 
 def _sha256(path: Path) -> str:
-    """Hash a file, once as long as it does not change: weights are large, and asked for by several names."""
+    """Hash a file, cached as long as it does not change: weights are large, and several names may refer to them."""
     stat = path.stat()
     return _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
 
 
 def _parts(folder: Path) -> list[Path]:
-    """A saved model's folder, and those below it from which Sentence Transformers loads its modules."""
+    """A saved model's folder and the subfolders from which Sentence Transformers loads its modules."""
     path = folder / "modules.json"
     modules = read_modules(path) if path.is_file() else []
     names = {str(module.get("path") or "") for module in modules}
@@ -56,10 +56,10 @@ def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 def weight_digests(folder: Path) -> dict[str, str]:
     """
-    Return the SHA-256 of every safetensors file that `save_pretrained` writes, by its path in the folder.
+    Return the SHA-256 of every safetensors file written by `save_pretrained`, by its path in the folder.
 
     Raises:
-        FileNotFoundError: there are none.
+        FileNotFoundError: If there are none.
     """
     digests = {path.relative_to(folder).as_posix(): _sha256(path) for path in sorted(_glob(folder, _WEIGHTS))}
     if not digests:
@@ -69,14 +69,14 @@ def weight_digests(folder: Path) -> dict[str, str]:
 
 def model_fingerprint(folder: Path, adapter: Mapping[str, Any] | None = None) -> str:
     """
-    Hash the files of a model that decide its embeddings: configuration, processor, tokenizer and weights.
+    Hash the files of a model that determine its embeddings: configuration, processor, tokenizer and weights.
 
     Args:
-        folder (`Path`): of the model or adapter.
-        adapter (`dict`, *optional*): what counts of an adapter's configuration, in place of that file.
+        folder (`Path`): The folder of the model or adapter.
+        adapter (`dict`, *optional*): The relevant part of an adapter's configuration, hashed instead of that file.
 
     Raises:
-        FileNotFoundError: the folder holds no weights.
+        FileNotFoundError: If the folder holds no weights.
     """
     weights = _glob(folder, _WEIGHTS + _PICKLED_WEIGHTS)
     if not _glob(folder, _WEIGHTS):

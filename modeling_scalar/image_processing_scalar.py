@@ -1,6 +1,6 @@
-"""Frames to pixel values, with torch alone: neither torchvision nor Pillow.
+"""Pixel values of frames, computed with torch, without torchvision or Pillow.
 
-The paper's images are resized bilinearly without antialiasing; that is the default, so that checkpoints see what they
+By default images are resized bilinearly without antialiasing, as in the paper, so that checkpoints see the images they
 were trained on.
 """
 
@@ -19,14 +19,14 @@ _RESIZE_MODES = ("squash", "crop")
 
 
 def whole(name: str, value: Any) -> int:
-    """Return a setting that counts something; a ValueError unless it is a whole number, at least 1."""
+    """Return a setting after checking that it is a whole number, at least 1; otherwise raise a ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
         raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r:.80}.")
     return value
 
 
 def real(name: str, value: Any, least: float = 1e-6) -> float:
-    """Return a setting that measures something; a ValueError unless it is a number from `least` to a million."""
+    """Return a setting after checking that it is a number from `least` to a million; otherwise raise a ValueError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= 1e6:
         raise ValueError(f"`{name}` must be a number, at least {least:g} and at most a million, got {value!r:.80}.")
     return value
@@ -37,13 +37,13 @@ def frame_indices(
 ) -> list[int]:
     """Choose `num_frames` of `num_available` items (SCALAR, implementation details: uniformly sampled frames).
 
-    The list of indices is padded with its last entry up to `num_frames` and split into `num_frames` chunks as
-    `numpy.array_split` does; each chunk gives element `(len + 1) // 2 - 1`, in training a random one.
+    The list of indices is padded with its last entry up to `num_frames` and split into `num_frames` chunks as by
+    `numpy.array_split`; the result has element `(len + 1) // 2 - 1` of each chunk, in training a random one.
 
     Args:
-        num_available (`int`), num_frames (`int`): at least 1.
-        training (`bool`): draw from each chunk instead of taking its middle.
-        generator (`torch.Generator`): required in training; the same state gives the same indices.
+        num_available (`int`), num_frames (`int`): At least 1.
+        training (`bool`): Whether to draw from each chunk at random instead of taking its middle.
+        generator (`torch.Generator`): Required in training; the same state gives the same indices.
     Returns:
         `list[int]` of length `num_frames`, ascending.
     """
@@ -55,7 +55,7 @@ def frame_indices(
     chosen, start = [], 0
     for chunk in range(num_frames):
         length = size + (chunk < extra)
-        # No draw where there is no choice: choosing again among frames already chosen then changes no later draw.
+        # No draw without a choice, so that choosing again among chosen frames does not change later draws.
         draws = training and length > 1
         offset = int(torch.randint(length, (), generator=generator)) if draws else (length + 1) // 2 - 1
         chosen.append(min(start + offset, num_available - 1))
@@ -64,21 +64,21 @@ def frame_indices(
 
 
 def to_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
-    """View an array as a tensor; copy it where torch cannot view it (read-only memory, negative strides)."""
+    """View an array as a tensor, or copy it if torch cannot view it (read-only memory, negative strides)."""
     return array if isinstance(array, torch.Tensor) else torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def is_picture(item: Any) -> bool:
-    """Whether this is one picture: Pillow's, or an array or tensor of three axes."""
+    """Whether this is one picture: a Pillow image, or an array or tensor with three axes."""
     return hasattr(item, "getbands") or (isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 3)
 
 
 def to_frames(frames: Any) -> np.ndarray:
-    """Bring the pictures of one clip to one layout.
+    """Convert the pictures of one clip to a common layout.
 
     Args:
-        frames: an array or tensor of shape `(frames, height, width, 3)` or `(frames, 3, height, width)`, one picture,
-            or a list of pictures of one size. Pillow's are converted to RGB.
+        frames: An array or tensor of shape `(frames, height, width, 3)` or `(frames, 3, height, width)`, one picture,
+            or a list of pictures of the same size. Pillow images are converted to RGB.
     Returns:
         uint8 `np.ndarray` of shape `(frames, height, width, 3)`.
     """
@@ -91,7 +91,7 @@ def to_frames(frames: Any) -> np.ndarray:
         raise TypeError(f"A clip must be a list of pictures or one array, got a list of {kinds}.")
     pictures = [_channels_last(picture) for picture in frames]
     if len(sizes := {picture.shape[:2] for picture in pictures}) > 1:
-        raise ValueError(f"The pictures of a clip must have one size, got (height, width) in {sorted(sizes)}.")
+        raise ValueError(f"The pictures of a clip must have the same size, got (height, width) in {sorted(sizes)}.")
     return np.stack(pictures)
 
 
@@ -114,7 +114,7 @@ def _channels_last(item: Any) -> np.ndarray:
 
 
 def to_batch(data: Mapping[str, Any], return_tensors: Any) -> BatchFeature:
-    """Make a `BatchFeature` of tensors, of arrays, or of lists with an array per clip where it has pixels or sound."""
+    """Make a `BatchFeature` of tensors, of arrays, or of lists with an array per clip that has pixels or audio."""
     if return_tensors is None:
         tensors = {name: value for name, value in data.items() if isinstance(value, torch.Tensor)}
         lists = {name: list(x.numpy()) if x.is_floating_point() else x.tolist() for name, x in tensors.items()}
@@ -123,7 +123,7 @@ def to_batch(data: Mapping[str, Any], return_tensors: Any) -> BatchFeature:
 
 
 class ClipImageProcessor(BaseImageProcessor):
-    """What image processors of clips share; a subclass says in `_draw` what happens to the frames of one."""
+    """Base class of image processors of clips; a subclass defines the transform of a clip in `_draw`."""
 
     def __init__(
         self,
@@ -132,34 +132,34 @@ class ClipImageProcessor(BaseImageProcessor):
         rescale_factor: float,
         **kwargs: Any,
     ):
-        # Transformers would keep a setting that the subclass does not have, and never look at it.
+        # Transformers would store unknown settings and ignore them.
         if unknown := sorted(kwargs.keys() & ImagesKwargs.__annotations__.keys()):
-            raise TypeError(f"{type(self).__name__} has no setting {unknown}: choose among its own arguments.")
+            raise TypeError(f"{type(self).__name__} has no setting {unknown}. Use its own arguments.")
         super().__init__(**kwargs)
         for name, values, least in (("image_mean", image_mean, -1e6), ("image_std", image_std, 1e-6)):
             values = [values] * 3 if isinstance(values, (int, float)) else list(values)
             if len(values) != 3:
-                raise ValueError(f"`{name}` must be three numbers, of red, green and blue, got {values}.")
+                raise ValueError(f"`{name}` must be three numbers, for red, green and blue, got {values}.")
             setattr(self, name, [real(name, value, least) for value in values])
         self.rescale_factor = real("rescale_factor", rescale_factor, -1e6)
 
     def _draw(
         self, height: int, width: int, training: bool, generator: torch.Generator | None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Draw what happens to all frames of a clip; what is returned does it to some of them."""
+        """Draw the transform of a clip; the returned function applies it to some of its frames."""
         raise NotImplementedError
 
     def process_frames(
         self, frames: Any, training: bool = False, generator: torch.Generator | None = None
     ) -> torch.Tensor:
-        """Process the frames of one clip; in training all of them alike.
+        """Process the frames of one clip, all with the same augmentation in training.
 
         Args:
-            frames: what [`to_frames`] takes.
-            training (`bool`): augment.
-            generator (`torch.Generator`): required in training by a processor that augments.
+            frames: Frames for [`to_frames`].
+            training (`bool`): Whether to augment.
+            generator (`torch.Generator`): Required in training by a processor that augments.
         Returns:
-            `torch.FloatTensor` of shape `(frames, 3, height, width)`, of the size that the processor makes.
+            `torch.FloatTensor` of shape `(frames, 3, height, width)`, in the processor's output size.
         """
         frames = to_tensor(to_frames(frames)).permute(0, 3, 1, 2)  # (frames, 3, height, width)
         return self._draw(*frames.shape[-2:], training, generator)(frames)
@@ -167,11 +167,11 @@ class ClipImageProcessor(BaseImageProcessor):
     def prepare(
         self, training: bool = False, generator: torch.Generator | None = None
     ) -> Callable[[int, int], Callable[[np.ndarray], torch.Tensor]]:
-        """Process the frames of a clip one at a time, as they are decoded, to what `process_frames` makes of all.
+        """Process the frames of a clip one at a time as they are decoded, with the result of `process_frames`.
 
         Returns:
-            What [`~media_scalar.MediaReader.read_frames`] takes: a function of height and width, which draws, and
-            returns one from a frame `(height, width, 3)` to what it becomes.
+            A function for [`~media_scalar.MediaReader.read_frames`]: it takes height and width, draws, and returns a
+            function that processes one frame `(height, width, 3)`.
         """
 
         def start(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
@@ -181,7 +181,7 @@ class ClipImageProcessor(BaseImageProcessor):
         return start
 
     def replace(self, **settings: Any) -> Self:
-        """A copy with other values of some settings, itself if there are none."""
+        """A copy with other values of some settings, or itself without any."""
         if not settings:
             return self
         validate_typed_dict(self.valid_kwargs, settings)
@@ -189,7 +189,7 @@ class ClipImageProcessor(BaseImageProcessor):
 
 
 class ScalarImageProcessorKwargs(ImagesKwargs, total=False):
-    """The settings that `from_pretrained`, or a call, may override; others of transformers are refused."""
+    """The settings that `from_pretrained` or a call may override; others of transformers are rejected."""
 
     image_size: int
     resize_mode: str
@@ -202,24 +202,24 @@ class ScalarImageProcessor(ClipImageProcessor):
     """Turn the uint8 frames of clips into normalised, square `pixel_values_videos`.
 
     Args:
-        image_size (`int`): side of the output.
+        image_size (`int`): Side of the output.
         resize_mode (`str`): `"squash"` resizes both sides to `image_size`; `"crop"` resizes the short side and crops
             the centre (MSR-VTT and pretraining).
-        antialias (`bool`): bilinear with antialiasing on uint8, several times faster. Off: bilinear without
-            antialiasing on floats, the paper's.
-        image_mean (`list[float]`), image_std (`list[float]`): per channel, of values in [0, 1]; CLIP's.
-        train_crop_scale (`list[float]`, *optional*): in training, the range of the share of the area that a random
+        antialias (`bool`): Whether to resize with antialiasing on uint8, several times faster, instead of without
+            antialiasing on floats, as in the paper.
+        image_mean (`list[float]`), image_std (`list[float]`): Per channel, for values in [0, 1]; CLIP's by default.
+        train_crop_scale (`list[float]`, *optional*): In training, the range of the share of the area that a random
             square crop keeps. As in torchvision's `RandomResizedCrop`, a crop that does not fit is drawn again up to
-            ten times, then the centre square is taken: always so for pictures wider than 5:4. `None`: resize as at
-            test time.
-        train_flip (`bool`): in training, flip half of the clips horizontally.
-        do_rescale (`bool`), rescale_factor (`float`): multiply 0..255 by this first.
-        do_normalize (`bool`): subtract the mean and divide by the deviation.
+            ten times, then the centre square is used, as always for pictures wider than 5:4. `None` resizes as at test
+            time.
+        train_flip (`bool`): Whether to flip half of the clips horizontally in training.
+        do_rescale (`bool`), rescale_factor (`float`): Whether to first multiply 0..255 by this factor.
+        do_normalize (`bool`): Whether to subtract the mean and divide by the standard deviation.
     """
 
     valid_kwargs = ScalarImageProcessorKwargs
     model_input_names = ["pixel_values_videos"]
-    train_crop_scale = (0.8, 1.0)  # None is saved only where the class has another value
+    train_crop_scale = (0.8, 1.0)  # None is saved only if the class has another value
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ class ScalarImageProcessor(ClipImageProcessor):
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         if training and generator is None:
             raise ValueError("`training=True` draws crops at random: pass a seeded `generator=torch.Generator()`.")
-        crop = (...,)  # all of it
+        crop = (...,)  # the whole frame
         if training and self.train_crop_scale is not None:
             crop = self._draw_crop(height, width, generator)
         flips = training and self.train_flip and float(torch.rand((), generator=generator)) < 0.5
@@ -294,21 +294,21 @@ class ScalarImageProcessor(ClipImageProcessor):
         def process(frames: torch.Tensor) -> torch.Tensor:
             frames = self._resize_and_crop(frames[crop])
             frames = frames.flip(-1) if flips else frames
-            if self.do_rescale:  # to divide is to round less
+            if self.do_rescale:  # division rounds less
                 frames = frames / 255 if self.rescale_factor == 1 / 255 else frames * self.rescale_factor
             return ((frames - mean) / std if self.do_normalize else frames).contiguous()
 
         return process
 
     def preprocess(self, images: Any, return_tensors: str | None = "pt", **kwargs: Any) -> BatchFeature:
-        """Process one clip or a list of clips with equally many frames as at test time, see `process_frames`.
+        """Process one clip or a list of clips with the same number of frames for inference, see `process_frames`.
 
         Args:
-            images: one clip `(frames, height, width, 3)` or `(frames, 3, height, width)`, a batch of five axes, or a
-                list of clips. A picture is a clip of one frame: so are the pictures of a list; the frames of a clip
-                in a list are a list of lists.
+            images: One clip `(frames, height, width, 3)` or `(frames, 3, height, width)`, a batch with five axes, or a
+                list of clips. A picture is a clip of one frame, also in a list; pass a list of lists for clips given
+                as lists of pictures.
             return_tensors (`str`, *optional*): `"pt"`, `"np"`, or `None` for a list with an array per clip.
-            **kwargs: settings for this call.
+            **kwargs: Settings for this call.
         Returns:
             `BatchFeature` with `pixel_values_videos` of shape `(clips, frames, 3, image_size, image_size)`.
         """
@@ -316,7 +316,7 @@ class ScalarImageProcessor(ClipImageProcessor):
         several = isinstance(images, (list, tuple)) or getattr(images, "ndim", None) == 5
         rows = [processor.process_frames(clip) for clip in (images if several else [images])]
         if len({len(row) for row in rows}) != 1:
-            raise ValueError(f"A batch needs clips with equally many frames, got {[len(row) for row in rows]}.")
+            raise ValueError(f"Clips in a batch need the same number of frames, got {[len(row) for row in rows]}.")
         return to_batch({"pixel_values_videos": torch.stack(rows)}, return_tensors)
 
 

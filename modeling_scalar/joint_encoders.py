@@ -1,7 +1,6 @@
-"""From a public joint encoder, by name, to a model and its processor. For programs; remote code does not need it.
+"""Build a model and its processor from a public joint encoder. For programs; remote code does not need it.
 
-What its publisher says of prompts, pooling and frames is read from the files, not guessed: those of transformers, and
-those of Sentence Transformers beside them.
+Prompts, pooling and frames are read from the published files of transformers and Sentence Transformers, never guessed.
 """
 
 import os
@@ -22,7 +21,7 @@ from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
 from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor, mix_name
 
 _SENTINEL = "\ue000"  # stands for a text while a template is rendered
-# What a processor may make of one clip, far beyond what is sensible: more would fill the memory.
+# Limits on the output of a processor for one clip, far beyond sensible values: more would fill the memory.
 _MOST_FRAMES, _MOST_SECONDS, _MOST_SOFT_TOKENS = 1024, 3600, 1120
 _BICUBIC = 3  # PIL.Image.Resampling.BICUBIC
 _SENTENCE_CONFIG = "sentence_bert_config.json"
@@ -33,8 +32,8 @@ def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) 
     encoder = identify(model, revision).at_hand()
     if encoder.encoder is None:
         raise ValueError(
-            f"{encoder.name} is no joint encoder: expected a model of {' or '.join(ENCODERS)}, or a folder of "
-            "Sentence Transformers, which has a modules.json."
+            f"{encoder.name} is not a joint encoder: expected a model of {' or '.join(ENCODERS)}, or a Sentence "
+            "Transformers folder with a modules.json."
         )
     return encoder
 
@@ -50,7 +49,7 @@ def model_from_joint_encoder(
     Make a model of a joint encoder; see [`ScalarModel.from_joint_encoder`].
 
     Raises:
-        ValueError: it is no joint encoder, lacks weights, or cannot compute in `dtype`.
+        ValueError: If it is not a joint encoder, weights are missing, or it does not support `dtype`.
     """
     encoder = _encoder_of(name_or_path, revision)
     check_modalities(modalities)
@@ -65,7 +64,7 @@ def model_from_joint_encoder(
         return ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, encoder.revision, **config_kwargs)
     family = FAMILIES[encoder.encoder]
     if dtype == torch.float16 and not family.has_float16:
-        raise ValueError(f"{encoder.name} gives NaN in float16. Load it in bfloat16 or float32.")
+        raise ValueError(f"{encoder.name} returns NaN in float16. Load it in bfloat16 or float32.")
     shapes = shapes_of(weight_files(encoder.name, "model", encoder.revision))
     check_counts(encoder.config, len(shapes), f"the config.json of {encoder.name}")
     config = AutoConfig.from_pretrained(encoder.name, revision=encoder.revision or "main", trust_remote_code=False)
@@ -92,7 +91,7 @@ def model_from_joint_encoder(
 
 
 def in_backbone(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return shapes of weights by their names in [`ScalarJointModel`]: of one, or of an encoder as it is published."""
+    """Return shapes of weights by their names in [`ScalarJointModel`], from one or from a published encoder."""
     if any(name.startswith("backbone.") for name in shapes):
         return dict(shapes)
     return {f"backbone.{name}": shape for name, shape in shapes.items()}
@@ -102,7 +101,7 @@ def in_backbone(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, .
 
 
 def _settings_of(encoder: ModelIdentity, part: str, files: tuple[str, ...]) -> dict[str, Any]:
-    """The saved settings of a part of a processor, in the one file of today or in one of its own."""
+    """The saved settings of a part of a processor, in the common file or in its own."""
     content = encoder.read(PROCESSOR_NAME)
     if isinstance(content.get(part), dict):
         return content[part]
@@ -110,31 +109,31 @@ def _settings_of(encoder: ModelIdentity, part: str, files: tuple[str, ...]) -> d
 
 
 def _image_processor(settings: Mapping[str, Any]) -> ScalarPatchImageProcessor:
-    """Take over the settings of an encoder's own video processor, if it prepares pictures as is done here."""
+    """Adopt the settings of an encoder's own video processor, if it prepares pictures as this package does."""
     expected = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": _BICUBIC}
     wrong = {name: settings[name] for name, value in expected.items() if settings.get(name, value) != value}
     wrong |= {"add_timestamps": True} if settings.get("add_timestamps") else {}
     if wrong:
-        raise ValueError(f"Frames cannot be prepared as the encoder's video processor does, with {wrong}.")
+        raise ValueError(f"These settings of the encoder's video processor are not supported: {wrong}.")
     known = ScalarPatchImageProcessor.valid_kwargs.__annotations__
     return ScalarPatchImageProcessor(**{name: settings[name] for name in known if settings.get(name) is not None})
 
 
 def _rendered(tokenizer: Any, prompt: str | None, parts: Mapping[str, tuple[dict[str, str], str]]) -> str:
-    """What the chat template makes of parts, `{name}` in the place of the mark that it shows for each."""
+    """Render parts with the chat template, with `{name}` instead of the mark of each part."""
     messages = [{"role": "system", "content": [{"type": "text", "text": prompt}]}] if prompt else []
     content = [part for part, _ in parts.values()]
     text = tokenizer.apply_chat_template([*messages, {"role": "user", "content": content}], tokenize=False)
     for name, (_, mark) in parts.items():
         if text.count(mark) != 1:
-            raise ValueError(f"The chat template must show {mark!r} once, got {text!r}. Give the prompts yourself.")
+            raise ValueError(f"The chat template must contain {mark!r} once, got {text!r}. Pass the prompts yourself.")
         text = text.replace(mark, f"{{{name}}}")
     return text
 
 
 def _prompts(encoder: ModelIdentity, settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
-    """What Sentence Transformers puts around texts and media: by the chat template if there is one, else prompts
-    before texts, and none before media."""
+    """The prompts that Sentence Transformers adds to texts and media: from the chat template if there is one,
+    otherwise prompts before texts and none for media."""
     content = encoder.read("config_sentence_transformers.json")
     known, default = content.get("prompts") or {}, content.get("default_prompt_name")
     texts = {}
@@ -152,7 +151,7 @@ def _prompts(encoder: ModelIdentity, settings: Mapping[str, Any], tokenizer: Any
     media = {_rendered(tokenizer, document, {"": part}) for part in parts.values()}
     if len(media) > 1:
         raise ValueError(
-            f"The chat template of {encoder.name} treats video and audio differently: {sorted(media)}. Give the "
+            f"The chat template of {encoder.name} treats video and audio differently: {sorted(media)}. Pass the "
             "prompts yourself."
         )
     prompts["media_prompt"] = media.pop()
@@ -171,10 +170,10 @@ def processor_from_joint_encoder(
     **settings: Any,
 ) -> Any:
     """
-    Make the processor of a joint encoder; see [`ScalarProcessor.from_joint_encoder`].
+    Build the processor of a joint encoder; see [`ScalarProcessor.from_joint_encoder`].
 
     Raises:
-        ValueError: it is no joint encoder, or a setting is out of its range.
+        ValueError: If it is not a joint encoder, or a setting is out of range.
     """
     encoder = _encoder_of(name_or_path, revision)
     check_modalities(modalities)
@@ -197,8 +196,8 @@ def processor_from_joint_encoder(
         expected = encoder.config.get(number, getattr(defaults, number))
         if got != expected:
             raise ValueError(
-                f"{token!r} has the number {got} in the tokenizer of {encoder.name}, but its model takes {expected} "
-                "for it. Download both again."
+                f"{token!r} has the id {got} in the tokenizer of {encoder.name}, but its model expects {expected}. "
+                "Download both again."
             )
     extractor = AutoFeatureExtractor.from_pretrained(encoder.name, **options)
     frames = _settings_of(encoder, "video_processor", (VIDEO_PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME))
@@ -216,10 +215,10 @@ def processor_from_joint_encoder(
 
 def check_joint_processor(processor: ScalarJointProcessor, config: ScalarJointConfig, name: str) -> None:
     """
-    Check that a model can take what its processor makes.
+    Check that a processor fits its model.
 
     Raises:
-        ValueError: it cannot; the message names the folder.
+        ValueError: If it does not; the message names the folder.
     """
     backbone, frames, wrong = config.backbone_config, processor.image_processor, []
     check_vocabulary(processor.tokenizer, backbone.text_config.vocab_size, name)

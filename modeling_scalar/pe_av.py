@@ -208,7 +208,7 @@ class ScalarPeAvImageProcessor(ScalarPatchImageProcessor):
         wrong = {name: settings[name] for name, value in expected.items() if settings.get(name, value) != value}
         wrong |= {"do_center_crop": True} if settings.get("do_center_crop") else {}
         if wrong or not isinstance(size, dict) or size.keys() != {"height", "width"}:
-            raise ValueError(f"Frames cannot be prepared as PE-AV's video processor does, with {wrong or size}.")
+            raise ValueError(f"These settings of PE-AV's video processor are not supported: {wrong or size}.")
         known = {name: settings.get(name) for name in ("image_mean", "image_std", "rescale_factor")}
         return cls(**size, **{name: value for name, value in known.items() if value is not None})
 

@@ -294,7 +294,7 @@ _HARMLESS = [
 ]
 
 _DEVICES = [
-    (f"a device {name!r} of {command.split()[2]}", f"{command} --device {name!r}", "must be one that is here, cpu")
+    (f"a device {name!r} of {command.split()[2]}", f"{command} --device {name!r}", "must be one of this machine, cpu")
     for command, names in ((_INDEX, ("foo", "cuda:7", "meta", "", "cpu:1")), (_QUERY, ("foo",)), (_MODEL, ("foo",)))
     for name in names
 ]
@@ -316,25 +316,25 @@ _MODELS = [
         ("no folder of a model", "There is no model folder 'model', and the Hub does not give it", {"model": GONE}),
         (
             "a file in the place of a model",
-            "model is a file; the folder of a model or adapter, or its id on the",
+            "model is a file. Give the folder of a model or adapter, or its Hub id.",
             {"model": "weights"},
         ),
         ("an empty folder of a model", "holds no model: no file like model*.safetensors", {"model": FOLDER}),
         ("no weights", "holds no model: no file like model*.safetensors", {_WEIGHTS: GONE}),
         (
             "weights without their end",
-            "is not a whole safetensors file (Error while deserializing header",
+            "is not a valid safetensors file (Error while deserializing header",
             {_WEIGHTS: Cut(0.9)},
         ),
         (
             "a header of a terabyte",
-            "is not a whole safetensors file (Error while deserializing header",
+            "is not a valid safetensors file (Error while deserializing header",
             {_WEIGHTS: Header(_ONE, 4, 2**40)},
         ),
         ("weights of no tensor", "lacks 169 weights of the model, such as", {_WEIGHTS: Header({})}),
         (
             "weights of another model",
-            "do not have the shapes that its config.json asks for, such as",
+            "do not have the shapes that its config.json requires, such as",
             {_WEIGHTS: Header(_ONE, 4)},
         ),
         (
@@ -344,12 +344,12 @@ _MODELS = [
         ),
         (
             "a weight is NaN",
-            "holds numbers that are not finite: the training that made it failed",
+            "has values that are not finite: its training failed, or",
             {_WEIGHTS: Tensors({"text_projection.weight": "nan"})},
         ),
         (
             "a weight that is too long",
-            "do not have the shapes that its config.json asks for, such as",
+            "do not have the shapes that its config.json requires, such as",
             {_WEIGHTS: Tensors({"text_projection.weight": "longer"})},
         ),
         ("a link to nothing", "There is no", {_WEIGHTS: Link("nowhere")}),
@@ -362,7 +362,7 @@ _MODELS = [
         ),
         (
             "an index of a file that is gone",
-            "names model-00001-of-00002.safetensors, but there is no such file in",
+            "names model-00001-of-00002.safetensors, but",
             {_WEIGHTS: GONE, _INDEX_FILE: _index(a="model-00001-of-00002.safetensors")},
         ),
         (
@@ -372,12 +372,12 @@ _MODELS = [
         ),
         (
             "an index of a pickle",
-            "names 'model.bin', which is not a safetensors file beside it. Restore",
+            "names 'model.bin', which is not a safetensors file next to it.",
             {_WEIGHTS: GONE, _INDEX_FILE: _index(a="model.bin"), "model/model.bin": _PICKLE},
         ),
         (
             "an index of numbers",
-            "must map names of tensors to files in its `weight_map`. Restore the",
+            "must map tensor names to files. Restore the file.",
             {_WEIGHTS: GONE, _INDEX_FILE: '{"weight_map": {"a": 1}}'},
         ),
         ("no configuration", "holds no config.json: it is not a saved model.", {_CONFIG: GONE}),
@@ -419,7 +419,7 @@ _MODELS = [
         ),
         (
             "another dimension",
-            "do not have the shapes that its config.json asks for, such as",
+            "do not have the shapes that its config.json requires, such as",
             {_CONFIG: Fields({"projection_dim": 17})},
         ),
         (
@@ -429,12 +429,12 @@ _MODELS = [
         ),
         (
             "a layer too many",
-            ".attention.gate_scale']. Give the configuration that belongs to the",
+            ".attention.gate_scale']. Use the configuration that belongs to the",
             {_CONFIG: Fields({"audio_config.num_hidden_layers": 3})},
         ),
         (
             "a vocabulary of another size",
-            "do not have the shapes that its config.json asks for, such as",
+            "do not have the shapes that its config.json requires, such as",
             {_CONFIG: Fields({"text_config.vocab_size": 61})},
         ),
         (
@@ -592,7 +592,7 @@ _MODELS = [
         ("a vocabulary that is a list", "must hold a JSON object, got list. Restore the file.", {_TOKENIZER: "[]"}),
         (
             "a word that the model does not know",
-            "has 1001 tokens, but the model knows 60: it belongs to another model.",
+            "has 1001 tokens, but the model has 60. Copy the tokenizer that the",
             {_TOKENIZER: Fields({"model.vocab.weather": 1000})},
         ),
         (
@@ -664,17 +664,17 @@ _ADAPTERS = [
         ),
         (
             "a base on the Hub, out of reach",
-            "cannot be loaded: user/base is no folder, and the Hub gives no",
+            "cannot be loaded: user/base is not a folder, and the Hub has",
             {_ADAPTER: Fields({"base_model_name_or_path": "user/base"})},
         ),
         (
             "a base that is no id",
-            "There is no model folder 'user/base/more and more', and it cannot be",
+            "There is no model folder 'user/base/more and more', and this is not a",
             {_ADAPTER: Fields({"base_model_name_or_path": "user/base/more and more"})},
         ),
         (
             "a base that is a file",
-            "model/config.json is a file; the folder of a model or adapter, or its",
+            "model/config.json is a file. Give the folder of a model or adapter, or",
             {_ADAPTER: Fields({"base_model_name_or_path": "model/config.json"})},
         ),
         (
@@ -726,7 +726,7 @@ _ADAPTERS = [
         ("no weights of an adapter", "holds no model: no file like model*.safetensors", {_LORA: GONE}),
         (
             "weights of an adapter cut short",
-            "is not a whole safetensors file (Error while deserializing header",
+            "is not a valid safetensors file (Error while deserializing header",
             {_LORA: Cut(0.7)},
         ),
         (
@@ -741,7 +741,7 @@ _ADAPTERS = [
         ),
         (
             "an adapter of NaN",
-            "holds numbers that are not finite: the training that made it failed",
+            "has values that are not finite: its training failed, or",
             {_LORA: Tensors({_LORA_A: "nan"})},
         ),
         (

@@ -136,7 +136,7 @@ class RunArguments:
             names = self.condition_on.split(",")
             if names != [name for name in MODALITIES if name in names]:
                 raise ValueError(
-                    f"`condition_on` must be some of {','.join(MODALITIES)}, in this order without repetition, got "
+                    f"`condition_on` must be some of {','.join(MODALITIES)}, each once and in this order, got "
                     f"{self.condition_on!r}."
                 )
         if isinstance(self.columns, str):

@@ -104,7 +104,7 @@ def test_a_model_that_is_gone_changed_or_not_known_is_an_error(asked, tmp_path, 
     other.metadata["model"] = None
     with pytest.raises(ValueError, match="does not say which model made it"):
         other.search("low")
-    with pytest.raises(ValueError, match="The device must be one that is here"):
+    with pytest.raises(ValueError, match="The device must be one of this machine"):
         gallery.load_model(tiny_model_dir, device="nowhere")
     assert len(count) == 1
 

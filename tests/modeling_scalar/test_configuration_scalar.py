@@ -34,7 +34,7 @@ def test_a_saved_configuration_comes_back_whole(tmp_path):
     [
         ({"query_temperature": 0}, "query_temperature"),
         ({"vision_pooling": "max"}, "vision_pooling"),
-        ({"audio_pooling": "cls"}, "is not a class token"),
+        ({"audio_pooling": "cls"}, "needs a class token"),
         ({"text_config": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}}, "is_causal"),
         ({"num_frame_embeddings": 0}, "num_frame_embeddings"),
         ({"projection_dim": "512"}, "projection_dim"),

@@ -280,5 +280,5 @@ def test_pictures_of_any_mode_and_size_are_processed_one_by_one():
     assert torch.equal(nested[0], batch[:2, 0])
     five = np.stack([random_frames(3, seed=1), random_frames(3, seed=2)])
     assert torch.equal(*(processor(clips)["pixel_values_videos"] for clips in (five, list(five))))
-    with pytest.raises(ValueError, match=r"equally many frames, got \[2, 1\]"):
+    with pytest.raises(ValueError, match=r"the same number of frames, got \[2, 1\]"):
         processor([pictures[:2], pictures[:1]])

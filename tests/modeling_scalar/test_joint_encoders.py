@@ -640,11 +640,11 @@ def test_float16_is_refused_where_it_gives_nan(folders, joint):
 
 
 def test_what_is_no_joint_encoder_is_refused(tiny_model_dir, folders, tmp_path):
-    with pytest.raises(ValueError, match="no joint encoder: expected a model of embedding_gemma2"):
+    with pytest.raises(ValueError, match="not a joint encoder: expected a model of embedding_gemma2"):
         ScalarModel.from_joint_encoder(tiny_model_dir)
     with pytest.raises(ValueError, match=r"no fields \['heat'\]"):
         ScalarModel.from_joint_encoder(folders / "plain", heat=1)
-    with pytest.raises(ValueError, match="`modalities` must be different names of small letters"):
+    with pytest.raises(ValueError, match="`modalities` must be different names of lower-case letters"):
         ScalarModel.from_joint_encoder(folders / "plain", modalities="video")
 
 
@@ -677,7 +677,7 @@ def test_a_damaged_encoder_is_refused_by_name(tmp_path, file, path, value, messa
     "changes, message",
     [
         ({"modalities": ["audio", "video", "audio"]}, "`modalities` must be different names"),
-        ({"projection_dim": 25}, "from 1 to the encoder's own dimension 24"),
+        ({"projection_dim": 25}, "between 1 and the encoder's dimension 24"),
         ({"modality_scale": [1.0]}, "`modality_scale` must be 3"),
         ({"query_temperature": 0}, "temperature"),
     ],

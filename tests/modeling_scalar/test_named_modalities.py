@@ -394,14 +394,14 @@ def test_unknown_inputs_and_masks_are_refused(six):
     "names, message",
     [
         (["video", "title", "title"], "must be different names"),
-        (["video", "text"], 'none of them "text"'),
-        (["Title"], "small letters"),
-        (["on screen"], "small letters"),
-        (["2nd"], "a letter first"),
-        (["video", ""], "small letters"),
+        (["video", "text"], 'and not "text"'),
+        (["Title"], "lower-case letters"),
+        (["on screen"], "lower-case letters"),
+        (["2nd"], "start with a letter"),
+        (["video", ""], "lower-case letters"),
         ([], "must be different names"),
         ("video", "must be different names"),
-        (["fused"], '"fused" is made of other modalities'),
+        (["fused"], '"fused" combines other modalities'),
     ],
 )
 def test_names_that_cannot_be_are_refused(folder, names, message):

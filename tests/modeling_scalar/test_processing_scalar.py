@@ -474,7 +474,7 @@ def test_without_sampling_all_frames_are_kept(processor):
     for arguments in ({"videos": [frames]}, {"clips": [processor.read_clip(frames, num_frames="all")]}):
         batch = processor(**arguments, do_sample_frames=False)
         assert torch.equal(batch["pixel_values_videos"][0], processor.image_processor.process_frames(frames))
-    with pytest.raises(ValueError, match=r"equally many frames, got \[11, 8\]"):
+    with pytest.raises(ValueError, match=r"the same number of frames, got \[11, 8\]"):
         processor(videos=[frames, random_frames()], do_sample_frames=False)
 
 
@@ -484,7 +484,7 @@ def test_without_sampling_all_frames_are_kept(processor):
         ({"videos": random_frames() / 255}, TypeError, "uint8 RGB in 0..255, got float64.*floats in"),
         ({"videos": list(random_frames() / 255)}, TypeError, "uint8 RGB in 0..255, got float64"),
         ({"videos": torch.zeros(8, 3, 8, 8)}, TypeError, "uint8 RGB in 0..255, got (torch.)?float32"),
-        ({"videos": [random_frames()[0], random_frames()[0][:-1]]}, ValueError, r"one size.*\(19, 24\), \(20, 24\)"),
+        ({"videos": [random_frames()[0], random_frames()[0][:-1]]}, ValueError, r"same size.*\(19, 24\), \(20, 24\)"),
         ({"videos": [[random_frames(), random_frames()]]}, TypeError, "A video must be .* got list of ndarray"),
         ({"videos": [["a.mp4", "b.mp4"]]}, TypeError, "A video must be .* got list of str"),
         ({"videos": np.zeros((8, 8), np.uint8)}, ValueError, r"\(frames, height, width, 3\).*got \(8, 8\)"),

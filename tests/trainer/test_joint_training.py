@@ -189,7 +189,7 @@ def test_what_only_the_other_kind_of_model_has_is_refused_with_the_kind(place, t
     ):
         with pytest.raises(ValueError, match=kinds):
             load_model(folder, **changes)
-    with pytest.raises(ValueError, match="ScalarConfig has no fields .* check their spelling"):
+    with pytest.raises(ValueError, match="ScalarConfig has no fields .* Check the spelling"):
         load_model(tiny_model_dir, has_headz=True)
 
 
