@@ -1,7 +1,7 @@
-"""Frames to patches of a joint encoder, with torch alone: the encoder's own processor needs torchvision.
+"""Patches of frames for a joint encoder, computed with torch; the encoder's own processor needs torchvision.
 
-What is computed is what that one computes: each frame keeps its proportions and is as large as its budget of soft
-tokens allows, resized bicubically with antialiasing on uint8.
+The result is the same: each frame keeps its proportions and is as large as its budget of soft tokens allows, resized
+bicubically with antialiasing on uint8.
 """
 
 import math
@@ -15,22 +15,22 @@ from .image_processing_scalar import ClipImageProcessor, whole
 
 
 def patch_grid(height: int, width: int, max_patches: int, patch_size: int, pooling: int) -> tuple[int, int]:
-    """Choose how many patches a picture has, down and across.
+    """Choose the number of patches of a picture, down and across.
 
     Args:
-        height (`int`), width (`int`): of the picture, in pixels.
-        max_patches (`int`): budget.
-        patch_size (`int`): side of a patch, in pixels.
-        pooling (`int`): side of the square of patches that becomes one soft token: both counts are multiples of it.
+        height (`int`), width (`int`): Size of the picture in pixels.
+        max_patches (`int`): Maximum number of patches.
+        patch_size (`int`): Side of a patch in pixels.
+        pooling (`int`): Side of the square of patches that becomes one soft token; both counts are multiples of it.
     Returns:
-        `tuple[int, int]`: the largest counts in about the proportions of the picture; a side that would be nothing is
-        one square, the other at most as many as the budget has.
+        `tuple[int, int]`: The largest counts that roughly keep the proportions of the picture. A side that would be
+        zero gets one square, and the other at most as many as the budget allows.
     """
     factor = math.sqrt(max_patches * patch_size**2 / (height * width))
     step = pooling * patch_size
     rows, columns = math.floor(factor * height / step), math.floor(factor * width / step)
     if not rows and not columns:
-        raise ValueError(f"A budget of {max_patches} patches holds no square of {pooling} by {pooling}.")
+        raise ValueError(f"A budget of {max_patches} patches is too small for a square of {pooling} by {pooling}.")
     most = max_patches // pooling**2
     if not rows:
         rows, columns = 1, min(width // height, most)
@@ -40,7 +40,7 @@ def patch_grid(height: int, width: int, max_patches: int, patch_size: int, pooli
 
 
 class ScalarPatchImageProcessorKwargs(TypedDict, total=False):
-    """The settings that `from_pretrained`, or a call, may override."""
+    """The settings that `from_pretrained` or a call may override."""
 
     max_soft_tokens: int
     patch_size: int
@@ -54,12 +54,12 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
     """Resize and normalise the frames of clips, and cut them into patches.
 
     Args:
-        max_soft_tokens (`int`): budget of a frame; it has at most `pooling_kernel_size ** 2` times as many patches.
-        patch_size (`int`), pooling_kernel_size (`int`): as the encoder has them.
-        image_mean, image_std (`list[float]`): per channel, of values in [0, 1].
-        rescale_factor (`float`): multiply 0..255 by this first.
+        max_soft_tokens (`int`): Maximum per frame; it has at most `pooling_kernel_size ** 2` times as many patches.
+        patch_size (`int`), pooling_kernel_size (`int`): Those of the encoder.
+        image_mean, image_std (`list[float]`): Per channel, for values in [0, 1].
+        rescale_factor (`float`): Factor that first multiplies 0..255.
     Raises:
-        ValueError: a value out of its range.
+        ValueError: If a value is out of range.
     """
 
     valid_kwargs = ScalarPatchImageProcessorKwargs
@@ -82,16 +82,16 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
 
     @property
     def max_patches(self) -> int:
-        """Patches of a frame, padding included."""
+        """Number of patches per frame, including padding."""
         return self.max_soft_tokens * self.pooling_kernel_size**2
 
     def _draw(
         self, height: int, width: int, training: bool, generator: torch.Generator | None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What happens to each frame of a clip of this size: nothing is drawn, in training either."""
+        """The transform of each frame of a clip of this size; nothing is random, even in training."""
         grid = patch_grid(height, width, self.max_patches, self.patch_size, self.pooling_kernel_size)
         size = tuple(count * self.patch_size for count in grid)
-        # The factor goes into mean and deviation, as where it is fused: a quotient is rounded once.
+        # The factor is folded into mean and deviation, as in a fused operation, so the quotient is rounded once.
         scale = 1.0 / self.rescale_factor
         mean, std = (torch.tensor(values).view(3, 1, 1) * scale for values in (self.image_mean, self.image_std))
 
@@ -103,7 +103,7 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
         return process
 
     def num_soft_tokens(self, frames: torch.Tensor) -> int:
-        """How many soft tokens the encoder makes of each of these processed frames."""
+        """The number of soft tokens of each of these processed frames."""
         height, width = frames.shape[-2:]
         return height * width // (self.patch_size * self.pooling_kernel_size) ** 2
 
@@ -111,10 +111,10 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
         """Cut processed frames into patches.
 
         Args:
-            frames (`torch.FloatTensor` of shape `(frames, 3, height, width)`): of `process_frames`.
+            frames (`torch.FloatTensor` of shape `(frames, 3, height, width)`): The result of `process_frames`.
         Returns:
-            The patches `(frames, max_patches, values)`, zero where there are fewer, and their places across and down
-            `(frames, max_patches, 2)`, -1 there.
+            The patches `(frames, max_patches, values)`, padded with zeros, and their positions across and down
+            `(frames, max_patches, 2)`, padded with -1.
         """
         side, num_frames = self.patch_size, len(frames)
         patches = F.unfold(frames, side, stride=side)  # (frames, 3 * side * side, patches), channels outermost

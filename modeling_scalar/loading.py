@@ -1,4 +1,4 @@
-"""Load a saved model or adapter with the processor saved beside it. For programs; remote code does not need it."""
+"""Load a saved model or adapter with its saved processor. For programs; remote code does not need it."""
 
 import math
 import os
@@ -39,31 +39,31 @@ from .processing_joint_scalar import ScalarJointProcessor
 from .processing_scalar import ScalarProcessor
 from .retrieval_scalar import ScalarRetrievalModel
 
-# The kinds of saved models: a model and the processor saved beside it, by the `model_type` of the configuration.
+# The kinds of saved models: the classes of model and processor by the `model_type` of the configuration.
 _KINDS = {
     ScalarConfig.model_type: (ScalarModel, ScalarProcessor),
     ScalarJointConfig.model_type: (ScalarJointModel, ScalarJointProcessor),
 }
 _PROCESSORS = {processor.__name__ for _, processor in _KINDS.values()}
 
-# Modules that a run may add to its base, by its configuration; nothing else may be missing in a base's weights.
+# Modules that the configuration of a run may add to its base; no other weights of a base may be missing.
 # Concatenation heads are not among them: no loss trains them, so new ones would stay random. The heads of a joint
-# encoder are, which end with `_head` whatever its modalities are called.
+# encoder are; their names end with `_head`.
 _ADDED_MODULES = ("hyperbolic", "logit_scale")
-_OPTIONAL_MODULES = (*_ADDED_MODULES, "concat_projections")  # a configuration can leave them aside
+_OPTIONAL_MODULES = (*_ADDED_MODULES, "concat_projections")  # a configuration can omit them
 _PROCESSOR_FILES = (PROCESSOR_NAME, "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json")
-# What a processor may make of one clip, far beyond what is sensible: more would fill the memory.
+# Limits on the output of a processor for one clip, far beyond sensible values: more would fill the memory.
 _MOST = {"num_frames": 1024, "num_train_frames": 1024, "num_segments": 1024, "segment_length": 100_000}
 _MOST |= {"num_mel_bins": 1024, "sampling_rate": 192_000, "image_size": 4096}
-# Vision towers that take pictures of one size.
+# Vision towers that accept pictures of one size only.
 _FIXED_SIZE = ("blip_2_vision_model", "clip_vision_model", "siglip_vision_model")
-# What an adapter of ours asks of its base; layers that are copied, say, would be another network.
+# Allowed values of an adapter's configuration; copied layers, for example, would make another network.
 _ADAPTER_FIELDS = {"peft_type": ("LORA",), "layer_replication": (None,)}
 
 
 @contextmanager
 def _told_of(name: str, what: str) -> Iterator[None]:
-    """Make a ValueError that names the model of whatever libraries raise about its files: that is not foreseeable."""
+    """Turn any error that libraries raise about a model's files into a ValueError that names the model."""
     try:
         yield
     except (ImportError, MemoryError, torch.OutOfMemoryError):
@@ -74,7 +74,7 @@ def _told_of(name: str, what: str) -> Iterator[None]:
         why = error.__cause__ or error if isinstance(error, StrictDataclassError) else error
         kind = "" if isinstance(why, (OSError, ValueError)) else f"{type(why).__name__}: "
         if "trust_remote_code" in str(error):
-            kind, why = "", "it needs code of its own, which is never executed here."
+            kind, why = "", "it needs remote code, which is never executed here."
         raise ValueError(f"{what} {name} cannot be loaded: {kind}{why}") from error
 
 
@@ -85,17 +85,17 @@ def load_config(
     Read the configuration of a model.
 
     Args:
-        model (`str`): a folder or a Hub id.
-        overrides (`dict`, *optional*): fields to change.
-        num_tensors (`int`, *optional*): in its weights; a configuration cannot count more layers than that.
+        model (`str`): A folder or Hub id.
+        overrides (`dict`, *optional*): Fields to change.
+        num_tensors (`int`, *optional*): The number of weights; a configuration cannot have more layers.
 
     Raises:
-        ValueError: there is none, it is that of another model, or a field is unknown or wrong.
+        ValueError: If there is none, it belongs to another kind of model, or a field is unknown or invalid.
     """
     identity = identify(model)
     path = identity.file(CONFIG_NAME)
     if path is None:
-        raise ValueError(f"{identity.name} holds no {CONFIG_NAME}: it is not a saved model.")
+        raise ValueError(f"{identity.name} holds no {CONFIG_NAME}, so it is not a saved model.")
     if not identity.is_configured:
         raise ValueError(
             f"{path} must describe a ScalarModel, got a `model_type` of {identity.config.get('model_type')!r:.200}."
@@ -109,13 +109,13 @@ def load_config(
     if not overrides:
         return config
     check_fields(config, overrides)
-    # Built again, not set on the object: only construction checks the fields against each other.
+    # Built again, because only construction checks the fields against each other.
     return type(config).from_dict(config.to_dict() | overrides)
 
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Keep the lists of missing and unexpected weights back that transformers prints: they are errors here."""
+    """Suppress the lists of missing and unexpected weights that transformers prints; they are errors here."""
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     try:
@@ -140,12 +140,12 @@ def _load_weights(
         model, info = kind.from_pretrained(name, config=config, **options)
     for keys, allowed, told in (
         (info["missing_keys"], (*_ADDED_MODULES, *heads) if may_add else (), "lacks {} weights of the model"),
-        (info["unexpected_keys"], (*_OPTIONAL_MODULES, *heads), "holds {} weights that its config.json does not know"),
+        (info["unexpected_keys"], (*_OPTIONAL_MODULES, *heads), "holds {} weights that are not in its config.json"),
     ):
         wrong = sorted(key for key in keys if not key.split(".")[0].endswith(allowed))
         if wrong:
             raise ValueError(
-                f"{name} {told.format(len(wrong))}, such as {wrong[:3]}. Give the configuration that belongs to the "
+                f"{name} {told.format(len(wrong))}, such as {wrong[:3]}. Use the configuration that belongs to the "
                 "weights, or save the model again."
             )
     return model
@@ -156,10 +156,10 @@ def load_processor(name: str) -> ScalarProcessor:
     Load the processor of a model; no code of the folder runs.
 
     Args:
-        name (`str`): an absolute folder or a Hub id.
+        name (`str`): An absolute folder or a Hub id.
 
     Raises:
-        ValueError: there is none, or one of its files is missing or damaged.
+        ValueError: If there is none, or one of its files is missing or damaged.
     """
     found = {file: file_of(name, file) for file in _PROCESSOR_FILES}
     contents = {file: {} if path is None else read_object(path) for file, path in found.items()}
@@ -167,26 +167,26 @@ def load_processor(name: str) -> ScalarProcessor:
     if described not in list(_PROCESSORS):
         raise ValueError(
             f"{name} must hold a ScalarProcessor in its {PROCESSOR_NAME}, got {described!r:.200}. Save the model's "
-            "processor beside it with `processor.save_pretrained`."
+            "processor in the same folder with `processor.save_pretrained`."
         )
     with _told_of(name, "The processor of"):
         processor = AutoProcessor.from_pretrained(name, trust_remote_code=False)
-    # Without any of these files transformers makes a tokenizer that knows no word.
+    # Without any of these files transformers builds a tokenizer without words.
     files = list(processor.tokenizer.vocab_files_names.values())
     if not any(file_of(name, file) for file in files):
         raise ValueError(
-            f"{name} holds no vocabulary of its tokenizer ({' or '.join(sorted(files))}). Copy it from where the "
-            "model came from, or save the processor again with `processor.save_pretrained`."
+            f"{name} holds no vocabulary of its tokenizer ({' or '.join(sorted(files))}). Copy it from the original "
+            "model, or save the processor again with `processor.save_pretrained`."
         )
     return processor
 
 
 def _check_processor(processor: ScalarProcessor, config: ScalarConfig | ScalarJointConfig, name: str) -> None:
-    """Check that the model can take what its processor makes."""
+    """Check that the processor fits its model."""
     _, expected = _KINDS[config.model_type]
     if type(processor) is not expected:
         raise ValueError(
-            f"The model in {name} takes what a {expected.__name__} makes, but beside it lies a "
+            f"The model in {name} needs a {expected.__name__}, but its folder holds a "
             f"{type(processor).__name__}. Copy the {PROCESSOR_NAME} that it was saved with."
         )
     if isinstance(config, ScalarJointConfig):
@@ -202,7 +202,7 @@ def _check_processor(processor: ScalarProcessor, config: ScalarConfig | ScalarJo
         if processor.image_processor.image_size < config.vision_config.image_size:
             raise ValueError(
                 f"The processor in {name} makes pictures of {processor.image_processor.image_size} pixels a side, but "
-                f"the model takes {config.vision_config.image_size}. Copy the {PROCESSOR_NAME} that it was saved with."
+                f"the model needs {config.vision_config.image_size}. Copy the {PROCESSOR_NAME} that it was saved with."
             )
     for field, limit in most.items():
         value = next(getattr(part, field) for part in parts if hasattr(part, field))
@@ -214,12 +214,12 @@ def _check_processor(processor: ScalarProcessor, config: ScalarConfig | ScalarJo
 
 
 def _load_adapter(model: ScalarRetrievalModel, name: str, adapter: dict[str, Any]) -> None:
-    """Add the weights of an adapter to its base; all of them must find their place."""
+    """Add the weights of an adapter to its base; all of them must fit."""
     for field, allowed in _ADAPTER_FIELDS.items():
         if adapter.get(field) not in allowed:
             raise ValueError(
                 f"`{field}` in the adapter_config.json of {name} must be {allowed[0]!r}, got "
-                f"{adapter.get(field)!r:.200}: other adapters are not supported."
+                f"{adapter.get(field)!r:.200}. Other adapters are not supported."
             )
     shapes = shapes_of(weight_files(name, "adapter_model"))
     widest = max((max(shape, default=0) for shape in shapes.values()), default=0)
@@ -233,14 +233,14 @@ def _load_adapter(model: ScalarRetrievalModel, name: str, adapter: dict[str, Any
     alpha = adapter.get("lora_alpha")
     if not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise ValueError(f"`lora_alpha` in the adapter_config.json of {name} must be a number, got {alpha!r:.200}.")
-    mend = "Give the base that it was trained on, and the configuration that was saved with it."
+    mend = "Use the base that it was trained on, and the configuration that was saved with it."
     try:
         with _without_report():
             info = model.load_adapter(name)
     except RuntimeError as error:  # of shapes
         raise ValueError(
             f"The weights of the adapter in {name} do not have the shapes that its base and its adapter_config.json "
-            f"ask for. {mend}"
+            f"require. {mend}"
         ) from error
     found = {kind: sorted(getattr(info, kind)) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     if any(found.values()):
@@ -261,25 +261,25 @@ def load_model(
     """
     Load a model, or an adapter on its base, and its processor; no code of the folder runs.
 
-    A joint encoder is taken as its publisher has it; see [`ScalarModel.from_joint_encoder`].
+    A joint encoder is loaded as published; see [`ScalarModel.from_joint_encoder`].
 
-    An adapter is trained with a configuration that may differ from its base's, in the aggregation say. Where it was
-    saved with that configuration (a `config.json` beside `adapter_config.json`), the model has it; else the base's.
+    An adapter may be trained with another configuration than its base's, for example another aggregation. If it was
+    saved with that configuration (`config.json` next to `adapter_config.json`), the model uses it, else the base's.
 
     Args:
-        name_or_path (`str`): a folder or Hub id.
-        dtype (`torch.dtype`, *optional*): of the weights; by default that of the checkpoint or, where a device is
-            given, [`default_dtype`].
-        device (`torch.device`, *optional*): where the model is to run; by default the CPU.
-        **config_overrides: fields of the configuration to change, `aggregation="gram"` say. What they add to the model
-            (a learned temperature, the learned scalars of `"hypergram"`) is newly initialised.
+        name_or_path (`str`): A folder or Hub id.
+        dtype (`torch.dtype`, *optional*): The dtype of the weights; by default that of the checkpoint or, if a device
+            is given, [`default_dtype`].
+        device (`torch.device`, *optional*): The device to run on; by default the CPU.
+        **config_overrides: Fields of the configuration to change, such as `aggregation="gram"`. Modules that they add
+            (a learned temperature, the learned scalars of `"hypergram"`) are newly initialised.
 
     Returns:
         The model, in evaluation mode, and the processor.
 
     Raises:
-        ValueError: nothing can be loaded from there, it is not a SCALAR model with its processor, weights are missing
-            (those of concatenation heads asked for by `has_concat_heads=True` too), or a field is unknown.
+        ValueError: If nothing can be loaded, it is not a SCALAR model with its processor, weights are missing
+            (including those of concatenation heads for `has_concat_heads=True`), or a field is unknown.
     """
     identity = identify(name_or_path)
     with _told_of(identity.name, "The model in"):
@@ -289,7 +289,7 @@ def load_model(
             dtype = default_dtype(identity, device)
         options = {} if dtype is None else {"dtype": dtype}
         if identity.encoder is not None:
-            with _without_report():  # of what a run adds to the encoder; all else is checked
+            with _without_report():  # about modules that a run adds to the encoder; the rest is checked
                 model = model_from_joint_encoder(identity, **options, **config_overrides)
             check_finite(model, name)
             processor = processor_from_joint_encoder(identity, modalities=model.config.modalities)

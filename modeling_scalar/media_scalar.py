@@ -1,7 +1,7 @@
-"""Reads frames, sound and subtitles of media files with PyAV, in this process.
+"""Read frames, audio and subtitles of media files with PyAV, in this process.
 
-Frames are addressed by their place in presentation order, never by time. What a file lacks is absent; what it has and
-cannot be decoded is a `MediaError`. Only NumPy and PyAV are imported, so that a decoder starts in a moment.
+Frames are addressed by their index in presentation order, never by time. A missing stream is absent; a stream that
+cannot be decoded raises a `MediaError`. Only NumPy and PyAV are imported, so that a decoder starts quickly.
 """
 
 import html
@@ -33,11 +33,11 @@ _DEMUXERS = (
 
 AnyPath = str | os.PathLike
 Window = tuple[float, float | None]
-"""From and to which second of a file, counted from its beginning; None is its end."""
+"""The start and end of a part of a file in seconds from its beginning; None is its end."""
 Choose = Callable[[int], Sequence[Any]]
-"""From how many frames or samples there are to the places, or ranges, of those to be read; it may be asked again."""
+"""From the number of frames or samples to the indices, or ranges, to read; it may be called again."""
 Prepare = Callable[[int, int], Callable[[np.ndarray], Any]]
-"""Called with the height and the width before the first frame; what it returns is called with each picture."""
+"""Called with height and width before the first frame; returns a function to call with each picture."""
 
 
 class MediaError(ValueError):
@@ -45,13 +45,13 @@ class MediaError(ValueError):
 
 
 def check_installed() -> None:
-    """Raise an ImportError unless PyAV is there."""
+    """Raise an ImportError unless PyAV is installed."""
     if av is None:
         raise ImportError("Reading media files needs PyAV: `pip install av`. Or pass frames, and waveforms at 16 kHz.")
 
 
 def check_file(path: AnyPath) -> None:
-    """Raise a MediaError unless a file, or what it links to, is a regular one: a pipe might be read for ever."""
+    """Raise a MediaError unless a file, or the target of a link, is a regular file: a pipe might be read forever."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
@@ -108,22 +108,22 @@ def describe(path: AnyPath, stream: Any) -> str:
 
 
 def damage(where: str, what: str, error: Exception) -> Exception:
-    """Make the error of a stream in which something is wrong; a lack of memory is none, and stays what it is."""
+    """Make the error of a damaged stream; an error for lack of memory is returned unchanged."""
     problem = f"{where}: {what} ({getattr(error, 'strerror', None) or error})."
     return error if isinstance(error, MemoryError) else MediaError(problem)
 
 
 def truncated(path: AnyPath, stream: Any, promised: str, came: str) -> MediaError:
-    """Make the error of a stream of which not all came."""
+    """Make the error of a stream that ended early."""
     less = f"the container promises {promised}, {came} came"
     return MediaError(f"{describe(path, stream)}: {less}. The file is truncated or damaged.")
 
 
 def check_packets(path: AnyPath, container: Any, stream: Any, num_packets: int) -> None:
-    """Raise a MediaError where fewer packets came than the container promises, if it does."""
+    """Raise a MediaError if fewer packets came than the container promises."""
     promised = stream.frames
     if "mp4" in container.format.name and (num_packets or stream.index_entries):
-        # the sample table counts what an edit list trims away; the index built from both is what is to come
+        # the sample table also counts packets that an edit list trims; the index built from both does not
         promised = len(stream.index_entries)
     # the first counts frames that are repeated without a packet, the others samples
     if container.format.name not in ("avi", "aiff", "caf", "flac") and num_packets < promised:
@@ -131,8 +131,8 @@ def check_packets(path: AnyPath, container: Any, stream: Any, num_packets: int) 
 
 
 class Upright:
-    """Turns the frames of a stream, which errors name, to uint8 pictures `(height, width, 3)`, RGB and upright; larger
-    ones are shrunk until no side is longer than `side`, if it is given."""
+    """Converts the frames of a stream, named in errors, to uint8 pictures `(height, width, 3)`, RGB and upright;
+    pictures are shrunk until no side is longer than `side`, if given."""
 
     def __init__(self, name: str, side: int | None = None):
         self.name, self.side, self.size = name, side, None
@@ -153,11 +153,11 @@ class Upright:
 
 
 def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
-    """Resample audio frames to mono, 16 bits: the mean of the channels, as Kaldi's recipes read it.
+    """Resample audio frames to 16-bit mono: the mean of the channels, as in Kaldi's recipes.
 
-    A float mono target would be no mean: libswresample adds stereo channels with a factor of 0.707 then, 3 dB louder.
+    A float mono target would not be the mean: libswresample then adds stereo channels with factor 0.707, 3 dB louder.
     """
-    # HE-AAC changes its rate on the way
+    # HE-AAC may change its rate within a stream
     for _, alike in groupby(frames, attrgetter("format.name", "layout.name", "sample_rate")):
         resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
         for frame in chain(alike, [None]):  # which ends it
@@ -170,7 +170,7 @@ def to_float(samples: np.ndarray) -> np.ndarray:
 
 
 def resample(waveform: np.ndarray, sampling_rate: int, rate: int = SAMPLING_RATE) -> np.ndarray:
-    """Bring a waveform `(channels, samples)` of any rate to what `read_audio` returns: `(samples,)` at `rate`."""
+    """Convert a waveform `(channels, samples)` of any rate to the format of `read_audio`: `(samples,)` at `rate`."""
     averaged = np.ascontiguousarray(waveform, dtype=np.float32).mean(axis=0, keepdims=True)
     if sampling_rate == rate:
         return averaged[0]
@@ -181,13 +181,13 @@ def resample(waveform: np.ndarray, sampling_rate: int, rate: int = SAMPLING_RATE
 
 
 def find_sidecar(path: AnyPath) -> Path | None:
-    """The subtitle file beside a video: its stem with `.srt`, `.vtt`, `.en.srt` or `.en.vtt`, in this order."""
+    """The subtitle file next to a video: its stem with `.srt`, `.vtt`, `.en.srt` or `.en.vtt`, in this order."""
     files = map(Path(path).with_suffix, (".srt", ".vtt", ".en.srt", ".en.vtt"))
     return next(filter(os.path.exists, files), None)  # where a name that is too long for the file system is not one
 
 
 def names_subtitle_file(subtitle: Any) -> bool:
-    """Whether a subtitle is the path of a subtitle file, not the words themselves."""
+    """Whether a subtitle is the path of a subtitle file, not the text itself."""
     return isinstance(subtitle, os.PathLike) or (
         isinstance(subtitle, str)
         and subtitle.lower().endswith((".srt", ".vtt", ".ass", ".ssa"))
@@ -208,7 +208,7 @@ _MARKUP = re.compile(r"</?(?:[a-z]+(?:[.\s][^<>]*)?|\d+:\d{2}[\d:.]*(?:\s[^<>]*)
 
 
 def subtitle_cues(path: AnyPath, content: bytes) -> Iterator[tuple[str, str, list[str]]]:
-    """The cues of an `.srt` or `.vtt` file: from when to when, as written, and their lines without markup."""
+    """The cues of an `.srt` or `.vtt` file: start and end as written, and lines without markup."""
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -221,19 +221,19 @@ def subtitle_cues(path: AnyPath, content: bytes) -> Iterator[tuple[str, str, lis
         cue = lines[place + 1 : stop]
         if stop < len(lines) and cue and cue[-1].strip().isdigit():
             cue.pop()  # the number of the next cue
-        # up to an empty line: behind it stand a cue's name, NOTE, STYLE
+        # up to an empty line, which a cue's name, NOTE or STYLE may follow
         said = takewhile(str.strip, cue) if is_vtt else cue
         yield timing[1], timing[2], [html.unescape(_MARKUP.sub("", line)) for line in said]
 
 
 def text_stream(container: Any) -> Any:
-    """The first text track, if any: tracks of pictures (DVD, Blu-ray) are not text."""
+    """The first text track, if any; picture-based tracks (DVD, Blu-ray) are not text."""
     streams = (stream for stream in container.streams.subtitles if stream.codec_context is not None)
     return next((stream for stream in streams if stream.codec_context.name in TEXT_CODECS), None)
 
 
 def track_lines(path: AnyPath, stream: Any, packets: Iterable) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each event of a text track, and how many bytes they are."""
+    """The lines of each event of a text track, and their size in bytes."""
     try:
         for packet in packets:
             for subtitle in packet.decode():
@@ -252,26 +252,26 @@ def _refuse(window: Window | None) -> None:
 
 
 class MediaReader:
-    """Opens files for a processor, in this process: for files that one trusts.
+    """Opens files for a processor, in this process: for trusted files.
 
-    A file that makes FFmpeg crash or take all memory does so to this process. [`~gallery.decoding.SandboxedReader`]
-    reads the same, bit for bit, but also a `window` of a file, and what there is of a damaged stream.
+    A file that makes FFmpeg crash or use all memory affects this process. [`~gallery.decoding.SandboxedReader`]
+    returns the same, bit for bit, and also reads a `window` of a file and the intact part of a damaged stream.
 
-    Raises of all methods: FileNotFoundError, there is no such file; MediaError, it is not a regular file of a known
-    format, fewer packets came than the container promises, or decoding fails; ImportError, PyAV is not installed.
+    All methods raise FileNotFoundError if the file does not exist; MediaError if it is not a regular file of a known
+    format, fewer packets came than the container promises, or decoding fails; ImportError if PyAV is not installed.
     """
 
     def noting(self, note: Callable[[str], Any] | None) -> "MediaReader":
-        """A reader that tells `note` of damaged streams and reads the rest; to this one they are errors anyway."""
+        """A reader that reports damaged streams to `note` and reads the rest; this one always raises errors."""
         return self
 
     def _stream(self, path: AnyPath, kind: str, decodes: bool = True) -> Iterator[Any]:
-        """All frames of the first stream of a kind in presentation order, or its packets; nothing if there is none."""
+        """All frames of the first stream of a kind in presentation order, or its packets; empty if there is none."""
         with open_media(path) as container:
             stream, num_packets = first_stream(path, container, kind), 0
             if stream is None:
                 return
-            if kind == "video":  # several threads that decode sound pass over damage at its end
+            if kind == "video":  # with several threads, audio decoding ignores damage at the end
                 stream.thread_type = "AUTO"
             try:
                 for packet in container.demux(stream):
@@ -284,15 +284,15 @@ class MediaReader:
     def read_frames(
         self, path: AnyPath, choose: Choose | None = None, window: Window | None = None, prepare: Prepare | None = None
     ) -> list[Any] | None:
-        """Read frames of the first video stream; at most one is held whole besides what `prepare` makes of each.
+        """Read frames of the first video stream; only one unprocessed frame is in memory at a time.
 
         Args:
-            choose (`Callable`, *optional*): see `Choose`; all frames by default.
-            prepare (`Callable`, *optional*): see `Prepare`; called once for a frame that is chosen several times. By
-                default frames stay as they are, uint8 `(height, width, 3)`, RGB and upright.
+            choose (`Callable`, *optional*): See `Choose`; all frames by default.
+            prepare (`Callable`, *optional*): See `Prepare`; called once for a frame that is chosen several times. By
+                default frames are returned unchanged, uint8 `(height, width, 3)`, RGB and upright.
         Returns:
-            What was made of the chosen frames, in their order; `None` if the file has no video: no stream of it (an
-            attached picture is none), or one without a single frame.
+            The prepared frames, in the order of choice; `None` if the file has no video stream (an attached picture
+            is not one), or one without frames.
         """
         _refuse(window)
         packets = [packet.is_discard for packet in self._stream(path, "video", decodes=False) if packet.size]
@@ -309,12 +309,12 @@ class MediaReader:
                     use = use or (prepare(*picture.shape[:2]) if prepare else lambda picture: picture)
                     kept[place] = use(picture)
                 count = place + 1
-            if chosen and count == available:  # not where some packets are never shown: choose again, among the others
+            if chosen and count == available:  # if some packets are never shown, choose again among the others
                 return [kept[place] for place in chosen]
-        raise MediaError(f"{path}: of its video of {len(packets)} packets none decodes, or others each time.")
+        raise MediaError(f"{path}: of {len(packets)} video packets none decodes, or different ones each time.")
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
-        """Read the first audio track, float32 `(samples,)` in [-1, 1], mono of 16 bits; `None` if it has no sample."""
+        """Read the first audio track, float32 `(samples,)` in [-1, 1], from 16-bit mono; `None` without samples."""
         _refuse(window)
         samples = np.concatenate([np.zeros(0, np.int16), *mono(self._stream(path, "audio"), rate)])
         return to_float(samples) if len(samples) else None
@@ -322,20 +322,20 @@ class MediaReader:
     def read_audio_parts(
         self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
     ) -> tuple[list[np.ndarray], int] | None:
-        """Read the ranges of the samples of `read_audio` that `choose` takes, and count them all; `None` if none."""
+        """Read the ranges of samples that `choose` selects, as in `read_audio`, and count all; `None` if none."""
         if (waveform := self.read_audio(path, window, rate)) is None:
             return None
         return [waveform[start:stop] for start, stop in choose(len(waveform))], len(waveform)
 
     def read_subtitle(self, path: AnyPath, window: Window | None = None) -> str:
-        """Read an `.srt` or `.vtt` file as one string, without markup and timings; equal lines in a row merge."""
+        """Read an `.srt` or `.vtt` file as one string, without markup, timings and repeated lines."""
         _refuse(window)
         check_file(path)
         cues = subtitle_cues(path, Path(path).read_bytes())
         return join_lines(line for _, _, lines in cues for line in lines)
 
     def read_subtitle_track(self, path: AnyPath, window: Window | None = None) -> str | None:
-        """Read the first text track inside a media file as `read_subtitle` does a file; `None` if it has none."""
+        """Read the first text track inside a media file, like `read_subtitle`; `None` if there is none."""
         _refuse(window)
         with open_media(path) as container:
             if (stream := text_stream(container)) is None:
@@ -345,7 +345,7 @@ class MediaReader:
             return join_lines(line for _, lines in events for line in lines)
 
     def read_subtitle_of(self, path: AnyPath, window: Window | None = None) -> str | None:
-        """Read the subtitle of a video: the file beside it (`find_sidecar`), else its first text track, if any."""
+        """Read the subtitle of a video: the file next to it (`find_sidecar`), else its first text track, if any."""
         sidecar = find_sidecar(path)
         return self.read_subtitle_track(path, window) if sidecar is None else self.read_subtitle(sidecar, window)
 

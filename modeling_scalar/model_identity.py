@@ -1,4 +1,4 @@
-"""Which model a name or a folder is, answered once: from its small files, without reading weights or running code."""
+"""Identify the model of a name or folder from its small files, without reading weights or running code."""
 
 import os
 import re
@@ -20,7 +20,7 @@ NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "o
 """The same weights for other libraries, which are not downloaded."""
 
 IDENTIFYING = [CONFIG_NAME, ADAPTER_CONFIG, "modules.json", "*/config.json"]
-"""The files that tell what a model is."""
+"""The files that identify a model."""
 
 PE_AV = "pe_audio_video"
 ENCODERS = (*FAMILIES, PE_AV)
@@ -28,7 +28,7 @@ ENCODERS = (*FAMILIES, PE_AV)
 
 SENTENCE_TRANSFORMERS = "sentence_transformers"
 LIGHT = "light"
-"""A small encoder of texts that lies in a package, all-MiniLM-L6-v2, so that it needs no network."""
+"""A small text encoder, all-MiniLM-L6-v2, that comes in a package and needs no network."""
 
 _OURS = [ScalarConfig.model_type, ScalarJointConfig.model_type]
 _PATIENCE = 2.0  # seconds
@@ -38,29 +38,29 @@ _PATIENCE = 2.0  # seconds
 def _answers(endpoint: str, minute: int) -> bool:
     try:
         get_session().head(endpoint, timeout=_PATIENCE)
-    except Exception:  # of whichever client the session is built on
+    except Exception:  # errors of any HTTP client
         return False
     return True
 
 
 def hub_answers() -> bool:
-    """Whether the Hub answers within two seconds, asked once a minute. Its own library waits for it without end."""
+    """Whether the Hub answers within two seconds, checked once a minute. Its own library waits without limit."""
     return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT, int(time.monotonic() // 60))
 
 
 def _downloaded_models() -> list[str]:
-    """The models of the Hub that lie on this machine."""
+    """The Hub models in the local cache."""
     folders = Path(constants.HF_HUB_CACHE).glob("models--*/snapshots")
     return sorted(folder.parent.name.removeprefix("models--").replace("--", "/", 1) for folder in folders)
 
 
 class ModelIdentity:
     """
-    What a folder or a repository of the Hub holds, see [`identify`]: each property is read when it is first asked for.
+    The content of a folder or a Hub repository, see [`identify`]; each property is read on first access.
 
     Attributes:
-        name (`str`): the absolute folder, or the id on the Hub.
-        revision (`str`, *optional*): of the Hub.
+        name (`str`): The absolute folder, or the Hub id.
+        revision (`str`, *optional*): The revision on the Hub.
     """
 
     def __init__(self, name: str, revision: str | None = None):
@@ -70,18 +70,18 @@ class ModelIdentity:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it lies on this machine under its own name."""
+        """Whether it is a local folder."""
         return os.path.isabs(self.name)
 
     def file(self, name: str) -> Path | None:
-        """Return one of its files, downloaded if need be; `None` if it has none of that name."""
+        """Return one of its files, downloaded if needed; `None` if it has no file of that name."""
         if name not in self._files:
             is_asked = not self.is_folder and hub_answers()
             self._files[name] = file_of(str(self._folder or self.name), name, self.revision, not is_asked)
         return self._files[name]
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return the content of one of its JSON files, empty if there is none; a ValueError names a damaged one."""
+        """Return the content of one of its JSON files, empty if missing; a ValueError names a damaged file."""
         path = self.file(name)
         return {} if path is None else read_object(path)
 
@@ -98,15 +98,15 @@ class ModelIdentity:
 
     @property
     def is_configured(self) -> bool:
-        """Whether its own config.json says how clips are scored: that of a published encoder does not."""
+        """Whether its own config.json defines the score of clips, unlike that of a published encoder."""
         return self.config.get("model_type") in _OURS
 
     @cached_property
     def encoder(self) -> str | None:
         """
-        What computes a joint encoder that is as its publisher has it, `None` for anything else.
+        The implementation of a published joint encoder, `None` for anything else.
 
-        The `model_type` of a family that is known and pooled as its own are, else [`SENTENCE_TRANSFORMERS`].
+        The `model_type` if the family and its pooling are supported here, otherwise [`SENTENCE_TRANSFORMERS`].
         """
         if self.adapter is not None or self.is_configured:
             return None
@@ -117,14 +117,14 @@ class ModelIdentity:
         return family if is_known and self._is_plain(modules) else SENTENCE_TRANSFORMERS
 
     def _is_plain(self, modules_path: Path) -> bool:
-        """Whether Sentence Transformers takes the mean of the encoder's tokens and nothing else."""
+        """Whether Sentence Transformers only averages the encoder's tokens."""
         modules = read_modules(modules_path)
         kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
         plain = ["Transformer", "Pooling"]
         if kinds not in (plain, [*plain, "Normalize"]) or modules[0].get("path"):
             return False
         place = str(modules[1].get("path"))
-        if not re.fullmatch(r"\w[\w.-]*", place):  # a folder beside the file, and nowhere else
+        if not re.fullmatch(r"\w[\w.-]*", place):  # only a folder next to the file
             return False
         pooling = self.read(f"{place}/config.json")
         modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
@@ -133,14 +133,14 @@ class ModelIdentity:
 
     @property
     def kind(self) -> str | None:
-        """`"model"` as saved here, `"adapter"`, `"encoder"` as its publisher has it, `None` for anything else."""
+        """`"model"` if saved by this package, `"adapter"`, `"encoder"` if published, `None` for anything else."""
         if self.adapter is not None:
             return "adapter"
         return "model" if self.is_configured else None if self.encoder is None else "encoder"
 
     @property
     def is_joint(self) -> bool:
-        """Whether one encoder embeds all modalities; of an adapter without a configuration its base says so."""
+        """Whether one encoder embeds all modalities; for an adapter without a configuration see its base."""
         if self.is_configured:
             return self.config["model_type"] == ScalarJointConfig.model_type
         return self.encoder is not None if self.base is None else self.base.is_joint
@@ -148,10 +148,10 @@ class ModelIdentity:
     @cached_property
     def base(self) -> "ModelIdentity | None":
         """
-        The model that an adapter is on, `None` of any other.
+        The base model of an adapter, `None` for any other.
 
         Raises:
-            ValueError: the adapter names none, or one that cannot be; the message says where to mend it.
+            ValueError: If the adapter names no valid base; the message says where to fix it.
         """
         if self.adapter is None:
             return None
@@ -177,17 +177,17 @@ class ModelIdentity:
 
     def download(self) -> Path:
         """
-        Return the folder with all its files, downloaded if need be.
+        Return the folder with all its files, downloaded if needed.
 
         Raises:
-            FileNotFoundError: the Hub does not give it.
+            FileNotFoundError: If the Hub does not have it or cannot be reached.
         """
         if self._folder is None:
             self._folder = Path(self.name) if self.is_folder else self._downloaded()
         return self._folder
 
     def at_hand(self) -> "ModelIdentity":
-        """This one or, where the Hub does not answer, what was downloaded of it before."""
+        """This one or, if the Hub does not answer, its cached download."""
         return self if self.is_folder or hub_answers() else identify(self.download())
 
     def _downloaded(self) -> Path:
@@ -208,44 +208,44 @@ class ModelIdentity:
 
     @cached_property
     def commit(self) -> str | None:
-        """The commit of what was loaded from the Hub, `None` of a folder."""
-        # The cache keeps each commit in a folder of its name.
+        """The commit loaded from the Hub, `None` for a folder."""
+        # The cache stores each commit in a folder of its name.
         return None if self.is_folder or (path := self.file(CONFIG_NAME)) is None else path.parent.name
 
     @cached_property
     def fingerprint(self) -> str:
         """
-        The SHA-256 of all that decides its embeddings, see [`~fingerprints.model_fingerprint`].
+        The SHA-256 of everything that determines its embeddings, see [`~fingerprints.model_fingerprint`].
 
-        Of an adapter the base counts too: by its own fingerprint if it is a folder, else by its Hub id.
+        For an adapter it includes the base: its own fingerprint if it is a folder, else its Hub id.
 
         Raises:
-            FileNotFoundError: it holds no weights.
-            ValueError: it is an adapter whose base cannot be told.
+            FileNotFoundError: If it holds no weights.
+            ValueError: If it is an adapter whose base cannot be identified.
         """
         folder, adapter = self.download(), self.adapter
-        if self.base is not None and self.base.is_folder:  # the same wherever the folder stands
+        if self.base is not None and self.base.is_folder:  # independent of the folder's path
             adapter = adapter | {"base_model_name_or_path": self.base.fingerprint}
         return model_fingerprint(folder, adapter)
 
     @property
     def weights(self) -> dict[str, str]:
-        """The SHA-256 of its files of weights, see [`~fingerprints.weight_digests`]."""
+        """The SHA-256 of its weight files, see [`~fingerprints.weight_digests`]."""
         return weight_digests(self.download())
 
 
 def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = None) -> ModelIdentity:
     """
-    Find out which model a name or a folder is: what it holds, where, and what it is built on.
+    Identify the model of a name or folder: its content, location and base.
 
     Args:
-        model (`str`): a folder, an id on the Hub, or [`LIGHT`]; an identity is returned as it is.
-        revision (`str`, *optional*): of the Hub.
+        model (`str`): A folder, a Hub id, or [`LIGHT`]; an identity is returned unchanged.
+        revision (`str`, *optional*): The revision on the Hub.
 
     Raises:
-        NoModelError: there is a file in the folder's place, or no such folder, and it cannot be an id either. It is
+        NoModelError: If the path is a file, or the folder does not exist and the name is not a valid Hub id. It is
             a FileNotFoundError and a ValueError.
-        ModuleNotFoundError: the package of [`LIGHT`] is not installed.
+        ModuleNotFoundError: If the package of [`LIGHT`] is not installed.
     """
     if isinstance(model, ModelIdentity):
         return model

@@ -22,7 +22,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .configuration_scalar import BeatsConfig
 
 OUTPUT_FLAGS = ("output_hidden_states", "output_attentions")
-"""The keywords of transformers that say what else a model returns."""
+"""The keywords of transformers that request more outputs of a model."""
 
 
 class BeatsPositionalConvEmbedding(nn.Module):
@@ -43,7 +43,7 @@ class BeatsPositionalConvEmbedding(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         positions = self.conv(hidden_states.transpose(1, 2))
-        if self.is_even:  # the symmetric padding of an even kernel gives one step too many
+        if self.is_even:  # symmetric padding of an even kernel gives one step too many
             positions = positions[..., :-1]
         return self.activation(positions).transpose(1, 2)
 
@@ -59,7 +59,7 @@ class BeatsRelativePositionBias(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the bias of every query-key pair of `(batch, length, hidden)`: `(heads, length, length)`."""
-        # Where the states are: a weight that is offloaded has no place of its own.
+        # On the device of the states: an offloaded weight has no device of its own.
         position = torch.arange(hidden_states.shape[1], device=hidden_states.device)
         offset = position[None, :] - position[:, None]  # key minus query
         half = self.num_buckets // 2
@@ -81,7 +81,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend with all weights at hand; `attention_mask` is added to them before the softmax."""
+    """Attention with explicit weights; `attention_mask` is added to them before the softmax."""
     weights = query @ key.transpose(-1, -2) * scaling + attention_mask
     weights = nn.functional.softmax(weights, dim=-1, dtype=torch.float32).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
@@ -110,7 +110,7 @@ class BeatsAttention(nn.Module):
         query = self.q_proj(hidden_states).view(shape).transpose(1, 2)  # (B, heads, T, head_dim)
         key = self.k_proj(hidden_states).view(shape).transpose(1, 2)
         value = self.v_proj(hidden_states).view(shape).transpose(1, 2)
-        # Layers of eight bits take three axes at most.
+        # 8-bit layers accept at most three axes.
         gates = self.gate(query.flatten(0, 1)).view(*query.shape[:3], 2, 4).sum(-1).sigmoid()  # (B, heads, T, 2)
         update, reset = gates.split(1, dim=-1)
         bias = (update * (reset * self.gate_scale - 1) + 2) * position_bias  # (B, heads, T, T)
@@ -157,7 +157,7 @@ class BeatsPreTrainedModel(PreTrainedModel):
     main_input_name = "input_features"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    # Not flash or flex: their kernels take no bias that depends on the query.
+    # Not flash or flex: their kernels do not support a bias that depends on the query.
     _supports_attention_backend = True
     _no_split_modules = ["BeatsLayer"]
     _can_record_outputs = {"hidden_states": BeatsLayer, "attentions": BeatsAttention}
@@ -217,8 +217,8 @@ class BeatsModel(BeatsPreTrainedModel):
         Encode normalised Kaldi filter banks.
 
         Args:
-            input_features (`torch.FloatTensor` of shape `(batch, time, mel)`): both multiples of `config.patch_size`.
-                There is no padding mask: pad with zeros after normalising.
+            input_features (`torch.FloatTensor` of shape `(batch, time, mel)`): Time and mel are multiples of
+                `config.patch_size`. There is no padding mask: pad with zeros after normalising.
             **kwargs: `output_hidden_states`, `output_attentions` (with eager attention) and `return_dict`, as for
                 any model of transformers.
 
@@ -226,8 +226,8 @@ class BeatsModel(BeatsPreTrainedModel):
             `BaseModelOutput` whose `last_hidden_state` has shape `(batch, time / patch * mel / patch, hidden_size)`.
 
         Raises:
-            ValueError: the shape does not fit the patches.
-            TypeError: an unknown keyword argument.
+            ValueError: If the shape does not fit the patches.
+            TypeError: For an unknown keyword argument.
         """
         if unknown := [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]:
             raise TypeError(f"BeatsModel.forward() got unexpected keyword arguments {unknown}.")

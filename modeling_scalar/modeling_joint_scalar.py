@@ -1,15 +1,13 @@
-"""SCALAR on one joint encoder: the vectors of a clip's modalities and the query come from the same network.
+"""SCALAR on one joint encoder: the same network embeds the query and the modalities of a clip.
 
-Such an encoder could fuse what a clip has into one vector. Here each modality keeps its own, and the query weighs
-them.
+Such an encoder could fuse a clip into one vector. Here each modality keeps its own, and the query weights them.
 
-The classes. [`ScalarRetrievalModel`] is what searching, evaluating and training call: embeddings in, scores out.
-[`JointEncoderModel`] makes it of one encoder, of which it asks two things, the adapter of any further kind: the
-vectors of texts, and the vectors of one modality of some clips. Presence is decided above it, once for all kinds, so
-that no encoder ever sees a row that a clip does not have. [`ScalarJointModel`] is the kind whose encoder is a model of
-transformers: it holds it, saves it and travels as remote code. A kind that another library holds
-(`ScalarSentenceModel`) is a subclass beside it. A joint encoder is no configuration of [`ScalarModel`]: towers, heads
-and the cross-encoder would all have to be optional there, and saved models of three towers shall not change.
+- [`ScalarRetrievalModel`] is the interface of search, evaluation and training: embeddings in, scores out.
+- [`JointEncoderModel`] implements it on one encoder. A subclass provides two methods: embed texts, and embed one
+  modality of some clips. Missing modalities are handled above it, so an encoder never sees an absent row.
+- [`ScalarJointModel`] uses an encoder of transformers, which is saved with it, and works as remote code. Other
+  libraries have other subclasses (`ScalarSentenceModel`). It is separate from [`ScalarModel`], whose towers, heads
+  and cross-encoder would all have to become optional.
 """
 
 from abc import abstractmethod
@@ -33,26 +31,26 @@ _FLAGS = ("output_hidden_states", "output_attentions", "return_dict")
 
 class ScalarJointInputs(TypedDict, total=False):
     """
-    What clips are made of, one row per clip; what no clip has is None or left out. Of texts the keys are those of
-    subtitles with the name of the modality in their place, `title_input_ids` say.
+    The inputs of clips, one row per clip; a modality that no clip has is None or left out. Other texts use the keys of
+    subtitles with their own name, for example `title_input_ids`.
 
     Args:
         pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, patches, values)`), video_position_ids
-            (`torch.LongTensor` of shape `(batch, frames, patches, 2)`): the patches of the frames and where they lie,
+            (`torch.LongTensor` of shape `(batch, frames, patches, 2)`): The patches of the frames and their positions,
             -1 for padding.
-        video_input_ids, video_attention_mask (`torch.LongTensor` of shape `(batch, length)`): the sequence that the
-            frames stand in, with a placeholder for each of their soft tokens.
+        video_input_ids, video_attention_mask (`torch.LongTensor` of shape `(batch, length)`): The token sequence of
+            the frames, with a placeholder for each of their soft tokens.
         input_features (`torch.FloatTensor` of shape `(batch, time, mel)`), input_features_mask (`torch.BoolTensor` of
-            shape `(batch, time)`): the spectrogram, and what of it is sound.
-        audio_input_ids, audio_attention_mask (`torch.LongTensor` of shape `(batch, length)`): as for the video.
-        subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): as for queries.
-        fused_input_ids, fused_attention_mask (`torch.LongTensor` of shape `(batch, length)`): the sequence that all of
-            a clip stands in, of clips with several modalities.
-        video_soft_tokens, audio_soft_tokens (`torch.FloatTensor` of shape `(batch, tokens, hidden)`): what the tower
-            gives in place of the placeholders, of [`ScalarJointModel.get_tower_features`], instead of its input; those
-            of a row come first, zeros after them.
+            shape `(batch, time)`): The spectrogram, and which of it is not padding.
+        audio_input_ids, audio_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for the video.
+        subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for queries.
+        fused_input_ids, fused_attention_mask (`torch.LongTensor` of shape `(batch, length)`): The token sequence of
+            all modalities, for clips with several.
+        video_soft_tokens, audio_soft_tokens (`torch.FloatTensor` of shape `(batch, tokens, hidden)`): The output of
+            the tower for the placeholders, from [`ScalarJointModel.get_tower_features`], instead of its input; each
+            row is padded with zeros at the end.
         video_pooled, audio_pooled, subtitle_pooled, fused_pooled (`torch.FloatTensor` of shape `(batch, dim)`):
-            vectors of the encoder that were stored, instead of all else of the modality. The heads alone are computed.
+            Stored embeddings of the encoder, instead of all other inputs of the modality; only the heads are computed.
     """
 
     pixel_values_videos: torch.Tensor | None
@@ -82,27 +80,27 @@ _OF_TOWERS = {
 
 
 class ScalarResidualHead(nn.Module):
-    """A vector and a learned linear map of it, zero at first, so that nothing changes until it is trained."""
+    """Adds a learned linear map of a vector to it. It is zero at first, so an untrained head changes nothing."""
 
     def __init__(self, dim: int):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(dim, dim))  # not in a layer, whose own initialisation is random
 
     def forward(self, embeds: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device_type=embeds.device.type, enabled=False):  # in float32, as all vectors
+        with torch.autocast(device_type=embeds.device.type, enabled=False):  # in float32, like all embeddings
             return embeds + nn.functional.linear(embeds, self.weight.to(embeds.dtype))
 
 
 class JointEncoderModel(ScalarRetrievalModel):
     """
-    Base of models on one joint encoder. A subclass says how to ask it, in two methods.
+    Base class of models on one joint encoder. A subclass calls the encoder in two methods.
 
-    Rows are what has `len`: a tensor, or a list where an encoder takes what no tensor holds.
+    Rows are a tensor, or a list if an encoder takes inputs that are not tensors.
     """
 
     config_class = ScalarJointConfig
     can_fuse = False
-    """Whether the encoder takes several modalities at once; see `get_fused_features`."""
+    """Whether the encoder accepts several modalities at once; see `get_fused_features`."""
 
     @abstractmethod
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
@@ -114,20 +112,20 @@ class JointEncoderModel(ScalarRetrievalModel):
 
     def encode_fused(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed several modalities of clips that have all of them into one vector each: `(rows, dim)`."""
-        raise ValueError("This encoder takes one modality at a time, and so has no fused vector.")
+        raise ValueError("This encoder takes one modality at a time, so it has no fused vector.")
 
     def inputs_of(self, name: str) -> tuple[str, ...]:
-        """Return the arguments that a modality needs: of a text, and of what is fused, the tokens."""
+        """Return the arguments that a modality needs; for texts and `"fused"` these are the tokens."""
         return f"{name}_input_ids", f"{name}_attention_mask"
 
     def stored_inputs(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """Return what can be given in place of [`inputs_of`] a modality, where it was computed before."""
+        """Return the precomputed arguments that can replace the [`inputs_of`] a modality."""
         return ((f"{name}_pooled",),)
 
     def share_towers(
         self, rows: Mapping[str, Rows], given: dict[str, tuple[str, ...]], inputs: dict[str, Any]
     ) -> None:
-        """Compute in place what an encoder would else compute twice, for a modality alone and for what is fused."""
+        """Compute in place what would otherwise be computed twice, for a modality alone and for `"fused"`."""
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -136,7 +134,7 @@ class JointEncoderModel(ScalarRetrievalModel):
             initialization.zeros_(module.weight)
 
     def add_score_modules(self) -> None:
-        """Add what the configuration asks for beside the encoder: learned scalars, and heads."""
+        """Add the learned scalars and heads of the configuration."""
         super().add_score_modules()
         if self.config.has_heads:
             for name in ("text", *self.config.modalities):
@@ -153,17 +151,17 @@ class JointEncoderModel(ScalarRetrievalModel):
         backbone = self.config.backbone_config
         if self.dtype == torch.float16 and backbone is not None and not FAMILIES[backbone.model_type].has_float16:
             raise ValueError(
-                f"A {backbone.model_type!r} encoder gives NaN in float16. Load it with `dtype=torch.bfloat16`, or "
+                f"A {backbone.model_type!r} encoder returns NaN in float16. Load it with `dtype=torch.bfloat16`, or "
                 "torch.float32."
             )
 
     def project(self, name: str, vectors: torch.Tensor) -> torch.Tensor:
         """
-        Make embeddings of the encoder's vectors: their first components on the sphere, and the head, if there is one.
+        Turn the encoder's vectors into embeddings: truncate, normalise, and apply the head, if there is one.
 
         Args:
             name (`str`): `"text"` or a modality.
-            vectors (`torch.Tensor` of shape `(..., dim)`): of the encoder, of any norm.
+            vectors (`torch.Tensor` of shape `(..., dim)`): The encoder's vectors, of any norm.
 
         Returns:
             `torch.Tensor` of shape `(..., projection_dim)`, of unit norm, in float32 at least.
@@ -183,7 +181,7 @@ class JointEncoderModel(ScalarRetrievalModel):
 
         Args:
             input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): 1 marks a token, 0 padding. By
-                default all are tokens. The processor puts the prompt of queries before them.
+                default all are tokens. The processor adds the prompt of queries.
             **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers.
 
         Returns:
@@ -200,7 +198,7 @@ class JointEncoderModel(ScalarRetrievalModel):
     def _given(
         self, inputs: ScalarJointInputs, names: Sequence[str]
     ) -> tuple[dict[str, tuple[str, ...]], int, torch.device]:
-        """Check the inputs of clips against each other; return those of each modality, and their rows' place."""
+        """Check that the inputs of clips are consistent; return those of each modality and their device."""
         choices = {name: (*self.stored_inputs(name), self.inputs_of(name)) for name in names}
         known = sorted({key for sets in choices.values() for keys in sets for key in keys})
         present = {key: value for key, value in inputs.items() if value is not None}
@@ -231,7 +229,7 @@ class JointEncoderModel(ScalarRetrievalModel):
     def _presence(
         self, modality_mask: torch.Tensor | None, given: Mapping[str, Any], size: int, device: torch.device
     ) -> torch.Tensor:
-        """The mask of clips, checked against what is given of them."""
+        """The modality mask of clips, checked against their inputs."""
         names = self.config.modalities
         has_input = torch.tensor([name in given for name in names], device=device).expand(size, -1)
         if modality_mask is None:
@@ -243,7 +241,7 @@ class JointEncoderModel(ScalarRetrievalModel):
         return modality_mask
 
     def _vectors(self, name: str, rows: Rows, keys: Sequence[str], inputs: ScalarJointInputs) -> torch.Tensor:
-        """What the encoder makes, or made before, of one modality of the clips that have it: `(rows, dim)`."""
+        """The computed or stored vectors of one modality of the clips that have it: `(rows, dim)`."""
         chosen = {key: self.take_rows(rows, inputs[key]) for key in keys}
         stored = chosen.get(f"{name}_pooled")
         return self.encode_rows(name, chosen) if stored is None else stored
@@ -256,12 +254,12 @@ class JointEncoderModel(ScalarRetrievalModel):
         inputs: ScalarJointInputs,
         alone: Callable[[str, Rows], torch.Tensor],
     ) -> torch.Tensor:
-        """What the encoder makes of all that the mask leaves of the clips that are wanted, `(batch, dim)`, zero for
-        the others; `alone` gives the vectors of rows of which it leaves a single modality."""
+        """The fused vectors of the requested clips under the mask, `(batch, dim)`, zero for the others; `alone` gives
+        the vectors of rows with a single modality."""
         names = [name for name in self.config.modalities if kind_of(name) != "fused"]
         mask = modality_mask[:, [self.config.modalities.index(name) for name in names]] & wanted[:, None]
         if (wanted & ~mask.any(dim=1)).any():
-            raise ValueError("`modality_mask` must leave something of every clip that a fused vector is made of.")
+            raise ValueError("`modality_mask` must keep at least one modality of every fused clip.")
         found = []
         for mix in mask[wanted].unique(dim=0):
             here = [name for name, is_here in zip(names, mix.tolist(), strict=True) if is_here]
@@ -273,8 +271,8 @@ class JointEncoderModel(ScalarRetrievalModel):
                 lacking += ["fused"] * any(inputs.get(key) is None for key in self.inputs_of("fused"))
                 if lacking:
                     raise ValueError(
-                        f"To fuse {here} the inputs of {lacking} are needed, which the processor makes, not vectors "
-                        "that were stored. Or give `fused_pooled`."
+                        f"Fusing {here} needs the inputs of {lacking} from the processor, not stored embeddings. "
+                        "Pass them, or `fused_pooled`."
                     )
                 keys = {*self.inputs_of("fused"), *(key for name in here for key in given[name])}
                 vectors = self.encode_fused(here, {key: self.take_rows(rows, inputs[key]) for key in keys})
@@ -285,20 +283,20 @@ class JointEncoderModel(ScalarRetrievalModel):
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarJointInputs]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Embed whatever each clip has.
+        Embed the modalities of each clip.
 
         Args:
-            modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): which rows are real, in the order of
-                `config.modalities`. What a masked row holds is never read, nor is it fused: the sequences of
-                `"fused"` must be made of what the mask leaves. Without it, every input given is present in every row.
-            inputs ([`ScalarJointInputs`]): what the processor makes of the clips.
+            modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): Which rows are present, in the order
+                of `config.modalities`. Masked rows are never read or fused: the sequences of `"fused"` must be built
+                with this mask. By default, every given input is present in every row.
+            inputs ([`ScalarJointInputs`]): The inputs of the clips, from the processor.
 
         Returns:
             The embeddings `(batch, M, projection_dim)`, unit norm and zero where absent, and the mask `(batch, M)`.
 
         Raises:
-            ValueError: no input was given, sizes differ, an input is missing, or the mask promises one that is None.
-            TypeError: an unknown input.
+            ValueError: If no input was given, sizes differ, an input is missing, or the mask marks one that is None.
+            TypeError: For an unknown input.
         """
         self._check_precision()
         names = self.config.modalities
@@ -329,24 +327,24 @@ class JointEncoderModel(ScalarRetrievalModel):
 
     def get_fused_features(self, *, modality_mask: torch.Tensor, **inputs: Unpack[ScalarJointInputs]) -> torch.Tensor:
         """
-        Embed all that each clip has into one vector, as the encoder itself uses several modalities: what is `"fused"`
-        among the modalities of a model, and of any other the same.
+        Embed all modalities of each clip into one vector, as the encoder itself does: the modality `"fused"`, also
+        for models without it.
 
         Args:
-            modality_mask (`torch.BoolTensor` of shape `(batch, M)`): what is fused of each clip. Of a single modality
-                the vector is that of `get_modality_features`.
-            inputs ([`ScalarJointInputs`]): what `fuse` of the processor makes of the clips and this mask.
+            modality_mask (`torch.BoolTensor` of shape `(batch, M)`): The modalities to fuse of each clip. For a single
+                one the vector is that of `get_modality_features`.
+            inputs ([`ScalarJointInputs`]): The result of the processor's `fuse` for the clips and this mask.
 
         Returns:
             The embeddings `(batch, projection_dim)`, of unit norm.
 
         Raises:
-            ValueError: as in `get_modality_features`, the encoder takes one modality at a time, or it has heads and
-                none for what is fused.
+            ValueError: As in `get_modality_features`, or if the encoder takes one modality at a time, or the model has
+                heads but none for `"fused"`.
         """
         self._check_precision()
         if self.config.has_heads and "fused" not in self.config.modalities:
-            raise ValueError("Heads are made for vectors of single modalities: what is fused has none.")
+            raise ValueError("This model has heads for single modalities only, so it cannot embed fused clips.")
         given, size, device = self._given(inputs, list(dict.fromkeys((*self.config.modalities, "fused"))))
         modality_mask = self._presence(modality_mask, given, size, device)
         columns = zip(self.config.modalities, modality_mask.unbind(dim=1), strict=True)
@@ -375,23 +373,23 @@ class JointEncoderModel(ScalarRetrievalModel):
         Embed queries and clips and score every query against every clip.
 
         Args:
-            input_ids, attention_mask: queries, as in `get_text_features`; None embeds clips only.
-            modality_mask: which modalities each clip has, as in `get_modality_features`.
-            text_pooled (`torch.FloatTensor` of shape `(batch, dim)`): in place of the tokens of queries, vectors of
-                the encoder that were stored.
-            return_scores (`bool`): score the queries of this batch against its clips.
-            return_loss (`bool`): where there are as many queries as clips and they are scored, also compute the
-                symmetric InfoNCE that takes query i for the description of clip i, as CLIP's.
-            **inputs ([`ScalarJointInputs`]): clips, as in `get_modality_features`; none embeds queries only. Also
-                `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers; the
-                first two are about the queries.
+            input_ids, attention_mask: Queries, see `get_text_features`; None embeds clips only.
+            modality_mask: The modalities of each clip, see `get_modality_features`.
+            text_pooled (`torch.FloatTensor` of shape `(batch, dim)`): Stored embeddings of the encoder, instead of the
+                tokens of queries.
+            return_scores (`bool`): Whether to score the queries of this batch against its clips.
+            return_loss (`bool`): Whether to also compute the symmetric InfoNCE loss of CLIP if as many queries as
+                clips are scored; query i belongs to clip i.
+            **inputs ([`ScalarJointInputs`]): Clips, see `get_modality_features`; without any, only queries are
+                embedded. Also `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of
+                transformers; the first two concern the queries.
 
         Returns:
             [`ScalarOutput`].
 
         Raises:
-            ValueError: nothing was given, or as in the methods named above.
-            TypeError: an unknown keyword argument.
+            ValueError: If nothing was given, or as in the methods named above.
+            TypeError: For an unknown keyword argument.
         """
         given = {name: value for name, value in inputs.items() if value is not None}  # PEFT passes some that are None
         flags = {name: given.pop(name) for name in _FLAGS if name in given}
@@ -423,15 +421,14 @@ class ScalarJointModel(JointEncoderModel):
     """
     Text-to-video retrieval with one joint encoder of transformers, made by [`ScalarModel.from_joint_encoder`].
 
-    The vector of a text, of the frames or of the sound is the mean of the encoder's tokens over the attention mask,
-    prompt and special tokens included, its first `projection_dim` components, on the sphere: what the encoder's own
-    library makes of the same input.
+    An embedding of text, video or audio is the mean of the encoder's tokens over the attention mask, including prompt
+    and special tokens, truncated to `projection_dim` components and normalised, as in the encoder's own library.
 
     Args:
-        config ([`ScalarJointConfig`]): the encoder and the aggregation.
+        config ([`ScalarJointConfig`]): The configuration of the encoder and the aggregation.
     """
 
-    # So that with a configuration of ours `from_pretrained` takes the weights of the encoder as they are published.
+    # So that `from_pretrained` with our configuration accepts the published weights of the encoder.
     base_model_prefix = "backbone"
     can_fuse = True
 
@@ -442,7 +439,7 @@ class ScalarJointModel(JointEncoderModel):
         self.post_init()
 
     def train(self, mode: bool = True) -> "ScalarJointModel":
-        """Set the training mode, but not of parts without a trainable parameter: a frozen one is a fixed function."""
+        """Set the training mode, except of parts without trainable parameters: frozen parts stay deterministic."""
         super().train(mode)
         for part in self.backbone.children():
             if mode and not any(parameter.requires_grad for parameter in part.parameters()):
@@ -478,7 +475,7 @@ class ScalarJointModel(JointEncoderModel):
         return (*super().stored_inputs(name), of_tower)
 
     def _soft_tokens(self, name: str, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """What a tower gives for each row, `(tokens, hidden)`."""
+        """The output of a tower for each row, `(tokens, hidden)`."""
         if name == "video":
             frames, places = inputs["pixel_values_videos"], inputs["video_position_ids"]
             counts = torch.full((len(frames),), frames.shape[1], device=frames.device)
@@ -494,14 +491,14 @@ class ScalarJointModel(JointEncoderModel):
     def share_towers(
         self, rows: Mapping[str, Rows], given: dict[str, tuple[str, ...]], inputs: dict[str, Any]
     ) -> None:
-        """Run each tower once for its modality and for what is fused, most of the work; see [`JointEncoderModel`]."""
+        """Run each tower once for its modality and for `"fused"`; see [`JointEncoderModel`]."""
         for name in _OF_TOWERS:
             if given.get(name) == self.inputs_of(name) and rows[name]:
                 _, given[name] = self.stored_inputs(name)
                 inputs[f"{name}_soft_tokens"] = self._padded_tokens(name, rows[name], inputs)
 
     def _padded_tokens(self, name: str, rows: Rows, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """What a tower gives, `(batch, tokens, hidden)`, with zeros after that of a row and where it is absent."""
+        """The output of a tower, `(batch, tokens, hidden)`, padded with zeros and zero where absent."""
         tokens = self._soft_tokens(name, {key: rows.take(inputs[key]) for key in _OF_TOWERS[name]})
         return rows.spread(nn.utils.rnn.pad_sequence(tokens, batch_first=True))
 
@@ -509,7 +506,7 @@ class ScalarJointModel(JointEncoderModel):
         self, modality_mask: torch.Tensor | None = None, with_states: bool = True, **inputs: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """
-        Compute what the towers of frames and of sound give the trunk, to be passed in place of their inputs.
+        Compute the outputs of the vision and audio towers, which can be passed instead of their inputs.
 
         Frozen towers have the same output for the same input at every step. Computed once, `model(**features, ...)` is
         `model(pixel_values_videos=..., input_features=..., ...)`.
@@ -520,8 +517,8 @@ class ScalarJointModel(JointEncoderModel):
             inputs: `pixel_values_videos` and `video_position_ids`, `input_features` and `input_features_mask`.
 
         Returns:
-            `dict` with `video_soft_tokens` and `audio_soft_tokens` `(batch, tokens, hidden)`: zeros after those of a
-            row and where it is absent, no key where no clip has the modality.
+            `dict` with `video_soft_tokens` and `audio_soft_tokens` `(batch, tokens, hidden)`, padded with zeros and
+            zero where absent; a key is left out if no clip has the modality.
         """
         features = {}
         for index, name in enumerate(self.config.modalities):
@@ -538,7 +535,7 @@ class ScalarJointModel(JointEncoderModel):
     def _encode_with_soft_tokens(
         self, sequence: str, names: Sequence[str], inputs: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Encode the sequences of that name with the output of towers in place of the placeholders of modalities."""
+        """Encode the sequences with that name, with the output of towers instead of the placeholders."""
         config, ids = self.backbone.config, inputs[f"{sequence}_input_ids"]
         is_soft = {name: ids == getattr(config, f"{name}_token_id") for name in names}
         words = ids
@@ -549,8 +546,8 @@ class ScalarJointModel(JointEncoderModel):
             tokens, counts = inputs[f"{name}_soft_tokens"], places.sum(dim=1)  # of each row, (rows,)
             if int(counts.max()) > tokens.shape[1]:
                 raise ValueError(
-                    f"`{name}_soft_tokens` has {tokens.shape[1]} tokens a row, but the sequences have placeholders "
-                    f"for {int(counts.max())}. Give those that were computed with `{name}_input_ids`."
+                    f"`{name}_soft_tokens` has {tokens.shape[1]} tokens per row, but the sequences have "
+                    f"{int(counts.max())} placeholders. Pass those that were computed with `{name}_input_ids`."
                 )
             own = torch.arange(tokens.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
             embeds = embeds.masked_scatter(places[..., None], tokens[own].to(embeds.dtype))
@@ -583,12 +580,12 @@ class ScalarJointModel(JointEncoderModel):
             is_placed = (inputs["fused_input_ids"] == getattr(self.backbone.config, f"{name}_token_id")).any(dim=1)
             if (is_placed != (name in names)).any():
                 raise ValueError(
-                    f"`modality_mask` leaves {list(names)} of clips whose fused sequences were made of others. "
-                    "Make them by `processor.fuse(clips, modality_mask)`."
+                    f"`modality_mask` keeps {list(names)}, but the fused sequences were made of other modalities. "
+                    "Make them with `processor.fuse(clips, modality_mask)`."
                 )
         return self._encode_with_soft_tokens("fused", [name for name in names if name in _OF_TOWERS], inputs)
 
-    # What a signature does not name, the Trainer of transformers removes from a batch by default.
+    # By default the Trainer of transformers removes batch keys that are not in the signature.
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

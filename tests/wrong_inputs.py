@@ -439,7 +439,7 @@ _MODELS = [
         ),
         (
             "pictures of 10**9 pixels",
-            "makes pictures of 32 pixels a side, but the model takes 1000000000.",
+            "makes pictures of 32 pixels a side, but the model needs 1000000000.",
             {_CONFIG: Fields({"vision_config.image_size": 10**9})},
         ),
         (
@@ -597,7 +597,7 @@ _MODELS = [
         ),
         (
             "a tokenizer of code elsewhere",
-            "cannot be loaded: it needs code of its own, which is never executed",
+            "cannot be loaded: it needs remote code, which is never executed",
             {
                 "model/tokenizer_config.json": Fields(
                     {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
@@ -684,7 +684,7 @@ _ADAPTERS = [
         ),
         (
             "another kind of adapter",
-            "must be 'LORA', got 'IA3': other adapters are not supported.",
+            "must be 'LORA', got 'IA3'. Other adapters are not supported.",
             {_ADAPTER: Fields({"peft_type": "IA3"})},
         ),
         (
@@ -694,7 +694,7 @@ _ADAPTERS = [
         ),
         (
             "another rank",
-            "do not have the shapes that its base and its adapter_config.json ask",
+            "do not have the shapes that its base and its adapter_config.json",
             {_ADAPTER: Fields({"r": 3})},
         ),
         (
@@ -709,7 +709,7 @@ _ADAPTERS = [
         ),
         (
             "layers that are copied",
-            "must be None, got [[0, 1000000000]]: other adapters are not supported.",
+            "must be None, got [[0, 1000000000]]. Other adapters are not supported.",
             {_ADAPTER: Fields({"layer_replication": [[0, 10**9]]})},
         ),
         (
@@ -736,7 +736,7 @@ _ADAPTERS = [
         ),
         (
             "an adapter of another shape",
-            "do not have the shapes that its base and its adapter_config.json ask",
+            "do not have the shapes that its base and its adapter_config.json",
             {_LORA: Tensors({_LORA_A: "longer"})},
         ),
         (
@@ -1943,7 +1943,7 @@ _PUSHES = [
     (
         "a merge of other shapes",
         "-m hub_cards model adapter user/name --merge --dry-run --output out",
-        "do not have the shapes that its base and its adapter_config.json ask",
+        "do not have the shapes that its base and its adapter_config.json",
         {_LORA: Tensors({_LORA_A: "longer"})},
     ),
     (

@@ -297,14 +297,14 @@ def test_a_saved_model_does_not_name_the_folder_of_its_encoder(folders):
 
 def test_heads_of_single_modalities_leave_no_fused_vector(folders):
     model, processor = load_model(folders / "plain", has_heads=True)
-    with pytest.raises(ValueError, match="made for vectors of single modalities"):
+    with pytest.raises(ValueError, match="has heads for single modalities only"):
         fuse(model, processor, make_clips(), torch.tensor([[True, False, True]] * 3))
 
 
 def test_a_mask_cannot_ask_for_what_a_clip_lacks(joint):
     clips = make_clips(((1, 0, 1), (1, 1, 1), (0, 1, 0)))
     for mask in (torch.ones(3, 3, dtype=torch.bool), torch.tensor([[True, False, True]] * 2 + [[False] * 3])):
-        with pytest.raises(ValueError, match="leave something of every clip"):
+        with pytest.raises(ValueError, match="keep at least one modality of every fused clip"):
             joint[1].fuse(clips, mask)
 
 

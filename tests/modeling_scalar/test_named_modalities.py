@@ -205,7 +205,7 @@ def test_stored_vectors_take_the_place_of_all_inputs(six):
     torch.testing.assert_close(model.get_modality_features(**stored, modality_mask=mask)[0], embeds)
     del stored["fused_pooled"]
     with pytest.raises(
-        ValueError, match=r"To fuse .*are needed, which the processor makes, not vec.*Or give `fused_pooled`"
+        ValueError, match=r"Fusing .* needs the inputs of .*, not stored embeddings. Pass them, or `fused_pooled`"
     ):
         model.get_modality_features(**stored, modality_mask=mask)
     mask[:, SIX.index("fused")] = False
@@ -379,11 +379,13 @@ def test_unknown_inputs_and_masks_are_refused(six):
         model(**{key: value for key, value in batch.items() if not key.startswith("fused")})
     silent = batch["modality_mask"].clone()
     silent[:, SIX.index("audio")] = False
-    with pytest.raises(ValueError, match=r"fused sequences were made of others. Make them by `processor.fuse"):
+    with pytest.raises(
+        ValueError, match=r"fused sequences were made of other modalities. Make them with `processor.fuse"
+    ):
         model(**batch | {"modality_mask": silent})
     nothing = torch.zeros(3, 6, dtype=torch.bool)
     nothing[:, SIX.index("fused")] = True
-    with pytest.raises(ValueError, match="must leave something of every clip"):
+    with pytest.raises(ValueError, match="must keep at least one modality of every fused clip"):
         model(**batch | {"modality_mask": nothing})
 
 

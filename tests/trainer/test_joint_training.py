@@ -308,7 +308,7 @@ def test_soft_tokens_of_other_sequences_are_refused(features, rows):
     batch = FeatureCollator(processor)([dataset[0]])
     batch["audio_soft_tokens"] = batch["audio_soft_tokens"][:, 1:]
     del batch["clip_index"]
-    with pytest.raises(ValueError, match="the sequences have placeholders for"):
+    with pytest.raises(ValueError, match="but the sequences have .* placeholders"):
         model(**batch)
 
 
