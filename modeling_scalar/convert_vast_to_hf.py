@@ -2,8 +2,8 @@
 
     scalar convert-vast --checkpoint model_step_100.pt --output DIR [--sizes config.json] [--concat-heads]
 
-Every key of the file is either used, on the explicit list of keys that this model has no use for, or an error; every
-parameter of the model comes from the file. Nothing is ever left at its random initialisation.
+Every key of the file is used, on the explicit list of unused keys, or an error. Every parameter of the model comes
+from the file. Nothing stays randomly initialised.
 """
 
 import argparse
@@ -32,8 +32,8 @@ from .modeling_scalar import ScalarModel
 from .processing_scalar import ScalarProcessor
 from .scores_scalar import CONCATENATIONS
 
-# Parts of the original network that play no role here: the text half and visual head of EVA-CLIP, heads of
-# concatenated modalities (unless asked for) and of depth, the captioning head, and temperatures.
+# Unused parts of the original network: the text half and visual head of EVA-CLIP, heads of concatenated modalities
+# (unless requested) and of depth, the captioning head, and temperatures.
 UNUSED_KEYS = (
     r"vision_encoder\.text\..*",
     r"vision_encoder\.visual\.head\..*",
@@ -134,7 +134,7 @@ def config_from_sizes(sizes: Mapping) -> ScalarConfig:
         [`ScalarConfig`].
 
     Raises:
-        ValueError: a field is missing, or describes a variant of the network that this model does not implement.
+        ValueError: If a field is missing, or describes a variant of the network that this model does not implement.
     """
     try:
         vision, audio, text = sizes["vision"], sizes["audio"], sizes["text"]
@@ -177,18 +177,18 @@ def config_from_sizes(sizes: Mapping) -> ScalarConfig:
             f"The sizes lack the field {error.args[0]!r}; `config_from_sizes` says what is needed."
         ) from error
     except (ArithmeticError, AttributeError, StrictDataclassError, TypeError, ValueError) as error:
-        raise ValueError(f"The sizes describe no network: {error}") from error
+        raise ValueError(f"The sizes do not describe a valid network: {error}") from error
 
 
 def _check_archive(path: Path) -> None:
-    """Raise a ValueError unless a file is an archive as `torch.save` writes it: of files that are not compressed."""
+    """Raise a ValueError unless a file is an archive of uncompressed files, as written by `torch.save`."""
     try:
         with zipfile.ZipFile(path) as archive:
             packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
     except (zipfile.BadZipFile, ValueError) as error:
         raise ValueError(
-            f"{path} is not a checkpoint of plain tensors: it is cut short, or was not written by `torch.save` since "
-            "PyTorch 1.6. Copy it again, or load it where it comes from and save it with a newer PyTorch."
+            f"{path} is not a checkpoint of plain tensors: it is truncated, or not written by `torch.save` of PyTorch "
+            "1.6 or newer. Copy it again, or load it at its origin and save it with a newer PyTorch."
         ) from error
     if packed:
         raise ValueError(f"{path} holds compressed files, such as {packed[0]!r}, which `torch.save` never writes.")
@@ -199,26 +199,26 @@ def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
     Read a `.pt` state dict without executing anything in it, under the names of the original network.
 
     Args:
-        path (`str` or `Path`): the file; wrappers (`{"model": ...}`, `module.`) and the older names seen in published
-            checkpoints are undone.
+        path (`str` or `Path`): The file; wrappers (`{"model": ...}`, `module.`) and older names in published
+            checkpoints are normalised.
 
     Returns:
         `dict` of tensors.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not a state dict of tensors, or two keys become one.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not a state dict of tensors, or two keys become the same.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"There is no checkpoint {path}; a file that `torch.save` wrote was expected.")
+        raise FileNotFoundError(f"There is no checkpoint {path}. Give a file written by `torch.save`.")
     _check_archive(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (EOFError, LookupError, pickle.UnpicklingError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is not a checkpoint of plain tensors: it is damaged, or holds other objects, which are never "
-            "unpickled. Copy it again, or save its state dict alone with `torch.save`."
+            "unpickled. Copy it again, or save only its state dict with `torch.save`."
         ) from error
     if isinstance(state, Mapping) and isinstance(state.get("model"), Mapping):
         state = state["model"]
@@ -231,14 +231,14 @@ def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
         new = key.replace("video", "vision").replace("evaclip_model", "vision_encoder")
         new = new.replace("clip_model", "vision_encoder").removeprefix("module.")
         if new in renamed:
-            raise ValueError(f"Two keys of {path} become {new!r} after renaming, {key!r} is one of them.")
+            raise ValueError(f"Two keys of {path} become {new!r} after renaming, one of them {key!r}.")
         renamed[new] = value
     return renamed
 
 
 @dataclass
 class ConversionAudit:
-    """What became of every key: `used` and `unused` of the file, `unexpected` in it, `missing` from it."""
+    """The fate of every key: `used` and `unused` keys of the file, `unexpected` in it, `missing` from it."""
 
     used: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
@@ -247,7 +247,7 @@ class ConversionAudit:
     resized: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
-        """Return the counts, and of what is wrong the first few."""
+        """Return the counts and the first few errors."""
         first = [
             f"{name}: {', '.join(keys[:5])}{', ...' if len(keys) > 5 else ''}"
             for name, keys in (("missing", self.missing), ("unexpected", self.unexpected))
@@ -272,11 +272,11 @@ def convert_state_dict(
     Rename and resize a checkpoint for [`ScalarModel`].
 
     Args:
-        state (`dict`): from [`read_checkpoint`].
-        config ([`ScalarConfig`]): the model to be filled.
+        state (`dict`): The state dict from [`read_checkpoint`].
+        config ([`ScalarConfig`]): The configuration of the model to fill.
 
     Returns:
-        The new state dict in float32 and the audit. Shapes may still differ; loading it strictly tells.
+        The new state dict in float32 and the audit. Shapes may still differ, which strict loading detects.
     """
     audit, converted = ConversionAudit(), {}
     for key, value in state.items():
@@ -284,7 +284,7 @@ def convert_state_dict(
             for part, weight in zip(("query", "key", "value"), value.chunk(3), strict=True):
                 converted[f"vision_model.encoder.layers.{match[1]}.self_attn.qkv.{part}.weight"] = weight
         elif (match := _SHARED_BIAS.fullmatch(key)) and match[1] != "0":
-            # One table listed under every layer; a copy that differs would be another network.
+            # One table stored under every layer; different copies would be another network.
             source = state.get(_SHARED_BIAS_SOURCE)
             if source is not None and not torch.equal(value, source):
                 audit.unexpected.append(f"{key} (differs from layer 0, whose table all layers share)")
@@ -324,7 +324,7 @@ def convert_state_dict(
 
 
 def _resize(key: str, value: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Interpolate the two kinds of positions whose number is a choice: frames (nearest) and patches (bicubic)."""
+    """Interpolate the two kinds of positions with a variable number: frames (nearest) and patches (bicubic)."""
     if value.shape == shape:
         return value
     if key.endswith("_condition.position_embedding") and value.shape[1] == shape[1]:
@@ -348,23 +348,23 @@ def convert(
     Convert a checkpoint file to a folder that `AutoModel.from_pretrained(DIR, trust_remote_code=True)` loads.
 
     Args:
-        checkpoint (`str` or `Path`): a `.pt` state dict.
-        output (`str` or `Path`): the folder to write.
-        sizes (`dict`, *optional*): see [`config_from_sizes`]. Without it the network has the paper's sizes and as many
+        checkpoint (`str` or `Path`): A `.pt` state dict.
+        output (`str` or `Path`): The output folder.
+        sizes (`dict`, *optional*): See [`config_from_sizes`]. By default the network has the paper's sizes and as many
             frame and segment embeddings as the file.
-        tokenizer (`str`, *optional*): name or folder of the BERT tokenizer; with it a processor is saved too.
-        concat_heads (`bool`): keep the concatenation heads, for [`ScalarModel.get_concat_features`]. Off: they count
-            as unused.
+        tokenizer (`str`, *optional*): Name or folder of the BERT tokenizer, with which a processor is saved too.
+        concat_heads (`bool`): Whether to keep the concatenation heads, for [`ScalarModel.get_concat_features`];
+            otherwise they count as unused.
 
     Returns:
         [`ConversionAudit`].
 
     Raises:
-        ValueError: a key is missing or unexpected, or a shape does not fit. Nothing is written then.
+        ValueError: If a key is missing or unexpected, or a shape does not fit. Nothing is written then.
     """
     output = Path(output)
     if output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir()))):
-        raise ValueError(f"{output} is there already. Give a new folder, or remove it.")
+        raise ValueError(f"{output} already exists. Choose a new folder, or remove it.")
     loaded = None if tokenizer is None else _load_tokenizer(tokenizer)
     state = read_checkpoint(checkpoint)
     if sizes is not None:
@@ -391,17 +391,17 @@ def convert(
             model = ScalarModel(config)
         model.load_state_dict(converted, strict=True, assign=True)
     except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{checkpoint} does not have the sizes asked for; pass `--sizes`. {error}") from error
+        raise ValueError(f"{checkpoint} does not have the expected sizes. Pass `--sizes`. {error}") from error
     check_finite(model, str(checkpoint))
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")  # renamed when it is whole
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")  # renamed when complete
     try:
         model.save_pretrained(temporary)
         if loaded is not None:
             images = ScalarImageProcessor(image_size=config.vision_config.image_size)
             ScalarProcessor(images, ScalarFeatureExtractor(), loaded).save_pretrained(temporary)
         os.replace(temporary, output)
-    except SafetensorError as error:  # of a full disk, say, without its number
-        raise OSError(f"{output} could not be written: {error}. Nothing was left there.") from error
+    except SafetensorError as error:  # for example of a full disk, without errno
+        raise OSError(f"{output} could not be written: {error}. No files were left there.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return audit
@@ -410,22 +410,22 @@ def convert(
 def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # libraries raise anything about files that are not what they should be
-        raise ValueError(f"No tokenizer could be loaded from {name}: {error}") from error
+    except Exception as error:  # libraries raise all kinds of errors about invalid files
+        raise ValueError(f"Cannot load a tokenizer from {name}: {error}") from error
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m modeling_scalar.convert_vast_to_hf") -> int:
-    """Convert as the command line says, by default that of this program; return the exit status."""
+    """Convert a checkpoint from the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__.split("\n\n")[0])
-    parser.add_argument("--checkpoint", required=True, metavar="FILE.pt", help="a VAST, GRAM or PMRL state dict")
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")
+    parser.add_argument("--checkpoint", required=True, metavar="FILE.pt", help="state dict of VAST, GRAM or PMRL")
+    parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
     parser.add_argument("--sizes", metavar="FILE.json", help="sizes of the network, if not the paper's")
-    parser.add_argument("--tokenizer", metavar="NAME", help="BERT tokenizer to save a processor with")
+    parser.add_argument("--tokenizer", metavar="NAME", help="BERT tokenizer; saves a processor too")
     parser.add_argument(
         "--concat-heads", action="store_true", help="keep the heads of concatenated modalities (PMRL's released score)"
     )
     options = parser.parse_args(arguments)
-    if wrong := [name for name, value in vars(options).items() if value == []]:  # which "--" is to argparse
+    if wrong := [name for name, value in vars(options).items() if value == []]:  # argparse treats "--" this way
         parser.error(f"argument --{wrong[0]}: expected one argument, got '--'")
     sizes = read_object(Path(options.sizes)) if options.sizes else None
     audit = convert(options.checkpoint, options.output, sizes, options.tokenizer, options.concat_heads)

@@ -1,8 +1,8 @@
 """The SCALAR model: three towers, heads into one sphere, a cross-encoder, and the aggregation that ranks clips.
 
-Any vision, audio and text model of transformers can be a tower. Every tower only ever sees the clips that have its
-modality, so what a masked row holds cannot change anything, and an absent modality costs nothing. What the vision and
-audio towers give can be computed once and passed in place of pixels and filter banks (`get_tower_features`).
+Any vision, audio and text model of transformers can be a tower. A tower only sees the clips that have its modality, so
+masked rows have no effect and absent modalities cost nothing. The outputs of the vision and audio towers can be
+precomputed and passed instead of pixels and filter banks (`get_tower_features`).
 """
 
 import os
@@ -32,7 +32,7 @@ from .modeling_beats import OUTPUT_FLAGS, BeatsModel
 from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, check_mask
 from .scores_scalar import CONCATENATIONS, METHODS, unit
 
-# Towers that `AutoModel` does not know by their own configuration.
+# Towers that `AutoModel` cannot build from their own configuration.
 TOWERS = {
     "beats": BeatsModel,
     "blip_2_vision_model": Blip2VisionModel,
@@ -41,9 +41,9 @@ TOWERS = {
     "siglip2_text_model": Siglip2TextModel,
     "siglip_text_model": SiglipTextModel,
 }
-# Audio towers that take a spectrogram as an image of one channel.
+# Audio towers that expect a spectrogram as a one-channel image.
 _WITH_CHANNEL_AXIS = {"clap_audio_model"}
-# What tells that a modality is given: its raw input, or the output of its tower in place of it.
+# The arguments that provide a modality: its raw input, or the output of its tower instead.
 _INPUTS = {
     "video": ("pixel_values_videos", "video_pooled"),
     "audio": ("input_features", "audio_pooled"),
@@ -53,16 +53,16 @@ _INPUTS = {
 
 class ScalarClipInputs(TypedDict, total=False):
     """
-    What clips are made of, one row per clip; what no clip has is None or left out.
+    The inputs of clips, one row per clip; a modality that no clip has is None or left out.
 
     Args:
-        pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`): normalised frames.
-        input_features (`torch.FloatTensor` of shape `(batch, segments, time, mel)`): normalised filter banks.
-        subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): as for queries.
+        pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`): Normalised frames.
+        input_features (`torch.FloatTensor` of shape `(batch, segments, time, mel)`): Normalised filter banks.
+        subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for queries.
         video_pooled, audio_pooled (`torch.FloatTensor` of shape `(batch, hidden)`), video_states, audio_states
-            (`torch.FloatTensor` of shape `(batch, positions, tokens, hidden)`): in place of `pixel_values_videos` and
-            `input_features`, the output of [`ScalarModel.get_tower_features`] for them, in any precision. The states
-            are for the cross-encoder alone.
+            (`torch.FloatTensor` of shape `(batch, positions, tokens, hidden)`): The output of
+            [`ScalarModel.get_tower_features`] in any precision, instead of `pixel_values_videos` and `input_features`.
+            Only the cross-encoder needs the states.
     """
 
     pixel_values_videos: torch.Tensor | None
@@ -76,10 +76,10 @@ class ScalarClipInputs(TypedDict, total=False):
 
 
 class ScalarFusedProjection(nn.Module):
-    """The fused query-key-value projection of EVA-CLIP as its three parts.
+    """The fused query-key-value projection of EVA-CLIP, split into its three parts.
 
-    The same function as one linear layer of three times the width, with a bias on query and value only, as EVA-CLIP
-    has it (a key bias cannot change a softmax). In parts, an adapter can reach query and value and leave the key.
+    The same function as one linear layer of three times the width, with a bias on query and value only, as in EVA-CLIP
+    (a key bias cannot change a softmax). The split lets an adapter change query and value but not the key.
     """
 
     def __init__(self, hidden_size: int, bias: bool):
@@ -108,8 +108,8 @@ def split_fused_projections(vision_model: nn.Module) -> nn.Module:
 class ScalarConditionEncoder(nn.Module):
     """Turn a tower's tokens into condition tokens of the cross-encoder.
 
-    A projection with layer norm, plus a learned embedding per frame or segment (interpolated to the nearest where the
-    number differs) and one for the modality. Subtitles have no positions of their own: `num_positions=0`.
+    A projection with layer norm, plus a learned embedding per frame or segment (nearest interpolation if the number
+    differs) and one for the modality. Subtitles have no positions here: `num_positions=0`.
     """
 
     def __init__(self, input_size: int, hidden_size: int, num_positions: int, layer_norm_eps: float):
@@ -121,7 +121,7 @@ class ScalarConditionEncoder(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Map `(batch, positions, tokens, input_size)` to `(batch, positions * tokens, hidden_size)`."""
-        projected = self.projection(states.flatten(1, 2)).unflatten(1, states.shape[1:3])  # eight bits: three axes
+        projected = self.projection(states.flatten(1, 2)).unflatten(1, states.shape[1:3])  # 8-bit layers: three axes
         hidden_states = self.layer_norm(projected) + self.type_embedding
         if self.position_embedding is not None:
             positions = self.position_embedding
@@ -151,10 +151,10 @@ def _build_tower(config: PreTrainedConfig, pooling: str) -> PreTrainedModel:
 
 
 def adapt_tower(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
-    """Give a freshly built or loaded tower the shape it has inside [`ScalarModel`]."""
+    """Adapt a newly built or loaded tower to [`ScalarModel`]."""
     if model.config.model_type == "blip_2_vision_model":
         split_fused_projections(model)
-    # A pooler that nothing reads would be trained, counted and published for nothing.
+    # An unused pooler would be trained, counted and published needlessly.
     if pooling != "pooler" and isinstance(getattr(model, "pooler", None), nn.Module):
         model.pooler = None
     return model
@@ -164,12 +164,12 @@ def _pool(output: ModelOutput, pooling: str, attention_mask: torch.Tensor | None
     """One vector per row of a tower's output, (rows, hidden)."""
     if pooling == "pooler":
         if output.get("pooler_output") is None:
-            raise ValueError("This tower has no `pooler_output`; use the pooling 'cls' or 'mean'.")
+            raise ValueError("This tower has no `pooler_output`. Use the pooling 'cls' or 'mean'.")
         return output.pooler_output.flatten(1)
     states = _tokens(output)
     if pooling == "cls":
         if output.last_hidden_state.ndim == 4:
-            raise ValueError("This tower yields a map without a class token; use the pooling 'mean' or 'pooler'.")
+            raise ValueError("This tower returns a map without a class token. Use the pooling 'mean' or 'pooler'.")
         return states[:, 0]
     if attention_mask is None:
         return states.mean(dim=1)
@@ -189,7 +189,7 @@ class ScalarModel(ScalarRetrievalModel):
     Text-to-video retrieval over video, audio and subtitles with query-conditioned spherical centroids.
 
     Args:
-        config ([`ScalarConfig`]): the towers, the shared dimension and the aggregation.
+        config ([`ScalarConfig`]): The configuration of the towers, the shared dimension and the aggregation.
 
     Example:
 
@@ -201,7 +201,7 @@ class ScalarModel(ScalarRetrievalModel):
     """
 
     config_class = ScalarConfig
-    # It has no attention of its own: each tower takes the choice, or refuses it by its name.
+    # It has no attention itself: each tower accepts or rejects the chosen implementation.
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -242,7 +242,7 @@ class ScalarModel(ScalarRetrievalModel):
                 initialization.normal_(module.position_embedding, mean=0.0, std=self.config.initializer_range)
 
     def train(self, mode: bool = True) -> "ScalarModel":
-        """Set the training mode, but not of towers without a trainable parameter: a frozen one is a fixed function."""
+        """Set the training mode, except of towers without trainable parameters: frozen towers stay deterministic."""
         super().train(mode)
         for tower in (self.vision_model, self.audio_model, self.text_model):
             if mode and not any(parameter.requires_grad for parameter in tower.parameters()):
@@ -261,23 +261,23 @@ class ScalarModel(ScalarRetrievalModel):
         Compose a model from pretrained encoders, with new heads and condition encoders, in evaluation mode.
 
         Args:
-            vision, audio, text (`str` or `PreTrainedModel`): a Hub id, a folder, or a model, which then becomes part
-                of the new one. Of a dual encoder such as CLIP, SigLIP or CLAP given by name, the fitting half is
-                taken. For matching, pass a text model with cross-attention:
+            vision, audio, text (`str` or `PreTrainedModel`): A Hub id, a folder, or a model, which becomes part of the
+                new one. For a dual encoder such as CLIP, SigLIP or CLAP given by name, the matching half is used. For
+                matching, pass a text model with cross-attention:
                 `BertModel.from_pretrained(..., is_decoder=True, add_cross_attention=True, is_causal=False)`.
-            **config_kwargs: fields of [`ScalarConfig`], `vision_pooling="mean"` say.
+            **config_kwargs: Fields of [`ScalarConfig`], for example `vision_pooling="mean"`.
         """
         return in_package("composing").compose(vision, audio, text, **config_kwargs)
 
     @staticmethod
     def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> ScalarRetrievalModel:
         """
-        Make a model of one public encoder of texts, pictures and sound, in evaluation mode; no training is needed.
+        Build a model on a public encoder of text, video and audio, in evaluation mode; no training is needed.
 
         Args:
             name_or_path (`str`): `"google/embeddinggemma-2"`, PE-AV, or any multimodal SentenceTransformer.
-            **options: `modalities`, by default all (the parts that the others need are not loaded); `dtype`, by
-                default that of the checkpoint; `revision`; and fields of [`ScalarJointConfig`].
+            **options: `modalities`, by default all (parts for other modalities are not loaded); `dtype`, by default
+                that of the checkpoint; `revision`; and fields of [`ScalarJointConfig`].
         """
         return in_package("joint_encoders").model_from_joint_encoder(name_or_path, **options)
 
@@ -313,7 +313,7 @@ class ScalarModel(ScalarRetrievalModel):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
     ) -> tuple | BaseModelOutputWithPooling:
         """
-        Embed queries `(batch, length)`; `token_type_ids` too if the text tower reads them.
+        Embed queries `(batch, length)`, with `token_type_ids` if the text tower uses them.
 
         Returns:
             `BaseModelOutputWithPooling`: the tower's tokens, and as `pooler_output` the embedding
@@ -325,7 +325,7 @@ class ScalarModel(ScalarRetrievalModel):
     def get_subtitle_features(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
     ) -> tuple | BaseModelOutputWithPooling:
-        """Embed subtitles with the text tower and a head of their own; as [`get_text_features`]."""
+        """Embed subtitles with the text tower and their own head; see [`get_text_features`]."""
         return self._text_features(self.subtitle_projection, input_ids, attention_mask, **kwargs)
 
     @can_return_tuple
@@ -336,8 +336,8 @@ class ScalarModel(ScalarRetrievalModel):
         Embed normalised frames `(batch, frames, 3, height, width)`: pool each frame, average over frames, project.
 
         Returns:
-            As [`get_text_features`], with the tokens of all frames `(batch, frames * tokens, hidden)`. Hidden states
-            and attentions have a row per frame.
+            See [`get_text_features`], with the tokens of all frames `(batch, frames * tokens, hidden)`. Hidden states
+            and attentions have one row per frame.
         """
         pooled, states, output = self._run_tower("video", pixel_values_videos, **kwargs)
         output.last_hidden_state = states.flatten(1, 2)
@@ -347,7 +347,7 @@ class ScalarModel(ScalarRetrievalModel):
     def get_audio_features(
         self, input_features: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
     ) -> tuple | BaseModelOutputWithPooling:
-        """Embed normalised filter banks `(batch, segments, time, mel)`, segments as [`get_video_features`] frames."""
+        """Embed normalised filter banks `(batch, segments, time, mel)`, like frames in [`get_video_features`]."""
         pooled, states, output = self._run_tower("audio", input_features, **kwargs)
         output.last_hidden_state = states.flatten(1, 2)
         return _with_embedding(output, self.audio_projection(pooled))
@@ -364,7 +364,7 @@ class ScalarModel(ScalarRetrievalModel):
         return pooled, _tokens(output).unflatten(0, value.shape[:2]), output  # (rows, positions, tokens, hidden)
 
     def _tower_stage(self, name: str, inputs: dict[str, torch.Tensor | None], rows: Rows, **flags):
-        """Return vectors, tokens, the mask of tokens, if any, and the tower's output of the rows that have it."""
+        """Return vectors, tokens, their mask, if any, and the tower's output for the rows with the modality."""
         if name == "subtitle":
             token_mask = rows.take(inputs["subtitle_attention_mask"], 1)
             output = self._encode_text(rows.take(inputs["subtitle_input_ids"]), token_mask, **flags)
@@ -374,12 +374,12 @@ class ScalarModel(ScalarRetrievalModel):
             pooled, states, output = self._run_tower(name, rows.take(inputs[raw]), **flags)
             return pooled, states, None, output
         states = inputs.get(f"{name}_states")
-        # Not the dtype of some weight: a quantised one is of integers.
+        # Not the dtype of a weight, because quantised weights are integers.
         states = None if states is None else rows.take(states).to(self.dtype)
         return rows.take(inputs[pooled]).to(self.dtype), states, None, None
 
     def _run_towers(self, inputs: ScalarClipInputs, modality_mask: torch.Tensor, **flags) -> Iterator[tuple]:
-        """Yield of each modality that a row has: its name, these rows, and what [`_tower_stage`] returns."""
+        """Yield for each modality of any row: its name, these rows, and the results of [`_tower_stage`]."""
         for index, name in enumerate(self.config.modalities):
             if all(inputs.get(key) is None for key in _INPUTS[name]):
                 continue
@@ -394,19 +394,19 @@ class ScalarModel(ScalarRetrievalModel):
         with_states: bool = True,
     ) -> dict[str, torch.Tensor]:
         """
-        Compute the outputs of the vision and audio towers for each clip, to be passed in place of their inputs.
+        Compute the outputs of the vision and audio towers for each clip, which can be passed instead of their inputs.
 
-        Frozen towers have the same output for the same input at every step. Computed once, `model(**features, ...)` is
-        exactly `model(pixel_values_videos=..., input_features=..., ...)`.
+        Frozen towers have the same output for the same input at every step, so `model(**features, ...)` equals
+        `model(pixel_values_videos=..., input_features=..., ...)`.
 
         Args:
-            pixel_values_videos, input_features, modality_mask: as in [`get_modality_features`]; what the mask says of
-                a modality that is not given is not read.
-            with_states (`bool`): keep the towers' tokens, which the cross-encoder alone reads.
+            pixel_values_videos, input_features, modality_mask: See [`get_modality_features`]; the mask of a modality
+                that is not given is ignored.
+            with_states (`bool`): Whether to return the towers' tokens, which only the cross-encoder reads.
 
         Returns:
-            `dict` of what [`ScalarClipInputs`] takes in their place: zero rows where absent, no key where no clip of
-            the batch has the modality.
+            `dict` of inputs for [`ScalarClipInputs`]: zero rows where absent; a key is left out if no clip of the
+            batch has the modality.
         """
         inputs = {"pixel_values_videos": pixel_values_videos, "input_features": input_features}
         modality_mask = self._presence(inputs, modality_mask, is_complete=False)
@@ -423,14 +423,14 @@ class ScalarModel(ScalarRetrievalModel):
         """Run each tower once over the clips that have its modality, and the heads on its output.
 
         Returns embeddings (B, 3, D), the mask (B, 3), for each name in `condition_on` the condition tokens of the
-        present rows with their token mask, and by name what the towers gave.
+        present rows with their token mask, and the tower outputs by name.
         """
         modality_mask = self._presence(inputs, modality_mask)
         for name in condition_on:
             if inputs.get(f"{name}_pooled") is not None and inputs.get(f"{name}_states") is None:
                 raise ValueError(
-                    f"The cross-encoder reads the tokens of the {name}, but `{name}_pooled` came without "
-                    f"`{name}_states`. Keep the tokens when features are computed, or do without matching."
+                    f"The cross-encoder reads the tokens of the {name}, but `{name}_pooled` was given without "
+                    f"`{name}_states`. Compute features with states, or do without matching."
                 )
         dtype, size = torch.promote_types(self.dtype, torch.float32), (len(modality_mask), self.config.projection_dim)
         embeds, conditions, outputs = {}, {}, {}
@@ -440,12 +440,12 @@ class ScalarModel(ScalarRetrievalModel):
             if name in condition_on:
                 conditions[name] = (rows, *self._condition_tokens(name, states, token_mask))
         absent = torch.zeros(size, dtype=dtype, device=modality_mask.device)
-        # Towers may lie on several devices; what is made of all of them lies with the mask.
+        # Towers may be on several devices; combined results are on the mask's device.
         columns = [embeds.get(name, absent).to(absent) for name in self.config.modalities]
         return torch.stack(columns, dim=1), modality_mask, conditions, outputs
 
     def _given(self, inputs: ScalarClipInputs) -> list[str]:
-        """Check the inputs of clips against each other; return the modalities among them."""
+        """Check that the inputs of clips are consistent; return their modalities."""
         known = list(ScalarClipInputs.__annotations__)
         if unknown := sorted(set(inputs) - set(known)):
             raise TypeError(f"Clips have no inputs {unknown}; expected some of {known}.")
@@ -454,9 +454,9 @@ class ScalarModel(ScalarRetrievalModel):
         for name, config in (("video", self.config.vision_config), ("audio", self.config.audio_config)):
             raw, pooled, states = *_INPUTS[name], f"{name}_states"
             if raw in sizes and (pooled in sizes or states in sizes):
-                raise ValueError(f"Give either `{raw}`, or `{pooled}` and `{states}` in its place, not both.")
+                raise ValueError(f"Give either `{raw}`, or `{pooled}` and `{states}` instead, not both.")
             if states in sizes and pooled not in sizes:
-                raise ValueError(f"`{states}` needs `{pooled}`: the embedding is made from it.")
+                raise ValueError(f"`{states}` needs `{pooled}`, from which the embedding is computed.")
             hidden = config.hidden_size
             for key, axes in ((pooled, ("batch", hidden)), (states, ("batch", "positions", "tokens", hidden))):
                 if key in sizes and (inputs[key].ndim != len(axes) or inputs[key].shape[-1] != hidden):
@@ -465,7 +465,7 @@ class ScalarModel(ScalarRetrievalModel):
         if not given:
             raise ValueError(f"Expected the inputs of at least one modality of {self.config.modalities}, got none.")
         if "subtitle" in given and "subtitle_attention_mask" not in sizes:
-            raise ValueError("`subtitle_input_ids` needs `subtitle_attention_mask`: padding is not a word.")
+            raise ValueError("`subtitle_input_ids` needs `subtitle_attention_mask` to identify padding.")
         if len(set(sizes.values())) > 1:
             raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
         return given
@@ -479,7 +479,7 @@ class ScalarModel(ScalarRetrievalModel):
         if modality_mask is None:
             modality_mask = has_input.clone()
         check_mask(modality_mask, batch_size, len(names))
-        if torch.compiler.is_compiling():  # a graph cannot look at what it is given
+        if torch.compiler.is_compiling():  # a graph cannot depend on values
             return modality_mask & has_input
         if is_complete and (modality_mask & ~has_input).any():
             missing = [name for name in names if name not in given]
@@ -489,7 +489,7 @@ class ScalarModel(ScalarRetrievalModel):
             if blank := (modality_mask[:, names.index("subtitle")] & ~has_token).nonzero().flatten().tolist():
                 raise ValueError(
                     f"Rows {blank[:10]} are marked as having a subtitle but their attention mask is empty. Mark the "
-                    "subtitle absent in `modality_mask`, or give it tokens."
+                    "subtitle as absent in `modality_mask`, or pass tokens."
                 )
         return modality_mask & has_input
 
@@ -497,18 +497,18 @@ class ScalarModel(ScalarRetrievalModel):
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Embed whatever each clip has.
+        Embed the modalities of each clip.
 
         Args:
-            modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): which rows are real. What a masked
-                row holds, NaN included, is never read. Without it, every input given is present in every row.
-            inputs ([`ScalarClipInputs`]): frames, sound and subtitles of the clips, or the outputs of their towers.
+            modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): Which rows are present. Masked rows,
+                even NaN, are never read. By default, every given input is present in every row.
+            inputs ([`ScalarClipInputs`]): Frames, audio and subtitles of the clips, or the outputs of their towers.
 
         Returns:
             The embeddings `(batch, M, projection_dim)`, unit norm and zero where absent, and the mask `(batch, M)`.
 
         Raises:
-            ValueError: sizes differ, a modality is given twice, or the mask promises an input that is None.
+            ValueError: If sizes differ, a modality is given twice, or the mask marks an input that is None.
         """
         return self._encode_clips(inputs, modality_mask)[:2]
 
@@ -516,10 +516,10 @@ class ScalarModel(ScalarRetrievalModel):
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
     ) -> torch.Tensor:
         """
-        Embed clips with the concatenation heads, each a linear map of the outputs of several towers side by side.
+        Embed clips with the concatenation heads, each a linear map of the concatenated outputs of several towers.
 
-        Not in the paper: VAST checkpoints carry these heads, and the released code of PMRL ranks by the cosine of a
-        caption and the head that fits what the clip has.
+        Not in the paper: VAST checkpoints have these heads, and the released code of PMRL ranks by the cosine of a
+        caption and the head for the clip's modalities.
 
         Returns:
             `torch.FloatTensor` of shape `(batch, 3, projection_dim)` in the order of `CONCATENATIONS`: unit norm, zero
@@ -527,7 +527,7 @@ class ScalarModel(ScalarRetrievalModel):
         """
         if not self.config.has_concat_heads:
             raise ValueError(
-                "This model has no concatenation heads. Convert a checkpoint that holds them with `--concat-heads`."
+                "This model has no concatenation heads. Convert a checkpoint that has them with `--concat-heads`."
             )
         modality_mask = self._presence(inputs, modality_mask)
         pooled = {
@@ -560,7 +560,7 @@ class ScalarModel(ScalarRetrievalModel):
         return tokens, token_mask.bool()
 
     def _join_conditions(self, conditions, batch_size, device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lay the condition tokens of all modalities side by side, in the order of `config.modalities`."""
+        """Concatenate the condition tokens of all modalities, in the order of `config.modalities`."""
         states, masks = [], []
         for name in self.config.modalities:
             if name in conditions:
@@ -577,16 +577,16 @@ class ScalarModel(ScalarRetrievalModel):
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Compute what the cross-encoder reads of each clip, from the inputs of [`get_modality_features`].
+        Compute the condition tokens that the cross-encoder reads, from the inputs of [`get_modality_features`].
 
         Returns:
-            The tokens `(batch, tokens, hidden)` and their mask `(batch, tokens)`, True for tokens to be read: none of
-            an absent modality, and none of the padding of subtitles unless `config.mask_condition_padding` is off.
+            The tokens `(batch, tokens, hidden)` and their mask `(batch, tokens)`, True for tokens to be read: never
+            those of absent modalities, and padding of subtitles only if `config.mask_condition_padding` is off.
         """
         self._require_cross_attention()
         embeds, _, conditions, _ = self._encode_clips(inputs, modality_mask, condition_on=self.config.modalities)
         if not conditions:
-            raise ValueError("Every clip lacks every modality given: there is nothing to condition on.")
+            raise ValueError("No clip has any of the given modalities, so there is nothing to condition on.")
         return self._join_conditions(conditions, len(embeds), embeds.device)
 
     def match_logits(
@@ -596,7 +596,7 @@ class ScalarModel(ScalarRetrievalModel):
         condition_states: torch.Tensor,
         condition_mask: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the two logits of each pair, `(batch, 2)`, with the arguments of [`match`]; for training."""
+        """Return the two logits of each pair, `(batch, 2)`, for training; the arguments are those of [`match`]."""
         self._require_cross_attention()
         one_clip = len(condition_states) == len(condition_mask) == 1 < len(input_ids)
         lengths = {
@@ -604,14 +604,14 @@ class ScalarModel(ScalarRetrievalModel):
         }
         if len(lengths) > 1:
             raise ValueError(
-                f"Matching scores pairs: expected as many texts as condition rows, or one such row for all texts, got "
+                f"Matching scores pairs: expected as many texts as condition rows, or one row for all texts, got "
                 f"{len(input_ids)} and {len(condition_states)}. Repeat rows to score several pairs."
             )
         if not len(input_ids):
             return condition_states.new_zeros(0, 2)
         tracing = torch.compiler.is_compiling()
         if empty := [] if tracing else (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist():
-            # sdpa would return zeros there and eager attention an average of nothing: never send an empty row.
+            # For an empty row sdpa would return zeros and eager attention an undefined average.
             raise ValueError(f"`condition_mask` must have at least one True per row; rows {empty[:10]} have none.")
         conditions = {
             "encoder_hidden_states": condition_states,
@@ -626,9 +626,9 @@ class ScalarModel(ScalarRetrievalModel):
         return self.match_head(_tokens(self._encode_text(input_ids, attention_mask, **conditions))[:, 0])
 
     def _read_clip(self, input_ids: torch.Tensor, number: int, **conditions: torch.Tensor) -> EncoderDecoderCache:
-        """Compute the keys and values of one clip's tokens once, for a number of texts: far more than any text has."""
+        """Compute the keys and values of one clip's tokens once for a number of texts."""
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        word = input_ids[:1, :1]  # any text: keys and values depend on the clip alone
+        word = input_ids[:1, :1]  # any text: keys and values depend only on the clip
         self.text_model(word, torch.ones_like(word), past_key_values=cache, use_cache=True, **conditions)
         for layer in cache.cross_attention_cache.layers:
             layer.keys, layer.values = (part.expand(number, -1, -1, -1) for part in (layer.keys, layer.values))
@@ -645,15 +645,15 @@ class ScalarModel(ScalarRetrievalModel):
         Score text-clip pairs with the cross-encoder, the second stage of retrieval.
 
         Args:
-            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): one query per pair.
+            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): One query per pair.
             condition_states (`torch.FloatTensor` of shape `(batch, tokens, hidden)`), condition_mask
-                (`torch.BoolTensor` of shape `(batch, tokens)`): the clip of each pair, from [`get_condition_states`].
-                One row stands for all pairs: without gradients that clip is then read once, which saves most of the
-                work where a clip has more tokens than a query.
+                (`torch.BoolTensor` of shape `(batch, tokens)`): The clip of each pair, from [`get_condition_states`].
+                A single row is used for all pairs; without gradients that clip is then read once, which saves most of
+                the work if a clip has more tokens than a query.
 
         Returns:
-            `torch.FloatTensor` of shape `(batch,)`: the match logit, the log-odds that the text describes the clip;
-            its sigmoid is the probability. Pairs whose probabilities all round to 1 still have an order.
+            `torch.FloatTensor` of shape `(batch,)`: The match logit, that is, the log-odds that the text describes the
+            clip; its sigmoid is the probability. Logits order pairs even where all probabilities round to 1.
         """
         logits = self.match_logits(input_ids, attention_mask, condition_states, condition_mask).float()
         return logits[:, 1] - logits[:, 0]
@@ -685,20 +685,20 @@ class ScalarModel(ScalarRetrievalModel):
         Embed queries and clips and score every query against every clip.
 
         Args:
-            input_ids, attention_mask, token_type_ids: queries, as in [`get_text_features`]; None embeds clips only.
+            input_ids, attention_mask, token_type_ids: Queries, see [`get_text_features`]; None embeds clips only.
             pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask, modality_mask,
-                video_pooled, video_states, audio_pooled, audio_states: clips, as in [`get_modality_features`]; all
-                None embeds queries only.
-            select_pairs (`Callable`, *optional*): called once with the output so far; returns the arguments of
+                video_pooled, video_states, audio_pooled, audio_states: Clips, see [`get_modality_features`]; all None
+                embeds queries only.
+            select_pairs (`Callable`, *optional*): Called once with the output so far; returns the arguments of
                 [`match`] (input_ids, attention_mask, condition_states, condition_mask) for the pairs whose
-                `match_logits` are wanted. Hard-negative training needs the scores of the batch before it can choose,
-                and data-parallel wrappers allow one forward per step: so both happen here.
-            condition_on (`tuple` of `str`, *optional*): the modalities the cross-encoder may read for these pairs; by
-                default all.
-            return_scores (`bool`): score the queries of this batch against its clips. Off for training, which scores
-                them together with the rows of other processes.
-            return_loss (`bool`): where as many queries as clips are scored, also compute the symmetric InfoNCE that
-                takes query i for the description of clip i, as CLIP's. The paper's objective is the trainer's.
+                `match_logits` are needed. Hard-negative training chooses pairs by the scores of the batch, and
+                data-parallel wrappers allow only one forward pass per step.
+            condition_on (`tuple` of `str`, *optional*): The modalities that the cross-encoder may read for these
+                pairs; by default all.
+            return_scores (`bool`): Whether to score the queries of this batch against its clips. Training does not: it
+                scores them together with the rows of other processes.
+            return_loss (`bool`): Whether to also compute the symmetric InfoNCE loss of CLIP if as many queries as
+                clips are scored; query i belongs to clip i. The paper's objective is in the trainer.
             **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers.
         """
         # PEFT passes some, all None
@@ -741,7 +741,7 @@ class ScalarModel(ScalarRetrievalModel):
         if output.text_embeds is not None and has_clips:
             if return_scores:
                 concat_embeds = None
-                if METHODS[self.config.aggregation].uses_concat_heads:  # the towers run again: a score for evaluation
+                if METHODS[self.config.aggregation].uses_concat_heads:  # runs the towers again; only for evaluation
                     concat_embeds = self.get_concat_features(modality_mask=modality_mask, **inputs)
                 self.score_output(output, return_loss, concat_embeds)
             if select_pairs is not None:

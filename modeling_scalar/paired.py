@@ -1,4 +1,4 @@
-"""Weights, centroids and exact scores of clips for their own texts only: what training, statistics and search need."""
+"""Weights, centroids and exact scores of pairs of a text and a clip, for training, statistics and search."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .scores_scalar import WEIGHING, ScoreOptions, make_pairs, min_norm_of, soft
 
 
 def aggregated(options: ScoreOptions, number: int) -> list[int]:
-    """Return which of so many modalities are no terms, by their indices."""
+    """Return the indices, below `number`, of the modalities that are not terms."""
     return [index for index in range(number) if index not in options.terms]
 
 
@@ -20,17 +20,17 @@ def exact_scores(
     options: ScoreOptions,
 ) -> torch.Tensor:
     """
-    Score pairs `(P,)` in float64 by their centroids, Eq. 2 and 3: the reference, which exact search ranks by. Equal
-    pairs have equal scores, wherever they stand.
+    Score pairs `(P,)` in float64 by their centroids, Eq. 2 and 3. This is the reference for exact search. Equal pairs
+    have equal scores at any position.
 
     Args:
-        text_embeds (`(P, D)` or `(P, M, D)`), modality_embeds (`(P, M, D)`), modality_mask (`(P, M)`): the pairs. What
-            an absent row holds changes nothing.
-        min_norm (`float`), options ([`ScoreOptions`]): the clamp of norms; temperature and calibration.
+        text_embeds (`(P, D)` or `(P, M, D)`), modality_embeds (`(P, M, D)`), modality_mask (`(P, M)`): The pairs. The
+            values of absent rows have no effect.
+        min_norm (`float`), options ([`ScoreOptions`]): The clamp of norms; temperature and calibration.
     """
     texts = text_embeds.double() if text_embeds.ndim == 3 else text_embeds.double()[:, None]
     vectors = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
-    # Products and sums, not matrix products: these add in an order that depends on how many pairs there are.
+    # Products and sums, not matrix products, whose order of additions depends on the number of pairs.
     cosines = options.calibrated((vectors * texts).sum(-1), dim=1)
     cosines = torch.where(modality_mask, cosines, 0)
     mask = options.in_centroid(modality_mask)
@@ -48,7 +48,7 @@ def paired_weights(
     """
     Compute the weights of each clip for its own text only, `(P, M)`: the diagonal of [`query_weights`].
 
-    Args and errors: as of [`query_weights`]; row i of the texts belongs to clip i.
+    Args and errors: See [`query_weights`]; row i of the texts belongs to clip i.
     """
     if len(text_embeds) != len(modality_embeds):
         raise ValueError(f"Expected one text per clip, got {len(text_embeds)} texts and {len(modality_embeds)} clips.")
@@ -56,7 +56,7 @@ def paired_weights(
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
         texts = pairs.text_embeds if text_embeds.ndim == 3 else pairs.text_embeds[:, None]
-        # Products and sums: as matrix products these would be a batch of tiny ones.
+        # Products and sums, because matrix products would be a batch of tiny ones.
         cosines = pairs.options.calibrated((pairs.clips.modality_embeds * texts).sum(-1), dim=-1)  # (P, M)
         mask = pairs.options.in_centroid(modality_mask)
         return softmax_weights(cosines, mask, pairs.options.query_temperature, dim=-1) * mask
@@ -69,7 +69,7 @@ def paired_centroids(
     Aggregate each clip for its own text only, mu_M(z^T) of SCALAR Eq. 2: `(P, D)`, of unit norm (shorter only where
     modalities cancel to nothing).
 
-    Args and errors: as of [`paired_weights`].
+    Args and errors: See [`paired_weights`].
     """
     weights = paired_weights(text_embeds, modality_embeds, modality_mask, *weighing, **named)
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):

@@ -1,7 +1,7 @@
-"""SCALAR on PE-AV, whose texts have one vector for the picture and another for the sound: the model and its processor.
+"""SCALAR on PE-AV, which embeds texts once for video and once for audio: the model and its processor.
 
-transformers computes it, with timm for the vision tower. Frames are prepared here, for its own video processor needs
-torchvision; sound, which it hears at 48 kHz, and texts are prepared by its own feature extractor and tokenizer.
+It runs in transformers, with timm for the vision tower. Frames are prepared here, as its own video processor needs
+torchvision; audio (48 kHz) and texts are prepared by its own feature extractor and tokenizer.
 """
 
 import io
@@ -36,7 +36,7 @@ from .scores_scalar import METHODS, find_method
 logger = logging.get_logger(__name__)
 
 _INPUTS = {"video": ("pixel_values_videos", "padding_mask_videos"), "audio": ("input_values", "padding_mask")}
-_LARGEST_SIDE = 4096  # of a picture: more would fill the memory
+_LARGEST_SIDE = 4096  # in pixels; more would fill the memory
 _BILINEAR = 2  # PIL.Image.Resampling.BILINEAR
 
 
@@ -44,35 +44,34 @@ class ScalarPeAvModel(JointEncoderModel):
     """
     Text-to-video retrieval with PE-AV, made by [`ScalarModel.from_joint_encoder`].
 
-    Its encoders and heads are called one by one; of its own `get_text_audio_embeds`, `get_text_video_embeds` and
-    `get_video_embeds` transformers 5.23 has broken versions. It is not saved: its own folder is the model.
+    Its encoders and heads are called separately, because `get_text_audio_embeds`, `get_text_video_embeds` and
+    `get_video_embeds` are broken in transformers 5.23. It is not saved: its original folder is the model.
 
     Its inputs are `pixel_values_videos` (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`) and
-    `padding_mask_videos` (`torch.BoolTensor` of shape `(batch, frames)`), frames as PE-AV's own video processor makes
-    them and which are no padding; `input_values` (`torch.FloatTensor` of shape `(batch, 1, samples)`) and
-    `padding_mask` (`torch.BoolTensor` of shape `(batch, samples)`), sound at 48 kHz as its feature extractor makes it,
-    and what is no padding.
+    `padding_mask_videos` (`torch.BoolTensor` of shape `(batch, frames)`), the frames as from PE-AV's own video
+    processor and which are not padding; `input_values` (`torch.FloatTensor` of shape `(batch, 1, samples)`) and
+    `padding_mask` (`torch.BoolTensor` of shape `(batch, samples)`), the audio at 48 kHz as from its feature extractor,
+    and which samples are not padding.
 
     Args:
-        encoder (`PeAudioVideoModel`): with its weights.
-        modalities (`Iterable[str]`): what is embedded of a clip. There is no head for texts of clips, so these are
-            left out, which is said.
-        config_kwargs: fields of [`ScalarJointConfig`], `query_temperature` say.
+        encoder (`PeAudioVideoModel`): The encoder with its weights.
+        modalities (`Iterable[str]`): The modalities of a clip. There is no head for texts of clips, so these are
+            left out with a warning.
+        config_kwargs: Fields of [`ScalarJointConfig`], for example `query_temperature`.
 
     Raises:
-        ValueError: nothing is left to embed, it would have to be fused, or the score is one of a single vector per
-            text.
+        ValueError: If no modality is left, `"fused"` is requested, or the score needs a single vector per text.
     """
 
     def __init__(self, encoder: PeAudioVideoModel, modalities: Iterable[str] = MODALITIES, **config_kwargs: Any):
         wanted = list(modalities)
         if "fused" in wanted:
             raise ValueError(
-                'PE-AV takes one modality at a time here, so that it has no "fused" vector. Leave that out.'
+                'PE-AV takes one modality at a time here, so it has no "fused" vector. Leave "fused" out.'
             )
         found = [name for name in wanted if name in _INPUTS]
         if lacking := [name for name in wanted if name not in found]:
-            logger.warning(f"PE-AV has no head for {', '.join(lacking)}: in every clip that is left out.")
+            logger.warning(f"PE-AV has no head for {', '.join(lacking)}, which is left out of every clip.")
         if not found:
             raise ValueError(f"PE-AV embeds video and audio, got the modalities {wanted}.")
         fields = {"projection_dim": encoder.config.text_config.hidden_size} | config_kwargs
@@ -81,11 +80,11 @@ class ScalarPeAvModel(JointEncoderModel):
         if not find_method(config.aggregation, found, "aggregation").takes_text_per_modality:
             able = [name for name, method in METHODS.items() if method.takes_text_per_modality]
             raise ValueError(
-                f"Texts of PE-AV have a vector for each modality; {config.aggregation!r} is none of {able}."
+                f"PE-AV embeds texts once per modality, so use a score of {able}, got {config.aggregation!r}."
             )
         self.add_score_modules()
         self.post_init()
-        self.encoder = encoder  # after what is initialised
+        self.encoder = encoder  # after the modules that are initialised
         self.eval()
 
     @classmethod
@@ -97,15 +96,15 @@ class ScalarPeAvModel(JointEncoderModel):
         **config_kwargs: Any,
     ) -> "ScalarPeAvModel":
         """
-        Load PE-AV as its publisher has it.
+        Load PE-AV as published.
 
         Args:
-            identity ([`ModelIdentity`]): of a folder or repository whose `model_type` is `"pe_audio_video"`.
-            modalities, dtype, config_kwargs: as in [`ScalarModel.from_joint_encoder`].
+            identity ([`ModelIdentity`]): A folder or repository whose `model_type` is `"pe_audio_video"`.
+            modalities, dtype, config_kwargs: See [`ScalarModel.from_joint_encoder`].
 
         Raises:
-            ImportError: timm is not installed.
-            ValueError: weights are missing, or have other shapes than the configuration asks for.
+            ImportError: If timm is not installed.
+            ValueError: If weights are missing or have other shapes than in the configuration.
         """
         name, options = identity.name, {"revision": identity.revision or "main"}
         shapes = shapes_of(weight_files(name, "model", identity.revision))
@@ -113,7 +112,7 @@ class ScalarPeAvModel(JointEncoderModel):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
         options |= {} if dtype is None else {"dtype": dtype}
         try:
-            with redirect_stdout(io.StringIO()):  # transformers 5.23 prints there what its own docstrings lack
+            with redirect_stdout(io.StringIO()):  # transformers 5.23 prints docstring warnings
                 with torch.device("meta"):
                     check_shapes(PeAudioVideoModel(config), shapes, name)
                 encoder, info = PeAudioVideoModel.from_pretrained(
@@ -128,11 +127,11 @@ class ScalarPeAvModel(JointEncoderModel):
         return cls(encoder, modalities, **config_kwargs)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: the encoder is saved as its publisher does, and nothing else is in it."""
-        raise ValueError("A model on PE-AV is not saved. Keep the folder that its encoder was loaded from.")
+        """Not supported: the model is only the published encoder."""
+        raise ValueError("A model on PE-AV cannot be saved. Keep the folder that its encoder was loaded from.")
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
-        """Embed queries, `(queries, M, dim)`: for the picture and for the sound, those that the model has."""
+        """Embed queries, `(queries, M, dim)`: once for each modality of the model."""
         output = self.encoder.text_model(**inputs, **flags | {"return_dict": True})
         first = output.last_hidden_state[:, 0]
         heads = {
@@ -156,12 +155,12 @@ class ScalarPeAvModel(JointEncoderModel):
             output = self.encoder.video_model.video_encoder(**inputs, return_dict=True)
             return self.encoder.video_model.video_head(output.pooler_output)
         lengths = inputs["padding_mask"].sum(dim=1)
-        # One length at a time: its convolutions hear padding, and a vector shall not depend on other clips.
+        # One length at a time: its convolutions read padding, and a vector must not depend on other clips.
         groups = [Rows(lengths == length) for length in lengths.unique()]
         return sum(rows.spread(self._hear(*map(rows.take, inputs.values()))) for rows in groups)
 
     def _hear(self, input_values: torch.Tensor, padding_mask: torch.Tensor) -> torch.Tensor:
-        """Embed sounds of one length: `(rows, dim)`."""
+        """Embed audio of one length: `(rows, dim)`."""
         length = int(padding_mask[0].sum())
         output = self.encoder.audio_model.audio_encoder(
             input_values=input_values[..., :length], padding_mask=padding_mask[:, :length], return_dict=True
@@ -171,11 +170,11 @@ class ScalarPeAvModel(JointEncoderModel):
 
 class ScalarPeAvImageProcessor(ScalarPatchImageProcessor):
     """
-    Resize the frames of clips to one size, whatever their proportions, and normalise them, as PE-AV's own processor.
+    Resize the frames of clips to one size, ignoring proportions, and normalise them, like PE-AV's own processor.
 
     Args:
-        height (`int`), width (`int`): what the encoder sees, in pixels.
-        image_mean, image_std, rescale_factor: as in [`ScalarPatchImageProcessor`].
+        height (`int`), width (`int`): Input size of the encoder in pixels.
+        image_mean, image_std, rescale_factor: See [`ScalarPatchImageProcessor`].
     """
 
     model_input_names = ["pixel_values_videos"]
@@ -198,10 +197,10 @@ class ScalarPeAvImageProcessor(ScalarPatchImageProcessor):
     @classmethod
     def from_encoder(cls, settings: Mapping[str, Any]) -> "ScalarPeAvImageProcessor":
         """
-        Take over the settings of PE-AV's own video processor.
+        Adopt the settings of PE-AV's own video processor.
 
         Raises:
-            ValueError: it does something else with pictures than what is done here.
+            ValueError: If some of its settings are not supported here.
         """
         size = settings.get("size") or {"height": 336, "width": 336}
         expected = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": _BILINEAR}
@@ -215,7 +214,7 @@ class ScalarPeAvImageProcessor(ScalarPatchImageProcessor):
     def _draw(
         self, height: int, width: int, training: bool = False, generator: torch.Generator | None = None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What happens to each frame of a clip of this size."""
+        """The transform of each frame of a clip of this size."""
         size, scale = (self.height, self.width), 1.0 / self.rescale_factor
         mean, std = (torch.tensor(values).view(3, 1, 1) * scale for values in (self.image_mean, self.image_std))
 
@@ -232,7 +231,7 @@ class ScalarPeAvProcessor(ScalarJointProcessor):
     Read clips and turn them, and captions, into the inputs of [`ScalarPeAvModel`].
 
     Args:
-        image_processor ([`ScalarPeAvImageProcessor`]), feature_extractor (`PeAudioFeatureExtractor`), tokenizer: the
+        image_processor ([`ScalarPeAvImageProcessor`]), feature_extractor (`PeAudioFeatureExtractor`), tokenizer: The
             parts; the last two are PE-AV's own.
         settings: `num_frames`, `num_train_frames`, `max_text_length`, `max_audio_seconds` and `modalities` of
             [`ScalarJointProcessor`].
@@ -252,14 +251,14 @@ class ScalarPeAvProcessor(ScalarJointProcessor):
         cls, identity: ModelIdentity, modalities: Iterable[str] = MODALITIES, **settings: Any
     ) -> "ScalarPeAvProcessor":
         """
-        Make the processor of PE-AV as its publisher has it.
+        Build the processor of PE-AV as published.
 
         Args:
-            identity ([`ModelIdentity`]), modalities: as in `ScalarPeAvModel.from_folder`.
-            settings: as in the constructor, in place of what the folder says.
+            identity ([`ModelIdentity`]), modalities: See `ScalarPeAvModel.from_folder`.
+            settings: See the constructor; they override those of the folder.
 
         Raises:
-            ValueError: frames are prepared otherwise, or the tokenizer is that of another model.
+            ValueError: If its frame settings are not supported, or the tokenizer belongs to another model.
         """
         options = {"revision": identity.revision or "main", "trust_remote_code": False}
         tokenizer = AutoTokenizer.from_pretrained(identity.name, **options)
@@ -282,7 +281,7 @@ class ScalarPeAvProcessor(ScalarJointProcessor):
 
     @property
     def sampling_rate(self) -> int:
-        """At which PE-AV hears, in Hz."""
+        """Sampling rate of PE-AV in Hz."""
         return self.feature_extractor.sampling_rate
 
     def _process_clips(

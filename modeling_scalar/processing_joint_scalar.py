@@ -1,7 +1,7 @@
-"""Clips and captions to the tensors of `ScalarJointModel`.
+"""Turn clips and captions into the tensors of `ScalarJointModel`.
 
-Reading is that of [`ScalarProcessor`]: the same files, limits, frames and subtitles. What differs is what is made of
-it: each modality becomes a sequence of its own, of a prompt and of placeholders that the encoder fills.
+Clips are read as by [`ScalarProcessor`]: the same files, limits, frames and subtitles. Each modality becomes its own
+token sequence, with a prompt and placeholders that the encoder fills.
 """
 
 import copy
@@ -29,34 +29,34 @@ logger = logging.get_logger(__name__)
 
 _PATTERNS: WeakKeyDictionary = WeakKeyDictionary()  # by tokenizer
 VIDEO_TOKEN = "<|video|>"
-"""The encoder's own processor names it so, whatever its tokenizer says."""
+"""The name in the encoder's own processor, whatever its tokenizer says."""
 
 
 def mix_name(kinds: Iterable[str]) -> str:
-    """Name a mix of kinds of modalities: `"video+audio"`."""
+    """Return the name of a combination of kinds of modalities, such as `"video+audio"`."""
     return "+".join(kinds)
 
 
 def with_prompt(prompt: str, content: str) -> str:
-    """Put a content where a prompt has its `{}`, else behind it."""
+    """Insert content at the `{}` of a prompt, or append it."""
     before, _, behind = prompt.partition("{}")
     return before + content + behind
 
 
 def as_words(text: str, tokenizer: Any) -> str:
     """
-    Return a text of a user in which nothing is read as a token of its own, such as a placeholder of frames or sound.
+    Return user text without special tokens, such as the placeholders of frames or audio.
 
     Args:
-        text (`str`): what somebody typed, or what is said in a clip. In what would be such a token, a space stands
-            behind the first character; all else stays as it is.
-        tokenizer: which has the tokens; of one that is not of transformers nothing is known.
+        text (`str`): A query or the speech of a clip. A space is inserted after the first character of each special
+            token; the rest is unchanged.
+        tokenizer: The tokenizer with the special tokens; only those of transformers are supported.
     """
     return _pattern(tokenizer).sub(lambda token: f"{token[0][0]} {token[0][1:]}", text)
 
 
 def _pattern(tokenizer: Any) -> re.Pattern:
-    """What of a text would be a token of its own; made once for a tokenizer, which may have thousands."""
+    """The pattern of all special tokens; cached for each tokenizer, which may have thousands."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         return re.compile(re.escape(VIDEO_TOKEN))
     named = VIDEO_TOKEN, *tokenizer.all_special_tokens
@@ -73,22 +73,22 @@ class ScalarJointProcessor(ScalarProcessor):
 
     Args:
         image_processor (`ScalarPatchImageProcessor`), feature_extractor (`Gemma4AudioFeatureExtractor`), tokenizer:
-            the parts; the last two are the encoder's own.
-        num_frames (`int`), num_train_frames (`int`): frames of a clip at test time and in training.
-        max_length (`int`): tokens that the encoder reads at once, whatever they stand for.
-        max_text_length (`int`), max_subtitle_length (`int`): tokens of a query, and of a subtitle or any other text of
-            a clip, with its prompt; longer ones are cut.
-        max_audio_seconds (`float`): what the encoder hears; of a longer sound the rest is left out, which is said.
-        query_prompt (`str`), document_prompt (`str`), media_prompt (`str`): what stands around a query, a text of
-            a clip, and frames or sound. With `{}` in place of the content, or else before it.
-        fused_prompts (`dict[str, str]`, *optional*): by the name of a mix of kinds (`"video+audio+text"`), what all of
-            them stand in at once, with `{video}`, `{audio}` and `{text}` in their places. By default one after the
-            other, each with its own prompt, with a space between them.
-        add_special_tokens (`bool`): let the tokenizer add its own. Off where the prompts hold them.
-        modalities (`list[str]`): what is made of a clip, as [`ScalarJointConfig`] has it; the rest is not read.
+            The parts; the last two are the encoder's own.
+        num_frames (`int`), num_train_frames (`int`): Frames per clip at test time and in training.
+        max_length (`int`): Maximum number of tokens of a sequence, of any kind.
+        max_text_length (`int`), max_subtitle_length (`int`): Maximum number of tokens of a query, and of a subtitle or
+            other text of a clip, with its prompt; longer ones are cut.
+        max_audio_seconds (`float`): Maximum length of audio; the rest is left out with a warning.
+        query_prompt (`str`), document_prompt (`str`), media_prompt (`str`): Prompts of a query, a text of a clip, and
+            frames or audio. The content replaces `{}`, or follows the prompt.
+        fused_prompts (`dict[str, str]`, *optional*): Prompts for combinations of kinds (`"video+audio+text"`), with
+            `{video}`, `{audio}` and `{text}` for the contents. By default the modalities follow each other, each with
+            its own prompt, separated by spaces.
+        add_special_tokens (`bool`): Whether the tokenizer adds its own; off if the prompts contain them.
+        modalities (`list[str]`): The modalities to prepare, as in [`ScalarJointConfig`]; others are not read.
 
     Attributes:
-        reader ([`MediaReader`]): what opens files, as in [`ScalarProcessor`].
+        reader ([`MediaReader`]): Opens files, as in [`ScalarProcessor`].
     """
 
     def __init__(
@@ -140,23 +140,23 @@ class ScalarJointProcessor(ScalarProcessor):
 
     @property
     def sampling_rate(self) -> int:
-        """At which the encoder hears, in Hz."""
+        """Sampling rate of the encoder in Hz."""
         return SAMPLING_RATE
 
     @property
     def min_samples(self) -> int:
-        """Samples of the shortest sound: of less than 30 ms the encoder makes no token, and fails."""
+        """Minimum number of samples: the encoder fails on less than 30 ms, which gives no token."""
         return self.sampling_rate * 30 // 1000
 
     @property
     def max_samples(self) -> int:
-        """Samples of a sound that the encoder hears."""
+        """Maximum number of samples that the encoder reads."""
         return int(self.max_audio_seconds * self.sampling_rate)
 
     def with_protocol(self, processing: Mapping[str, Any]) -> "ScalarJointProcessor":
-        """Return one that follows the protocol of a benchmark where that concerns it: in the number of frames.
+        """Return a processor with the number of frames of a benchmark's protocol.
 
-        How large pictures are and how long texts may be is the encoder's.
+        The size of pictures and the length of texts are the encoder's.
         """
         configured = copy.copy(self)
         configured.num_frames = processing.get("num_frames", self.num_frames)
@@ -165,10 +165,10 @@ class ScalarJointProcessor(ScalarProcessor):
     # Reading ------------------------------------------------------------------------------------------------------
 
     def read_clip(self, video: Any, *arguments: Any, **options: Any) -> Clip:
-        """Read what one clip has and the encoder takes; see [`ScalarProcessor.read_clip`]."""
+        """Read the modalities of a clip that the encoder supports; see [`ScalarProcessor.read_clip`]."""
         clip = super().read_clip(video, *arguments, **options)
         if clip.is_empty and not clip.problems and not set(MODALITIES) <= set(self.modalities):
-            self._note(clip, f"{clip.path or 'clip'}: it has nothing of what this encoder takes, {self.modalities}.")
+            self._note(clip, f"{clip.path or 'clip'}: it has none of the encoder's modalities, {self.modalities}.")
         return clip
 
     def _read_audio(self, clip: Clip, *arguments: Any, **options: Any) -> None:
@@ -176,7 +176,7 @@ class ScalarJointProcessor(ScalarProcessor):
         if clip.waveform is not None:
             clip.waveform = np.asarray(clip.waveform, np.float32)
             if round(clip.duration * self.sampling_rate) >= self.max_samples + self.min_samples:
-                heard = f"hears the first {self.max_audio_seconds:g} s of sound, the rest of its {clip.duration:.0f} s"
+                heard = f"reads the first {self.max_audio_seconds:g} s of audio; the rest of the {clip.duration:.0f} s"
                 self._say_once("sound", clip.path or "waveform", heard)
 
     def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
@@ -188,7 +188,7 @@ class ScalarJointProcessor(ScalarProcessor):
     def _say_once(self, about: str, name: str, what: str) -> None:
         if about not in self._said:
             self._said.add(about)
-            logger.warning(f"{printable(name)}: the encoder {what} is left out. This is said once, for all clips.")
+            logger.warning(f"{printable(name)}: the encoder {what} is left out. This is logged once for all clips.")
 
     def _say_what_is_cut(
         self, name: str, clips: list[Clip], texts: list[str], tokens: Mapping[str, torch.Tensor]
@@ -198,7 +198,7 @@ class ScalarJointProcessor(ScalarProcessor):
         for row in full if name not in self._said else ():
             length = self._tokenize(texts[row : row + 1], {"truncation": False})["input_ids"].shape[1]
             if length > most:
-                read = f"reads {most} tokens of a {name}, the rest of its {length}"
+                read = f"reads {most} tokens of a {name}; the rest of the {length}"
                 self._say_once(name, clips[row].path or "a clip", read)
 
     # Texts --------------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class ScalarJointProcessor(ScalarProcessor):
 
     def _presence_of(self, clips: list[Clip]) -> torch.Tensor:
         modality_mask = super()._presence_of(clips)
-        if "fused" in self.modalities:  # of whatever a clip has, which is something
+        if "fused" in self.modalities:  # every clip has at least one modality to fuse
             modality_mask[:, self.modalities.index("fused")] = True
         return modality_mask
 
@@ -275,7 +275,7 @@ class ScalarJointProcessor(ScalarProcessor):
         return self._uncut(name, present, clips, texts)
 
     def _uncut(self, name: str, present: torch.Tensor, clips: list[Clip], texts: list[str]) -> dict[str, torch.Tensor]:
-        """Tokenize texts that hold placeholders, one for each clip that is present."""
+        """Tokenize texts with placeholders, one for each present clip."""
         tokens = self._tokenize(texts, {"truncation": False})
         lengths = tokens["attention_mask"].sum(dim=1).tolist()
         what = "whole content" if name == "fused" else name
@@ -284,32 +284,32 @@ class ScalarJointProcessor(ScalarProcessor):
             if length > self.max_length:
                 raise ValueError(
                     f"{clip.path or 'A clip'}: its {what} takes {length} tokens, but the encoder reads "
-                    f"{self.max_length} at once. Set {less.get(name, '`num_frames` or `max_subtitle_length`')} lower."
+                    f"{self.max_length} at most. Lower {less.get(name, '`num_frames` or `max_subtitle_length`')}."
                 )
         return self._token_rows(name, present, tokens)
 
     # What a clip has, in one sequence -------------------------------------------------------------------------------
 
     def fuse(self, clips: Sequence[Clip], modality_mask: torch.Tensor | None = None) -> BatchFeature:
-        """Prepare clips for [`JointEncoderModel.get_fused_features`]: all that they have stands in one sequence.
+        """Prepare clips for [`JointEncoderModel.get_fused_features`], with all modalities in one sequence.
 
         Args:
-            clips (`list[Clip]`): what `read_clip` returned.
-            modality_mask (`torch.BoolTensor` of shape `(clips, M)`, *optional*): what is used of each; by default all.
-                Texts are joined by newlines, in the order of `modalities`, and cut where it is more than `max_length`.
+            clips (`list[Clip]`): Results of `read_clip`.
+            modality_mask (`torch.BoolTensor` of shape `(clips, M)`, *optional*): The modalities to use; by default
+                all. Texts are joined by newlines in the order of `modalities`, and cut to fit `max_length`.
         Returns:
-            `BatchFeature`: what a call returns of the clips, with this mask, and, where a clip has several modalities,
+            `BatchFeature`: The result of a call with these clips and this mask, and, if a clip has several modalities,
             `fused_input_ids` and `fused_attention_mask` `(clips, tokens)`.
         Raises:
-            ValueError: of a clip nothing is left, or the mask asks for what it does not have.
+            ValueError: If no modality of a clip is left, or the mask marks one that it lacks.
         """
         clips = list(clips)
         data = self._process_clips(clips, False, [None] * len(clips))
         if modality_mask is not None:
             if (modality_mask & ~data["modality_mask"]).any() or not self._parts(modality_mask).any(dim=1).all():
                 raise ValueError(
-                    "`modality_mask` must leave something of every clip, and ask for nothing that it does not have: "
-                    f"got {modality_mask.int().tolist()} of clips that have {data['modality_mask'].int().tolist()}."
+                    "`modality_mask` must keep at least one modality of every clip, and none that it lacks: "
+                    f"got {modality_mask.int().tolist()} for clips that have {data['modality_mask'].int().tolist()}."
                 )
             data["modality_mask"] = modality_mask
         return self._batch_of(data | self._fused_sequences(clips, data["modality_mask"], data), "pt")
@@ -352,7 +352,7 @@ class ScalarJointProcessor(ScalarProcessor):
         return filled(self._cut(words, max(1, self.max_length - taken)))
 
     def _cut(self, text: str, length: int) -> str:
-        """What the first tokens of a text stand for."""
+        """The part of a text covered by its first tokens."""
         options = {"add_special_tokens": False, "truncation": True, "return_offsets_mapping": True}
         tokens = self.tokenizer(text, max_length=length, **options)
         return text if len(tokens["input_ids"]) < length else text[: tokens["offset_mapping"][-1][1]]

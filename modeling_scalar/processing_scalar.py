@@ -1,7 +1,7 @@
-"""Clips and captions to the tensors of `ScalarModel`.
+"""Turn clips and captions into the tensors of `ScalarModel`.
 
-What a clip has is decided here, once: a modality that a file lacks is absent in `modality_mask`. Nothing is imputed
-and no clip is dropped; the zeros in the row of an absent modality are transport only.
+The modalities of a clip are determined only here: one that a file lacks is absent in `modality_mask`. Nothing is
+imputed and no clip is dropped; the rows of absent modalities hold zeros that are never read.
 """
 
 import copy
@@ -35,24 +35,24 @@ class _FromVideo(Enum):
 
 
 FROM_VIDEO = _FromVideo.FROM_VIDEO
-"""Take the sound or the subtitle from the video file, if it has one."""
+"""Read the audio or the subtitle from the video file, if it has one."""
 
 
 @dataclass
 class Clip:
-    """One clip as read; `None` is a modality that it does not have.
+    """One clip as read; a missing modality is `None`.
 
-    It holds frames and sound as they were decoded or, read with `processed=True`, what the model takes of them.
+    It holds decoded frames and audio or, if read with `processed=True`, the inputs of the model.
 
     Args:
         frames (uint8 `np.ndarray` of shape `(frames, height, width, 3)`, *optional*): RGB.
-        waveform (float32 `np.ndarray` of shape `(samples,)`, *optional*): mono in [-1, 1].
-        subtitle (`str`, *optional*), texts (`dict[str, str]`): plain text, and that of other modalities by name.
-        problems (`list[str]`): what could not be decoded and counts as absent, a line each.
-        path (`str`, *optional*): where it came from.
-        pixel_values (`torch.FloatTensor` of shape `(frames, 3, height, width)`, *optional*): in place of `frames`.
-        input_features (`torch.FloatTensor` of shape `(segments, time, mel)`, *optional*): in place of `waveform`.
-        duration (`float`, *optional*): seconds of the sound that was read, of which only a part may be kept.
+        waveform (float32 `np.ndarray` of shape `(samples,)`, *optional*): Mono in [-1, 1].
+        subtitle (`str`, *optional*), texts (`dict[str, str]`): Plain text, and that of other modalities by name.
+        problems (`list[str]`): Streams that could not be decoded and count as absent, one line each.
+        path (`str`, *optional*): The file it was read from.
+        pixel_values (`torch.FloatTensor` of shape `(frames, 3, height, width)`, *optional*): Instead of `frames`.
+        input_features (`torch.FloatTensor` of shape `(segments, time, mel)`, *optional*): Instead of `waveform`.
+        duration (`float`, *optional*): Seconds of audio that were read; only a part may be stored.
     """
 
     frames: np.ndarray | None = None
@@ -67,15 +67,15 @@ class Clip:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is neither picture nor sound nor a word of text: such a clip cannot be retrieved."""
+        """Whether there is no picture, audio or text at all; such a clip cannot be retrieved."""
         return not any(map(self.has, (*MODALITIES, *self.texts)))
 
     def text_of(self, modality: str) -> str | None:
-        """Return the subtitle, or another text by the name of its modality."""
+        """Return the subtitle, or the text of another modality."""
         return self.subtitle if modality == "subtitle" else self.texts.get(modality)
 
     def has(self, modality: str) -> bool:
-        """Whether there are pictures, or sound, or a word of the text of that name."""
+        """Whether the clip has pictures, audio, or any words of the text with that name."""
         stored = {"video": (self.frames, self.pixel_values), "audio": (self.waveform, self.input_features)}
         if modality in stored:
             return any(part is not None for part in stored[modality])
@@ -83,12 +83,12 @@ class Clip:
 
 
 def is_path(item: Any) -> bool:
-    """Whether this names a file."""
+    """Whether this is a path."""
     return isinstance(item, (str, os.PathLike))
 
 
 def _to_list(items: Any, batch_axes: int | None = None) -> list:
-    """Tell one item from several: these are a list, or one array of `batch_axes` axes."""
+    """Return a list of items, from one item, a list, or a batch with `batch_axes` axes."""
     is_batch = isinstance(items, (list, tuple)) or (batch_axes and getattr(items, "ndim", None) == batch_axes)
     return list(items) if is_batch else [items]
 
@@ -96,7 +96,7 @@ def _to_list(items: Any, batch_axes: int | None = None) -> list:
 def take_frames(
     video: Any, num_frames: int | None, training: bool = False, generator: torch.Generator | None = None
 ) -> np.ndarray | None:
-    """Choose frames of a video that is no file, as `frame_indices` does; all if `num_frames` is None."""
+    """Choose frames of a video in memory with `frame_indices`; all if `num_frames` is None."""
     if is_picture(video):
         video = [video]
     is_list = isinstance(video, (list, tuple))
@@ -105,24 +105,24 @@ def take_frames(
         raise TypeError(f"A video must be a path, uint8 frames, a list of pictures or None, got {kind}.")
     if len(video) == 0:
         return None
-    if num_frames is None or (not is_list and video.ndim != 4):  # which is then refused
+    if num_frames is None or (not is_list and video.ndim != 4):  # rejected later
         return to_frames(video)
     indices = frame_indices(len(video), num_frames, training, generator)
     return to_frames([video[index] for index in indices] if is_list else video[indices])
 
 
 def printable(text: str) -> str:
-    """Return a text, such as the name of a file, without what moves a terminal's cursor."""
+    """Return a text, such as a file name, without characters that move a terminal's cursor."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _rewinding(generator: torch.Generator | None) -> Callable[[], Any]:
-    """What sets a generator back to where it stands now: readers that begin again draw again."""
+    """Return a function that resets a generator to its current state, for readers that start again."""
     return (lambda: None) if generator is None else partial(generator.set_state, generator.get_state())
 
 
 def _one_per_clip(name: str, items: Any, num_clips: int) -> list:
-    """Give each clip its item; one alone belongs to all."""
+    """Return one item per clip; a single item is used for all."""
     if not isinstance(items, (list, tuple)):
         return [items] * num_clips
     if len(items) != num_clips:
@@ -145,21 +145,21 @@ class ScalarProcessor(ProcessorMixin):
     """Read clips and turn them, and captions, into the inputs of `ScalarModel`.
 
     Args:
-        image_processor (`ScalarImageProcessor`), feature_extractor (`ScalarFeatureExtractor`), tokenizer: the parts.
-        num_frames (`int`), num_train_frames (`int`): frames of a clip at test time and in training.
-        max_text_length (`int`), max_subtitle_length (`int`): tokens, with the special ones; longer texts are cut.
-        presence (`str`): `"honest"`: a subtitle without a word is a missing modality, and so is digital silence, sound
-            of zeros alone. `"vast"`: both are present, as VAST's loaders have it; for parity runs.
+        image_processor (`ScalarImageProcessor`), feature_extractor (`ScalarFeatureExtractor`), tokenizer: The parts.
+        num_frames (`int`), num_train_frames (`int`): Frames per clip at test time and in training.
+        max_text_length (`int`), max_subtitle_length (`int`): Tokens, including special ones; longer texts are cut.
+        presence (`str`): `"honest"`: a subtitle without words and digital silence (only zeros) are missing modalities.
+            `"vast"`: both are present, as in VAST's loaders; for parity runs.
 
     Attributes:
-        reader ([`MediaReader`]): what opens files, in this process by default. It belongs to whoever reads and is not
-            saved; files of strangers are for another one, `processor.reader = gallery.decoding.SandboxedReader()`.
+        reader ([`MediaReader`]): Opens files, by default in this process. It is not saved. For untrusted files set
+            `processor.reader = gallery.decoding.SandboxedReader()`.
     """
 
     reader = MediaReader()
     valid_processor_kwargs = ScalarProcessorKwargs
-    modalities: Sequence[str] = MODALITIES  # what is read of a clip
-    max_audio_seconds = float("inf")  # segments are taken from all of a sound, however long it is
+    modalities: Sequence[str] = MODALITIES  # those read of a clip
+    max_audio_seconds = float("inf")  # segments are chosen from the whole audio, however long
 
     def __init__(
         self,
@@ -183,11 +183,11 @@ class ScalarProcessor(ProcessorMixin):
 
     @staticmethod
     def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> "ScalarProcessor":
-        """Make the processor beside [`ScalarModel.from_joint_encoder`]; `options` are as there, and its settings."""
+        """Build the processor for [`ScalarModel.from_joint_encoder`] with its `options` and processor settings."""
         return in_package("joint_encoders").processor_from_joint_encoder(name_or_path, **options)
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
-        """As in `ProcessorMixin`, but without Pillow too: its class of image processors is a placeholder there."""
+        """Like `ProcessorMixin`, but works without Pillow, where its class of image processors is a placeholder."""
         if argument_name == "image_processor" and isinstance(argument, BaseImageProcessor):
             return BaseImageProcessor
         return super().check_argument_for_proper_class(argument_name, argument)
@@ -200,12 +200,12 @@ class ScalarProcessor(ProcessorMixin):
 
     @property
     def sampling_rate(self) -> int:
-        """Of the waveforms that are read, in Hz."""
+        """Sampling rate of waveforms in Hz."""
         return self.feature_extractor.sampling_rate
 
     @property
     def min_samples(self) -> int:
-        """Samples of the shortest sound that there is: a shorter one is absent."""
+        """Minimum number of samples of audio; shorter audio is absent."""
         return self.feature_extractor.min_samples
 
     def _num_frames(self, training: bool) -> int:
@@ -225,28 +225,28 @@ class ScalarProcessor(ProcessorMixin):
         processed: bool = False,
         window: Window | None = None,
     ) -> Clip:
-        """Read what one clip has. A clip with nothing left is returned as it is; a call of the processor refuses it.
+        """Read the modalities of one clip. A clip without any is returned too, but calls of the processor reject it.
 
         Args:
-            video: a path, uint8 frames (see [`to_frames`]), or `None`. A picture is a clip of one frame.
-            audio: a path, a waveform at 16 kHz or with its rate (see [`to_waveform`]), `None`, or `FROM_VIDEO`: the
-                track of the video file, where `video` is a path.
-            subtitle: a text, the path of an `.srt` or `.vtt` file, `None`, or `FROM_VIDEO`: the file beside the video
-                (`find_sidecar`), else the first text track inside, where `video` is a path.
-            texts (`dict[str, str]`, *optional*): of further modalities by name; an empty one, or None, is absent.
-            num_frames (`int`, *optional*): by default the setting; `"all"` keeps all, from which a later call chooses.
-            training (`bool`), generator (`torch.Generator`): see `frame_indices`.
-            on_error (`str`): what a damaged stream does: `"raise"` a `MediaError`, or count as `"missing"`, but for
-                what the reader can read of it, with a line in `Clip.problems`. A missing file always raises.
-            processed (`bool`): keep of files only what the model takes, and never hold more than one whole frame. A
-                later call must be in the same mode; its batch and what is drawn are those of raw clips.
-            window (`tuple[float, float | None]`, *optional*): read what files hold from one second to another, None
-                for the end, as if that were the file. A text that is given is not cut. Not by the plain reader.
+            video: A path, uint8 frames (see [`to_frames`]), or `None`. A picture is a clip of one frame.
+            audio: A path, a waveform at 16 kHz or with its rate (see [`to_waveform`]), `None`, or `FROM_VIDEO` for the
+                track of the video file, if `video` is a path.
+            subtitle: A text, the path of an `.srt` or `.vtt` file, `None`, or `FROM_VIDEO` for the file next to the
+                video (`find_sidecar`) or else the first text track inside, if `video` is a path.
+            texts (`dict[str, str]`, *optional*): Texts of further modalities by name; empty or None is absent.
+            num_frames (`int`, *optional*): By default the setting; `"all"` keeps all for a later call to choose from.
+            training (`bool`), generator (`torch.Generator`): See `frame_indices`.
+            on_error (`str`): For a damaged stream, `"raise"` a `MediaError`, or treat it as `"missing"`, except for
+                what the reader can still read, with a line in `Clip.problems`. A missing file always raises.
+            processed (`bool`): Whether to keep only the model's inputs of files, with at most one whole frame in
+                memory. A later call must use the same mode; its batch and draws are those of raw clips.
+            window (`tuple[float, float | None]`, *optional*): Read only this part of files in seconds, None for the
+                end. Texts that are given are not cut. The plain reader does not support it.
         Returns:
-            `Clip`. Sound shorter than one 25 ms window is absent, with a line in `problems`.
+            `Clip`. Audio shorter than one 25 ms window is absent, with a line in `problems`.
         Raises:
-            FileNotFoundError: a path without a file.
-            MediaError: a stream cannot be decoded and `on_error="raise"`.
+            FileNotFoundError: If a file does not exist.
+            MediaError: If a stream cannot be decoded and `on_error="raise"`.
         """
         if on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
@@ -280,7 +280,7 @@ class ScalarProcessor(ProcessorMixin):
             except MediaError as error:
                 if on_error == "raise":
                     raise
-                rewind()  # what was drawn for nothing
+                rewind()  # undo unused draws
                 self._note(clip, str(error))
         return clip
 
@@ -350,7 +350,7 @@ class ScalarProcessor(ProcessorMixin):
 
     @staticmethod
     def _note(clip: Clip, problem: str) -> None:
-        if problem not in clip.problems:  # a file that does not open fails for each of its modalities
+        if problem not in clip.problems:  # a file that cannot be opened fails for each of its modalities
             clip.problems.append(problem)
             logger.warning(printable(problem))
 
@@ -372,23 +372,23 @@ class ScalarProcessor(ProcessorMixin):
         """Prepare captions, clips, or both.
 
         Args:
-            text (`str` or `list[str]`, *optional*): captions.
-            videos, audio, subtitles (*optional*): an item or a list with one per clip, as `read_clip` takes them.
-                `None` alone means that no clip has the modality. A list of pictures is one clip, and so are frames
-                of four axes; five axes are a batch of clips. A list of numbers is one waveform.
-            texts (`dict[str, list[str]]`, *optional*): the same for further modalities of the model that are texts, by
-                name: `{"title": ["a dog", None]}`.
-            images (*optional*): in place of `videos`, for clips of one frame: a picture, a list, or a batch of four
-                axes. A list in the list is a clip of several.
-            clips (`list[Clip]`, *optional*): what `read_clip` returned, in place of all these. With more or fewer
-                frames than the setting, frames are chosen here by the same rule.
-            training (`bool`): `num_train_frames` frames, and random frames, crops, flips and audio segments.
-            generator (`torch.Generator`, or a list with one per clip): source of all randomness, required in training.
-                With one per clip, what is drawn for a clip does not depend on the others in the batch.
-            on_error (`str`): see `read_clip`.
-            **kwargs: as for all processors of transformers, alone or in their groups. `text_kwargs` go to the
-                tokenizer of captions, in place of padding to the longest and cutting at `max_text_length`; subtitles
-                keep their own. `images_kwargs` and `videos_kwargs` are settings of the image processor for this call;
+            text (`str` or `list[str]`, *optional*): Captions.
+            videos, audio, subtitles (*optional*): An item or a list with one per clip, as for `read_clip`. A single
+                `None` means that no clip has the modality. A list of pictures is one clip, and so are frames with four
+                axes; five axes are a batch of clips. A list of numbers is one waveform.
+            texts (`dict[str, list[str]]`, *optional*): The same for further text modalities of the model, by name:
+                `{"title": ["a dog", None]}`.
+            images (*optional*): Instead of `videos`, for clips of one frame: a picture, a list, or a batch with four
+                axes. A list in the list is a clip of several frames.
+            clips (`list[Clip]`, *optional*): Results of `read_clip`, instead of all these. If the number of frames
+                differs from the setting, frames are chosen by the same rule.
+            training (`bool`): Whether to use `num_train_frames` and random frames, crops, flips and audio segments.
+            generator (`torch.Generator`, or a list with one per clip): Source of all randomness, required in training.
+                With one per clip, the draws of a clip do not depend on the others in the batch.
+            on_error (`str`): See `read_clip`.
+            **kwargs: As for all processors of transformers, flat or grouped. `text_kwargs` go to the tokenizer of
+                captions, instead of padding to the longest and cutting at `max_text_length`; subtitles are not
+                affected. `images_kwargs` and `videos_kwargs` are settings of the image processor for this call;
                 `do_sample_frames=False` keeps all frames of a clip. `audio_kwargs`: `sampling_rate` of the waveforms,
                 which must be the feature extractor's. `return_tensors`: `"pt"`, the default, `"np"`, or `None` for
                 lists, with an array per clip.
@@ -399,13 +399,13 @@ class ScalarProcessor(ProcessorMixin):
             `(batch, segments, time, mel)`, `subtitle_input_ids` and `subtitle_attention_mask` `(batch, tokens)`.
             Rows of absent modalities hold zeros and padding.
         Raises:
-            ValueError: a clip has nothing.
-            MediaError: a stream cannot be decoded and `on_error="raise"`.
+            ValueError: If a clip has no modality.
+            MediaError: If a stream cannot be decoded and `on_error="raise"`.
         """
         text_options, frame_options, return_tensors = self._options(kwargs)
         if images is not None:
             if videos is not None:
-                raise ValueError("`images` and `videos` are both the pictures of clips: pass one of them.")
+                raise ValueError("`images` and `videos` are both the pictures of clips. Pass only one of them.")
             videos = _to_list(images, 4)
         elif videos is not None:
             is_one_clip = isinstance(videos, (list, tuple)) and videos and all(map(is_picture, videos))
@@ -427,7 +427,7 @@ class ScalarProcessor(ProcessorMixin):
                 raise ValueError("Pass either `clips` or `videos`, `audio`, `subtitles` and `texts`, not both.")
             generators = _one_per_clip("generator", generator, lengths[0])
             rows = zip(*(_one_per_clip(name, items, lengths[0]) for name, items in streams.items()), strict=True)
-            # a generator that clips share is drawn from for the frames of all before the crop of the first
+            # with a shared generator, the frames of all clips are drawn before the crop of the first
             options = {"training": training, "on_error": on_error, "processed": not training}
             clips = [
                 reader.read_clip(*row[:3], texts=dict(zip(texts, row[3:], strict=True)), generator=own, **options)
@@ -439,14 +439,14 @@ class ScalarProcessor(ProcessorMixin):
             if frame_options and any(clip.pixel_values is not None for clip in clips):
                 raise ValueError(f"Clips read with `processed=True` cannot be given other {sorted(frame_options)}.")
         elif text is None:
-            raise ValueError("Nothing to process: pass `text`, `clips`, or `videos`, `audio`, `subtitles` or `texts`.")
+            raise ValueError("Nothing to process. Pass `text`, `clips`, or `videos`, `audio`, `subtitles` or `texts`.")
         data = {} if text is None else self._tokenize_captions(text, text_options, return_tensors)
         if clips is not None:
             data |= reader._process_clips(clips, training, generators)
         return self._batch_of(data, return_tensors)
 
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
-        """What the keywords of a call say of captions, of frames, and of the kind of tensors."""
+        """Split the keywords of a call into options of captions, of frames, and the kind of tensors."""
         given = given.pop("common_kwargs", {}) | given
         groups = ("text_kwargs", "images_kwargs", "videos_kwargs", "audio_kwargs")
         typed = self.valid_processor_kwargs.__annotations__
@@ -476,16 +476,16 @@ class ScalarProcessor(ProcessorMixin):
 
     def _tokenize(self, texts: list, options: dict[str, Any], return_tensors: str | None = "pt") -> Mapping[str, Any]:
         if not texts:
-            raise ValueError("`text` is an empty list: pass at least one caption, or None.")
+            raise ValueError("`text` is an empty list. Pass at least one caption, or None.")
         default = {"padding": "longest", "truncation": True, "return_token_type_ids": False}
         return dict(self.tokenizer(texts, **(default | options), return_tensors=return_tensors))
 
     def _presence_of(self, clips: list[Clip]) -> torch.Tensor:
-        """Which modalities each clip has, (batch, M)."""
+        """The modalities of each clip, (batch, M)."""
         if not clips:
-            raise ValueError("The list of clips is empty: pass at least one clip.")
+            raise ValueError("The list of clips is empty. Pass at least one clip.")
         modality_mask = torch.tensor([[clip.has(name) for name in self.modalities] for clip in clips])
-        if self.presence == "vast":  # a subtitle, which comes last, may be blank
+        if self.presence == "vast":  # a subtitle, the last modality, may be blank
             modality_mask[:, -1] = torch.tensor([clip.subtitle is not None for clip in clips])
         if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
             names = ", ".join(f"{row} ({clips[row].path or 'no path'})" for row in empty)
@@ -538,12 +538,12 @@ class ScalarProcessor(ProcessorMixin):
                 raise ValueError(f"{clip.path}: {len(row)} frames were read with `processed=True`, {needed}")
             rows.append(row)
         if len(set(counts := [len(row) for row in rows])) > 1:
-            raise ValueError(f"With `do_sample_frames=False` clips must have equally many frames, got {counts}.")
+            raise ValueError(f"With `do_sample_frames=False` clips must have the same number of frames, got {counts}.")
         return rows
 
 
 def scatter(present: torch.Tensor, rows: Sequence[torch.Tensor], fill: float = 0) -> torch.Tensor:
-    """Put the rows of present clips in their places of the batch, `fill` elsewhere."""
+    """Put the rows of present clips at their positions in the batch, with `fill` elsewhere."""
     rows = rows if isinstance(rows, torch.Tensor) else torch.stack(rows)
     if bool(present.all()):
         return rows

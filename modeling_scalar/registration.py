@@ -1,4 +1,4 @@
-"""Make transformers' Auto classes know the classes of this package; imported when one of them is asked for."""
+"""Register the classes of this package with transformers' Auto classes; imported on first access to one of them."""
 
 from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoProcessor
 from transformers.models.auto.image_processing_auto import AutoImageProcessor  # the name above needs Pillow

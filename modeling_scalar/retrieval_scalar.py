@@ -1,7 +1,7 @@
-"""What every SCALAR model shares, whatever makes its embeddings: how they are scored, and what a call returns.
+"""The common base of SCALAR models: scoring of embeddings, and the output of a call.
 
-[`ScalarModel`] has a tower for each modality, [`ScalarJointModel`] one encoder for all of them. Whoever searches,
-evaluates or trains needs what stands here and no more.
+[`ScalarModel`] has a tower for each modality, [`ScalarJointModel`] one encoder for all of them. Search, evaluation and
+training need only the interface in this file.
 """
 
 import json
@@ -18,32 +18,32 @@ from transformers.utils import ModelOutput
 
 from .scores_scalar import PAPER_MODALITIES, WEIGHING, find_method, query_weights, retrieval_scores
 
-_TEMPERATURE = 0.07  # contrastive, of Table S1, where a model holds no learned one
+_TEMPERATURE = 0.07  # contrastive temperature of Table S1, for models without a learned one
 
 
 @dataclass
 class ScalarOutput(ModelOutput):
     """
-    Output of [`ScalarModel`]. A field that was not asked for is None.
+    Output of [`ScalarModel`]. Fields that were not requested are None.
 
     Args:
-        loss (`()`): the symmetric InfoNCE of the scores, if text i describes clip i.
-        logits_per_text (`(queries, clips)`), logits_per_video (its transpose): scores over contrastive temperature.
-        text_embeds (`(queries, dim)`, or `(queries, M, dim)` where each modality meets its own): unit norm.
-        video_embeds, audio_embeds, subtitle_embeds (`(clips, dim)`): the parts of `modality_embeds` with these names.
-        modality_embeds (`(clips, M, dim)`): unit norm, zero where absent.
-        modality_mask (bool, `(clips, M)`): which modalities each clip has.
-        scores (`(queries, clips)`): the aggregated score; a cosine, in [-1, 1], unless it is calibrated.
-        match_logits (`(pairs, 2)`): of the cross-encoder for the pairs chosen by `select_pairs`; class 1 is "this text
-            describes this clip".
-        condition_states (`(clips, tokens, hidden)`), condition_mask (bool, `(clips, tokens)`): what the cross-encoder
-            reads of each clip, if pairs were chosen.
-        temperature (`()`): the learned contrastive temperature, if the model holds one.
-        score_parameters (two of shape `()`): the learned mix and curvature of `"hypergram"`. Learned scalars are part
-            of the output because data-parallel wrappers follow the graph from it to find which parameters were used.
-        text_model_output, vision_model_output, audio_model_output, subtitle_model_output (`ModelOutput`): what the
-            towers gave, if `output_hidden_states` or `output_attentions` asks for more than embeddings: one row per
-            query, frame, segment and subtitle of the clips that have the modality.
+        loss (`()`): The symmetric InfoNCE of the scores, if text i describes clip i.
+        logits_per_text (`(queries, clips)`), logits_per_video (its transpose): Scores over contrastive temperature.
+        text_embeds (`(queries, dim)`, or `(queries, M, dim)` with one vector per modality): Unit norm.
+        video_embeds, audio_embeds, subtitle_embeds (`(clips, dim)`): The parts of `modality_embeds` with these names.
+        modality_embeds (`(clips, M, dim)`): Unit norm, zero where absent.
+        modality_mask (bool, `(clips, M)`): The modalities of each clip.
+        scores (`(queries, clips)`): The aggregated score; a cosine in [-1, 1], unless it is calibrated.
+        match_logits (`(pairs, 2)`): Logits of the cross-encoder for the pairs chosen by `select_pairs`; class 1 is
+            "this text describes this clip".
+        condition_states (`(clips, tokens, hidden)`), condition_mask (bool, `(clips, tokens)`): The inputs of the
+            cross-encoder for each clip, if pairs were chosen.
+        temperature (`()`): The learned contrastive temperature, if the model has one.
+        score_parameters (two of shape `()`): The learned mix and curvature of `"hypergram"`. Learned scalars are part
+            of the output because data-parallel wrappers follow the graph from it to find the used parameters.
+        text_model_output, vision_model_output, audio_model_output, subtitle_model_output (`ModelOutput`): The outputs
+            of the towers, if `output_hidden_states` or `output_attentions` is set: one row per query, frame, segment
+            and subtitle of the clips that have the modality.
     """
 
     loss: torch.FloatTensor | None = None
@@ -72,12 +72,12 @@ class ScalarOutput(ModelOutput):
 
 
 class ScalarLogitScale(nn.Module):
-    """A learned contrastive temperature, kept as the logarithm of its inverse as CLIP does.
+    """A learned contrastive temperature, stored as the logarithm of its inverse as in CLIP.
 
     A module, not a bare parameter, because an adapter can only train and save modules.
 
     Args:
-        initial_temperature (`float`): where training starts.
+        initial_temperature (`float`): The temperature at the start of training.
     """
 
     def __init__(self, initial_temperature: float = 0.07):
@@ -86,7 +86,7 @@ class ScalarLogitScale(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(self.initial_value))
 
     def forward(self) -> torch.Tensor:
-        """Return the temperature, at least 0.01: CLIP's greatest scale is 100. At that floor it has no gradient."""
+        """Return the temperature, at least 0.01 (CLIP's maximum scale is 100). At this minimum it has no gradient."""
         return torch.exp(-self.log_scale).clamp(min=0.01)
 
 
@@ -106,7 +106,7 @@ class ScalarHyperbolicMix(nn.Module):
 
 
 class ScalarRetrievalModel(PreTrainedModel):
-    """Base of models that embed queries and clips and score them; made of a configuration that says how.
+    """Base class of models that embed queries and clips and score them as the configuration says.
 
     A subclass calls `add_score_modules` in its `__init__`, and has `get_text_features` and `get_modality_features`.
     """
@@ -129,8 +129,8 @@ class ScalarRetrievalModel(PreTrainedModel):
         """
         Load a model as transformers does, or an adapter saved together with the configuration of its run.
 
-        transformers takes a local folder with both an `adapter_config.json` and a `config.json` for a whole model.
-        Without weights of a model in it, it is an adapter: the weights are its base's, the configuration is its own.
+        transformers treats a local folder with both `adapter_config.json` and `config.json` as a whole model. Without
+        model weights in it, it is an adapter here, with the weights of its base and its own configuration.
         """
         folder = Path(str(pretrained_model_name_or_path))
         adapter_config = folder / "adapter_config.json"
@@ -142,12 +142,12 @@ class ScalarRetrievalModel(PreTrainedModel):
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def add_score_modules(self) -> None:
-        """Add the learned scalars that the configuration asks for."""
+        """Add the learned scalars of the configuration."""
         method = find_method(self.config.aggregation, self.config.modalities, "aggregation")
         if method.uses_concat_heads and not self.config.has_concat_heads:
             raise ValueError(
-                f"`aggregation={self.config.aggregation!r}` needs `has_concat_heads=True`, which a model of three "
-                "towers can have: convert the checkpoint with `--concat-heads`."
+                f"`aggregation={self.config.aggregation!r}` needs `has_concat_heads=True`, which only a three-tower "
+                "model can have. Convert the checkpoint with `--concat-heads`."
             )
         if self.config.has_logit_scale:
             self.logit_scale = ScalarLogitScale()
@@ -155,13 +155,13 @@ class ScalarRetrievalModel(PreTrainedModel):
             self.hyperbolic = ScalarHyperbolicMix()
 
     def _weighing(self, **given: Any) -> dict[str, Any]:
-        """What a query's weights depend on: as given, else the configuration's, if it has one."""
+        """The options of a query's weights: as given, else those of the configuration, if any."""
         found = {name: getattr(self.config, name) if given.get(name) is None else given[name] for name in WEIGHING}
         return {name: value for name, value in found.items() if value is not None}
 
     def score_options(self) -> dict[str, Any]:
-        """Return how this model scores, as keyword arguments of [`~scores_scalar.retrieval_scores`]: those of the
-        configuration, other names of modalities than the paper's, and of `"hypergram"` the learned scalars, with their
+        """Return the keyword arguments of [`~scores_scalar.retrieval_scores`] for this model: those of the
+        configuration, names of modalities other than the paper's, and for `"hypergram"` the learned scalars with
         gradient."""
         options: dict[str, Any] = {"method": self.config.aggregation} | self._weighing()
         if tuple(self.config.modalities) != PAPER_MODALITIES:
@@ -179,15 +179,15 @@ class ScalarRetrievalModel(PreTrainedModel):
         **weighing: Any,
     ) -> torch.Tensor:
         """
-        Score embeddings that were made before, as this model scores: every query against every clip.
+        Score stored embeddings with the score of this model: every query against every clip.
 
         Args:
-            text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, M, dim)` where each modality meets its
-                own), modality_embeds (`(clips, M, dim)`), modality_mask (`(clips, M)`): as `forward` gives them.
-            concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): of [`get_concat_features`], for
+            text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, M, dim)` with one vector per
+                modality), modality_embeds (`(clips, M, dim)`), modality_mask (`(clips, M)`): As returned by `forward`.
+            concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): From [`get_concat_features`], for
                 the aggregation `"concat_head"`.
-            **weighing (`query_temperature`, `modality_scale`, `modality_offset`, `modality_term`): in place of the
-                configuration's. Ones, zeros and a list of `None` turn a calibration off.
+            **weighing (`query_temperature`, `modality_scale`, `modality_offset`, `modality_term`): Override those of
+                the configuration. Ones, zeros and a list of `None` disable a calibration.
 
         Returns:
             `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.
@@ -201,9 +201,9 @@ class ScalarRetrievalModel(PreTrainedModel):
         """
         Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
-        They are those of the aggregation `"scalar"`, whatever this model's own is.
+        They are the weights of the aggregation `"scalar"`, whatever this model's own is.
 
-        Args: as of [`compute_scores`].
+        Args: See [`compute_scores`].
 
         Returns:
             `torch.Tensor` of shape `(queries, clips, M)`, non-negative, summing to 1, exactly 0 where absent.
@@ -212,7 +212,7 @@ class ScalarRetrievalModel(PreTrainedModel):
         return query_weights(text_embeds, modality_embeds, modality_mask, **options)
 
     def new_output(self) -> ScalarOutput:
-        """Return an output that holds the learned scalars alone."""
+        """Return an output with only the learned scalars."""
         output = ScalarOutput()
         if self.config.has_logit_scale:
             output.temperature = self.logit_scale()
@@ -244,10 +244,10 @@ def check_mask(modality_mask: torch.Tensor, batch_size: int, num_modalities: int
 
 
 class Rows:
-    """The rows of a batch that have a modality, and no others: they alone are computed.
+    """The rows of a batch that have a modality; only these are computed.
 
-    Where a graph is traced, whose shapes may not depend on data, all rows are computed, with zeros for what is absent,
-    and masked after that.
+    In a traced graph, whose shapes cannot depend on data, all rows are computed, with zeros where absent, and masked
+    afterwards.
     """
 
     def __init__(self, present: torch.Tensor):
@@ -264,11 +264,11 @@ class Rows:
         """Select these rows; in a traced graph keep all, with `fill` in the others."""
         if self.index is None:
             return self._masked(values, fill)
-        # Selecting every row would copy the largest tensor of the step for nothing.
+        # Selecting every row would needlessly copy the largest tensor of the step.
         return values if len(self.index) == len(values) else values[self.index]
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """Put the values of these rows in their places, zeros elsewhere."""
+        """Put the values of these rows at their positions, with zeros elsewhere."""
         if self.index is None:
             return self._masked(values, 0)
         if len(self.index) == (size := len(self.present)):
@@ -277,7 +277,7 @@ class Rows:
 
 
 def info_nce(logits: torch.Tensor) -> torch.Tensor:
-    """The mean cross-entropy of the rows and of the columns, each of which belongs to its own number."""
+    """The mean cross-entropy of rows and columns, where row i matches column i."""
     target = torch.arange(len(logits), device=logits.device)
     return (nn.functional.cross_entropy(logits, target) + nn.functional.cross_entropy(logits.T, target)) / 2
 

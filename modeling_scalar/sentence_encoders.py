@@ -1,7 +1,7 @@
-"""SCALAR on any multimodal model of Sentence Transformers, which is asked what it supports and left to compute it.
+"""SCALAR on any multimodal model of Sentence Transformers, with the modalities that the model supports.
 
-It prepares its own inputs, so what comes from the processor is what was decoded: frames, samples, and the bytes of
-texts. For programs: the library is imported here and nowhere else, and nothing of it travels with a saved model.
+The library prepares its own inputs, so the processor passes on decoded frames, samples and the bytes of texts. For
+programs: the library is imported only here, and none of it is saved with a model.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-_KINDS = ("video", "audio", "text")  # of modalities, as Sentence Transformers calls them, in the order of its items
+_KINDS = ("video", "audio", "text")  # names of modalities in Sentence Transformers, in the order of its items
 _TEXT_INPUTS = ("input_ids", "attention_mask")
 
 
@@ -38,7 +38,7 @@ def _inputs_of(name: str) -> tuple[str, ...]:
 
 
 def _to_bytes(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Texts as numbers that can be batched, `(texts, bytes)`, and which of them are there."""
+    """Encode texts as numbers that can be batched, `(texts, bytes)`, with their mask."""
     rows = [torch.tensor(list(text.encode()), dtype=torch.long) for text in texts]
     mask = [torch.ones(len(row), dtype=torch.long) for row in rows]
     return pad_sequence(rows, batch_first=True), pad_sequence(mask, batch_first=True)
@@ -50,33 +50,31 @@ def _to_texts(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str
 
 
 def fuses(encoder: "SentenceTransformer", modalities: Iterable[str]) -> bool:
-    """Whether an encoder takes these modalities at once: by a chat template, but for texts, which are joined."""
+    """Whether an encoder accepts these modalities at once, by a chat template; texts are joined instead."""
     kinds = tuple(kind for kind in _KINDS if kind in map(kind_of, modalities))
     return encoder.supports(kinds[0] if len(kinds) == 1 else kinds)
 
 
 def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iterable[str]) -> list[str]:
-    """Return what an encoder embeds of the modalities that are wanted; what it lacks is said.
+    """Return the requested modalities that an encoder supports, with a warning about the others.
 
     Raises:
-        ValueError: it embeds no text, or nothing that is wanted, or cannot fuse it.
+        ValueError: If it does not embed texts or any requested modality, or cannot fuse them.
     """
     if not encoder.supports("text"):
-        raise ValueError(
-            f"{name} does not embed texts, so nothing can be searched for: it takes {encoder.modalities}."
-        )
+        raise ValueError(f"{name} does not embed texts, which queries need; it supports {encoder.modalities}.")
     has = {kind: encoder.supports(kind) for kind in _KINDS} | {"fused": True}
     extractor = getattr(encoder.processor, "feature_extractor", None)
     if has["audio"] and getattr(extractor, "sampling_rate", SAMPLING_RATE) != SAMPLING_RATE:
-        logger.warning(f"{name} hears {extractor.sampling_rate} Hz; sound is read at {SAMPLING_RATE} Hz here.")
+        logger.warning(f"{name} expects audio at {extractor.sampling_rate} Hz, but it is read at {SAMPLING_RATE} Hz.")
         has["audio"] = False
     if lacking := [modality for modality in wanted if not has[kind_of(modality)]]:
-        logger.warning(f"{name} does not take {', '.join(lacking)}: in every clip that is left out.")
+        logger.warning(f"{name} does not support {', '.join(lacking)}, which is left out of every clip.")
     found = [modality for modality in wanted if has[kind_of(modality)]]
     if not set(found) - {"fused"}:
-        raise ValueError(f"{name} embeds none of {list(wanted)}: it takes {encoder.modalities}.")
+        raise ValueError(f"{name} embeds none of {list(wanted)}; it supports {encoder.modalities}.")
     if "fused" in found and not fuses(encoder, set(found) - {"fused"}):
-        raise ValueError(f'{name} takes one modality at a time, so that it has no "fused" vector. Leave that out.')
+        raise ValueError(f'{name} takes one modality at a time, so it has no "fused" vector. Leave "fused" out.')
     return found
 
 
@@ -85,22 +83,22 @@ class ScalarSentenceModel(JointEncoderModel):
     Text-to-video retrieval with a multimodal SentenceTransformer, made by [`ScalarModel.from_joint_encoder`].
 
     Queries and clips are embedded by its own `encode_query` and `encode_document`, with its own prompts and pooling,
-    without gradients. It is not saved: the folder that it came from is the model.
+    without gradients. It is not saved: its original folder is the model.
 
     Its inputs are `video_frames` (`list` of uint8 `np.ndarray` of shape `(frames, height, width, 3)`),
-    `audio_waveforms` (`list` of float32 `np.ndarray` of shape `(samples,)`), one per clip, whatever where it is
-    absent, and the bytes of texts, as those of [`ScalarJointInputs`].
+    `audio_waveforms` (`list` of float32 `np.ndarray` of shape `(samples,)`), one per clip (any value if absent), and
+    the bytes of texts, as in [`ScalarJointInputs`].
 
     Args:
-        config ([`ScalarJointConfig`]): without a `backbone_config`.
-        encoder (`SentenceTransformer`): with its weights.
+        config ([`ScalarJointConfig`]): A configuration without a `backbone_config`.
+        encoder (`SentenceTransformer`): The encoder with its weights.
     """
 
     def __init__(self, config: ScalarJointConfig, encoder: "SentenceTransformer"):
         super().__init__(config)
         self.add_score_modules()
         self.post_init()
-        self.encoder = encoder  # after what is initialised
+        self.encoder = encoder  # after the modules that are initialised
 
     @classmethod
     def from_folder(
@@ -115,19 +113,17 @@ class ScalarSentenceModel(JointEncoderModel):
         Load a SentenceTransformer; no code of its folder runs.
 
         Args:
-            name (`str`): a folder or a Hub id.
-            modalities, dtype, revision, config_kwargs: as in [`ScalarModel.from_joint_encoder`].
+            name (`str`): A folder or a Hub id.
+            modalities, dtype, revision, config_kwargs: See [`ScalarModel.from_joint_encoder`].
 
         Raises:
-            ImportError: Sentence Transformers is not installed.
-            ValueError: it embeds no text, or nothing that is wanted.
+            ImportError: If Sentence Transformers is not installed.
+            ValueError: If it does not embed texts or any requested modality.
         """
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
-            raise ImportError(
-                f"{name} is a model of Sentence Transformers: `pip install sentence-transformers`."
-            ) from error
+            raise ImportError(f"{name} needs Sentence Transformers: `pip install sentence-transformers`.") from error
         options = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
         encoder = SentenceTransformer(name, device="cpu", revision=revision, trust_remote_code=False, **options)
         return cls.from_encoder(encoder, name, modalities, **config_kwargs)
@@ -140,13 +136,13 @@ class ScalarSentenceModel(JointEncoderModel):
         modalities: Iterable[str] = MODALITIES,
         **config_kwargs: Any,
     ) -> "ScalarSentenceModel":
-        """Make a model of a SentenceTransformer that is loaded already; see `from_folder`."""
+        """Build a model on a loaded SentenceTransformer; see `from_folder`."""
         fields = {"projection_dim": encoder.get_embedding_dimension()} | config_kwargs
         found = supported_modalities(encoder, name, modalities)
         return cls(ScalarJointConfig(modalities=found, **fields), encoder).eval()
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: what Sentence Transformers computes is not saved as a model of its own."""
+        """Not supported: the model is only the published encoder."""
         raise ValueError("A model on a SentenceTransformer is not saved. Keep the folder that it was made from.")
 
     def get_input_embeddings(self) -> torch.nn.Module:
@@ -190,7 +186,7 @@ class ScalarSentenceModel(JointEncoderModel):
         return self._encode_documents(self._as_texts(items) if kind_of(name) == "text" else items, [name])
 
     def _items(self, name: str, inputs: Mapping[str, Any]) -> list[Any]:
-        """One modality of clips as the library takes it."""
+        """One modality of clips in the format of the library."""
         if name == "video":
             return [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
         if name == "audio":
@@ -205,7 +201,7 @@ class ScalarSentenceModel(JointEncoderModel):
 
     @property
     def can_fuse(self) -> bool:
-        """Whether the library takes all modalities of this model at once."""
+        """Whether the library accepts all modalities of this model at once."""
         names = [name for name in self.config.modalities if name != "fused"]
         return len(names) > 1 and fuses(self.encoder, names)
 
@@ -223,14 +219,14 @@ class ScalarSentenceModel(JointEncoderModel):
 
 
 class ScalarSentenceProcessor(ScalarJointProcessor):
-    """Read clips and hand them, and captions, to `ScalarSentenceModel` as they are.
+    """Read clips and pass them, and captions, to `ScalarSentenceModel` unchanged.
 
     Args:
-        num_frames (`int`), num_train_frames (`int`): frames of a clip at test time and in training.
-        max_audio_seconds (`float`): of a longer sound the rest is left out, which is said.
-        modalities (`list[str]`): what is made of a clip; the rest is not read.
-        max_text_length (`int`, *optional*): tokens of a text that the encoder reads, if its folder tells. Longer ones
-            are handed to it as they are.
+        num_frames (`int`), num_train_frames (`int`): Frames per clip at test time and in training.
+        max_audio_seconds (`float`): Maximum length of audio; the rest is left out with a warning.
+        modalities (`list[str]`): The modalities to prepare; others are not read.
+        max_text_length (`int`, *optional*): Number of tokens of a text that the encoder reads, if its folder says.
+            Longer texts are passed to it unchanged.
     """
 
     def __init__(
@@ -257,12 +253,12 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         cls, said: Mapping[str, Any], modalities: Iterable[str], **settings: Any
     ) -> "ScalarSentenceProcessor":
         """
-        Make the processor of a folder.
+        Build the processor of a folder.
 
         Args:
-            said (`dict`): what its `sentence_bert_config.json` says; without a word on modalities it embeds all.
-            modalities (`list[str]`): what is wanted of a clip.
-            settings: as in the constructor.
+            said (`dict`): The content of `sentence_bert_config.json`; all modalities if it names none.
+            modalities (`list[str]`): The requested modalities.
+            settings: See the constructor.
         """
         known = said.get("modality_config")
         modalities = [name for name in modalities if not known or name == "fused" or kind_of(name) in known]
@@ -311,7 +307,7 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         return data
 
     def _fused_sequences(self, clips: list[Clip], modality_mask: torch.Tensor, data: dict[str, Any]) -> dict:
-        return {}  # which the library makes
+        return {}  # made by the library
 
     def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:
         if return_tensors != "pt":

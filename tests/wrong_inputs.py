@@ -783,17 +783,17 @@ def score(pairs):
 """
 _CONVERT = "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output out"
 _CONVERSIONS = [
-    ("no checkpoint", _CONVERT, "There is no checkpoint old.pt; a file that `torch.save` wrote was"),
+    ("no checkpoint", _CONVERT, "There is no checkpoint old.pt. Give a file written by `torch.save`."),
     (
         "a folder in the place of a checkpoint",
         _CONVERT,
-        "There is no checkpoint old.pt; a file that `torch.save` wrote was",
+        "There is no checkpoint old.pt. Give a file written by `torch.save`.",
         {"old.pt": FOLDER},
     ),
     (
         "a checkpoint that executes code",
         _CONVERT,
-        "old.pt is not a checkpoint of plain tensors: it is cut short, or was",
+        "old.pt is not a checkpoint of plain tensors: it is truncated, or not",
         {"old.pt": _PICKLE},
     ),
     (
@@ -817,7 +817,7 @@ _CONVERSIONS = [
     (
         "half a checkpoint",
         _CONVERT,
-        "old.pt is not a checkpoint of plain tensors: it is cut short, or was",
+        "old.pt is not a checkpoint of plain tensors: it is truncated, or not",
         {"old.pt": Checkpoint({"a": (1000, 1000)}, 0.5)},
     ),
     (
@@ -841,7 +841,7 @@ _CONVERSIONS = [
     (
         "positions without an axis",
         _CONVERT,
-        "old.pt does not have the sizes asked for; pass `--sizes`. tuple index",
+        "old.pt does not have the expected sizes. Pass `--sizes`. tuple index",
         {"old.pt": Checkpoint({"vision_frame_embedding": ()})},
     ),
     (
@@ -865,7 +865,7 @@ _CONVERSIONS = [
     (
         "sizes of text",
         f"{_CONVERT} --sizes sizes.json",
-        "The sizes describe no network: Validation error for field",
+        "The sizes do not describe a valid network: Validation error for",
         {"old.pt": Checkpoint({}), "sizes.json": json.dumps(_SIZES | {"contra_dim": "x"})},
     ),
     (
@@ -880,19 +880,19 @@ _CONVERSIONS = [
     (
         "output that is a file",
         "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output file",
-        "file is there already. Give a new folder, or remove it.",
+        "file already exists. Choose a new folder, or remove it.",
         {"old.pt": Checkpoint({}), "file": "mine"},
     ),
     (
         "output that holds something",
         "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output model",
-        "model is there already. Give a new folder, or remove it.",
+        "model already exists. Choose a new folder, or remove it.",
         {"old.pt": Checkpoint({})},
     ),
     (
         "a tokenizer that is not there",
         f"{_CONVERT} --tokenizer ./nowhere",
-        "No tokenizer could be loaded from ./nowhere: Repo id must use",
+        "Cannot load a tokenizer from ./nowhere: Repo id must use",
         {"old.pt": Checkpoint({})},
     ),
 ]
@@ -1018,43 +1018,43 @@ _EVALS = [
     (
         "a plugin that is not there",
         f"{_RUN} --plugin nowhere",
-        "The plugin 'nowhere' cannot be imported from here: No module named",
+        "The plugin 'nowhere' cannot be imported: No module named",
     ),
-    ("a plugin of no name", f"{_RUN} --plugin ''", "A plugin is the name of a module, as `import` takes it, got ''."),
+    ("a plugin of no name", f"{_RUN} --plugin ''", "A plugin must be the name of an importable module, got ''."),
     (
         "a plugin that is a path",
         f"{_RUN} --plugin ./mine.py",
-        "A plugin is the name of a module, as `import` takes it, got",
+        "A plugin must be the name of an importable module, got",
         {"mine.py": ""},
     ),
     (
         "a plugin with a slip",
         f"{_RUN} --plugin mine",
-        "The plugin 'mine' fails when it is imported: SyntaxError: invalid",
+        "The plugin 'mine' failed on import: SyntaxError: invalid",
         {"mine.py": "def score(:\n"},
     ),
     (
         "a plugin that fails",
         f"{_RUN} --plugin mine",
-        "The plugin 'mine' fails when it is imported: ZeroDivisionError",
+        "The plugin 'mine' failed on import: ZeroDivisionError",
         {"mine.py": "1 / 0\n"},
     ),
     (
         "a plugin that ends the program",
         f"{_RUN} --plugin mine",
-        "The plugin 'mine' fails when it is imported: SystemExit: 0 (mine.py",
+        "The plugin 'mine' failed on import: SystemExit: 0 (mine.py",
         {"mine.py": "import sys\nsys.exit(0)\n"},
     ),
     (
         "a plugin that takes a name again",
         f"{_RUN} --plugin mine",
-        "The plugin 'mine' fails when it is imported: ValueError: There is a",
+        "The plugin 'mine' failed on import: ValueError: There is a",
         {"mine.py": _PLUGIN.format(name="scalar", body="pairs.similarities[0]")},
     ),
     (
         "a score of another shape",
         f"{_RUN} --plugin mine",
-        "The score 'mine' of a plugin must return a tensor of shape (12, 12)",
+        "The plugin score 'mine' must return a tensor of shape (12, 12)",
         {"mine.py": _PLUGIN.format(name="mine", body="pairs.similarities")},
     ),
     (
@@ -1066,7 +1066,7 @@ _EVALS = [
     (
         "a score that fails",
         f"{_RUN} --plugin mine",
-        "The score 'mine' of a plugin fails: ZeroDivisionError: division by",
+        "The plugin score 'mine' failed: ZeroDivisionError: division by",
         {"mine.py": _PLUGIN.format(name="mine", body="1 / 0")},
     ),
 ]

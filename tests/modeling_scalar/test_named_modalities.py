@@ -347,7 +347,7 @@ def test_a_text_that_is_cut_is_said_once_for_each_modality(six, caplog):
             processor(clips=[Clip(texts={"title": "a" * 100, "screen": "b"}, path="long.mp4")])
     processor.max_subtitle_length = before
     told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert len(told) == 1 and "long.mp4: the encoder reads 60 tokens of a title, the rest of its 1" in told[0]
+    assert len(told) == 1 and "long.mp4: the encoder reads 60 tokens of a title; the rest of the 1" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_a_sentence_transformer_takes_any_text_and_fuses_what_it_can(caplog):
 def test_fused_is_refused_where_the_encoder_takes_one_modality_at_a_time():
     encoder = Encoder()
     encoder.modalities = ["text", "video"]
-    with pytest.raises(ValueError, match='deaf takes one modality at a time, so that it has no "fused" vector'):
+    with pytest.raises(ValueError, match='deaf takes one modality at a time, so it has no "fused" vector'):
         ScalarSentenceModel.from_encoder(encoder, "deaf", ["video", "subtitle", "fused"])
     texts = ScalarSentenceModel.from_encoder(encoder, "deaf", ["title", "subtitle", "fused"])
     assert texts.can_fuse and texts.config.modalities == ["title", "subtitle", "fused"]

@@ -95,7 +95,7 @@ def test_subtitles_are_left_out_and_that_is_said(encoder, monkeypatch):
     told = []
     monkeypatch.setattr("modeling_scalar.pe_av.logger.warning", told.append)
     assert ScalarPeAvModel(encoder).config.modalities == ["video", "audio"]
-    assert told == ["PE-AV has no head for subtitle: in every clip that is left out."]
+    assert told == ["PE-AV has no head for subtitle, which is left out of every clip."]
     with pytest.raises(ValueError, match="PE-AV embeds video and audio, got the modalities"):
         ScalarPeAvModel(encoder, ["subtitle"])
     with pytest.raises(ValueError, match='has no "fused" vector'):
@@ -103,7 +103,7 @@ def test_subtitles_are_left_out_and_that_is_said(encoder, monkeypatch):
 
 
 def test_what_it_cannot_do_is_refused(encoder, tmp_path):
-    with pytest.raises(ValueError, match="'gram' is none of .*'scalar'"):
+    with pytest.raises(ValueError, match="use a score of .*'scalar'.*got 'gram'"):
         ScalarPeAvModel(encoder, ("video", "audio"), aggregation="gram")
     with pytest.raises(ValueError, match="is not saved"):
         ScalarPeAvModel(encoder, ("video", "audio")).save_pretrained(tmp_path)
@@ -166,7 +166,7 @@ def test_sound_is_read_at_the_rate_that_it_hears(folder, tmp_path, monkeypatch):
     processor.max_audio_seconds = 0.5
     clip = processor.read_clip(None, tmp_path / "tone.wav", processed=True)
     assert np.array_equal(clip.waveform, heard[:24_000]) and clip.duration == 1
-    assert len(told) == 1 and "the encoder hears the first 0.5 s" in told[0]
+    assert len(told) == 1 and "the encoder reads the first 0.5 s" in told[0]
     (tmp_path / "click.wav").write_bytes(wav(tone(479)))
     clip = processor.read_clip(None, tmp_path / "click.wav")
     assert not clip.has("audio") and "shorter than one 30 ms window" in clip.problems[0]

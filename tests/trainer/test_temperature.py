@@ -20,7 +20,7 @@ def test_the_spread_is_that_of_unmatched_pairs_that_have_a_score():
 
 
 def test_matched_pairs_alone_have_no_spread():
-    with pytest.raises(ValueError, match="at least two unmatched pairs, got 0: give more clips"):
+    with pytest.raises(ValueError, match="at least two unmatched pairs, got 0. Use more clips"):
         spread(torch.eye(1), torch.ones(1, 1, dtype=torch.bool))
 
 
