@@ -1,14 +1,14 @@
-"""The score of a clip for a query, SCALAR's and those it is compared with, for any number of modalities.
+"""Scores of clips for queries: SCALAR's and its baselines, for any number of modalities.
 
     w_m = softmax_m(<t, z_m> / tau_w)                                  (Eq. 2)
     s(t, Z) = sum_m w_m <t, z_m> / |sum_m w_m z_m|                     (Eq. 3 and 4)
 
-- The sums run over the modalities that a clip has, given as a boolean mask; an absent one is never imputed.
+- The sums run over the modalities of a clip, given as a boolean mask; absent modalities are never imputed.
 - Equal weights (Eq. 1) are the limit of an infinite temperature.
 - The closed form (Algorithm S1) needs M inner products per pair and one Gram matrix per clip, no centroid per pair.
 
-Pure functions of unit embeddings: torch is all that this file imports. [`retrieval_scores`] computes every score by
-its name, [`register_method`] adds one.
+These are pure functions of unit embeddings, and torch is the only dependency. [`retrieval_scores`] computes any score
+by name, [`register_method`] adds one.
 
 Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, D dimensions.
 """
@@ -22,31 +22,31 @@ import torch
 from torch import nn
 
 PAPER_MODALITIES = ("video", "audio", "subtitle")
-"""The names of three modalities that were given none."""
+"""The default names of three modalities."""
 
 CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), PAPER_MODALITIES)
-"""What the concatenation heads of a VAST checkpoint read, in their one order."""
+"""The modalities that the concatenation heads of a VAST checkpoint read, in their fixed order."""
 
 DIRECTIONS = ("text_to_video", "video_to_text")
 """What is ranked: clips for each text, or texts for each clip."""
 
 CALIBRATION = {"modality_scale": 1.0, "modality_offset": 0.0, "modality_term": None}
-"""How the cosines of each modality enter scores, as [`ScoreOptions`] and configurations call it, and by default."""
+"""The options of [`ScoreOptions`] and configurations that calibrate the cosines of each modality, with defaults."""
 
 WEIGHING = ("query_temperature", *CALIBRATION)
-"""What a query's weights depend on beside embeddings, by the names of keyword arguments."""
+"""The keyword arguments that affect a query's weights, in addition to embeddings."""
 
 MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, torch.float64: 1e-6}
-"""By dtype, what a vanishing norm, volume or area is clamped to, so that scores and gradients stay bounded where
-modalities cancel. It is a clamp, not an addition: every other clip keeps its exact score."""
+"""The minimum of a norm, volume or area by dtype, so that scores and gradients stay bounded where modalities cancel.
+It is a clamp, not an addition, so all other clips keep their exact score."""
 
-# Without a gradient, pairs are scored in tiles of this many texts and clips: the temporaries then stay in cache. Fewer
-# texts meet more clips at once, up to so many times more: what is done once a tile would otherwise cost as much.
+# Without a gradient, pairs are scored in tiles of this many texts and clips, so that temporaries stay in cache. With
+# fewer texts a tile has more clips, up to this factor, to amortise the work done once per tile.
 _TILE, _WIDEST = (256, 1024), 16
-_TINY = torch.finfo(torch.float32).tiny  # by less, dividing gives infinity
-_LARGEST = 1e6  # of scales and offsets: cosines times more lose all digits beside each other
-_LEAST_PIVOT = 1e-14  # of a Gram matrix in float64: below is rounding
-_RANK_TOLERANCE = 1e-7  # directions of a clip's span with a smaller share of the largest one are rounding
+_TINY = torch.finfo(torch.float32).tiny  # division by less gives infinity
+_LARGEST = 1e6  # maximum of scales and offsets; beyond it, cosines of different scales lose all digits
+_LEAST_PIVOT = 1e-14  # of a Gram matrix in float64; smaller values are rounding errors
+_RANK_TOLERANCE = 1e-7  # directions of a clip's span with a smaller share of the largest are rounding errors
 _ROWS = 16  # texts whose Gram matrices with all clips of a tile are decomposed at once
 _SORTED_AT_ONCE = 2**16  # similarities that rank fusion sorts at once, in cache
 
@@ -62,7 +62,7 @@ def kind_of(modality: str) -> str:
 def softmax_weights(
     cosines: torch.Tensor, modality_mask: torch.Tensor, query_temperature: float | torch.Tensor, dim: int
 ) -> torch.Tensor:
-    """Eq. 2 along the axis `dim`, of the shape of `cosines`: sums to 1, exactly 0 where absent; equal where all is."""
+    """Eq. 2 along the axis `dim`, with the shape of `cosines`: sums to 1, exactly 0 where absent; equal if all are."""
     absent = torch.where(modality_mask | ~modality_mask.any(dim, keepdim=True), 0.0, -math.inf)
     return (cosines / query_temperature + absent).softmax(dim)
 
@@ -72,8 +72,8 @@ def gram_factor(gram: torch.Tensor) -> torch.Tensor:
     Compute the Cholesky factor L `(M, M, V)` of each clip's Gram matrix `(V, M, M)`: |sum_m w_m z_m|^2 is
     sum_k (sum_m w_m L_mk)^2.
 
-    In w'Gw digits cancel where vectors do; a sum of squares keeps them. Singular matrices are allowed, as those of
-    absent modalities are (a row of zeros), which LAPACK's routine refuses.
+    In w'Gw digits cancel where vectors do; a sum of squares keeps them. Singular matrices, such as those with absent
+    modalities (rows of zeros), are allowed, unlike in LAPACK's routine.
     """
     number = gram.shape[1]
     factor = [[torch.zeros_like(gram[:, 0, 0])] * number for _ in range(number)]
@@ -95,10 +95,11 @@ def closed_form(
     Score every pair by Eq. 4, `(Q, V)`: differentiable, and one graph for `torch.compile`.
 
     Args:
-        cosines (`(M, Q, V)`): of texts and modalities, zero where absent.
-        modality_mask (`(V, M)`), factor (`(M, M, V)`): what each clip has, and [`gram_factor`] of its Gram matrix.
+        cosines (`(M, Q, V)`): Cosines of texts and modalities, zero where absent.
+        modality_mask (`(V, M)`), factor (`(M, M, V)`): The modalities of each clip, and [`gram_factor`] of its Gram
+            matrix.
         query_temperature (`float`): tau_w, positive; `inf` for equal weights (Eq. 1).
-        min_norm (`float`): what the norm of a centroid is clamped to.
+        min_norm (`float`): Minimum norm of a centroid.
     """
     weights = softmax_weights(cosines, modality_mask.T[:, None], query_temperature, dim=0)
     squared_norm = torch.zeros_like(cosines[0])
@@ -114,8 +115,8 @@ def closed_form(
 
 
 def unit(vectors: torch.Tensor, min_norm: float = 1e-12) -> torch.Tensor:
-    """Divide vectors by their norm along the last axis, or by `min_norm` if that is more; in float32 at least, for a
-    rounded norm is not a unit norm."""
+    """Divide vectors by their norm along the last axis, at least `min_norm`, in float32 or more, because a rounded
+    norm is not a unit norm."""
     vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
     return nn.functional.normalize(vectors, dim=-1, eps=min_norm)
 
@@ -126,7 +127,7 @@ def exact(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def min_norm_of(*embeds: torch.Tensor) -> float:
-    """Return what a vanishing norm is clamped to, by the coarsest dtype among the tensors; see [`MIN_NORM`]."""
+    """Return the minimum norm for the coarsest dtype among the tensors; see [`MIN_NORM`]."""
     return max(MIN_NORM[tensor.dtype] for tensor in embeds)
 
 
@@ -135,8 +136,8 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
     is_text = text_embeds.ndim == 2 or (text_embeds.ndim == 3 and shapes[0][1:2] == shapes[1][1:2])
     if not is_text or modality_embeds.ndim != 3 or not shapes[1][1]:
         raise ValueError(
-            "Expected `modality_embeds` (clips, modalities, dim), one modality at least, and `text_embeds` (queries, "
-            f"dim), or (queries, modalities, dim) with a vector for each, got {shapes[1]} and {shapes[0]}."
+            "Expected `modality_embeds` (clips, modalities, dim) with at least one modality, and `text_embeds` "
+            f"(queries, dim) or (queries, modalities, dim), got {shapes[1]} and {shapes[0]}."
         )
     if shapes[0][-1] != shapes[1][-1]:
         raise ValueError(
@@ -151,12 +152,12 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
             f"`modality_mask` must be a bool tensor of the first two axes of `modality_embeds`, {shapes[1][:2]}, got "
             f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
         )
-    if torch.compiler.is_compiling():  # a graph cannot look at what it is given
+    if torch.compiler.is_compiling():  # a graph cannot depend on values
         return
     if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
         raise ValueError(
-            f"`modality_mask` must have at least one True per row; {len(empty)} rows are all absent: {empty[:10]}. "
-            "Leave these clips out of the gallery: nothing is known about them."
+            f"`modality_mask` must have at least one True per row, but {len(empty)} rows have none: {empty[:10]}. "
+            "Leave these clips out of the gallery."
         )
 
 
@@ -169,8 +170,8 @@ def check_calibration(
     modality_term: Sequence[float | torch.Tensor | None] | None = None,
     modalities: Sequence[str] | int | None = None,
 ) -> None:
-    """Raise a ValueError unless each is None or finite numbers, one for each of `modalities` (names, or how many) if
-    these are given, and scales are positive. Terms are at least 0, or None, as one of them must be."""
+    """Raise a ValueError unless each is None or finite numbers, one for each of `modalities` (names or their number)
+    if given, and scales are positive. Terms are at least 0 or None, and at least one is None."""
     number = modalities if modalities is None or isinstance(modalities, int) else len(modalities)
     for name, given, kind, lowest in (
         ("modality_scale", modality_scale, "finite numbers above 0", _TINY),
@@ -179,7 +180,7 @@ def check_calibration(
     ):
         values = given.tolist() if isinstance(given, torch.Tensor) else given
         is_list = isinstance(values, list | tuple) and number in (None, len(values))
-        if is_list and name == "modality_term":  # of which one may be learned
+        if is_list and name == "modality_term":  # some of which may be learned
             is_list = None in values
             values = [v.item() if isinstance(v, torch.Tensor) else v for v in values if v is not None]
         if given is None or (is_list and all(type(v) in (int, float) and lowest <= v <= _LARGEST for v in values)):
@@ -192,21 +193,21 @@ def check_calibration(
 @dataclass(frozen=True)
 class ScoreOptions:
     """
-    What scores depend on beside embeddings.
+    Options of scores.
 
     Args:
         query_temperature (`float` or `torch.Tensor`): tau_w of Eq. 2, positive; `inf` gives equal weights.
         hyperbolic_mix, curvature (`float` or `torch.Tensor` of one element): alpha, in [0, 1], and c, positive, of
             `"hypergram"`.
         rank_constant (`float`): k of `"rank_fusion"`, positive.
-        direction (`str`): what the ranks of `"rank_fusion"` are of, one of [`DIRECTIONS`].
-        modality_scale, modality_offset (M `float` or `torch.Tensor`, *optional*): of the cosines of each modality;
-            scales are positive. By default 1 and 0.
-        modality_term (M `float` or `None`, *optional*): a number, at least 0, takes a modality out of the centroid,
+        direction (`str`): The direction of the ranks of `"rank_fusion"`, one of [`DIRECTIONS`].
+        modality_scale, modality_offset (M `float` or `torch.Tensor`, *optional*): Calibration of the cosines of each
+            modality; scales are positive. By default 1 and 0.
+        modality_term (M `float` or `None`, *optional*): A number, at least 0, removes a modality from the centroid
             and adds its calibrated cosine to the score with this weight; see [`retrieval_scores`].
 
     Raises:
-        ValueError: a number is out of its range, or the direction is unknown.
+        ValueError: If a number is out of range, or the direction is unknown.
     """
 
     query_temperature: float | torch.Tensor = 0.1
@@ -232,14 +233,14 @@ class ScoreOptions:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether scales and offsets change anything; those that are learned always do."""
+        """Whether scales and offsets change anything; learned ones always do."""
         return any(
             isinstance(values, torch.Tensor) or (values is not None and any(value != neutral for value in values))
             for values, neutral in ((self.modality_scale, 1), (self.modality_offset, 0))
         )
 
     def calibrated(self, similarities: torch.Tensor, dim: int) -> torch.Tensor:
-        """Calibrate cosines, whose axis `dim` is that of modalities: a_m <t_m, z_m> + b_m, also where absent."""
+        """Calibrate cosines with modalities along the axis `dim`: a_m <t_m, z_m> + b_m, also where absent."""
         if not self.is_calibrated:
             return similarities
         shape = [1] * similarities.ndim
@@ -252,11 +253,11 @@ class ScoreOptions:
 
     @property
     def terms(self) -> dict[int, float | torch.Tensor]:
-        """By the index of a modality that is added to scores, the weight of its calibrated cosine."""
+        """The weight of the calibrated cosine of each modality that is added to scores, by index."""
         return {index: weight for index, weight in enumerate(self.modality_term or ()) if weight is not None}
 
     def in_centroid(self, modality_mask: torch.Tensor) -> torch.Tensor:
-        """Return what of `modality_mask` `(..., M)` is weighed: all that is no term."""
+        """Return the part of `modality_mask` `(..., M)` that is weighted, without terms."""
         own = [index not in self.terms for index in range(modality_mask.shape[-1])]
         return modality_mask & torch.tensor(own, device=modality_mask.device) if self.terms else modality_mask
 
@@ -266,16 +267,16 @@ class ScoreOptions:
 
 class Clips:
     """
-    What scores read of the clips alone. Nothing is checked or copied here: [`make_pairs`] does both.
+    The clips as read by scores. Nothing is checked or copied here; [`make_pairs`] does both.
 
     Args:
-        modality_embeds (`torch.Tensor` of shape `(V, M, D)`): unit norm, zero where absent, in float32 at least.
-        modality_mask (`torch.BoolTensor` of shape `(V, M)`): which are present, at least one True per row.
-        concat_embeds (`torch.Tensor` of shape `(V, 3, D)`, *optional*): of the concatenation heads.
-        min_norm (`float`): what a vanishing norm, volume or area is clamped to, see [`min_norm_of`].
-        modalities (`tuple[str, ...]`): the names along the axis M; empty if they have none.
-        gram, exact_gram (`torch.Tensor` of shape `(V, M, M)`, *optional*): inner products of the modalities, zero
-            where absent, the latter in float64; computed when first asked for unless given.
+        modality_embeds (`torch.Tensor` of shape `(V, M, D)`): Unit norm, zero where absent, in float32 at least.
+        modality_mask (`torch.BoolTensor` of shape `(V, M)`): Which are present, at least one True per row.
+        concat_embeds (`torch.Tensor` of shape `(V, 3, D)`, *optional*): Embeddings of the concatenation heads.
+        min_norm (`float`): Minimum norm, volume or area, see [`min_norm_of`].
+        modalities (`tuple[str, ...]`): The names along the axis M; empty if they have none.
+        gram, exact_gram (`torch.Tensor` of shape `(V, M, M)`, *optional*): Inner products of the modalities, zero
+            where absent, the latter in float64; computed on first access unless given.
     """
 
     def __init__(
@@ -302,7 +303,7 @@ class Clips:
         return Clips(*some, min_norm=self.min_norm, modalities=self.modalities, gram=gram, exact_gram=exact_gram)
 
     def shown(self, modality_mask: torch.Tensor) -> "Clips":
-        """The same clips with what of them a mask `(V, M)` shows."""
+        """The same clips under a mask `(V, M)`."""
         both = modality_mask[:, :, None] & modality_mask[:, None]
         gram, exact_gram = (None if given is None else given * both for given in (self._gram, self._exact_gram))
         named = {"min_norm": self.min_norm, "modalities": self.modalities, "gram": gram, "exact_gram": exact_gram}
@@ -324,7 +325,7 @@ class Clips:
 
     @property
     def exact_gram(self) -> torch.Tensor:
-        """The same in float64, for what tells clips apart whose modalities nearly repeat each other."""
+        """The same in float64, to distinguish clips whose modalities nearly repeat each other."""
         if self._exact_gram is None:
             blocks = map(exact, self.modality_embeds.split(_TILE[1]))
             self._exact_gram = torch.cat([block @ block.mT for block in blocks])
@@ -332,24 +333,24 @@ class Clips:
 
     @property
     def arity(self) -> torch.Tensor:
-        """How many modalities each clip has, `(V,)`."""
+        """Number of modalities of each clip, `(V,)`."""
         return self.modality_mask.sum(1)
 
     def once(self, derive: Callable[["Clips"], Any]) -> Any:
-        """Return what a function at the top of a module makes of these clips, and keep it for all texts they meet."""
+        """Return the result of a module-level function for these clips, cached for all texts."""
         if derive not in self._derived:
             self._derived[derive] = derive(self)
         return self._derived[derive]
 
 
 def _gram_matrices(clips: Clips) -> torch.Tensor:
-    """Gram matrices that tell the length of every weighted sum to the digits of the vectors.
+    """Gram matrices that give the length of every weighted sum to the precision of the vectors.
 
-    Of M vectors whose cosines are all above -0.8 / (M - 1), no weighting is shorter than sqrt(0.2 / M). The others,
-    few as a rule, may cancel, and are multiplied in float64.
+    If all cosines of M vectors are above -0.8 / (M - 1), no weighted sum is shorter than sqrt(0.2 / M). The others,
+    usually few, may cancel and are multiplied in float64.
     """
     embeds = clips.modality_embeds
-    if torch.compiler.is_compiling():  # a graph cannot pick clips by what they hold
+    if torch.compiler.is_compiling():  # a graph cannot select clips by value
         return clips.exact_gram
     gram = embeds @ embeds.mT
     rows = (gram.amin((1, 2)) < -0.8 / max(embeds.shape[1] - 1, 1)).nonzero().flatten()
@@ -365,15 +366,15 @@ def _factor(clips: Clips) -> torch.Tensor:
 
 class Pairs:
     """
-    Every text with every clip: all that a score may read.
+    All pairs of texts and clips: the input of a score.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with a vector for each modality): unit norm, in
+        text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with a vector for each modality): Unit norm, in
             float32 at least.
-        clips ([`Clips`]): the clips.
-        options ([`ScoreOptions`]): temperatures and other numbers.
-        similarities (`torch.Tensor` of shape `(M, Q, V)`, *optional*): cosines of texts and modalities, zero where
-            absent; computed when first asked for unless given.
+        clips ([`Clips`]): The clips.
+        options ([`ScoreOptions`]): Temperatures and other options.
+        similarities (`torch.Tensor` of shape `(M, Q, V)`, *optional*): Cosines of texts and modalities, zero where
+            absent; computed on first access unless given.
     """
 
     def __init__(
@@ -389,21 +390,21 @@ class Pairs:
         return self._similarities
 
     def pathway(self, index: int) -> torch.Tensor:
-        """Cosines of texts and one modality, `(Q, V)`; the others are not computed for it."""
+        """Cosines of texts and one modality, `(Q, V)`, without computing the others."""
         known = self._similarities
         return self.clips.products(self.text_embeds, index)[0] if known is None else known[index]
 
     @property
     def calibrated(self) -> torch.Tensor:
-        """Calibrated cosines c_m = a_m <t_m, z_m> + b_m, `(M, Q, V)`, zero where absent: what a score reads that
-        compares modalities with each other. Without scales and offsets the cosines themselves."""
+        """Calibrated cosines c_m = a_m <t_m, z_m> + b_m, `(M, Q, V)`, zero where absent, for scores that compare
+        modalities with each other. Without scales and offsets they are the cosines."""
         if not self.options.is_calibrated:
             return self.similarities
         return self.options.calibrated(self.similarities, dim=0) * self.clips.modality_mask.T[:, None]
 
     @property
     def squared_norms(self) -> torch.Tensor:
-        """Squared norms of the texts, `(Q, 1)`: 1 but for rounding."""
+        """Squared norms of the texts, `(Q, 1)`: 1 up to rounding."""
         return self.text_embeds.square().sum(-1, keepdim=True)
 
     def text_ranks(self, index: int) -> torch.Tensor:
@@ -412,15 +413,14 @@ class Pairs:
 
     @property
     def aggregated(self) -> "Pairs":
-        """The same pairs when clips lack what is a term."""
+        """The same pairs without the modalities that are terms."""
         if not self.options.terms:
             return self
         mask = self.options.in_centroid(self.clips.modality_mask)
         return Pairs(self.text_embeds, self.clips.shown(mask), self.options, self.similarities * mask.T[:, None])
 
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
-        """Score pairs that do not depend on each other tile by tile; all at once where there is a gradient or a traced
-        graph."""
+        """Score independent pairs tile by tile; all at once if there is a gradient or a traced graph."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return score(self)
         num_texts, num_clips = len(self.text_embeds), len(self.clips)
@@ -442,8 +442,8 @@ class Pairs:
         if self.text_embeds.ndim == 3 and not entry.takes_text_per_modality:
             able = [name for name, known in METHODS.items() if known.takes_text_per_modality]
             raise ValueError(
-                f"The score {method!r} is of one vector per text, but these texts have one for each modality. Those "
-                f"that take them are {able}."
+                f"The score {method!r} needs one vector per text, but these texts have one for each modality. Use one "
+                f"of {able}."
             )
         pairs = self if entry.is_pathway or entry.weights else self.aggregated
         scores = entry.score(pairs) if entry.whole else pairs.in_tiles(entry.score)
@@ -461,7 +461,7 @@ def make_pairs(
     modalities: Sequence[str] | None = None,
     **options: Any,
 ) -> Pairs:
-    """Check embeddings and lay them out for scores; arguments and errors are those of [`retrieval_scores`]."""
+    """Check embeddings and prepare them for scores; see [`retrieval_scores`] for arguments and errors."""
     _check_embeds(text_embeds, modality_embeds, modality_mask)
     number = modality_embeds.shape[1]
     if modalities is None:
@@ -470,14 +470,14 @@ def make_pairs(
         raise ValueError(f"`modalities` must be {number} different names, one for each, got {tuple(modalities)!r}.")
     if concat_embeds is not None and concat_embeds.shape != modality_embeds.shape:
         raise ValueError(
-            f"Expected `concat_embeds` of the shape of `modality_embeds` {tuple(modality_embeds.shape)}, got "
+            f"`concat_embeds` must have the shape of `modality_embeds` {tuple(modality_embeds.shape)}, got "
             f"{tuple(concat_embeds.shape)}."
         )
     calibration = (options.get(name) for name in CALIBRATION)
     check_calibration(*calibration, modalities=tuple(modalities) or number)
     min_norm = min_norm_of(text_embeds, modality_embeds)
     dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
-    present = torch.where(modality_mask[..., None], modality_embeds, 0).to(dtype)  # whatever absent rows hold
+    present = torch.where(modality_mask[..., None], modality_embeds, 0).to(dtype)  # absent rows may hold any values
     clips = Clips(present, modality_mask, concat_embeds, min_norm=min_norm, modalities=tuple(modalities))
     return Pairs(text_embeds.to(dtype), clips, ScoreOptions(**options))
 
@@ -488,26 +488,26 @@ def make_pairs(
 @dataclass(frozen=True)
 class Method:
     """
-    A score and its facts: all that training, evaluation and cards ask about it.
+    A score and its properties, as used by training, evaluation and cards.
 
     Args:
-        title (`str`): what tables and cards call it.
-        score (`Callable`): from [`Pairs`] to scores `(Q, V)`, higher is better.
-        needs (`tuple` of `str`): the modalities without which a clip has no score; by default any one will do.
-        reads (`tuple` of `str`, *optional*): those that scores depend on at all, by default every one. The heads of
-            others are not trained.
-        scorable (`Callable`, *optional*): from the mask `(V, M)` to the clips `(V,)` for which the score is defined,
-            where `needs` does not suffice.
-        whole (`bool`): whether the function must see all pairs at once, as what depends on other pairs must.
-        directed (`bool`): whether scores depend on which side is ranked, as ranks do.
-        weights (`str`, *optional*): how the score weighs modalities, if it does: `"query"`, each text its own way
-            (Eq. 2), or `"equal"` (Eq. 1).
-        is_pathway (`bool`): whether this is a single modality, which joint scores are compared with.
-        is_symmetric (`bool`): whether text and modalities enter alike, as vectors that span one shape.
-        is_trainable (`bool`): whether it has a gradient, and needs nothing that a training batch lacks.
-        takes_text_per_modality (`bool`): whether it reads a text through its similarities alone.
-        uses_concat_heads (`bool`): whether it reads `concat_embeds`.
-        uses_hyperbolic_mix (`bool`): whether it reads `hyperbolic_mix` and `curvature`, which a model then learns.
+        title (`str`): The name in tables and cards.
+        score (`Callable`): From [`Pairs`] to scores `(Q, V)`, higher is better.
+        needs (`tuple` of `str`): The modalities without which a clip has no score; by default any one suffices.
+        reads (`tuple` of `str`, *optional*): The modalities that scores depend on, by default all. The heads of others
+            are not trained.
+        scorable (`Callable`, *optional*): From the mask `(V, M)` to the clips `(V,)` for which the score is defined,
+            if `needs` does not suffice.
+        whole (`bool`): Whether the function must see all pairs at once, because scores depend on other pairs.
+        directed (`bool`): Whether scores depend on the direction of ranking, as ranks do.
+        weights (`str`, *optional*): How the score weights modalities, if it does: `"query"`, by text (Eq. 2), or
+            `"equal"` (Eq. 1).
+        is_pathway (`bool`): Whether this is a single modality, with which joint scores are compared.
+        is_symmetric (`bool`): Whether text and modalities enter in the same way, as vectors that span a shape.
+        is_trainable (`bool`): Whether it has a gradient and needs only a training batch.
+        takes_text_per_modality (`bool`): Whether it reads a text only through its similarities.
+        uses_concat_heads (`bool`): Whether it reads `concat_embeds`.
+        uses_hyperbolic_mix (`bool`): Whether it reads `hyperbolic_mix` and `curvature`, which a model then learns.
     """
 
     title: str
@@ -530,7 +530,7 @@ class Method:
             raise ValueError(f"`needs` and `reads` contradict each other: got {self.needs} and {self.reads}.")
 
     def covers(self, modality_mask: torch.Tensor, modalities: Sequence[str] = PAPER_MODALITIES) -> torch.Tensor:
-        """Compute for which clips `(V,)` the score is defined, by their mask `(V, M)` and the names along axis M."""
+        """Return for which clips `(V,)` the score is defined, from their mask `(V, M)` and the names along axis M."""
 
         def column(name: str) -> torch.Tensor:
             return modality_mask[:, list(modalities).index(name)]
@@ -547,16 +547,16 @@ METHODS: dict[str, Method] = {}
 
 def register_method(name: str, title: str | None = None, **facts: Any) -> Callable:
     """
-    Register the function that is decorated, from [`Pairs`] to scores `(Q, V)`, higher is better: [`retrieval_scores`],
-    a model's `aggregation`, training and every table then know it by name.
+    Register the decorated function, from [`Pairs`] to scores `(Q, V)`, higher is better, under a name for
+    [`retrieval_scores`], a model's `aggregation`, training and every table.
 
     Args:
-        name (`str`): a new name.
-        title (`str`, *optional*): what tables and cards call it; `name` by default.
-        **facts: of [`Method`], `needs=("audio",)` say.
+        name (`str`): A new name.
+        title (`str`, *optional*): The name in tables and cards; `name` by default.
+        **facts: Fields of [`Method`], for example `needs=("audio",)`.
 
     Raises:
-        ValueError: the name is taken, or facts contradict each other.
+        ValueError: If the name is taken, or fields contradict each other.
     """
     if name in METHODS:
         raise ValueError(f"There is a method {name!r} already; choose another name.")
@@ -569,19 +569,19 @@ def register_method(name: str, title: str | None = None, **facts: Any) -> Callab
 
 
 def find_method(method: str, modalities: Sequence[str] | None = None, argument: str = "method") -> Method:
-    """Return the score of a name, a registered one or the cosine with one of the clips' modalities; a ValueError that
-    names the argument if there is none, or if the clips' modalities are given and it reads others."""
+    """Return the score with a name: a registered one, or the cosine with one of the clips' modalities. Raises a
+    ValueError that names the argument if there is none, or if it reads modalities that the clips lack."""
     names = modalities or ()
     if method not in METHODS and method not in names:
         known = (*METHODS, *(name for name in names if name not in METHODS))
         raise ValueError(
-            f"`{argument}` must be one of {known}, got {method!r}. If a plugin registers it, import that first."
+            f"`{argument}` must be one of {known}, got {method!r}. If a plugin registers it, load the plugin."
         )
     entry = METHODS.get(method) or _pathway_of(method)
     if modalities is not None and (unnamed := {*entry.needs, *(entry.reads or ())} - set(names)):
         raise ValueError(
             f"The score {method!r} reads the modalities {sorted(unnamed)}, but these clips have "
-            f"{names or 'modalities without names'}. Name them by `modalities`, or take another score."
+            f"{names or 'modalities without names'}. Name them with `modalities`, or use another score."
         )
     return entry
 
@@ -637,10 +637,10 @@ METHODS.update({name: _pathway_of(name) for name in PAPER_MODALITIES})
 
 
 def _adjugate(matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Determinants (V,) and adjugates (V, M, M), those of singular matrices too.
+    """Determinants (V,) and adjugates (V, M, M), also of singular matrices.
 
-    The recursion of Faddeev and LeVerrier for B = I - matrix, which is small where vectors are nearly orthogonal: sums
-    of its powers, differentiable everywhere.
+    The Faddeev-LeVerrier recursion for B = I - matrix, which is small if vectors are nearly orthogonal: sums of its
+    powers, differentiable everywhere.
     """
     number = matrices.shape[-1]
     identity = torch.eye(number, dtype=matrices.dtype, device=matrices.device)
@@ -657,10 +657,10 @@ def _adjugate(matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _bordered(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What determinants of bordered Gram matrices are made of, an absent modality being an orthonormal axis.
+    """The parts of determinants of bordered Gram matrices, where an absent modality is an orthonormal axis.
 
     With H the masked Gram matrix (Eq. S1) and q the presence: det H (V,), adj H (V, M, M), adj(H) q (V, M), and the
-    change of adj H, which is linear, when a multiple of qq' is taken away (V, M, M).
+    change of adj H, which is linear, when a multiple of qq' is subtracted (V, M, M).
     """
     present = clips.modality_mask.to(clips.exact_gram.dtype)
     gram = clips.exact_gram + torch.diag_embed(1 - present)
@@ -674,10 +674,10 @@ def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> to
     """det(Gt - shift pp') of every pair, (Q, V).
 
     Gt is the Gram matrix of the text and the clip, in which an absent modality is an orthonormal axis (Eq. S1), and p
-    marks what is there, the text included. With the clip's own part H, its presence q and the similarities b,
+    marks what is present, including the text. With the clip's own part H, its presence q and the similarities b,
     det [[1, b'], [b, H]] = det H - b' adj(H) b. Subtracting shift qq' from H changes its determinant and its adjugate
-    linearly, and so the whole: in this form no power of a large shift has to cancel. The clips' own numbers are taken
-    in float64: they are as small as the clips are flat, and so is then the rounding of what is done with them.
+    linearly, so no powers of a large shift have to cancel. The values of clips are computed in float64: they are small
+    for flat clips, and so are then the rounding errors.
     """
     determinant, adjugate, linear, change = pairs.clips.once(_bordered)
     shifted_determinant = determinant - shift * (linear * pairs.clips.modality_mask).sum(-1)
@@ -699,8 +699,8 @@ def _quadratic(cosines: torch.Tensor, matrices: torch.Tensor, linear: torch.Tens
 
 
 def _root(squared: torch.Tensor) -> torch.Tensor:
-    # A square root has no gradient at zero: those that vanish are equal. What is computed in float32 vanishes there,
-    # in whatever precision the vectors were kept.
+    # A square root has no gradient at zero, so all vanishing values count as equal. The threshold is that of float32,
+    # whatever the precision of the vectors.
     return squared.clamp(min=MIN_NORM[squared.dtype] ** 2).sqrt()
 
 
@@ -716,7 +716,7 @@ def _span_inverse(clips: Clips) -> torch.Tensor:
 
 @register_method("gram_span", "span distance", is_symmetric=True)
 def _gram_span(pairs: Pairs) -> torch.Tensor:
-    """-sqrt(1 - a' G^-1 a), in float64: where modalities nearly repeat each other, large terms cancel."""
+    """-sqrt(1 - a' G^-1 a), in float64, because large terms cancel where modalities nearly repeat each other."""
     rest = exact(pairs.squared_norms) - _quadratic(exact(pairs.similarities), pairs.clips.once(_span_inverse))
     return -_root(rest.to(pairs.text_embeds.dtype))
 
@@ -735,7 +735,7 @@ def _hypergram(pairs: Pairs) -> torch.Tensor:
     )
     root = curvature.sqrt()
     scale = (root.sinh() / root) ** (1 + pairs.clips.arity)  # (V,): one factor per vector
-    # In exact arithmetic a determinant has one sign; rounding may give a vanishing one the other.
+    # In exact arithmetic the determinant has one sign; rounding may change that of a vanishing one.
     euclidean, hyperbolic = (
         _root(_bordered_determinant(pairs, shift).abs()) for shift in (0.0, root.tanh().reciprocal().square())
     )
@@ -746,7 +746,7 @@ def _hypergram(pairs: Pairs) -> torch.Tensor:
 def _triangle(pairs: Pairs) -> torch.Tensor:
     """Minus half the root of |u|^2 |e|^2 - <u, e>^2 with u = t - v and e = a - v.
 
-    Any two sides give the area; the clip's own, e, is known in float64 however short it is.
+    Any two sides give the area; the clip's own side e is known in float64, even if it is short.
     """
     v, a = (pairs.clips.modalities.index(name) for name in ("video", "audio"))
     video, audio = pairs.similarities[v], pairs.similarities[a]
@@ -761,15 +761,15 @@ def _triangle(pairs: Pairs) -> torch.Tensor:
 
 
 def _unit_gram(clips: Clips) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gram matrices (V, M, M) with ones on the diagonal, an absent modality being an orthonormal axis (Eq. S1), and
-    what the vectors are multiplied by for it (V, M): half precision leaves norms of 1 +- 0.004."""
+    """Gram matrices (V, M, M) with ones on the diagonal, where an absent modality is an orthonormal axis (Eq. S1), and
+    the factors of the vectors for this (V, M): in half precision norms are 1 +- 0.004."""
     scale = clips.exact_gram.diagonal(dim1=1, dim2=2).clamp(min=clips.min_norm**2).rsqrt()
     identity = torch.eye(scale.shape[1], dtype=scale.dtype, device=scale.device)
     return torch.where(identity.bool(), identity, clips.exact_gram * scale[:, :, None] * scale[:, None]), scale
 
 
 def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
-    """The largest eigenvalue for up to three modalities, in a hundredth of the time of a decomposition.
+    """The largest eigenvalue for up to three modalities, a hundred times faster than a decomposition.
 
     It is 1 + the largest root of x^4 - p x^2 - q x + r, (s_1 + s_2 + s_3) / 2 by Euler's solution: the squares of s
     are the roots of y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real too, and s_1 s_2 s_3 = q.
@@ -794,8 +794,8 @@ def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
 
 @register_method("pmrl_raw", "PMRL, raw eigenvalue", is_symmetric=True)
 def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
-    """lambda_1(Gt). An absent modality adds an eigenvalue of 1, which is never above it. In float64, for where
-    eigenvalues meet they keep half of the digits."""
+    """lambda_1(Gt). An absent modality adds an eigenvalue of 1, which is never larger. In float64, because only half
+    of the digits are left where eigenvalues meet."""
     gram, scale = pairs.clips.once(_unit_gram)
     text_scale = pairs.squared_norms.clamp(min=pairs.clips.min_norm**2).rsqrt()
     cosines = exact(pairs.similarities * text_scale) * scale.T[:, None]  # (M, Q, V)
@@ -819,13 +819,13 @@ def _pmrl(pairs: Pairs) -> torch.Tensor:
 
 
 def _chosen_head(modality_mask: torch.Tensor) -> torch.Tensor:
-    """Which head reads exactly what each clip has, (V, heads), at most one True per row."""
+    """The head for exactly the modalities of each clip, (V, heads), at most one True per row."""
     heads = [[name in names for name in PAPER_MODALITIES] for names in CONCATENATIONS]
     return (modality_mask[:, None] == torch.tensor(heads, device=modality_mask.device)).all(-1)
 
 
 def _concatenation(clips: Clips) -> torch.Tensor:
-    """The output of the head that reads exactly what each clip has, (V, D); zero where there is no such head."""
+    """The output of the head for exactly the modalities of each clip, (V, D); zero if there is no such head."""
     chosen = _chosen_head(clips.modality_mask)[..., None]
     return torch.where(chosen, clips.concat_embeds, 0).sum(1).to(clips.modality_embeds.dtype)
 
@@ -837,8 +837,8 @@ def _concatenation(clips: Clips) -> torch.Tensor:
 def _concat_head(pairs: Pairs) -> torch.Tensor:
     if pairs.clips.concat_embeds is None:
         raise ValueError(
-            '"concat_head" is the cosine with `concat_embeds`, which were not given. They come from a model whose '
-            "checkpoint has concatenation heads (`has_concat_heads`)."
+            '"concat_head" needs `concat_embeds`, which were not given. They come from a model with concatenation '
+            "heads (`has_concat_heads`)."
         )
     return pairs.text_embeds @ pairs.clips.once(_concatenation).to(pairs.text_embeds.dtype).T
 
@@ -854,20 +854,20 @@ def _symile(pairs: Pairs) -> torch.Tensor:
 
 
 def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
-    """1 + how many others of its row are at least as high, for each value: (N, C) float32 to (N, C) int32.
+    """For each value 1 + the number of others in its row that are at least as high: (N, C) float32 to (N, C) int32.
 
-    One sort of integers that hold a value above and its column below: NumPy sorts these in a fraction of the time that
-    sorting numbers together with their positions takes.
+    Sorts integers with a value in the upper and its column in the lower bits, which NumPy does in a fraction of the
+    time of sorting numbers together with their positions.
     """
     positions = torch.arange(values.shape[1], dtype=torch.int32)
     ranks = torch.empty(values.shape, dtype=torch.int32)
     size = _SORTED_AT_ONCE // max(1, len(positions)) + 1
     for block, block_ranks in zip(values.float().cpu().split(size), ranks.split(size), strict=True):
-        bits = (block.contiguous() + 0.0).view(torch.int32)  # the sum has one zero only
-        keys = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32 | positions  # negative floats count back
+        bits = (block.contiguous() + 0.0).view(torch.int32)  # the sum turns -0.0 into 0.0
+        keys = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32 | positions  # reversed for negatives
         keys.numpy().sort(axis=1)  # in place: both share the memory
         levels = (keys >> 32).int()
-        begins = torch.where(levels.diff(prepend=levels[:, :1]) != 0, positions, 0)  # of runs of equal values
+        begins = torch.where(levels.diff(prepend=levels[:, :1]) != 0, positions, 0)  # starts of runs of equal values
         block_ranks.scatter_(1, keys & 0xFFFFFFFF, len(positions) - begins.cummax(dim=1).values)
     return ranks.to(values.device)
 
@@ -876,7 +876,7 @@ def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
     "rank_fusion", "rank fusion", whole=True, directed=True, is_trainable=False, takes_text_per_modality=True
 )
 def _rank_fusion(pairs: Pairs) -> torch.Tensor:
-    """The sum of 1 / (constant + rank) over the pathways that a clip has; ties share the worst of their ranks."""
+    """The sum of 1 / (constant + rank) over the modalities of a clip; ties share the worst of their ranks."""
     total = torch.zeros_like(pairs.similarities[0])
     for index, present in enumerate(pairs.clips.modality_mask.T):
         if pairs.options.direction == "video_to_text":
@@ -904,55 +904,55 @@ def retrieval_scores(
     """
     Score every clip for every query, by SCALAR's closed form (Eq. 4) or another score of the same vectors.
 
-    With the text t, the n - 1 modalities z that the clip has, their similarities a to t and Gram matrix G, and the
-    Gram matrix Gt of all n vectors, `method` is
+    With the text t, the n - 1 modalities z of the clip, their similarities a to t and Gram matrix G, and the Gram
+    matrix Gt of all n vectors, `method` is
 
     - `"scalar"`: the cosine of t and the query-conditioned centroid (Eq. 2 to 4);
-    - `"uniform"`: the same with equal weights (Eq. 1), and what `"scalar"` is at an infinite temperature;
+    - `"uniform"`: the same with equal weights (Eq. 1), the limit of `"scalar"` for an infinite temperature;
     - `"max"`, `"mean"`: the highest and the mean similarity;
-    - the name of a modality, `"video"` say: the cosine with that modality; needs it;
+    - the name of a modality, such as `"video"`: the cosine with that modality, which it needs;
     - `"gram"`: -sqrt(|det Gt|), the volume over what is present (GRAM; an absent axis is orthonormal, Eq. S1);
     - `"gram_span"`: -sqrt(det Gt / det G), minus the distance of t to the span of the clip;
     - `"hypergram"`: -(alpha sqrt(|det Gt|) + (1 - alpha) sqrt(|det G_H|)) with the Gram matrix G_H of Lorentz inner
       products after the exponential map of curvature -c (HyperGRAM);
     - `"triangle"`: minus the area of the triangle of t, video and audio (TRIANGLE); needs both;
     - `"pmrl_raw"`, `"pmrl"`: lambda_1(Gt), the largest eigenvalue, and its share lambda_1(Gt) / n (PMRL);
-    - `"concat_head"`: the cosine with the head that reads exactly what the clip has, by which PMRL's released code
-      ranks; needs the paper's three modalities, and of each clip one of [`CONCATENATIONS`];
+    - `"concat_head"`: the cosine with the head for exactly the clip's modalities, as in PMRL's released code; needs
+      the paper's three modalities, and for each clip one of [`CONCATENATIONS`];
     - `"symile"`: sum_d t_d prod_m z_md (Symile);
     - `"rank_fusion"`: sum_m 1 / (k + rank by modality m), reciprocal rank fusion of the pathways.
 
-    A clip that lacks what a method needs has `-inf` ([`Method.covers`]). Volumes and eigenvalues of clips with
-    different numbers of modalities are not on one scale; they are compared as they are.
+    A clip without the modalities that a method needs has the score `-inf` ([`Method.covers`]). Volumes and eigenvalues
+    of clips with different numbers of modalities have different scales; they are compared as they are.
 
-    Where a text has a vector t_m for each modality, or cosines are calibrated, `"scalar"` is
+    If a text has a vector t_m for each modality, or cosines are calibrated, `"scalar"` is
     sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t_m, z_m> + offset_m and w = softmax(c / tau_w); `"uniform"`,
-    `"max"` and `"mean"` read c_m too. Single modalities and ranks by them stay as they are; the other scores are of
-    vectors, know no scale or offset, and refuse texts of several vectors.
+    `"max"` and `"mean"` use c_m too. Single modalities and their ranks do not change. The other scores ignore scales
+    and offsets, and reject texts with several vectors.
 
-    A modality with a number in `modality_term` is a term: joint scores are of the others, and to `"scalar"` and
-    `"uniform"` term_m c_m is added, 0 where the clip lacks it.
+    A modality with a number in `modality_term` is a term: joint scores use only the others, and `"scalar"` and
+    `"uniform"` add term_m c_m, 0 where the clip lacks it.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with t_m for each modality): unit norm along the
+        text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with t_m for each modality): Unit norm along the
             last axis.
-        modality_embeds (`torch.Tensor` of shape `(V, M, D)`): unit norm; what a row with a False mask holds (NaN
-            included) changes nothing. Any number M of modalities, from 1.
-        modality_mask (`torch.BoolTensor` of shape `(V, M)`): what each clip has; at least one True per row.
-        method (`str`): a key of [`METHODS`], or the name of a modality.
-        query_temperature (`float`): see [`ScoreOptions`]; only `"scalar"` uses it.
-        modalities (M different `str`, *optional*): names along the axis M, for scores that read some by name. By
-            default three are `("video", "audio", "subtitle")`, another number has none.
-        concat_embeds (`torch.Tensor` of shape `(V, 3, D)`): of `"concat_head"`, in the order of [`CONCATENATIONS`].
-        **options: the other fields of [`ScoreOptions`].
+        modality_embeds (`torch.Tensor` of shape `(V, M, D)`): Unit norm, with any number M >= 1 of modalities. The
+            values of masked rows (even NaN) have no effect.
+        modality_mask (`torch.BoolTensor` of shape `(V, M)`): The modalities of each clip; at least one True per row.
+        method (`str`): A key of [`METHODS`], or the name of a modality.
+        query_temperature (`float`): See [`ScoreOptions`]; only `"scalar"` uses it.
+        modalities (M different `str`, *optional*): Names along the axis M, for scores that read some by name. By
+            default three are `("video", "audio", "subtitle")`; other numbers have no names.
+        concat_embeds (`torch.Tensor` of shape `(V, 3, D)`): For `"concat_head"`, in the order of [`CONCATENATIONS`].
+        **options: The other fields of [`ScoreOptions`].
 
     Returns:
         `torch.Tensor` of shape `(Q, V)`, higher is better, in float32 at least: cosines in [-1, 1], eigenvalue shares
         in (0, 1], volumes, distances and areas at most 0. Only `"rank_fusion"` has no gradient.
 
     Raises:
-        ValueError: shapes do not fit, a row of `modality_mask` is all False, the method is unknown, reads a modality
-            that is not named or does not take texts with a vector for each modality, or a number is out of its range.
+        ValueError: If shapes do not fit, a row of `modality_mask` is all False, the method is unknown, reads a missing
+            name or does not accept texts with a vector for each modality, or a number is out of range.
 
     Example:
 
@@ -977,8 +977,8 @@ def query_weights(
     """
     Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
-    Args and errors: as of [`retrieval_scores`]; after the mask follow `query_temperature`, `modality_scale`,
-    `modality_offset` and `modality_term`, in this order or by name.
+    Args and errors: See [`retrieval_scores`]; `query_temperature`, `modality_scale`, `modality_offset` and
+    `modality_term` follow the mask, in this order or by name.
 
     Returns:
         `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent, and for terms.

@@ -136,7 +136,7 @@ def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tm
     assert len(checkpoint_log) == 3 and all(0 < entry["loss_align"] < 20 for entry in checkpoint_log)
     assert json.loads((tmp_path / "out" / "recipe.json").read_text())["plugin"] == "my_scores"
     assert json.loads((tmp_path / "out" / "config.json").read_text())["aggregation"] == "of_a_plugin"
-    with pytest.raises(ValueError, match="If a plugin registers it, import that first"):
+    with pytest.raises(ValueError, match="If a plugin registers it, load the plugin"):
         load_model(tmp_path / "out")
 
 

@@ -914,7 +914,7 @@ _EVALS = [
     (
         "a score that the embeddings lack",
         f"{_RUN} --method concat_head",
-        '"concat_head" is the cosine with `concat_embeds`, which were not',
+        '"concat_head" needs `concat_embeds`, which were not',
     ),
     ("an unknown policy", f"{_MODEL} --policy ones", "`policies` must be some of ('absent', 'zeros'), got ['ones']."),
     (

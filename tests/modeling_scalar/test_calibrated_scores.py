@@ -168,7 +168,7 @@ def test_scores_of_one_text_vector_refuse_three_and_ignore_calibration(method):
     clips = random_clips()
     heads = random_clips(seed=1)[1]
     assert not METHODS[method].takes_text_per_modality
-    with pytest.raises(ValueError, match=f"'{method}' is of one vector per text.*'scalar', 'uniform'"):
+    with pytest.raises(ValueError, match=f"'{method}' needs one vector per text.*'scalar', 'uniform'"):
         retrieval_scores(*clips, method=method, concat_embeds=heads)
     clips = random_clips(per_modality=False)
     plain = retrieval_scores(*clips, method=method, concat_embeds=heads)

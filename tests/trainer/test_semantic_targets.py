@@ -328,7 +328,7 @@ def test_targets_accept_the_rows_that_they_were_made_from(real):
 )
 def test_other_rows_are_refused(real, change):
     rows, targets, _ = real
-    with pytest.raises(ValueError, match="are of 200 rows whose clips, captions or order differ"):
+    with pytest.raises(ValueError, match="have 200 rows whose clips, captions or order differ"):
         targets.check(change(rows))
 
 
