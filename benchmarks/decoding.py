@@ -1,11 +1,11 @@
-"""Speed of reading eight frames of a 30 s, 720p, 30 fps clip: our index and scan, transformers, torchcodec.
-
-The sandboxed reader decodes in another process; one line shows what that costs.
+"""Time to read eight frames of a 30 s, 720p, 30 fps clip: our index and scan, transformers, torchcodec.
 
     python -m benchmarks.decoding --threads 1
 
-The clip is made here (h264, about 2.5 Mb/s, a keyframe every 250 frames). Times are the fastest of `--repeats` runs,
-the readers taking turns; ratios are to the first. All are asked for the same frames and are compared with them.
+The sandboxed reader decodes in another process; one line shows the overhead.
+
+The clip is generated (h264, about 2.5 Mb/s, a keyframe every 250 frames). Times are the fastest of `--repeats` runs,
+in which the readers take turns; ratios are to the first reader. All must return the same frames.
 """
 
 import argparse
@@ -49,13 +49,13 @@ def make_clip(path: Path, seconds: int) -> None:
 
 
 def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callable[[], np.ndarray]]:
-    """The readers by name; torchcodec only where it can be imported."""
+    """The readers by name; torchcodec only if it can be imported."""
 
     def indices(metadata, **_):
         return np.array(frame_indices(metadata.total_num_frames, num_frames))
 
     class Here:
-        """Takes the frames of a decoder that runs in this process."""
+        """Receives the frames of a decoder that runs in this process."""
 
         def __init__(self) -> None:
             self.frames: dict[int, np.ndarray] = {}

@@ -1,4 +1,4 @@
-"""How long lists of a vector engine must be until an answer is proved, and what an answer costs.
+"""Length of the candidate lists that a vector engine needs for exact results, and the cost of a query.
 
     python -m benchmarks.engine [--clips 10000,100000,1000000] [--dim 512] [--queries 100] [--data clustered]
     python -m benchmarks.engine --gallery FOLDER [--gallery FOLDER ...] [--clips 1000,10000]
@@ -6,17 +6,17 @@
     python -m benchmarks.engine --postgresql [--clips 1000000] [--dim 64] [--workers 0] [--queries 20]
     python -m benchmarks.engine --hnsw [--clips 100000] [--dim 64] [--queries 20]
 
-The first reads exact lists: inner products of all queries with the bounds of all clips as an engine stores them, in
-blocks. The list of a query is as long as there are clips whose bound is not below its k-th best score. The second does
-so for galleries of one model, together, the first of which has captions; `--clips` are then how many of them. Beside
-the list of bounds, at the same number of entries: three lists, one of each modality, merged by rank (RRF), which is
-what an engine does without bounds, and their clips scored in full.
+The first computes exact lists in blocks: inner products of all queries with the stored bounds of all clips. The list
+of a query has all clips whose bound is not below its k-th best score. The second does this for galleries of one model
+together, the first of which has captions; `--clips` is then the number of clips. For comparison, with the same number
+of entries: three lists, one per modality, merged by rank (RRF), as in an engine without bounds, and their clips scored
+in full.
 
-The third asks the real engine in this process (qdrant-edge-py, of the tests), and `--url` one anywhere. The fourth
-asks PostgreSQL, servers of the tests, one and three: for each temperature the list of a query, all of the query, the
-same in the folder, and the three inner products of every clip alone, which nothing could leave out. The fifth gives
-pgvector a table of the bounds with an HNSW index, and reads it, scoring each clip that comes, until the bound is below
-the k-th best score: how long that takes beside the list of the scan, how much is read, and how many it misses.
+The third queries the real engine in this process (qdrant-edge-py, as in the tests), or with `--url` any server. The
+fourth queries PostgreSQL, one and three test servers. For each temperature it times the list of a query, the whole
+query, the same in a folder, and the three inner products of every clip, which are the lower limit. The fifth builds an
+HNSW index of the bounds in pgvector and reads it, scoring each clip, until the bound is below the k-th best score. It
+reports the time compared with the list of the scan, the rows read, and recall@10 against the exact results.
 """
 
 import argparse
@@ -54,7 +54,7 @@ Blocks = Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]
 
 
 def scores_of(cosines: torch.Tensor, gram: torch.Tensor, mask: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Eq. 4 of all pairs, (Q, B), from cosines (Q, B, 3)."""
+    """Scores of all pairs by Eq. 4, (Q, B), from cosines (Q, B, 3)."""
     weights = (cosines / temperature).masked_fill(~mask, -math.inf).softmax(-1)
     squares = torch.einsum("qbm,qbn,bmn->qb", weights, weights, gram)
     scores = (weights * cosines).sum(-1) / squares.clamp(min=MIN_NORM**2).sqrt()
@@ -64,7 +64,7 @@ def scores_of(cosines: torch.Tensor, gram: torch.Tensor, mask: torch.Tensor, tem
 def lists_of(
     texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, options: argparse.Namespace
 ) -> tuple[torch.Tensor, torch.Tensor, dict]:
-    """Bounds (Q, N), cosines (Q, N, 3) with -2 where absent, and of each temperature the best scores and rows."""
+    """Bounds (Q, N), cosines (Q, N, 3) with -2 where absent, and the best scores and rows for each temperature."""
     queries = torch.cat([texts, torch.ones(len(texts), 1)], dim=1).to(dtype).float()
     seen = torch.tensor([name not in options.mask for name in MODALITIES])
     bounds, cosines, best, start = [], [], {}, 0
@@ -73,7 +73,7 @@ def lists_of(
         rows = stored_bounds(found, dtype).float()
         size, sets, width = rows.shape
         products = (queries @ rows.view(-1, width).T).view(len(texts), size, sets)
-        left = mask & seen  # a filter of the engine leaves out clips that have nothing of it
+        left = mask & seen  # a filter of the engine excludes clips without these modalities
         bounds.append(products.masked_fill(~found.is_used | ~left.any(1)[:, None], -math.inf).amax(-1))
         embeds = embeds.to(dtype).float() * mask[..., None]
         here = (texts @ embeds.view(-1, width - 1).T).view(len(texts), size, 3)
@@ -91,7 +91,7 @@ def lists_of(
 
 
 def merged_by_rank(lists: torch.Tensor, cosines: torch.Tensor, k: int) -> list[list[int]]:
-    """Of each query the k best of three lists (Q, 3, L) by the sum of 1 / (60 + rank)."""
+    """The k best of three lists (Q, 3, L) for each query, by the sum of 1 / (60 + rank)."""
     found = []
     for query, rows in enumerate(lists.tolist()):
         points: dict[int, float] = {}
@@ -104,7 +104,7 @@ def merged_by_rank(lists: torch.Tensor, cosines: torch.Tensor, k: int) -> list[l
 
 
 def told(values: torch.Tensor) -> str:
-    """Median, 95th percentile and most."""
+    """Median, 95th percentile and maximum."""
     return f"{values.median():6.0f} {values.quantile(0.95):6.0f} {values.amax():6.0f}"
 
 
@@ -152,7 +152,7 @@ def measure_made(options: argparse.Namespace) -> None:
 def measure_galleries(options: argparse.Namespace) -> None:
     galleries = [Gallery.open(folder) for folder in options.gallery]
     if len({gallery.fingerprint for gallery in galleries}) > 1:
-        raise ValueError("The galleries are of several models.")
+        raise ValueError("The galleries must be of the same model.")
     embeds = torch.cat([gallery.modality_embeds() for gallery in galleries])
     mask = torch.cat([gallery.modality_mask for gallery in galleries])
     texts = normalize(text_embeds_of(galleries[0].queries, galleries[0].dim).float(), dim=-1)
@@ -166,7 +166,7 @@ def measure_galleries(options: argparse.Namespace) -> None:
 
 
 def names_of(found: Hits | Results) -> set[str]:
-    """The clips found, of one question."""
+    """The clips found for one query."""
     return {hit.clip_id for hit in (found[0] if isinstance(found, Results) else found)}
 
 
@@ -305,7 +305,7 @@ def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
 
 
 def median_ms(ask: Callable[[torch.Tensor], object], texts: torch.Tensor) -> tuple[float, list]:
-    """The median of the milliseconds that queries take, and their answers."""
+    """The median time of queries in milliseconds, and their results."""
     seconds, answers = [], []
     for text in texts:
         begun = time.perf_counter()
@@ -315,7 +315,7 @@ def median_ms(ask: Callable[[torch.Tensor], object], texts: torch.Tensor) -> tup
 
 
 def copy_bounds(connection: psycopg.Connection, gallery: Gallery, detail: int) -> int:
-    """Write the table `bounds`, a row for each bound of each clip of the table `clips`, and return how many."""
+    """Write the table `bounds`, with a row for each bound of each clip of the table `clips`; return their number."""
     embeds, mask = gallery.modality_embeds(), gallery.modality_mask
     numbers = dict(connection.execute("SELECT clip_id, number FROM clips").fetchall())
     connection.execute(f"CREATE TABLE bounds (clip uuid, bound halfvec({gallery.dim + 1}))")
@@ -334,7 +334,7 @@ def copy_bounds(connection: psycopg.Connection, gallery: Gallery, detail: int) -
 def read_bounds(
     connection: psycopg.Connection, modalities: Sequence[str], text: torch.Tensor, k: int, temperature: float
 ) -> tuple[set[str], int, int]:
-    """The k best clips of what the index gives until no bound is left that reaches them, the rows read and the clips
+    """The k best clips when the index is read until no remaining bound reaches them, the rows read and the clips
     scored."""
     vector = f"[{','.join(map(str, text.half().tolist()))}]"
     products = ", ".join(f"-({name} <#> '{vector}')" for name in modalities)
@@ -383,7 +383,7 @@ def measure_hnsw(options: argparse.Namespace, folder: Path) -> None:
                 clips, bounds, index = (size / count for size in connection.execute(f"SELECT {sizes}").fetchone())
                 print(f"{count:,} clips x 3 x {options.dim}: {written:,} bounds, index made in {seconds:.0f} s")
                 print(f"    bytes a clip: clips {clips:.0f}, bounds {bounds:.0f}, their index {index:.0f}")
-                # What may be read is not to end it, and the planner is not to sort.
+                # No limit on the rows read, and no sorting by the planner.
                 connection.execute(
                     "SET hnsw.iterative_scan = strict_order; SET hnsw.max_scan_tuples = 2000000000; "
                     "SET hnsw.scan_mem_multiplier = 50; SET jit = off; "
@@ -423,15 +423,15 @@ def main() -> None:
     parser.add_argument("--queries", default=100, type=int)
     parser.add_argument("--data", default="clustered", choices=["clustered", "random"])
     parser.add_argument("--dtype", default="float16", choices=["float16", "float32"])
-    parser.add_argument("--detail", default=DETAIL, type=int, help="of the bounds")
-    parser.add_argument("--mask", action="append", default=[], choices=MODALITIES, help="a modality not looked at")
-    parser.add_argument("--gallery", action="append", help="of real embeddings; the first must have captions")
-    parser.add_argument("--latency", action="store_true", help="ask the real engine")
-    parser.add_argument("--postgresql", action="store_true", help="ask servers of PostgreSQL")
+    parser.add_argument("--detail", default=DETAIL, type=int, help="detail of the bounds")
+    parser.add_argument("--mask", action="append", default=[], choices=MODALITIES, help="modality to ignore")
+    parser.add_argument("--gallery", action="append", help="gallery of real embeddings; the first must have captions")
+    parser.add_argument("--latency", action="store_true", help="query the real engine")
+    parser.add_argument("--postgresql", action="store_true", help="query PostgreSQL servers")
     parser.add_argument("--hnsw", action="store_true", help="index the bounds with pgvector")
-    parser.add_argument("--workers", default=0, type=int, help="that help with a query, with --postgresql")
-    parser.add_argument("--quantization", choices=["int8", "binary"], help="of the bounds, with --latency")
-    parser.add_argument("--url", help="of a server, with --latency")
+    parser.add_argument("--workers", default=0, type=int, help="parallel workers per query, with --postgresql")
+    parser.add_argument("--quantization", choices=["int8", "binary"], help="with --latency")
+    parser.add_argument("--url", help="server, with --latency")
     parser.add_argument("--threads", default=1, type=int)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -2,16 +2,15 @@
 
     python -m benchmarks.evaluation [--sizes 1000 5000] [--dim 512] [--threads 1] [--rounds 5]
 
-First, full score matrices at three modalities, queries by as many clips: the time of each score divided by that of one
-plain matrix product per modality, the limit. "alone" computes its own products; "shared" is what a score adds when
-the products are there already, as in an evaluation. "public way" is how public code computes the score: a stacked
-4 x 4 determinant or singular value decomposition per pair, a centroid per pair. "alone" is the same score written as
-well as the others: what lies between the two is the writing, not the score.
+First, full score matrices for three modalities with as many queries as clips: the time of each score divided by that
+of one plain matrix product per modality, the lower limit. "alone" computes its own products; "shared" reuses existing
+products, as in an evaluation. "public way" is how public code computes the score: a stacked 4 x 4 determinant,
+singular value decomposition or centroid per pair. It differs from "alone" only in the implementation.
 
 Then the whole evaluation of embeddings: all scores, five masking rates, both directions.
 
-Every row runs in turn within each round; a ratio is the median over rounds of its CPU time divided by that of the
-products in the same round. The slow ways run on a part of the gallery and are counted in full.
+The methods take turns within each round; a ratio is the median over rounds of CPU time divided by that of the
+products in the same round. Slow methods run on a part of the gallery, and their time is extrapolated.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from eval.protocol.first_stage import RATES, evaluate_embeddings, measurable_met
 from eval.protocol.shared_pairs import SharedPairs
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 
-_PART = 250  # clips that the ways of public code are timed on
+_PART = 250  # clips on which public code is timed
 
 
 def three_products(texts: torch.Tensor, modalities: torch.Tensor) -> list[torch.Tensor]:
@@ -60,7 +59,7 @@ def centroid_per_pair(texts: torch.Tensor, modalities: torch.Tensor) -> torch.Te
 
 
 PUBLIC = {"gram": volume_per_pair, "pmrl": singular_value_per_pair, "scalar": centroid_per_pair}
-"""How public code computes a score, beside the same score here."""
+"""The implementations of public code, by the name of the same score here."""
 
 
 def make_embeddings(size: int, dim: int) -> Embeddings:
@@ -86,7 +85,7 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
     embeddings = make_embeddings(size, dim)
     texts, modalities, mask = embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask
     pairs = SharedPairs(texts, modalities, mask, embeddings.concat_embeds)
-    # The ways of public code know no missing modality: they are timed on complete clips.
+    # Public code does not support missing modalities, so it is timed on complete clips.
     complete = normalize(torch.randn(_PART, 3, dim, generator=torch.Generator().manual_seed(1)), dim=-1)
     for name, public in PUBLIC.items():
         ours = retrieval_scores(texts[:50], complete, torch.ones(_PART, 3, dtype=torch.bool), name)
@@ -99,7 +98,7 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
         for name in methods:
             options = {"method": name, "concat_embeds": embeddings.concat_embeds}
             alone.setdefault(name, []).append(_cpu_time(retrieval_scores, texts, modalities, mask, **options))
-            fresh = pairs.with_options()  # has the products, and nothing that another score left
+            fresh = pairs.with_options()  # has the products but no caches of other scores
             shared.setdefault(name, []).append(_cpu_time(fresh.scores, name))
         for name, public in PUBLIC.items():
             per_pair.setdefault(name, []).append(_cpu_time(public, texts, complete) * size / _PART)
@@ -133,10 +132,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000], help="queries, and as many clips")
-    parser.add_argument("--dim", type=int, default=512, help="of the embeddings")
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
-    parser.add_argument("--rounds", type=int, default=5, help="medians are over this many")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000], help="numbers of queries and clips")
+    parser.add_argument("--dim", type=int, default=512, help="dimension of the embeddings")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(f"ratios of CPU time to three plain products, {options.threads} thread(s), dimension {options.dim}")

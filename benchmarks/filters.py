@@ -1,9 +1,9 @@
-"""How long filters take over what is known of clips beside their vectors.
+"""Time of filters on the metadata of clips.
 
     python -m benchmarks.filters [--clips 1000000]
 
-Of made clips, as the files that they are and as windows; for each filter the first time, in which columns are read,
-and the best of three times after it.
+The clips are synthetic, as whole files and as windows. For each filter it prints the first time, in which columns are
+read, and the best of three later times.
 """
 
 import argparse

@@ -1,17 +1,17 @@
-"""Clips per second of indexing, beside decoding alone on all cores.
+"""Clips per second of indexing, compared with decoding only on all cores.
 
     python -m benchmarks.indexing [--clips 48] [--workers 1 2 4] [--repeats 3] [--device cpu]
 
-The clips are made here: 10 s, 640x360, 30 fps h264 with AAC sound, every second one with subtitles beside it. The
-model is the small one of `recipes/miniature_backbone`. Compared are, taking turns, the fastest of `--repeats` runs:
+The clips are generated: 10 s, 640x360, 30 fps h264 with AAC audio, every second one with a subtitle file. The model is
+the small one of `recipes/miniature_backbone`. The methods take turns; the fastest of `--repeats` runs counts:
 
-- decoding alone: as many processes as there are cores decode what the model takes of each clip, and keep nothing;
-- reading in processes: as many make of the clips what the model takes, each by `ScalarProcessor.read_clip`;
-- indexing: `search.indexing.index_files` into a new gallery, with so many clips read at a time.
+- decoding alone: one process per core decodes the frames and audio of each clip that the model needs;
+- reading in processes: as many processes prepare the model's inputs with `ScalarProcessor.read_clip`;
+- indexing: `search.indexing.index_files` into a new gallery, with the given number of clips read at a time.
 
-"ratio" is the rate of a row by that of decoding alone. Where other programs take a part of the machine, it says
-nothing; look at the seconds of computing a clip then, of all processes together: "best" is the ratio that they leave
-room for where all cores are busy. With a model that computes much on the same cores, "best" has its time in it.
+"ratio" is the rate of a row divided by that of decoding alone. It is meaningless if other programs use the machine;
+then compare the CPU seconds per clip of all processes: "best" is the ratio they would give with all cores busy. If the
+model runs on the same cores, "best" includes its time.
 """
 
 import argparse
@@ -48,7 +48,7 @@ MODEL = Path(__file__).parents[1] / "recipes" / "miniature_backbone"
 
 
 def make_clip(path: Path, seed: int, seconds: int = 10) -> None:
-    """Pan over a blocky texture with noise, to a tone with noise."""
+    """Pan over a blocky texture with noise, with a noisy tone as audio."""
     rng = np.random.default_rng(seed)
     texture = rng.integers(0, 256, (60, 100, 3), dtype=np.uint8).repeat(16, axis=0).repeat(16, axis=1)
     noise = rng.integers(0, 24, (360, 215, 3), dtype=np.uint8)
@@ -76,7 +76,7 @@ def make_clip(path: Path, seed: int, seconds: int = 10) -> None:
 
 
 class _Here:
-    """Asks a decoder that runs in this process for the frames that the model takes, and keeps nothing."""
+    """Requests the model's frames from a decoder in this process and discards them."""
 
     def __init__(self, num_frames: int) -> None:
         self.num_frames = num_frames
@@ -89,7 +89,7 @@ class _Here:
 
 
 def decode(path: str, num_frames: int) -> None:
-    """Decode the frames and the sound of one clip in this process, with one thread."""
+    """Decode the frames and audio of one clip in this process, with one thread."""
     send_frames(path, _Here(num_frames), False, "index", 1)
     send_sound(path, _Here(num_frames), whole=False)
 
@@ -123,26 +123,24 @@ def _index(files: list[str], folder: Path, num_workers: int, model, processor) -
         report = index_files(files, writer, model, processor, num_workers=num_workers)
         seconds = time.perf_counter() - begun
     if len(report.of(Status.NEW)) != len(files):
-        raise ValueError(f"{len(files)} clips should be new, got {report}.")
+        raise ValueError(f"Expected {len(files)} new clips, got {report}.")
     return seconds
 
 
 def _computed() -> float:
-    """Seconds that this process and all it started have computed."""
+    """CPU seconds of this process and its children."""
     mine = psutil.Process().cpu_times()
     times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
     return sum(time.user + time.system for time in (mine, *times)) + mine.children_user + mine.children_system
 
 
 def main() -> None:
-    """Measure and print one line per way."""
+    """Measure and print one line per method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parser.add_argument("--clips", type=int, default=48, help="how many (default 48)")
-    parser.add_argument("--cores", type=int, default=cores, help=f"processes that decode alone (default {cores})")
-    parser.add_argument(
-        "--workers", type=int, nargs="+", default=[default_workers()], help="clips that are read at a time"
-    )
+    parser.add_argument("--clips", type=int, default=48, help="number of clips (default 48)")
+    parser.add_argument("--cores", type=int, default=cores, help=f"processes for decoding alone (default {cores})")
+    parser.add_argument("--workers", type=int, nargs="+", default=[default_workers()], help="clips read at a time")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each (default 3)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Cost of a joint encoder at its real size: seconds for each part of a clip, beside the bound of its matrix products.
+"""Time of a joint encoder at full size for each modality of a clip, compared with the time of its matrix products.
 
     python -m benchmarks.joint_encoder [--device cuda] [--dtype bfloat16] [--num-frames 8] [--seconds 10] [--rounds 2]
 
-The encoder is EmbeddingGemma 2 with random weights, which take as long as the published ones. The bound is the time
-that its products would take at the speed of one large product, measured here too.
+The encoder is EmbeddingGemma 2 with random weights, which are as fast as the published ones. The bound is the time
+of its matrix products at the measured speed of one large product.
 """
 
 import argparse
@@ -30,7 +30,7 @@ QUERY = "someone closes a door and walks away while a dog barks"
 
 
 def make_model(processor: ScalarProcessor, dtype: torch.dtype, device: torch.device) -> ScalarJointModel:
-    """Return the encoder at its real size, which knows the placeholders of a processor for a tiny one."""
+    """Return the encoder at full size, with the placeholders of a processor for a tiny one."""
     tiny = make_config(processor.tokenizer).to_dict()
     placeholders = {name: value for name, value in tiny.items() if "_token_i" in name}
     towers = {f"{name}_config": {"model_type": f"gemma4_{name}"} for name in ("vision", "audio")}
@@ -41,7 +41,7 @@ def make_model(processor: ScalarProcessor, dtype: torch.dtype, device: torch.dev
 
 
 def median_seconds(function: Callable[[], object], rounds: int, device: torch.device) -> float:
-    """Return the median time of a call, after one that warms up on a GPU."""
+    """Return the median time of a call, after a warm-up call on a GPU."""
     times = []
     for _ in range(rounds + (device.type == "cuda")):
         start = time.perf_counter()
@@ -58,9 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="bfloat16 on a GPU, else float32")
-    parser.add_argument("--clips", type=int, default=1, help="in a batch")
+    parser.add_argument("--clips", type=int, default=1, help="clips per batch")
     parser.add_argument("--num-frames", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=10, help="of sound")
+    parser.add_argument("--seconds", type=float, default=10, help="seconds of audio")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
@@ -95,7 +95,7 @@ def main() -> None:
         prepared = (time.perf_counter() - start) / options.clips
         batch = {key: value.to(device) for key, value in batch.items() if isinstance(value, torch.Tensor)}
         call = model.get_text_features if name == "query" else model.get_modality_features
-        # Written out as products: of attention with grouped heads the counter knows no formula on some devices.
+        # As explicit products, because the counter lacks attention with grouped heads on some devices.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             call(**batch)
         flops = counter.get_total_flops() / options.clips

@@ -2,9 +2,9 @@
 
     python -m benchmarks.scoring [--queries 1000] [--clips 10000] [--dim 512] [--threads 1] [--before FOLDER]
 
-Every method runs in turn within each round of one process; a ratio is the median over rounds of its CPU time divided
-by that of the products in the same round. Then the same for one to eight modalities. `--before` is a checkout of an
-earlier commit, whose closed form runs in the same rounds.
+The methods take turns within each round of one process; a ratio is the median over rounds of CPU time divided by that
+of the products in the same round. Then the same for one to eight modalities. `--before` is a checkout of an earlier
+commit, whose closed form runs in the same rounds.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ROUNDS = 7
 
 
 def products(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
-    """The limit: what any score over all modalities has to compute."""
+    """The lower limit: the products that any score over all modalities needs."""
     return [texts @ modality.T for modality in modalities.unbind(1)]
 
 
@@ -43,7 +43,7 @@ def materialised(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Tens
 
 
 def stacked_volume(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The Gramian volume the way its published code computes it: a stacked 4 x 4 determinant per pair."""
+    """The Gramian volume as in its published code: a stacked 4 x 4 determinant per pair."""
     columns = []
     gram = modalities @ modalities.mT
     for start in range(0, len(modalities), 256):
@@ -57,7 +57,7 @@ def stacked_volume(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Te
 
 
 def closed_form_of(folder: str) -> Callable:
-    """The closed form of another checkout, imported beside this one."""
+    """The closed form of another checkout."""
     own = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "modeling_scalar"}
     for name in own:
         del sys.modules[name]
@@ -68,7 +68,7 @@ def closed_form_of(folder: str) -> Callable:
                 return importlib.import_module(f"modeling_scalar.{name}").retrieval_scores
             except ModuleNotFoundError:
                 continue
-        raise FileNotFoundError(f"{folder} holds no scores: expected a checkout of this repository.")
+        raise FileNotFoundError(f"{folder} must be a checkout of this repository.")
     finally:
         sys.path.remove(folder)
         for name in [name for name in sys.modules if name.split(".")[0] == "modeling_scalar"]:
@@ -77,7 +77,7 @@ def closed_form_of(folder: str) -> Callable:
 
 
 def make_clips(num_clips: int, num_modalities: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random clips, of which some lack modalities."""
+    """Random clips, some without all modalities."""
     generator = torch.Generator().manual_seed(0)
     modalities = normalize(torch.randn(num_clips, num_modalities, dim, generator=generator), dim=-1)
     mask = torch.rand(num_clips, num_modalities, generator=generator) < 0.8
@@ -86,7 +86,7 @@ def make_clips(num_clips: int, num_modalities: int, dim: int) -> tuple[torch.Ten
 
 
 def run_in_turn(methods: dict[str, tuple[Callable, slice]], *data: torch.Tensor) -> dict[str, list[float]]:
-    """Seconds of CPU time of each method in each round but the first, counted for all clips."""
+    """CPU seconds of each method in each round except the first, extrapolated to all clips."""
     texts, modalities, mask = data
     times = {name: [] for name in methods}
     for _ in range(ROUNDS + 1):
@@ -114,7 +114,7 @@ def main() -> None:
     texts = torch.randn(options.queries, options.dim, generator=torch.Generator().manual_seed(1))
     texts, (modalities, mask) = normalize(texts, dim=-1), make_clips(options.clips, 3, options.dim)
 
-    few = slice(0, max(options.clips // 20, 1))  # the slow ones on a part of the gallery, counted in full
+    few = slice(0, max(options.clips // 20, 1))  # slow methods run on a part of the gallery
     methods = {
         "three matrix products": (products, slice(None)),
         "closed form": (closed_form, slice(None)),

@@ -1,24 +1,23 @@
-"""Cost of searching a gallery, of opening it and of adding to it.
+"""Time to search a gallery, open it and add to it.
 
     python -m benchmarks.search [--clips 100000] [--dim 512] [--queries 1,64,1000] [--threads 1] [--data clustered]
     python -m benchmarks.search --device cuda [--clips 1000000]
     python -m benchmarks.search --modalities 1,2,3,4,5,6,7,8 [--clips 100000]
     python -m benchmarks.search --growth 10000,1000000 [--dim 64]
 
-Searching is the call that users make, `Gallery.search`, and is told as a ratio to three plain float32 matrix products
-over the same vectors in memory, in blocks, with nothing done to what they give. Every method runs in turn within each
-round of one process; a ratio is the median over rounds of its CPU time divided by that of the products in the same
-round. Data are random vectors, which are hardest to tell apart, or clustered ones, whose spectrum, clusters and common
-cone are nearer to those of embeddings.
+Searching is a call of `Gallery.search`, reported as a ratio to three plain float32 matrix products over the same
+vectors in memory, in blocks. The methods take turns within each round of one process; a ratio is the median over
+rounds of CPU time divided by that of the products in the same round. Data are random vectors, which are hardest to
+distinguish, or clustered ones, whose spectrum, clusters and common cone are closer to those of embeddings.
 
-Peers: FAISS' flat search over one modality alone (`pip install faiss-cpu`); the Gramian volume as its authors compute
-it, and as it is computed here; SCALAR's definition, a centroid written out for every pair. What takes long is run on a
-part of the clips, and its time counted in full: it is linear in their number, as that of the products is.
+Baselines: FAISS' flat search over one modality (`pip install faiss-cpu`); the Gramian volume as published and as
+computed here; SCALAR's definition with an explicit centroid for every pair. Slow methods run on a part of the clips,
+and their time is extrapolated: it is linear in the number of clips, like that of the products.
 
-With `--modalities`, the same for galleries of so many modalities, each told by as many matrix products.
+With `--modalities`, the same for galleries of these numbers of modalities, each relative to as many matrix products.
 
-On a GPU, searching is told in milliseconds, and as a share of the rate at which its memory is read: the vectors' bytes
-over the time, divided by the bytes over the time of a sum over as much memory.
+On a GPU, searching is reported in milliseconds and as a share of memory bandwidth: the vectors' bytes over the time,
+divided by the bytes over the time of a sum over as much memory.
 """
 
 import argparse
@@ -43,13 +42,13 @@ except ImportError:
     faiss = None
 
 ROUNDS, K = 5, 50
-BLOCK = 4096  # clips of one product of the limit, and of the search that copies
-IN_MEMORY = 100_000  # clips whose vectors are held in float32
-OF_SLOW_ONES = 200_000  # pairs of methods that take microseconds for each
+BLOCK = 4096  # clips per product of the limit, and of the copying search
+IN_MEMORY = 100_000  # clips whose vectors are in memory in float32
+OF_SLOW_ONES = 200_000  # pairs for methods that take microseconds per pair
 
 
 def made_vectors(data: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Unit vectors, the last axis their dimensions; of clustered ones those of a clip are related."""
+    """Unit vectors along the last axis; clustered vectors of a clip are related."""
     vectors = torch.randn(*shape, generator=generator)
     if data == "clustered":
         fixed = torch.Generator().manual_seed(7)
@@ -66,7 +65,7 @@ def made_vectors(data: str, shape: tuple[int, ...], generator: torch.Generator) 
 def made_clips(
     count: int, dim: int, generator: torch.Generator, data: str, number: int = 3
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Vectors of clips of so many modalities, and presence as in a mixed archive."""
+    """Vectors of clips with the given number of modalities, and a modality mask as in a mixed archive."""
     embeds = made_vectors(data, (count, number, dim), generator)
     presence = torch.tensor([0.95, 0.85, 0.6])[torch.arange(number) % 3]
     mask = torch.rand(count, number, generator=generator) < presence
@@ -78,7 +77,7 @@ def fill(
     folder: Path, count: int, dim: int, dtype: str, batch: int = 16_384, data: str = "random", has_codes: bool = True,
     number: int = 3,
 ) -> Gallery:  # fmt: skip
-    """A gallery of made clips of so many modalities."""
+    """A gallery of synthetic clips with the given number of modalities."""
     generator = torch.Generator().manual_seed(0)
     modalities = [*PAPER_MODALITIES, *(f"text_{place}" for place in range(4, number + 1))][:number]
     with GalleryWriter(folder, dtype, has_codes) as writer:
@@ -93,7 +92,7 @@ def fill(
 
 
 def matrix_products(texts: torch.Tensor, vectors: list[torch.Tensor], out: torch.Tensor) -> None:
-    """The limit: what any score over these modalities has to compute."""
+    """The lower limit: the products that any score over these modalities needs."""
     for start in range(0, len(vectors[0]), BLOCK):
         for matrix in vectors:
             block = matrix[start : start + BLOCK]
@@ -101,7 +100,7 @@ def matrix_products(texts: torch.Tensor, vectors: list[torch.Tensor], out: torch
 
 
 def copying_search(texts: torch.Tensor, vectors: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
-    """The obvious way: stack a block, score it, keep its best."""
+    """The naive search: stack a block, score it, keep its best."""
     scores, rows = [], []
     for start in range(0, len(mask), BLOCK):
         part = slice(start, start + BLOCK)
@@ -114,11 +113,11 @@ def copying_search(texts: torch.Tensor, vectors: list[torch.Tensor], mask: torch
 
 
 Search = tuple[Callable[[torch.Tensor], object], float]
-"""A method, and the part of the clips that it looks at."""
+"""A method, and the share of the clips that it searches."""
 
 
 def peers_of(vectors: list[torch.Tensor], mask: torch.Tensor, num_queries: int) -> dict[str, Search]:
-    """What others do for the same, or for less."""
+    """Baselines for the same task, or an easier one."""
     few = slice(0, max(BLOCK // 8, min(len(mask), OF_SLOW_ONES // num_queries)))
     part, few_masks = torch.stack([matrix[few] for matrix in vectors], dim=1), mask[few]
     share = len(part) / len(mask)
@@ -141,7 +140,7 @@ def peers_of(vectors: list[torch.Tensor], mask: torch.Tensor, num_queries: int) 
 
 
 def run_in_turn(methods: dict[str, Search], texts: torch.Tensor) -> dict[str, list[float]]:
-    """Seconds of CPU time of each method in each round but the first, counted for all clips."""
+    """CPU seconds of each method in each round except the first, extrapolated to all clips."""
     times: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(ROUNDS + 1):
         for name, (method, part) in methods.items():
@@ -199,7 +198,7 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
 
 
 def measure_modalities(options: argparse.Namespace, folder: Path) -> None:
-    """Searching galleries of several numbers of modalities, in eight bits and float16."""
+    """Search galleries with several numbers of modalities, in eight bits and float16."""
     print(f"{options.clips} clips x {options.dim}, k = {K}, {options.threads} thread(s), eight bits and float16")
     print("modalities  queries     products       search     ratio    scored in full (median)")
     for number in options.modalities:
@@ -222,7 +221,7 @@ def measure_modalities(options: argparse.Namespace, folder: Path) -> None:
 
 
 def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
-    """Searching where the gallery lies in the memory of a GPU."""
+    """Search a gallery in the memory of a GPU."""
     device = torch.device(options.device)
     searcher = fill(folder, options.clips, options.dim, "float16", data=options.data, has_codes=False).to(device)
     num_bytes = 2 * 3 * options.clips * options.dim
@@ -252,7 +251,7 @@ def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
 
 
 def measure_growth(options: argparse.Namespace, folder: Path) -> None:
-    """What one more batch of 8 costs, and opening, at several sizes."""
+    """Time to add a batch of 8 clips and to open the gallery, at several sizes."""
     generator = torch.Generator().manual_seed(2)
     print(f"batches of 8 clips x 3 x {options.dim}, float16: {8 * 3 * options.dim * 2} bytes of vectors each")
     for count in options.growth:
@@ -299,12 +298,10 @@ def main() -> None:
     parser.add_argument("--queries", type=numbers, default=[1, 64, 1000])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", choices=("random", "clustered"), default="clustered")
-    parser.add_argument("--device", default=None, help="A GPU, as `cuda`, in place of the processor.")
-    parser.add_argument(
-        "--modalities", type=numbers, default=[], help="Numbers of them for which a search is measured."
-    )
-    parser.add_argument("--growth", type=numbers, default=[], help="Sizes at which adding and opening are measured.")
-    parser.add_argument("--folder", type=Path, default=None, help="Where galleries are made; needs a few GB.")
+    parser.add_argument("--device", default=None, help="GPU, such as `cuda`, instead of the CPU.")
+    parser.add_argument("--modalities", type=numbers, default=[], help="Numbers of modalities to search with.")
+    parser.add_argument("--growth", type=numbers, default=[], help="Sizes at which to measure adding and opening.")
+    parser.add_argument("--folder", type=Path, default=None, help="Folder for the galleries; needs a few GB.")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if faiss is not None:

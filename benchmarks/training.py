@@ -1,11 +1,11 @@
-"""Cost of training, as ratios: the objective, the closed form, cached features and frozen towers.
+"""Time and memory of training, as ratios: the objective, the closed form, cached features and frozen towers.
 
     python -m benchmarks.training [--rounds 5] [--threads 1]
     python -m benchmarks.training --gpu [--precision bf16]
 
-Every method runs in turn within each round of one process; a ratio is the median over rounds of its CPU time divided
-by that of its reference in the same round. Memory is what the forward pass keeps for the backward pass, weights and
-inputs not counted. `--gpu` times the paper's recipe at full size with random weights instead.
+The methods take turns within each round of one process; a ratio is the median over rounds of CPU time divided by that
+of the reference in the same round. Memory is what the forward pass stores for the backward pass, without weights and
+inputs. `--gpu` times the paper's recipe at full size with random weights instead.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from trainer.training_args import ScalarTrainingArguments
 
 MINIATURE = Path(__file__).resolve().parent.parent / "recipes" / "miniature_model.yaml"
 PRESENCE = torch.tensor([0.95, 0.85, 0.6])  # shares of clips with video, audio and subtitle
-CLIPS, STEPS, HOURS = 136_674, 5_330, 11  # of a run of the paper; the hours are of four A100
+CLIPS, STEPS, HOURS = 136_674, 5_330, 11  # of a run of the paper; the hours are for four A100
 TOWERS = ("vision_model", "audio_model", "text_model")
 LIMITS = {128: 0.001, 2048: 0.01}  # of the objective, as a share of BERT-base
 TEXT_LENGTHS = (40, 70)  # tokens of captions and subtitles
@@ -45,7 +45,7 @@ MINIATURE_LENGTHS = (28, 16)
 
 
 def measure(methods: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of each method in each round, the methods taking turns, after a round that warms up."""
+    """Return the CPU seconds of each method in each round, in turns, after a warm-up round."""
     times = {name: [] for name in methods}
     for _ in range(rounds + 1):
         for name, method in methods.items():
@@ -60,19 +60,19 @@ def median_ratio(times: list[float], reference: list[float]) -> float:
 
 
 def saved_bytes(forward: Callable[[], object], given: Iterable[torch.Tensor]) -> int:
-    """Return the size of what `forward` keeps for its backward pass, apart from the tensors that it was given."""
+    """Return the bytes that `forward` stores for its backward pass, except its input tensors."""
     known = {tensor.untyped_storage().data_ptr() for tensor in given}
     kept = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()  # of which several views may be kept
+        storage = tensor.untyped_storage()  # several of its views may be stored
         if storage.data_ptr() not in known:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = forward()
-    del result  # alive until here, so that no address was used twice
+    del result  # alive until here, so that no address is reused
     return sum(kept.values())
 
 
@@ -83,7 +83,7 @@ def make_mask(batch_size: int, presence: torch.Tensor, generator: torch.Generato
 
 
 def make_embeddings(batch_size: int, dim: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return random unit embeddings that require grad, and what the clips have."""
+    """Return random unit embeddings that require grad, and the modality mask."""
     generator = torch.Generator().manual_seed(batch_size)
     texts = normalize(torch.randn(batch_size, dim, generator=generator), dim=-1)
     modalities = normalize(torch.randn(batch_size, 3, dim, generator=generator), dim=-1)
@@ -107,7 +107,7 @@ def make_targets(folder: Path, num_clips: int = CLIPS, num_neighbors: int = 64) 
 
 
 def objective_step(batch_size: int, dim: int, targets: SemanticTargets) -> Callable[[], object]:
-    """Return all terms on embeddings, the look-up of S* among them, forward and backward."""
+    """Return a step of all terms on embeddings, including the look-up of S*, forward and backward."""
     texts, modalities, mask = make_embeddings(batch_size, dim)
     generator = torch.Generator().manual_seed(0)
     reduced = reduced_views(mask, 0.5, torch.rand(batch_size, 2, generator=generator))
@@ -139,8 +139,8 @@ def bert_step(batch_size: int, config: BertConfig) -> Callable[[], object]:
 def compare_objective(
     targets: SemanticTargets, batches: list[int], rounds: int, bert_batch: int, bert_config: BertConfig, dim: int
 ) -> dict[int, tuple[float, float]]:
-    """Return the objective's seconds at each batch size, and its share of BERT's, which is scaled to it linearly."""
-    repeats = {batch: max(batches) // batch for batch in batches}  # what is short would drown in noise
+    """Return the objective's seconds at each batch size, and its share of BERT's, which is scaled linearly to it."""
+    repeats = {batch: max(batches) // batch for batch in batches}  # short steps would be lost in noise
 
     def repeat(step: Callable[[], object], times: int) -> None:
         for _ in range(times):
@@ -201,7 +201,7 @@ def make_batch(
     presence: torch.Tensor,
     num_rows: int,
 ) -> dict[str, torch.Tensor]:
-    """Return random inputs of a step, whose texts are as long as they may be."""
+    """Return random inputs of a step, with texts of maximum length."""
     generator = torch.Generator().manual_seed(batch_size)
     size, vocabulary = config.vision_config.image_size, config.text_config.vocab_size
     captions, subtitles = (
@@ -221,10 +221,10 @@ def make_batch(
 
 class TimedStep:
     """
-    A training step as the Trainer takes it, without the loading of data, with the time of its parts.
+    A training step of the Trainer without data loading, with the time of its parts.
 
     Called with a batch, it returns seconds: `total`; `vision_model`, `audio_model` and `text_model` for their forward
-    passes; `rest` of the forward pass; `backward`; `optimizer`. CPU time on a CPU, else that of the GPU.
+    passes; `rest` of the forward pass; `backward`; `optimizer`. CPU time on a CPU, otherwise GPU time.
     """
 
     def __init__(self, trainer: ScalarTrainer):
@@ -278,7 +278,7 @@ class TimedStep:
 def make_trainer(
     model: ScalarModel, recipe: str, targets: SemanticTargets, folder: Path, **options: Any
 ) -> ScalarTrainer:
-    """Return a trainer at a step where all terms take part."""
+    """Return a trainer at a step where all terms are active."""
     args = ScalarTrainingArguments(
         output_dir=str(folder),
         adapter=recipe,
@@ -291,7 +291,7 @@ def make_trainer(
 
 
 def with_features(trainer: ScalarTrainer, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the same batch with what the frozen towers give in place of what they read."""
+    """Return the same batch with the outputs of the frozen towers instead of their inputs."""
     raw = ("pixel_values_videos", "input_features")
     with torch.no_grad():
         features = trainer.scalar_model.get_tower_features(
@@ -318,7 +318,7 @@ def make_miniature_step(
 def compare_features(
     targets: SemanticTargets, folder: Path, batch_size: int, rounds: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Return the parts of each step of the miniature model, from pixels and from cached features in turn."""
+    """Return the times of the miniature model's steps, from pixels and from cached features in turn."""
     trainer, pixels = make_miniature_step("paper", targets, folder, batch_size)
     step, batches = TimedStep(trainer), {"pixels": pixels, "features": with_features(trainer, pixels)}
     steps = {name: [] for name in batches}
@@ -329,7 +329,7 @@ def compare_features(
 
 
 def compare_frozen(targets: SemanticTargets, folder: Path, batch_size: int) -> dict[str, int]:
-    """Return what a step of the miniature model keeps for its backward pass, in bytes, by what is trained."""
+    """Return the bytes that a step of the miniature model stores for its backward pass, by adapter recipe."""
     sizes = {}
     for recipe in RECIPES:
         trainer, batch = make_miniature_step(recipe, targets, folder, batch_size)
@@ -366,7 +366,7 @@ def print_full_size(
     segment_length: int = 1024,
     product_size: int = 8192,
 ) -> None:
-    """Time steps of the paper's recipe, every clip with all three modalities, and print where the time goes."""
+    """Time steps of the paper's recipe with complete clips and print the time of each part."""
     on_gpu = device.type == "cuda"
     options = {precision: True} if on_gpu else {"use_cpu": True}
     with device:
@@ -438,19 +438,19 @@ def print_ratios(targets: SemanticTargets, folder: Path, options: argparse.Names
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, nargs="+", default=[128, 2048], help="of the objective (128 2048)")
-    parser.add_argument("--score-batches", type=int, nargs="+", default=[128, 256], help="of the scores (128 256)")
-    parser.add_argument("--bert-batch", type=int, default=16, help="at which BERT is measured (16)")
-    parser.add_argument("--step-batch", type=int, default=64, help="of steps of the miniature model (64)")
+    parser.add_argument("--batches", type=int, nargs="+", default=[128, 2048], help="for the objective (128 2048)")
+    parser.add_argument("--score-batches", type=int, nargs="+", default=[128, 256], help="for the scores (128 256)")
+    parser.add_argument("--bert-batch", type=int, default=16, help="for BERT (16)")
+    parser.add_argument("--step-batch", type=int, default=64, help="for the miniature model (64)")
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--gpu", action="store_true", help="time the paper's recipe at full size instead")
-    parser.add_argument("--precision", choices=("fp16", "bf16"), default="fp16", help="of --gpu (fp16, the paper's)")
+    parser.add_argument("--precision", choices=("fp16", "bf16"), default="fp16", help="with --gpu (fp16, the paper's)")
     parser.add_argument("--dry-run", action="store_true", help=argparse.SUPPRESS)  # of --gpu: tiny, on the CPU
     options = parser.parse_args()
     if options.gpu and not torch.cuda.is_available():
-        parser.error("--gpu needs a CUDA device and torch finds none. Without it, ratios are measured on the CPU.")
+        parser.error("--gpu needs a CUDA device, but torch finds none. Without --gpu, ratios are measured on the CPU.")
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as name:
