@@ -196,7 +196,7 @@ def test_a_step_of_the_trunk_reads_texts_from_rows_and_beside_stored_features(pl
         results.append(step(trainer_of(tmp_path, model, dataset, collator), batch))
     assert_same_step(*reversed(results))
     other = rows.map(lambda row: row | {"title": "another"})
-    with pytest.raises(ValueError, match="What differs: the clips, their files or texts"):
+    with pytest.raises(ValueError, match="These differ: the clips, their files or texts"):
         FeatureDataset(tmp_path / "features", other, model, processor)
     same = ClipDataset(rows, processor).identity()
     assert ClipDataset(other, processor).identity() != same

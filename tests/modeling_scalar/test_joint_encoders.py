@@ -692,7 +692,7 @@ def test_a_processor_of_another_model_is_refused(folders, tmp_path, tiny_process
     model, processor = load_model(folders / "remote")
     model.save_pretrained(tmp_path)
     tiny_processor.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="takes what a ScalarJointProcessor makes"):
+    with pytest.raises(ValueError, match="needs a ScalarJointProcessor, but its folder holds"):
         load_model(tmp_path)
     processor.image_processor = ScalarPatchImageProcessor(patch_size=8)
     processor.save_pretrained(tmp_path)

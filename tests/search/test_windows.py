@@ -231,7 +231,7 @@ def test_a_few_milliseconds_more_than_the_encoder_hears_are_not_worth_a_word(pla
     for more, is_told in ((479, False), (480, True)):
         (place / "clips" / "short.wav").write_bytes(wav(tone(16_000 + more)))
         processor.read_clip("clips/short.wav", processed=True)
-        assert ("hears the first 1 s" in caplog.text) == is_told
+        assert ("reads the first 1 s" in caplog.text) == is_told
 
 
 def test_speed_and_time_left_are_said_after_the_first_batch(place):

@@ -249,8 +249,14 @@ def other_processor(processor):
         (lambda m, p, r: (m, p, r.select([1, 0, *range(2, 10)])), "These differ: the clips"),
         (lambda m, p, r: (m, p, r.select(range(9))), "These differ: the clips"),
         (lambda m, p, r: (m, p, r.map(lambda x: {"subtitle": "hello"})), "These differ: the clips"),
-        (lambda m, p, r: (make_model(recipe="all_towers"), p, r), "vision_model has trainable parameters"),
-        (lambda m, p, r: (make_model(recipe="full"), p, r), "vision_model has trainable parameters"),
+        (
+            lambda m, p, r: (make_model(recipe="all_towers"), p, r),
+            "vision_model must be frozen to train from features, but has trainable parameters",
+        ),
+        (
+            lambda m, p, r: (make_model(recipe="full"), p, r),
+            "vision_model must be frozen to train from features, but has trainable parameters",
+        ),
     ],
 )
 def test_features_of_something_else_are_refused(change, message, model, rows, tiny_processor, folders):

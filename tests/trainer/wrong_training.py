@@ -366,7 +366,7 @@ READ = {
         1,
         ["features.json"],
     ),
-    "features of another version": (_described(lambda c: c.update(version=7)), 1, ["version 7", "expected 2"]),
+    "features of another version": (_described(lambda c: c.update(version=7)), 1, ["version 2, got 7"]),
     "features without shapes": (_described(lambda c: c.pop("shapes")), 1, ["is not a valid description of features"]),
     "features of no views": (_described(lambda c: c.update(views=0)), 1, ["is not a valid description of features"]),
     "features of text views": (
