@@ -195,7 +195,7 @@ def test_what_a_sentence_transformer_lacks_is_absent_and_said(caplog):
     logging.getLogger("transformers").propagate = True
     with caplog.at_level(logging.WARNING):
         model = ScalarSentenceModel.from_encoder(DeafEncoder(), "deaf")
-    assert "deaf does not take audio" in caplog.text and model.config.modalities == ["video", "subtitle"]
+    assert "deaf does not support audio" in caplog.text and model.config.modalities == ["video", "subtitle"]
     processor = ScalarSentenceProcessor(num_frames=2, modalities=model.config.modalities)
     embeds, mask = embed(model, processor, make_clips(((1, 1, 1), (1, 1, 0), (0, 1, 1))))
     assert mask.tolist() == [[True, True], [True, False], [False, True]]
@@ -304,7 +304,7 @@ def test_heads_of_single_modalities_leave_no_fused_vector(folders):
 def test_a_mask_cannot_ask_for_what_a_clip_lacks(joint):
     clips = make_clips(((1, 0, 1), (1, 1, 1), (0, 1, 0)))
     for mask in (torch.ones(3, 3, dtype=torch.bool), torch.tensor([[True, False, True]] * 2 + [[False] * 3])):
-        with pytest.raises(ValueError, match="keep at least one modality of every fused clip"):
+        with pytest.raises(ValueError, match="keep at least one modality of every clip"):
             joint[1].fuse(clips, mask)
 
 
@@ -653,7 +653,7 @@ def test_what_is_no_joint_encoder_is_refused(tiny_model_dir, folders, tmp_path):
     [
         ("config.json", ("text_config", "num_hidden_layers"), 10**6, "num_hidden_layers.*is 1000000"),
         ("config.json", ("text_config", "hidden_size"), 32, "do not have the shapes"),
-        ("config.json", ("video_token_id",), 7, "has the number 83 .*takes 7"),
+        ("config.json", ("video_token_id",), 7, "has the id 83 .*expects 7"),
         ("processor_config.json", ("video_processor", "add_timestamps"), True, "add_timestamps"),
         ("modules.json", None, "{", "is not JSON"),
     ],

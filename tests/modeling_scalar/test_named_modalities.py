@@ -375,7 +375,7 @@ def test_unknown_inputs_and_masks_are_refused(six):
         model(title_input_ids=batch["title_input_ids"])
     with pytest.raises(ValueError, match=r"must be a bool tensor of shape \(3, 6\)"):
         model(**batch | {"modality_mask": torch.ones(3, 3, dtype=torch.bool)})
-    with pytest.raises(ValueError, match=r"To fuse .* the inputs of \['fused'\] are needed"):
+    with pytest.raises(ValueError, match=r"Fusing .* needs the inputs of \['fused'\]"):
         model(**{key: value for key, value in batch.items() if not key.startswith("fused")})
     silent = batch["modality_mask"].clone()
     silent[:, SIX.index("audio")] = False
@@ -455,7 +455,7 @@ def test_a_sentence_transformer_takes_any_text_and_fuses_what_it_can(caplog):
     with caplog.at_level(logging.WARNING):
         model = ScalarSentenceModel.from_encoder(Encoder(), "deaf", SIX)
     names = [name for name in SIX if name != "audio"]
-    assert "deaf does not take audio" in caplog.text and model.config.modalities == names
+    assert "deaf does not support audio" in caplog.text and model.config.modalities == names
     processor = ScalarSentenceProcessor(num_frames=2, modalities=names)
     batch = processor(clips=make_clips((set(OTHERS), {"title", "screen"}, {"title"})))
     assert set(batch) <= set(processor.model_input_names)
