@@ -1,6 +1,6 @@
-"""What the commands of evaluation take: each setting once, as a field with its help; the command line is made of them.
+"""Settings of the evaluation commands: a dataclass for each command, a field for each of its options.
 
-Imports nothing slow, so that `--help` is quick; settings are checked where they are made.
+Imports nothing slow, so that `--help` is quick; settings are checked when they are created.
 """
 
 import json
@@ -18,8 +18,8 @@ RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Fractions of clips that lose a modality: those of the paper's Table 3."""
 
 NO_CROSS_ENCODER = (
-    "The second stage reads clips with a cross-encoder: give a model whose text tower has cross-attention, a "
-    "benchmark and its root, even beside embeddings."
+    "The second stage needs a cross-encoder and clips to read: give a model whose text tower has cross-attention, "
+    "a benchmark and its root, even with --embeddings."
 )
 """Why the second stage cannot be measured."""
 
@@ -28,7 +28,7 @@ _PATH = Given(Path)
 
 
 def columns_of(given: Sequence[str]) -> dict[str, str]:
-    """The user's columns by the names of ours, from NAME=COLUMN."""
+    """Parse NAME=COLUMN arguments into a `dict` from our column names to the user's."""
     names = [part.partition("=") for part in given]
     if not all(name and separator and own for name, separator, own in names):
         raise ValueError(f"A column is given as NAME=COLUMN, such as video_id=clip; got {given}.")
@@ -47,14 +47,14 @@ def _folder_of(given: Path) -> Path:
     return folder_of(given)
 
 
-# Fields that several settings have.
+# Fields shared by several settings.
 _MODEL = Option("--model", help="Folder or Hub name of a model or adapter.")
 _BENCHMARK = Option(help="Name of the benchmark, such as msrvtt.")
-_ROOT = Option(help="Folder of the benchmark; for `own` a file, or the name of a data set.")
+_ROOT = Option(help="Folder of the benchmark; for `own` a table file or the name of a data set.")
 Split = Annotated[str, Option(help="Split of the benchmark.")]
 Captions = Annotated[
     Literal["first", "all"] | None,
-    Option(help="Which captions of a clip count; by default those of the protocol."),
+    Option(help="Captions to use for each clip; by default those of the protocol."),
 ]
 Annotations = Annotated[
     AnyPath | None, Option(help="Annotation file, if it is not in the folder."), Given(Path | None)
@@ -65,48 +65,48 @@ Columns = Annotated[
     Given(list[str] | None, columns_of),
 ]
 OnMissing = Annotated[
-    Literal["raise", "leave_out"], Option(help="Stop at clips without a file, or leave them out and say so.")
+    Literal["raise", "leave_out"], Option(help="Stop at clips without a file, or leave them out and list them.")
 ]
-OnError = Annotated[Literal["raise", "missing"], Option(help="Stop at what cannot be read, or count it as absent.")]
+OnError = Annotated[Literal["raise", "missing"], Option(help="Stop at unreadable files, or count them as absent.")]
 Limits = Annotated[Any, Option("--limit", help=Limit.__metadata__[0].help), Given(list[str] | None, _limits)]
 _Texts = Given(list[str] | None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiniatureConfig:
-    """The miniature benchmark, see [`~eval.miniature.generate`]."""
+    """Settings of the miniature benchmark, see [`~eval.miniature.generate`]."""
 
     output: Annotated[AnyPath, Option(help="Folder to write the benchmark to."), _PATH]
-    num_train: Annotated[int, Option(min=0, max=10**6, help="Clips to train on.")] = 1500
-    num_validation: Annotated[int, Option(min=0, max=10**6, help="Clips to choose settings with.")] = 300
-    num_test: Annotated[int, Option(min=0, max=10**6, help="Clips to test on.")] = 300
+    num_train: Annotated[int, Option(min=0, max=10**6, help="Number of training clips.")] = 1500
+    num_validation: Annotated[int, Option(min=0, max=10**6, help="Number of validation clips.")] = 300
+    num_test: Annotated[int, Option(min=0, max=10**6, help="Number of test clips.")] = 300
     seed: Annotated[int, Option(min=0, help="Seed of the clips.")] = 0
     shared: Annotated[
         float, Option(min=0, max=1, help="Probability that modalities of a clip agree in a factor; 0: independent.")
     ] = 0.6
-    complete: Annotated[bool, Option("--complete", help="No clip lacks picture, sound or subtitle.")] = False
+    complete: Annotated[bool, Option("--complete", help="Give every clip video, audio and a subtitle.")] = False
     disagree: Annotated[
-        float, Option(min=0, max=1, help="Probability that what a caption is not about is that of another clip.")
+        float, Option(min=0, max=1, help="Probability that what a caption does not describe is from another clip.")
     ] = 0.0
     alone: Annotated[
-        bool, Option("--alone", help="Each modality in a further row, with a caption of it alone: for a backbone.")
+        bool, Option("--alone", help="Add a row per modality, with a caption of it alone: for training a backbone.")
     ] = False
     evidence: Annotated[
         Sequence[str],
         Option(
             "--evidence",
-            help="What clips have besides, with captions that need it: title, or screen, words on it. Repeat for "
-            "both.",
+            help="Further evidence in clips, with captions that need it: title, or screen (words shown on it). Repeat "
+            "for both.",
         ),
     ] = ()
     num_proc: Annotated[
-        int | None, Option(min=1, max=1024, help="Processes that write clips; by default one per CPU.")
+        int | None, Option(min=1, max=1024, help="Number of processes that write clips; by default one per CPU.")
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """A benchmark to inspect, see [`~eval.benchmarks.audit.audit_split`]."""
+    """Settings of an audit, see [`~eval.benchmarks.audit.audit_split`]."""
 
     benchmark: Annotated[str, _BENCHMARK]
     root: Annotated[str, _ROOT]
@@ -116,22 +116,20 @@ class AuditConfig:
     columns: Columns = None
     holdout: Holdout = None
     words_of: WordsOf = None
-    output: Annotated[AnyPath | None, Option(help="JSON file for everything that is found."), Given(Path | None)] = (
-        None
-    )
-    decode: Annotated[bool, Option(help="Read every stream, not only the header of each file.")] = True
-    num_workers: Annotated[int, Option(min=1, help="Clips read at once.")] = 2
+    output: Annotated[AnyPath | None, Option(help="JSON file for all findings."), Given(Path | None)] = None
+    decode: Annotated[bool, Option(help="Decode every stream, not only the header of each file.")] = True
+    num_workers: Annotated[int, Option(min=1, help="Number of clips read at once.")] = 2
     limits: Limits = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig:
-    """A benchmark to embed, see [`~eval.embedding.embed_benchmark.embed_benchmark`], whose arguments these are."""
+    """Settings of an embedding job: the arguments of [`~eval.embedding.embed_benchmark.embed_benchmark`]."""
 
     model_path: Annotated[str, _MODEL]
     benchmark: Annotated[str, _BENCHMARK]
     root: Annotated[str, _ROOT]
-    output: Annotated[AnyPath, Option(help="Folder for the embeddings, which all processes must see."), _PATH]
+    output: Annotated[AnyPath, Option(help="Folder for the embeddings, visible to all processes."), _PATH]
     split: Split = "test"
     captions: Captions = None
     annotations: Annotations = None
@@ -140,10 +138,10 @@ class EmbedConfig:
     words_of: WordsOf = None
     on_missing: OnMissing = "raise"
     batch_size: Annotated[
-        int, Option(min=1, help="Clips or captions per forward pass: the most clips that a kill can lose.")
+        int, Option(min=1, help="Clips or captions per forward pass: at most so much work is lost by a kill.")
     ] = 32
     on_error: OnError = "raise"
-    num_workers: Annotated[int, Option(min=1, help="Threads of each process that read clips ahead.")] = 2
+    num_workers: Annotated[int, Option(min=1, help="Threads per process that read clips ahead.")] = 2
     dtype: Annotated[Literal["float32", "float16"], Option(help="Precision of the vectors.")] = "float16"
     limits: Limits = None
 
@@ -151,18 +149,18 @@ class EmbedConfig:
 @dataclass(frozen=True)
 class SourceConfig:
     """
-    Where clips and queries come from. The help of each field says what it is; in Python there are besides:
+    Where clips and queries come from. The help of each field describes it; one more is available in Python:
 
     Args:
         progress (`bool`): show progress bars.
 
-    Embeddings may be those of a gallery without queries, such as `scalar index` writes: a model, a benchmark and its
-    root then give the captions that describe its clips, and it is scored as it is searched, with its own temperature,
-    scale and offset.
+    The embeddings may be a gallery without queries, such as `scalar index` writes. A model, a benchmark and its root
+    then give the captions of its clips, and it is scored as a search in it scores, with its own temperature, scale and
+    offset.
     """
 
     output: Annotated[
-        AnyPath, Option(help="Folder for what is found, and for embeddings that have to be made."), _PATH
+        AnyPath, Option(help="Folder for the results, and for embeddings that have to be computed."), _PATH
     ]
     model_path: Annotated[AnyPath | None, _MODEL, Given(str | None)] = None
     benchmark: Annotated[str | None, _BENCHMARK] = None
@@ -174,7 +172,7 @@ class SourceConfig:
         Option(
             "--embeddings",
             help="Embeddings from `embed`, an earlier run or any other model, or a gallery: in place of model, "
-            "benchmark and root, or beside them for what reads clips or captions. A published gallery is "
+            "benchmark and root, or with them for what reads clips or captions. A published gallery is "
             "hf://datasets/USER/NAME.",
         ),
         Given(Path | None, _folder_of),
@@ -198,10 +196,10 @@ class SourceConfig:
 @dataclass(frozen=True)
 class RunConfig(SourceConfig):
     """
-    What is evaluated, and how: see [`SourceConfig`] and the help of each field.
+    Settings of an evaluation: see [`SourceConfig`] and the help of each field.
 
     Raises:
-        ValueError: settings contradict each other, or one is out of its range.
+        ValueError: settings contradict each other, or one is out of range.
     """
 
     _: KW_ONLY
@@ -210,7 +208,7 @@ class RunConfig(SourceConfig):
         Sequence[str] | None,
         Option(
             "--method",
-            help="Score to measure beside the model's own, or a modality; by default all. Repeat for several.",
+            help="Score to measure with the model's own, or a modality; by default all. Repeat for several.",
         ),
         _Texts,
     ] = None
@@ -221,7 +219,7 @@ class RunConfig(SourceConfig):
     ] = RATES
     mask_seed: Annotated[int, Option(min=0, help="Seed of the missing-modality masks.")] = 0
     two_stage: Annotated[
-        bool | None, Option(help="Measure the second stage; by default if a model and clips are given.")
+        bool | None, Option(help="Measure the second stage; by default when a model and clips are given.")
     ] = None
     depths: Annotated[
         Sequence[int],
@@ -232,27 +230,27 @@ class RunConfig(SourceConfig):
         Sequence[str] | None,
         Option(
             "--policy",
-            help="What the second stage reads of a masked modality: absent, no token; zeros, zero states. By default "
-            "both, absent alone if it reads subtitles. Repeat for both.",
+            help="Input of the second stage for a masked modality: absent (no token) or zeros (zero states). By "
+            "default both, or only absent if it reads subtitles. Repeat for both.",
         ),
         _Texts,
     ] = None
     fusion_split: Annotated[
         str | None,
-        Option(help="Also order by first-stage score + weight * match logit, the weight chosen on this other split."),
+        Option(help="Also rank by first-stage score + weight * match logit, with the weight chosen on this split."),
     ] = None
-    fusion_weight: Annotated[float | None, Option(help="The same, with this weight.")] = None
+    fusion_weight: Annotated[float | None, Option(help="Also rank by that sum with this weight.")] = None
     fused: Annotated[
         bool,
         Option(
             "--fused",
-            help="Also measure the vectors that a joint encoder itself fuses of several modalities; this reads the "
-            "clips again, and embeds them for each set of modalities that a mask leaves.",
+            help="Also measure the fused vectors of a joint encoder; reads the clips again and embeds them for each "
+            "set of modalities that a mask leaves.",
         ),
     ] = False
     plugins: Annotated[
         Sequence[str],
-        Option("--plugin", help="Module to import first, which registers scores of your own."),
+        Option("--plugin", help="Module to import first, to register your own scores."),
         Given(list[str]),
     ] = ()
 
@@ -266,7 +264,7 @@ class RunConfig(SourceConfig):
         if None in source and any(part is not None for part in source):
             raise ValueError(f"A model, a benchmark and its root belong together, got {list(source)}.")
         if self.embeddings_path is None and None in source:
-            raise ValueError("Expected a model, a benchmark and its root, or embeddings in their place.")
+            raise ValueError("Expected a model, a benchmark and its root, or embeddings instead of them.")
         # Before hours of embedding, not after.
         self._check_methods()
         for rate in self.rates:
@@ -274,9 +272,7 @@ class RunConfig(SourceConfig):
         device_of_name(self.device)
         dtype_of_name(self.model_dtype)
         if self.is_fused and (self.model_path is None or self.two_stage is False):
-            raise ValueError(
-                "Fusion is a rule of the second stage: measure it, with a model, a benchmark and its root."
-            )
+            raise ValueError("Fusion needs the second stage: measure it, and give a model, a benchmark and its root.")
         if self.model_path is None:
             self._check_unread()
         else:
@@ -284,14 +280,14 @@ class RunConfig(SourceConfig):
 
     @property
     def scores_named(self) -> list[str]:
-        """The scores to measure that were named, but for what a model fuses itself where that is embedded."""
+        """The requested scores, without the fused vectors if `fused` embeds them."""
         from eval.embedding.embeddings import FUSED
 
         return [name for name in self.methods or () if name != FUSED or not self.fused]
 
     def _check_methods(self) -> None:
-        """Of scores that are not registered, find modalities of these names, as far as a look tells which there are;
-        once clips are embedded, or a file of embeddings is read, all are checked."""
+        """Check names that are not registered scores against the modalities, as far as they are known cheaply; all are
+        checked once clips are embedded or embeddings are read."""
         from eval.protocol.first_stage import check_methods
         from gallery.gallery import Gallery, is_gallery
         from modeling_scalar.model_identity import identify
@@ -307,19 +303,17 @@ class RunConfig(SourceConfig):
         check_methods(self.scores_named, modalities)
 
     def _check_unread(self) -> None:
-        """Without a model no clip is read, and nothing may ask for it."""
+        """Without a model no clip is read: refuse settings that need clips."""
         unused = [name for name, value in self.benchmark_settings().items() if value not in (None, "raise")]
         if unused:
-            raise ValueError(
-                f"{unused} say how a benchmark is read: give a model, a benchmark and its root with them."
-            )
+            raise ValueError(f"{unused} say how a benchmark is read: give a model, a benchmark and its root too.")
         if self.two_stage:
             raise ValueError(NO_CROSS_ENCODER)
         if self.fused:
-            raise ValueError("Fused vectors are made from clips: give the model, the benchmark and its root too.")
+            raise ValueError("Fused vectors are computed from clips: give a model, a benchmark and its root too.")
 
     def _check_read(self) -> None:
-        """How clips are read, by a model and by its second stage."""
+        """Check how the model and its second stage read clips."""
         from gallery.embedding import check_reading
         from gallery.matching import check_policies
         from gallery.reranking import check_depth, check_weight
@@ -334,10 +328,10 @@ class RunConfig(SourceConfig):
         if self.fusion_weight is not None:
             check_weight(self.fusion_weight)
             if self.fusion_split is not None:
-                raise ValueError("Give either the weight of the fusion or the split on which it is chosen, not both.")
+                raise ValueError("Give either the weight of the fusion or a split to choose it on, not both.")
         if self.fusion_split == self.split:
             raise ValueError(
-                f"The weight of the fusion must be chosen on another split than the {self.split!r} that is reported."
+                f"The weight of the fusion must be chosen on another split than {self.split!r}, which is reported."
             )
         if self.fusion_split is not None and self.annotations is not None:
             raise ValueError(
@@ -346,22 +340,22 @@ class RunConfig(SourceConfig):
 
     @property
     def is_fused(self) -> bool:
-        """Whether the second stage is measured by the fused rule too."""
+        """Whether the second stage is also measured with fusion."""
         return self.fusion_split is not None or self.fusion_weight is not None
 
     def benchmark_settings(self) -> dict[str, Any]:
-        """Return how the benchmark is read: keyword arguments of [`~eval.benchmarks.load_split`]."""
+        """Return how the benchmark is read, as keyword arguments of [`~eval.benchmarks.load_split`]."""
         return {
             name: getattr(self, name)
             for name in ("captions", "annotations", "on_missing", "columns", "holdout", "words_of")
         }
 
     def reading(self) -> dict[str, Any]:
-        """Return how clips are read, keyword arguments of both stages."""
+        """Return how clips are read, as keyword arguments of both stages."""
         return {name: getattr(self, name) for name in ("batch_size", "on_error", "num_workers", "progress")}
 
     def arguments(self) -> dict[str, Any]:
-        """Return the configuration as result files hold it: paths as text, how the benchmark is read by itself."""
+        """Return the configuration as in result files: paths as text, those of the benchmark by themselves."""
         settings = self.benchmark_settings()
         values = {name: value for name, value in asdict(self).items() if name not in (*settings, "limits")}
         return json.loads(json.dumps(values | {"settings": settings}, default=os.fspath))
@@ -370,51 +364,50 @@ class RunConfig(SourceConfig):
 @dataclass(frozen=True)
 class CalibrateConfig(SourceConfig):
     """
-    What is calibrated, on what, and where the result goes: see [`SourceConfig`] and the help of each field. With
-    embeddings that have queries, a model is only what the result is written to.
+    Settings of a calibration: see [`SourceConfig`] and the help of each field. With embeddings that have queries, the
+    model serves only as a place to write the result to.
 
     Raises:
-        ValueError: settings contradict each other, or the result could not be written where it should be.
+        ValueError: settings contradict each other, or the result could not be written.
     """
 
     _: KW_ONLY
     method: Annotated[
         str | None,
         Option(
-            help="Score whose numbers are fitted, weighted_gram say, to compare scores as they are at their best; by "
-            "default the model's own.",
+            help="Score to fit, such as weighted_gram, to compare scores at their best; by default the model's own.",
         ),
     ] = None
     subtitles: Annotated[
-        bool, Option("--subtitles", help="Without captions: subtitles are the queries, and are not searched.")
+        bool, Option("--subtitles", help="Without captions: use subtitles as queries, and do not search them.")
     ] = False
     scale_offset: Annotated[
         bool,
         Option(
             "--scale-offset",
-            help="Also fit a scale and an offset of each modality's cosines; other scores than SCALAR's have nothing "
-            "else, and need no such flag.",
+            help="Also fit a scale and an offset of each modality's cosines. Scores other than SCALAR's are always "
+            "fitted this way.",
         ),
     ] = False
     terms: Annotated[
         Sequence[str],
         Option(
             "--term",
-            help="A modality, fused say, that is taken out of the centroid and whose cosine is added to the score, "
-            "with a weight that is fitted. Repeat for more.",
+            help="Modality, such as fused, to take out of the centroid and add to the score as a cosine with a "
+            "fitted weight. Repeat for more.",
         ),
         Given(list[str]),
     ] = ()
     num_folds: Annotated[
-        int, Option("--folds", min=2, help="Parts of the clips; each is ranked by a fit to the others.")
+        int, Option("--folds", min=2, help="Number of folds of the clips; each is ranked by a fit to the others.")
     ] = 5
     seed: Annotated[int, Option(min=0, help="Seed of the folds and of the interval.")] = 0
     write: Annotated[
         bool,
         Option(
             "--write",
-            help="Keep a gain that is certain: in the gallery, and in the config.json of a model's own folder. The "
-            "gallery also keeps which scores are too low to match.",
+            help="Save a gain that is certain: in the gallery, and in config.json of a model's own folder. The "
+            "gallery also gets the score below which clips do not match.",
         ),
     ] = False
 
@@ -427,41 +420,36 @@ class CalibrateConfig(SourceConfig):
         if self.method is not None:
             check_fitted(self.method, self.terms)
             if self.write:
-                raise ValueError(
-                    "Only what is fitted of the model's own score is kept: leave out --method or --write."
-                )
+                raise ValueError("Only a fit of the model's own score can be written: leave out --method or --write.")
         if self.subtitles and self.benchmark is None and not is_gallery(self.embeddings_path):
             raise ValueError(
-                "Subtitles as queries are those of a gallery's files, or of a benchmark: give the gallery with "
-                "--embeddings, or a model, a benchmark and its root."
+                "Subtitles as queries need clips with subtitles: give a gallery with --embeddings, or a model, a "
+                "benchmark and its root."
             )
         if self.subtitles and self.terms:
             raise ValueError(
-                "Without captions nothing is known of how well a whole clip matches a query: leave out --term, or "
-                "give captions."
+                "Without captions, how well a whole clip matches a query is unknown: leave out --term, or give "
+                "captions."
             )
         if self.subtitles and self.scale_offset and self.write:
             raise ValueError(
-                "Subtitles as queries tell nothing of the cosines of subtitles, so scales and offsets that are fitted "
-                "to them would set the others against these blindly, and are not written. Leave out --write or "
-                "--scale-offset, or give captions."
+                "With subtitles as queries, the cosines of subtitles are unknown, so fitted scales and offsets cannot "
+                "be compared with them and are not written. Leave out --write or --scale-offset, or give captions."
             )
         if self.write:  # before hours of embedding, not after
             if self.embeddings_path and is_gallery(self.embeddings_path):
                 check_format(Path(self.embeddings_path))
             elif self.model_path is None:
-                raise ValueError(
-                    "There is nothing to write to: give the folder of a model, or the gallery that is searched."
-                )
+                raise ValueError("There is nothing to write to: give the folder of a model, or the gallery to search.")
             elif (reason := why_unwritable(self.model_path)) is not None:
                 raise ValueError(
                     f"There is nothing to write to: {reason}. Save it as a model of its own "
-                    "(`model.save_pretrained` and `processor.save_pretrained`), or give the gallery that is searched "
-                    "with --embeddings, which keeps the result then."
+                    "(`model.save_pretrained` and `processor.save_pretrained`), or give the gallery to search with "
+                    "--embeddings, to write the result there."
                 )
 
     def run_config(self) -> RunConfig:
-        """Return the run whose embeddings are the queries and clips."""
+        """Return the settings of the run that gives the queries and clips."""
         settings = {field.name: getattr(self, field.name) for field in fields(SourceConfig)}
         if self.benchmark is None and self.root is None and self.embeddings_path:
             settings["model_path"] = None
@@ -477,18 +465,18 @@ class MtebConfig:
         Sequence[str],
         Option(
             "--tasks",
-            help='Benchmark or task of mteb, such as "MVEB(v1)" or VALOR32KT2VARetrieval; several between commas, or '
-            "repeat. Of a benchmark, the tasks that are no retrieval between texts and clips are left out.",
+            help='Benchmark or task of mteb, such as "MVEB(v1)" or VALOR32KT2VARetrieval, comma-separated or '
+            "repeated. Tasks of a benchmark that do not retrieve between texts and clips are left out.",
         ),
         Given(list[str]),
     ]
     output: Annotated[AnyPath, Option(help="Folder for mteb's `results` and the table."), _PATH] = "results/mteb"
     name: Annotated[
-        str | None, Option(help="Name in the results, organisation/model; by default the model's own.")
+        str | None, Option(help="Name in the results, ORGANISATION/MODEL; by default the model's own.")
     ] = None
     fused: Annotated[
         bool,
-        Option(help="Also score what a joint encoder itself fuses, where it does; clips are then read twice."),
+        Option(help="Also score the fused vectors of a joint encoder, if it has any; clips are then read twice."),
     ] = True
     batch_size: Annotated[int, Option(min=1, help="Clips or texts per forward pass.")] = 32
     on_error: OnError = "raise"
@@ -500,7 +488,7 @@ class MtebConfig:
 
     def __post_init__(self) -> None:
         if self.name is not None and self.name.count("/") != 1:
-            raise ValueError(f"`name` is an organisation and a model with a slash between them, got {self.name!r}.")
+            raise ValueError(f"`name` must be an organisation and a model separated by a slash, got {self.name!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -509,20 +497,20 @@ class ReportConfig:
 
     results: Annotated[
         Sequence[AnyPath],
-        Argument(help="Files results.json, or folders that hold some at any depth."),
+        Argument(help="Files results.json, or folders that contain them at any depth."),
         Given(list[Path]),
     ]
     output: Annotated[
         AnyPath, Option(help="Folder for tables.md, tables.tex, one CSV file per table, and figures."), _PATH
     ]
     baseline: Annotated[
-        str | None, Option(help="Label that margins are taken against; by default the one with GRAM's score.")
+        str | None, Option(help="Label of the baseline for margins; by default the one with GRAM's score.")
     ] = None
     reference: Annotated[
         str | None, Option(help="Label that ablations (no_..., w/o ...) are compared with; by default scalar.")
     ] = None
     paper_mean: Annotated[
-        bool, Option("--paper-mean", help="Show the paper's mean beside benchmarks that the paper does not have.")
+        bool, Option("--paper-mean", help="Show the paper's mean next to benchmarks that the paper does not have.")
     ] = False
 
 

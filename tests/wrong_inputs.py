@@ -901,7 +901,7 @@ _EVALS = [
     (
         "nothing to evaluate",
         "-m eval run --output out",
-        "Expected a model, a benchmark and its root, or embeddings in their",
+        "Expected a model, a benchmark and its root, or embeddings instead",
     ),
     (
         "a model without a benchmark",
@@ -920,14 +920,14 @@ _EVALS = [
     (
         "a fusion chosen on what is reported",
         f"{_MODEL} --fusion-split test",
-        "must be chosen on another split than the",
+        "must be chosen on another split than",
     ),
     ("a split that is not there to choose on", f"{_MODEL} --fusion-split val", "`split` of miniature must be one of"),
     ("a negative weight of the fusion", f"{_MODEL} --fusion-weight -1", "must be a finite number from 0, got -1.0"),
     (
         "a second stage without a model",
         f"{_RUN} --two-stage",
-        "The second stage reads clips with a cross-encoder: give a model whose",
+        "The second stage needs a cross-encoder and clips to read: give a model whose",
     ),
     (
         "settings of no benchmark",

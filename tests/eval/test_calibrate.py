@@ -186,8 +186,8 @@ def test_what_cannot_be_written_to_is_told_before_anything_is_read(place):
         told = run(*table, "--model", model, code=1)
         assert "There is nothing to write to" in told and reason in told and "give the gallery" in told
     assert "nothing to write to" in run("--embeddings", "x.npz", "--output", "out", "--write", code=1)
-    assert "tell nothing of the cosines of subtitles" in run(*gallery, "--subtitles", "--scale-offset", code=1)
-    assert "Subtitles as queries are those of a gallery's files" in run(
+    assert "the cosines of subtitles are unknown" in run(*gallery, "--subtitles", "--scale-offset", code=1)
+    assert "Subtitles as queries need clips with subtitles" in run(
         "--embeddings", "x.npz", "--output", "out", "--subtitles", code=1
     )
     assert "Expected a model, a benchmark and its root, or embeddings" in run("--output", "out", code=1)
@@ -226,7 +226,7 @@ def test_other_scores_are_fitted_to_compare_them_and_never_written(place, method
     ending = "The gain is above zero." if report["is_better"] else "The interval of the gain in MRR includes zero."
     assert told.splitlines()[-1] == ending
     told = run(*arguments, "--write", code=1)
-    assert "Only what is fitted of the model's own score is kept: leave out --method or --write." in told
+    assert "Only a fit of the model's own score can be written: leave out --method or --write." in told
     assert Gallery.open("gallery").metadata == metadata
     assert "The score 'video' has no numbers to fit" in run(*arguments[:-1], "video", code=1)
 

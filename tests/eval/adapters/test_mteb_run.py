@@ -305,5 +305,5 @@ def test_without_mteb_the_extra_is_named(monkeypatch, capsys):
 
 
 def test_a_name_without_an_organisation_is_refused():
-    with pytest.raises(ValueError, match="an organisation and a model with a slash between them, got 'scalar'"):
+    with pytest.raises(ValueError, match="an organisation and a model separated by a slash, got 'scalar'"):
         MtebConfig(model_path="model", tasks=["VALOR32KT2VARetrieval"], name="scalar")
