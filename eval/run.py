@@ -1,4 +1,4 @@
-"""One evaluation: a model and a benchmark, or embeddings, in; one folder with everything that was measured out."""
+"""One evaluation: measure a model on a benchmark, or given embeddings, and write all results to one folder."""
 
 import re
 from collections.abc import Mapping
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 def _prepare(config: RunConfig) -> "tuple[Embeddings, Source | None]":
-    """Return the embeddings, given or made and saved, and the model and clips beside them, if there are any."""
+    """Return the embeddings, given or computed and saved, and the model with its clips, if there is one."""
     Path(config.output).mkdir(parents=True, exist_ok=True)
     if config.model_path is None:
         return load_embeddings(config.embeddings_path, config.normalize), None
-    from eval.source import prepare  # not at the top: models, benchmarks and decoders come with it
+    from eval.source import prepare  # not at the top: it imports models, benchmarks and decoders
 
     return prepare(config)
 
 
 def embeddings_of(config: RunConfig) -> Embeddings:
-    """Return what [`run`] would measure: embeddings that are given, or made and saved in the folder of the output."""
+    """Return the embeddings that [`run`] would measure: given, or computed and saved in the output folder."""
     return _prepare(config)[0]
 
 
@@ -61,12 +61,12 @@ def _measure(
     second = {"two_stage": [], "two_stage_fusion": None, "two_stage_diagnostic": None}
     if source is not None:
         second |= source.second_stage(embeddings, score)
-    name = Path(config.embeddings_path or config.model_path).stem  # of what does not say what it is
+    name = Path(config.embeddings_path or config.model_path).stem  # for what the metadata does not name
     model = described.get("model", name)
     seed = (described.get("training") or {}).get("seed")
     split = described.get("split", config.split)
     ceilings = (described.get("benchmark_description") or {}).get("recall_at_1_ceilings", {})
-    trained_on = described.get("trained_on")  # of such clips nothing is a test, whatever their split is called
+    trained_on = described.get("trained_on")  # clips seen in training are no test, whatever their split is called
     results = {
         "label": config.label or _default_label(model, seed),
         "seed": seed,
@@ -83,7 +83,7 @@ def _measure(
         "gallery": embeddings.manifest(),
         "left_out": described.get("left_out", []),
         "problems": embeddings.problems,
-        "embedded": {name: value for name, value in described.items() if name != "kinds"},  # those are in the table
+        "embedded": {name: value for name, value in described.items() if name != "kinds"},  # kinds are in the table
         "versions": versions(),
         "source": source_state(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -93,35 +93,35 @@ def _measure(
 
 
 def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list], embeddings: Embeddings) -> str:
-    """Write everything; return the table for a screen."""
+    """Write all results; return the table for the terminal."""
     table = format_table(results)
     pq.write_table(pa.table(queries), output / "queries.parquet")
     if results["latent"] is not None:
         plot_latent({results["label"]: embeddings}, output / "latent.png")
     (output / "table.txt").write_text(table + "\n", encoding="utf-8")
     plot_results(results, output / "results.png")
-    write_json(results, output / "results.json")  # after its own parts: whoever sees it sees all of them
+    write_json(results, output / "results.json")  # after the other files: where it exists, they do too
     write_report(results_of({output / "results.json": results}, queries=queries), output / "report")
     return table
 
 
 def evaluate(config: RunConfig) -> tuple[dict[str, Any], str]:
     """
-    Evaluate a model on a benchmark, or embeddings, and write what came out.
+    Evaluate a model on a benchmark, or embeddings, and write the results.
 
-    The folder `config.output` receives `results.json`, `queries.parquet` (what happened to each query), `table.txt`,
-    `results.png`, the tables and figures of `report/`, with class labels as queries `latent.png`, and, unless they
-    were given, the `embeddings`, so that other methods and masks can be measured without reading a file again.
+    The folder `config.output` receives `results.json`, `queries.parquet` (the result of each query), `table.txt`,
+    `results.png`, the tables and figures of `report/`, `latent.png` if queries are class labels, and, unless they were
+    given, the `embeddings`, so that other methods and masks can be measured without reading the files again.
 
     Args:
-        config ([`RunConfig`]): what is evaluated, and how.
+        config ([`RunConfig`]): settings of the evaluation.
 
     Returns:
-        `dict`: the content of `results.json`. `embedded` tells how the embeddings were made, `versions`, `source` and
-        `date` how the metrics were made from them. And `str`: the table of `table.txt`.
+        `dict`: the content of `results.json`, in which `embedded` describes how the embeddings were computed, and
+        `versions`, `source` and `date` how the metrics were. And `str`: the table of `table.txt`.
 
     Raises:
-        ValueError: a step cannot be done; FileNotFoundError: a file is not there.
+        ValueError: a step cannot be done; FileNotFoundError: a file does not exist.
     """
     embeddings, source = _prepare(config)
     results, queries = _measure(config, embeddings, source)
@@ -129,7 +129,7 @@ def evaluate(config: RunConfig) -> tuple[dict[str, Any], str]:
 
 
 def run(config: RunConfig) -> dict[str, Any]:
-    """Return the content of `results.json` alone, of what [`evaluate`] does."""
+    """Run [`evaluate`] and return only the content of `results.json`."""
     return evaluate(config)[0]
 
 
