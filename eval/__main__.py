@@ -1,6 +1,6 @@
-"""`scalar eval`: make the miniature benchmark, audit a benchmark, embed it, calibrate and evaluate a model."""
+"""`scalar eval`: generate the miniature benchmark, audit a benchmark, embed it, calibrate and evaluate a model."""
 
-import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 import os
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ app = typer.Typer(
 
 
 def _show_log() -> None:
-    """Print what a run tells of itself as it goes."""
+    """Print the log of a run."""
     import logging
 
     logging.basicConfig(format="%(message)s")
@@ -41,7 +41,7 @@ def _show_log() -> None:
 
 @command_of(app, MiniatureConfig)
 def miniature(config: MiniatureConfig) -> None:
-    """Generate the miniature benchmark: short clips whose captions need picture, sound or speech."""
+    """Generate the miniature benchmark: short clips whose captions need video, audio or speech."""
     from eval.miniature import generate
 
     show(f"The miniature benchmark is in {generate(**vars(config))}.")
@@ -49,7 +49,7 @@ def miniature(config: MiniatureConfig) -> None:
 
 @command_of(app, AuditConfig)
 def audit(config: AuditConfig) -> None:
-    """Inspect a benchmark before anything runs; exit code 1 if a file is missing, unreadable or empty."""
+    """Check the files of a benchmark before a run; exit code 1 if one is missing, unreadable or empty."""
     from eval.benchmarks import load_split
     from eval.benchmarks.audit import audit_split, format_audit
     from gallery.files import write_json
@@ -66,7 +66,7 @@ def audit(config: AuditConfig) -> None:
         words_of=config.words_of,
     )
     report = audit_split(data, decode=config.decode, num_workers=config.num_workers, limits=config.limits)
-    show(*format_audit(report).split("\n"))  # first, so that a file that cannot be written loses nothing
+    show(*format_audit(report).split("\n"))  # first, so that the report survives an output file that fails
     if config.output is not None:
         write_json(report, config.output)
     if not report["complete"]:
@@ -77,8 +77,8 @@ def audit(config: AuditConfig) -> None:
 def embed(config: EmbedConfig) -> None:
     """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
 
-    If it is killed, the same command resumes where it stopped; once finished, it does nothing. The embeddings do not
-    depend on the number of processes.
+    If it is killed, run the same command to resume; once finished, it does nothing. The embeddings do not depend on
+    the number of processes.
     """
     import logging
 
@@ -96,8 +96,8 @@ def embed(config: EmbedConfig) -> None:
 
 @command_of(app, RunConfig)
 def run(config: RunConfig) -> None:
-    """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all that repeats it."""
-    if config.model_path is not None:  # before the slow imports: a model that cannot be had is told at once
+    """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all results."""
+    if config.model_path is not None:  # before the slow imports: report at once a model that cannot be loaded
         from modeling_scalar.model_identity import identify
 
         identify(config.model_path).at_hand()
@@ -110,7 +110,7 @@ def run(config: RunConfig) -> None:
 
 @command_of(app, CalibrateConfig)
 def calibrate(config: CalibrateConfig) -> None:
-    """Fit how a score weighs modalities to clips of yours, and say whether it helps on clips held out."""
+    """Fit a score's modality weights to your clips, and report whether this helps on held-out clips."""
     from eval.calibrate import calibrate as calibrate_model
     from eval.calibrate import format_calibration
 
@@ -121,9 +121,9 @@ def calibrate(config: CalibrateConfig) -> None:
 
 @command_of(app, MtebConfig)
 def mteb(config: MtebConfig) -> None:
-    """Evaluate a model on tasks of mteb, in several ways on the same embeddings: print their main scores side by side.
+    """Evaluate a model on tasks of mteb by several scores on the same embeddings: print the main results side by side.
 
-    The results are in mteb's own form, each way a model of its own. What is there already is not computed again.
+    The results are in mteb's format, with each score as a model of its own. Existing results are not computed again.
     """
     from eval.adapters.mteb_run import evaluate
 
@@ -136,7 +136,7 @@ def mteb(config: MtebConfig) -> None:
 
 @command_of(app, ReportConfig)
 def report(config: ReportConfig) -> None:
-    """Compare results: the paper's tables and figures, with its published values beside them."""
+    """Compare results: the paper's tables and figures, next to its published values."""
     from eval.reports.report import write_report
     from eval.reports.result_files import load_results
 
@@ -145,7 +145,7 @@ def report(config: ReportConfig) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m eval") -> None:
-    """Run the command line, by default that of this program, and exit."""
+    """Run the command line, by default with the arguments of this process, and exit."""
     app(arguments, prog_name=prog)
 
 
