@@ -1,6 +1,6 @@
-"""A model and a benchmark as an evaluation needs them: embeddings are made of both, and the second stage reads both.
+"""A model and a benchmark, loaded for an evaluation: both are read for the embeddings and for the second stage.
 
-Evaluating embeddings alone imports nothing of this.
+Evaluating given embeddings does not import this module.
 """
 
 import logging
@@ -36,20 +36,20 @@ logger = logging.getLogger(__name__)
 
 
 def check_made_by(path: str | os.PathLike, model_path: str | os.PathLike) -> None:
-    """Raise a ValueError if a gallery was made by another model; other embeddings do not say what made them."""
+    """Raise a ValueError if a gallery was made by another model; other embeddings do not record their model."""
     if is_gallery(path):
         Gallery.open(path).check_model(str(model_path), identify(model_path).fingerprint)
 
 
 def open_model(model_path: str | os.PathLike, config: SourceConfig) -> tuple[PreTrainedModel, ProcessorMixin]:
-    """Load a model and its processor as a run has them: its device, precision and limits. What runs is logged."""
+    """Load a model and its processor with a run's device, precision and limits, and log how the model runs."""
     model, processor = load_model(model_path, dtype_of_name(config.model_dtype), device_of_name(config.device))
     logger.info("%s: %s.", model_path, said_of(model))
     return model, sandboxed(processor, config.limits)
 
 
 def _files(split: Split) -> dict[tuple[str | None, str | None], str]:
-    """Picture and sound of each clip that has any, and its identifier."""
+    """Return the identifier of each clip by its video and audio file, if it has any."""
     columns = (split.dataset[name] for name in ("video_path", "audio_path", "video_id"))
     return {(video, audio): name for video, audio, name in zip(*columns, strict=True) if video or audio}
 
@@ -65,8 +65,8 @@ def _check_apart(config: RunConfig, reported: Split, other: Split) -> None:
 
 
 def _as_searched(gallery: Gallery, description: Mapping[str, Any]) -> dict[str, Any]:
-    """How a search in a gallery scores: by the model's method, with the modalities, and their weights, that are the
-    gallery's own."""
+    """Return how a search in a gallery scores: the model's method, with the gallery's own modalities and their
+    weights."""
     temperature = gallery.metadata.get("query_temperature")
     weighing = {"query_temperature": 0.1 if temperature is None else temperature} | gallery.calibration
     options = {name: value for name, value in description["score_options"].items() if name not in WEIGHING}
@@ -76,7 +76,7 @@ def _as_searched(gallery: Gallery, description: Mapping[str, Any]) -> dict[str, 
 
 @dataclass
 class Source:
-    """A model with its processor, the clips it reads, and those that the weight of the fusion is chosen on, if any."""
+    """A model with its processor, the clips to read, and the clips to choose the weight of the fusion on, if any."""
 
     config: RunConfig
     model: PreTrainedModel
@@ -87,18 +87,18 @@ class Source:
     @classmethod
     def open(cls, config: RunConfig) -> "Source":
         """
-        Load the clips that are named, then the model.
+        Load the requested splits, then the model.
 
         Raises:
-            ValueError: the second stage is asked for, and the model has none or not by these policies; fused vectors
-                are, and the model fuses none; a score reads modalities that the model does not embed; or the fusion
-                would be chosen on clips that are reported.
+            ValueError: the second stage is requested, but the model has none, or does not support these policies;
+                fused vectors are requested, but the model has none; a score reads modalities that the model does not
+                embed; or the fusion would be chosen on clips that are reported.
         """
 
         def load(name: str) -> Split:
             return load_split(config.benchmark, config.root, name, **config.benchmark_settings())
 
-        split = load(config.split)  # fails the soonest
+        split = load(config.split)  # the quickest to fail
         fusion_split = None if config.fusion_split is None else load(config.fusion_split)
         if fusion_split is not None:
             _check_apart(config, split, fusion_split)
@@ -121,7 +121,7 @@ class Source:
 
     @property
     def policies(self) -> Sequence[str]:
-        """What the second stage reads of a masked modality."""
+        """The second stage's inputs for a masked modality."""
         return self.config.policies or measurable_policies(self.model.config.condition_on)
 
     def embed(self, split: Split) -> Embeddings:
@@ -129,7 +129,7 @@ class Source:
         return embed_dataset(self.model, self.processor, split.dataset, task=split.task, **self.config.reading())
 
     def describe(self) -> dict[str, Any]:
-        """Say what embeddings are made from, for their metadata."""
+        """Describe the source of embeddings, for their metadata."""
         config, split = self.config, self.split
         return describe(
             self.model,
@@ -147,8 +147,8 @@ class Source:
         )
 
     def add_fused(self, embeddings: Embeddings) -> Embeddings:
-        """Embed what the model itself fuses of all that each mask of the protocol leaves of a clip; of an encoder that
-        does not embed it as a modality, it is added as a term of weight 0."""
+        """Embed the model's fused vectors for what each mask of the protocol leaves of a clip. If the model does not
+        embed them as a modality, they are added as a term of weight 0."""
         ids, mask, split = embeddings.clip_ids, embeddings.modality_mask[:, embeddings.parts], self.split
         masks = rate_masks(ids, mask, self.config.rates, self.config.mask_seed) + ladder_masks(mask)
         embeddings.fused_embeds = embed_fused_dataset(
@@ -163,7 +163,7 @@ class Source:
         return TwoStage(self.model, self.processor, split.dataset, embeddings, **options)
 
     def _fusion(self, score: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The weight of a match logit, and how it was chosen: on the other split, under the same masks."""
+        """The weight of a match logit, and how it was chosen: on the other split, with the same masks."""
         if self.fusion_split is None:
             weight = self.config.fusion_weight
             return None if weight is None else {"split": None, "weight": weight}
@@ -176,7 +176,7 @@ class Source:
         }
 
     def second_stage(self, embeddings: Embeddings, score: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the results hold of the second stage; nothing if it is not measured."""
+        """Return the second stage's part of the results, empty if it is not measured."""
         if not self.has_second_stage:
             return {}
         fusion = self._fusion(score)
@@ -190,13 +190,13 @@ class Source:
 
 def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
     """
-    Return the embeddings that are measured, and the model and clips beside them.
+    Return the embeddings to measure, and the model and clips they belong to.
 
-    Given embeddings have queries, and the benchmark tells their kinds; a gallery without queries gives the clips, and
-    the benchmark their captions. What is embedded is saved in the folder of the output.
+    Given embeddings have queries, whose kinds come from the benchmark. A gallery without queries has clips only; their
+    captions come from the benchmark. What is embedded here is saved in the output folder.
 
     Raises:
-        ValueError: a step cannot be done; FileNotFoundError: a file is not there.
+        ValueError: a step cannot be done; FileNotFoundError: a file does not exist.
     """
     path, gallery, embeddings = config.embeddings_path, None, None
     if path is not None and is_gallery(path):
@@ -224,7 +224,7 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
         embeddings.save(Path(config.output) / "embeddings")
     if config.fused:
         embeddings = source.add_fused(embeddings)
-        if is_new:  # which then have what is fused of whole clips, too
+        if is_new:  # now with the fused vectors of whole clips
             embeddings.save(Path(config.output) / "embeddings")
     return embeddings, source
 
