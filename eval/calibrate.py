@@ -1,7 +1,7 @@
-"""`scalar eval calibrate`: how a score should weigh modalities, the model's own or another, fitted to clips of yours.
+"""`scalar eval calibrate`: fit how a score, the model's own or another, weighs modalities, on your clips.
 
-Where the queries come from: the captions of a benchmark, of one's own table or of embeddings; or, where nothing is
-labelled, the clips' own subtitles, which are then hidden from what is searched.
+The queries are the captions of a benchmark, of your own table or of embeddings; for unlabelled clips they are the
+clips' own subtitles, which are then not searched.
 """
 
 import logging
@@ -40,7 +40,7 @@ from modeling_scalar.scores_scalar import CALIBRATION, PAPER_MODALITIES
 logger = logging.getLogger(__name__)
 
 SUBTITLE = "subtitle"
-"""The modality that is left out of what is searched where its words are the queries."""
+"""The modality that is not searched when its words are the queries."""
 _SAID = {"video": "picture", "audio": "sound"}
 
 _CONFIGS = {config.model_type: config for config in (ScalarConfig, ScalarJointConfig)}
@@ -50,8 +50,8 @@ _CONFIGS = {config.model_type: config for config in (ScalarConfig, ScalarJointCo
 
 
 def _subtitles_of_files(gallery: Gallery, reader: MediaReader) -> dict[str, str]:
-    """The subtitle of each clip that has one and whose file is there, or its transcript, of a window what is shown in
-    it."""
+    """Return the subtitle, or the transcript, of each clip that has one and whose file exists; for a window, what is
+    shown in it."""
     place_of = Place if gallery.metadata.get(SEGMENT) is None else place_of_clip
     transcripts = Transcripts(gallery.path)
     texts, lost = {}, []
@@ -69,7 +69,7 @@ def _subtitles_of_files(gallery: Gallery, reader: MediaReader) -> dict[str, str]
             continue
         texts[name] = (found or "").strip()
     if lost:
-        logger.warning("Of some clips (%d) the subtitles cannot be read any more: %s.", len(lost), listed(lost))
+        logger.warning("The subtitles of %d clips can no longer be read: %s.", len(lost), listed(lost))
     return texts
 
 
@@ -80,21 +80,21 @@ def subtitle_queries(
     modalities: Sequence[str] = PAPER_MODALITIES,
 ) -> Embeddings:
     """
-    Make queries of subtitles, for what else their clips have: picture and sound, say.
+    Make queries of subtitles, to match the other modalities of their clips, such as video and audio.
 
     Args:
         clips: identifiers, `modality_embeds` `(clips, M, dim)` and `modality_mask` `(clips, M)`.
-        texts (`dict`): subtitles by identifier. Clips with the same one are described by one query.
-        embed (`Callable`): from texts to their vectors, as queries.
-        modalities (`Sequence[str]`): the names along the axis M.
+        texts (`dict`): subtitles by identifier. Clips with the same subtitle share one query.
+        embed (`Callable`): embeds texts as queries.
+        modalities (`Sequence[str]`): names along the axis M.
 
     Returns:
-        [`Embeddings`] without subtitles, and without what an encoder fused of these too; clips that have nothing else
-        are left out. How many of the others no query describes, for lack of a subtitle, is `clips_without_subtitle` in
-        the metadata, and logged.
+        [`Embeddings`] without subtitles and without fused vectors, which include them; clips without another modality
+        are left out. The number of remaining clips that have no subtitle, hence no query, is
+        `clips_without_subtitle` in the metadata, and logged.
 
     Raises:
-        ValueError: no clip with a subtitle has anything else.
+        ValueError: no clip with a subtitle has another modality.
     """
     ids, embeds, mask = clips
     mask = mask & torch.tensor([name not in (SUBTITLE, FUSED) for name in modalities])
@@ -106,11 +106,11 @@ def subtitle_queries(
         if texts.get(name):
             described.setdefault(texts[name], []).append(row)
     if not described:
-        raise ValueError(f"None of {len(ids)} clips with {others} has a subtitle that can be read.")
+        raise ValueError(f"None of {len(ids)} clips with {others} has a readable subtitle.")
     num_silent = sum(not texts.get(name) for name in ids)
     if num_silent:
         logger.warning(
-            "%d of %d clips with %s have no subtitle that can be read: no query asks for them.",
+            "%d of %d clips with %s have no readable subtitle, and so no query.",
             num_silent,
             len(ids),
             others,
@@ -134,9 +134,9 @@ def _with_subtitles(config: CalibrateConfig) -> Embeddings:
         gallery = Gallery.open(config.embeddings_path)
         if SUBTITLE not in gallery.modalities:
             raise ValueError(
-                f"Subtitles as queries are those that were embedded as the modality {SUBTITLE!r}, but the clips of "
-                f"{config.embeddings_path} have {', '.join(gallery.modalities)}. Give captions: a model, a benchmark "
-                "and its root, or embeddings with queries."
+                f"Subtitles as queries need the modality {SUBTITLE!r}, but the clips of {config.embeddings_path} have "
+                f"{', '.join(gallery.modalities)}. Give captions: a model, a benchmark and its root, or embeddings "
+                "with queries."
             )
         model_path = config.model_path or gallery.model
         if model_path is None:
@@ -166,29 +166,29 @@ def _with_subtitles(config: CalibrateConfig) -> Embeddings:
 
 
 def why_unwritable(model_path: str | os.PathLike) -> str | None:
-    """Say why what is fitted cannot be written into a model; `None` if it can."""
+    """Return why the fit cannot be written into a model; `None` if it can."""
     identity = identify(model_path)
     if not identity.is_folder:
-        return f"{model_path} is no folder, and a model on the Hub is not changed"
+        return f"{model_path} is not a folder, and a model on the Hub is not changed"
     if identity.is_configured:
         return None
     if identity.file("config.json") is None:
-        return f"{model_path} holds no config.json, and an adapter without a configuration scores as its base"
-    return f"{model_path} is an encoder as it is published, whose config.json says nothing of scores"
+        return f"{model_path} has no config.json, and an adapter without a configuration scores as its base"
+    return f"{model_path} is an encoder as published, whose config.json has no settings of scores"
 
 
 def _modalities_of(model_path: str | os.PathLike) -> list[str]:
-    """What a model that can be written to embeds of a clip."""
+    """Return the modalities that a model on disk embeds."""
     content = read_object(Path(model_path) / "config.json")
     return _CONFIGS[content["model_type"]].from_dict(content).modalities
 
 
 def _check_same(config: CalibrateConfig, options: Mapping[str, Any], modalities: Sequence[str]) -> None:
-    """Raise a ValueError if numbers of each modality are to be written into a model that embeds others too."""
+    """Raise a ValueError if the fit, a number per modality, would be written into a model that embeds other ones."""
     if unknown := [name for name in config.terms if name not in modalities]:
         raise ValueError(
-            f"`--term` names {', '.join(unknown)}, which these clips do not have: they have {', '.join(modalities)}."
-            + " `scalar eval run --fused` measures what an encoder fuses." * (FUSED in unknown)
+            f"`--term` names {', '.join(unknown)}, but these clips have only {', '.join(modalities)}."
+            + " `scalar eval run --fused` measures the fused vectors of an encoder." * (FUSED in unknown)
         )
     has_numbers = config.scale_offset or config.terms or any(options.get(name) is not None for name in CALIBRATION)
     if not (config.write and has_numbers) or config.model_path is None or why_unwritable(config.model_path):
@@ -196,12 +196,12 @@ def _check_same(config: CalibrateConfig, options: Mapping[str, Any], modalities:
     others = [name for name in _modalities_of(config.model_path) if name not in modalities]
     if others:
         raise ValueError(
-            f"{config.model_path} also embeds {', '.join(others)}, of which these clips have nothing: scales "
+            f"{config.model_path} also embeds {', '.join(others)}, which these clips do not have: scales "
             f"and offsets of {', '.join(modalities)} alone cannot be written into it. Leave out --model."
         )
     if lost := [name for name in config.terms if name not in _modalities_of(config.model_path)]:
         raise ValueError(
-            f"{config.model_path} does not embed {', '.join(lost)}, so that searches would have no such term. Load it "
+            f"{config.model_path} does not embed {', '.join(lost)}, so searches would not have this term. Load it "
             f"with `load_model(FOLDER, modalities={list(modalities)})` and save it as a model of its own."
         )
 
@@ -209,13 +209,13 @@ def _check_same(config: CalibrateConfig, options: Mapping[str, Any], modalities:
 def _write(
     config: CalibrateConfig, options: Mapping[str, Any] | None, modalities: Sequence[str], least: LeastScore | None
 ) -> list[str]:
-    """Write what was fitted, of each of these modalities, and the least score; return what was written to."""
+    """Write the fit, with numbers for each of these modalities, and the least score; return the paths written to."""
     written, fingerprints = [], (None, None)
     if options is None and least is None:
         return written
     made = Path(config.output) / "embeddings"
     gallery = config.embeddings_path if config.embeddings_path is not None else made
-    # Opened first: if another process writes to it, the model is not changed either.
+    # Opened first: if another process is writing to it, the model is not changed either.
     with GalleryWriter(gallery) if is_gallery(gallery) else nullcontext() as writer:
         if options and config.model_path is not None and why_unwritable(config.model_path) is None:
             path = Path(config.model_path) / "config.json"
@@ -237,7 +237,7 @@ def _write(
                 found = {"score": least.score, "num_clips": least.num_clips, "modalities": least.modalities}
                 changes[LEAST_SCORE] = found | {"score_options": fitted_to(writer.metadata | changes)}
             if options and writer.metadata.get("fingerprint") == fingerprints[0] is not None:
-                changes["fingerprint"] = fingerprints[1]  # its vectors are those of the model as it is now
+                changes["fingerprint"] = fingerprints[1]  # its vectors are those of the changed model, too
             writer.metadata = writer.metadata | changes
             writer.commit()
             written.append(str(gallery))
@@ -246,16 +246,16 @@ def _write(
 
 def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     """
-    Fit how a score weighs modalities, and write `calibration.json`, and the result where that is asked for.
+    Fit how a score weighs modalities, write `calibration.json`, and save the result if `config.write`.
 
     Returns:
         [`~eval.protocol.calibration.Calibration`], and the files and folders that the result was written to: none
-        unless `config.write`, and the gain is certain, or what the least score tells.
+        unless `config.write`, and the gain, or what the least score achieves, is certain.
 
     Raises:
         ValueError: the score has no numbers to fit, or none that can be written, the gallery is of another model, or a
             step cannot be done.
-        FileNotFoundError: a file is not there.
+        FileNotFoundError: a file does not exist.
     """
     if config.model_path is not None and config.embeddings_path is not None:
         check_made_by(config.embeddings_path, config.model_path)
@@ -267,11 +267,11 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     check_fitted(method, config.terms)
     if config.write and own != "scalar":
         raise ValueError(
-            f"Only what is fitted of SCALAR's score is kept, and this model's is {own!r}: leave out --write."
+            f"Only a fit of SCALAR's score can be written, and this model's score is {own!r}: leave out --write."
         )
     if method != own:
         terms = {name: value for name, value in before.items() if name == "modality_term"}
-        before = {"query_temperature": 0.1} | terms  # whatever else is known is the other score's
+        before = {"query_temperature": 0.1} | terms  # all other settings belong to the other score
     _check_same(config, before, embeddings.modalities)
     found = calibrate_embeddings(
         embeddings,
@@ -285,10 +285,10 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     )
     kept, least, written = found.is_better, None, []
     if method == own:
-        options = found.after if kept else found.before  # by --write: those that the gallery has then
+        options = found.after if kept else found.before  # with --write: those that the gallery will have
         of_folds = [{"method": own} | part for part in (found.folds if kept else [found.before] * len(found.folds))]
-        looked_at = [name for name in embeddings.modalities if not (config.subtitles and name in (SUBTITLE, FUSED))]
-        least = fit_least_score(embeddings, {"method": own} | options, of_folds, looked_at, config.seed)
+        used = [name for name in embeddings.modalities if not (config.subtitles and name in (SUBTITLE, FUSED))]
+        least = fit_least_score(embeddings, {"method": own} | options, of_folds, used, config.seed)
         found = replace(found, least_score=least)
     if config.write:
         certain = least if least is not None and least.is_certain else None
@@ -306,7 +306,7 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
 
 
 def format_calibration(found: Calibration, config: CalibrateConfig, written: Sequence[str]) -> list[str]:
-    """Lay out what was found, and what follows from it, in lines."""
+    """Format the result, and what follows from it, as lines."""
     queries = "subtitles" if config.subtitles else "queries"
     of_score = "" if found.method == "scalar" else f", the score {found.method}"
     lines = [f"{found.num_queries} {queries}, {found.num_clips} clips, {len(found.folds)} folds{of_score}", ""]
@@ -333,23 +333,23 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
     if found.least_score is not None:
         lines += format_least_score(found.least_score, is_kept=config.write)
     if not found.is_better:
-        where = "lies below zero" if found.is_worse else "includes zero"
+        where = "is below zero" if found.is_worse else "includes zero"
         kept = " Nothing was written." if config.write else ""
-        kept = f" The least score alone was written to {', '.join(written)}." if written else kept
-        advice = ": keep what you have." if config.method is None else "."
+        kept = f" Only the least score was written, to {', '.join(written)}." if written else kept
+        advice = ": keep your current settings." if config.method is None else "."
         lines += ["", f"The interval of the gain in MRR {where}{advice}{kept}"]
     elif config.subtitles and config.scale_offset:
-        lines += ["", "Scales and offsets that are fitted to subtitles are not kept: the subtitle's own are unknown."]
+        lines += ["", "Scales and offsets fitted to subtitles are not written: those of subtitles are unknown."]
     elif written:
         reason = None if config.model_path is None else why_unwritable(config.model_path)
         alone, more = "", ""
         if reason is not None:
             alone = f" alone: {reason}"
         elif config.model_path is not None:
-            more = " Galleries of this model that were not given belong to it as it was."
+            more = " Galleries of this model that were not given still belong to its earlier state."
         lines += ["", f"Written to {', '.join(written)}{alone}.{more}"]
     else:
-        lines += ["", "The gain is above zero" + ("; --write keeps it." if config.method is None else ".")]
+        lines += ["", "The gain is above zero" + ("; --write saves it." if config.method is None else ".")]
     return lines
 
 

@@ -74,7 +74,10 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     told = run(*arguments, "--model", "model")
     assert "60 queries, 60 clips, 2 folds" in told
     assert "query temperature: 0.1 before" in told and "modality offset: video " in told
-    assert "Written to model/config.json, gallery. Galleries of this model that were not given belong to it" in told
+    assert (
+        "Written to model/config.json, gallery. Galleries of this model that were not given still belong to its earlier"
+        in told
+    )
     report = json.loads((place / "out" / "calibration.json").read_text())
     assert report["is_better"] and report["written"] == ["model/config.json", "gallery"] and len(report["folds"]) == 2
     fitted = report["after"]
@@ -95,7 +98,7 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     assert right > sum(hit.clip_id == name for (hit,), name in zip(plain, embeddings.query_ids, strict=True)) + 5
     # once more: from there, there is nothing to gain
     told = run(*arguments, "--model", "model")
-    assert "keep what you have. The least score alone was written to gallery." in told
+    assert "keep your current settings. Only the least score was written, to gallery." in told
     assert Gallery.open("gallery").metadata == gallery.metadata  # the same one
 
 
@@ -127,9 +130,9 @@ def test_the_weight_of_a_term_is_written_too(place):
     metadata |= {"model": "parts", "fingerprint": identify("parts").fingerprint}
     Embeddings(texts, embeds, mask, pairs, names, names, names, metadata=metadata, modalities=fused).save("whole")
     told = run(*arguments, "--write", "--model", "parts", code=1)
-    assert "parts does not embed fused, so that searches would have no such term." in told
+    assert "parts does not embed fused, so searches would not have this term." in told
     told = run("--embeddings", "gallery", *arguments[2:], code=1)
-    assert "names fused, which these clips do not have: they have video, audio, subtitle." in told
+    assert "names fused, but these clips have only video, audio, subtitle." in told
     assert "leave out --term" in run(*arguments, "--subtitles", code=1)
 
 
@@ -138,7 +141,7 @@ def test_what_is_no_gain_is_not_written(place):
     metadata = Gallery.open("even").metadata
     told = run("--embeddings", "even", "--output", "out", "--folds", 2, "--write")
     assert "Of less than 19 clips with queries of their own it cannot be told which scores are too low." in told
-    assert "The interval of the gain in MRR includes zero: keep what you have. Nothing was written." in told
+    assert "The interval of the gain in MRR includes zero: keep your current settings. Nothing was written." in told
     assert Gallery.open("even").metadata == metadata
 
 
@@ -151,7 +154,7 @@ def test_what_is_too_low_a_score_is_kept_of_the_scores_that_the_gallery_is_searc
     before = Gallery.open(name).metadata
     assert "--write keeps it in the gallery: searches that find less say so." in run(*arguments)
     assert Gallery.open(name).metadata == before
-    assert ("The least score alone was written to even." in run(*arguments, "--write")) != scale_offset
+    assert ("Only the least score was written, to even." in run(*arguments, "--write")) != scale_offset
     report, gallery = json.loads((place / "out" / "calibration.json").read_text()), Gallery.open(name)
     assert report["written"] == [name] and report["least_score_is_certain"]
     told, embeddings = gallery.least_score, load_embeddings(name)
@@ -180,7 +183,7 @@ def test_what_cannot_be_written_to_is_told_before_anything_is_read(place):
     (place / "adapter").mkdir()
     for model, reason in (
         ("google/embeddinggemma-2", "a model on the Hub is not changed"),
-        ("encoder", "an encoder as it is published"),
+        ("encoder", "an encoder as published"),
         ("adapter", "without a configuration scores as its base"),
     ):
         told = run(*table, "--model", model, code=1)
@@ -205,7 +208,7 @@ def test_a_score_without_numbers_has_nothing_to_calibrate(place):
         writer.metadata = writer.metadata | {"score_options": {"method": "max"}}
         writer.commit()
     assert "the score max" in run(*arguments)
-    assert "Only what is fitted of SCALAR's score is kept, and this model's is 'max'" in run(
+    assert "Only a fit of SCALAR's score can be written, and this model's score is 'max'" in run(
         *arguments, "--write", code=1
     )
 
@@ -291,11 +294,11 @@ def test_a_gallery_of_an_encoder_as_it_is_published_keeps_what_is_fitted_to_capt
     monkeypatch.setattr("eval.calibrate.calibrate_embeddings", fit)
     table = ["--benchmark", "own", "--root", "clips.csv", "--model", encoder, "--output", "out"]
     metadata = Gallery.open("videos").metadata
-    assert "The gain is above zero; --write keeps it." in run("--embeddings", "videos", *table)
+    assert "The gain is above zero; --write saves it." in run("--embeddings", "videos", *table)
     assert Gallery.open("videos").metadata == metadata
     assert json.loads((place / "out" / "calibration.json").read_text())["written"] == []
     told = run("--embeddings", "videos", *table, "--write")
-    assert "Written to videos alone: " in told and "is an encoder as it is published" in told
+    assert "Written to videos alone: " in told and "is an encoder as published" in told
     assert "Galleries of this model" not in told  # the model is what it was
     assert seen[0].captions == [f"caption {number}" for number in range(6)] and seen[0].clip_ids == list("abcdef")
     gallery = Gallery.open("videos")
@@ -327,9 +330,9 @@ def test_a_gallery_that_is_being_written_leaves_the_model_as_it_is(place, monkey
 def test_an_interval_below_zero_is_told_from_one_around_it():
     config = CalibrateConfig("out", embeddings_path="x.npz")
     for low, high, told in (
-        (-3.0, -1.0, "The interval of the gain in MRR lies below zero: keep what you have."),
-        (-3.0, 0.0, "The interval of the gain in MRR includes zero: keep what you have."),
-        (0.0, 1.0, "The interval of the gain in MRR includes zero: keep what you have."),
+        (-3.0, -1.0, "The interval of the gain in MRR is below zero: keep your current settings."),
+        (-3.0, 0.0, "The interval of the gain in MRR includes zero: keep your current settings."),
+        (0.0, 1.0, "The interval of the gain in MRR includes zero: keep your current settings."),
     ):
         assert format_calibration(gains(low, high), config, [])[-1] == told
 
@@ -347,10 +350,8 @@ def test_of_windows_the_subtitles_are_those_shown_in_them_and_what_is_left_out_i
     caplog.set_level("INFO", "eval")
     found, _ = calibrate(config)
     assert (found.num_queries, found.num_clips) == (4, 6)
-    assert (
-        "Of some clips (1) the subtitles cannot be read any more" in caplog.text and "gone.mp4#t=0,30" in caplog.text
-    )
-    assert "2 of 6 clips with picture or sound have no subtitle that can be read" in caplog.text
+    assert "The subtitles of 1 clips can no longer be read" in caplog.text and "gone.mp4#t=0,30" in caplog.text
+    assert "2 of 6 clips with picture or sound have no readable subtitle" in caplog.text
     assert " parameters in bfloat16, " in caplog.text
     report = json.loads((place / "out" / "calibration.json").read_text())
     assert report["clips_without_subtitle"] == 2

@@ -410,7 +410,7 @@ def test_numbers_of_some_modalities_are_not_written_into_a_model_of_others(biase
     write_model(biased / "model", ["video", "story"])
     options = {"embeddings_path": biased / "gallery", "model_path": str(biased / "model"), "write": True}
     config = CalibrateConfig(biased / "out", **options, scale_offset=True, num_folds=2, progress=False)
-    with pytest.raises(ValueError, match="also embeds story, of which these clips have nothing"):
+    with pytest.raises(ValueError, match="also embeds story, which these clips do not have"):
         calibrate(config)
     _, written = calibrate(replace(config, scale_offset=False))  # a temperature is of no modality
     assert biased / "model" / "config.json" not in written
