@@ -75,7 +75,7 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     assert "60 queries, 60 clips, 2 folds" in told
     assert "query temperature: 0.1 before" in told and "modality offset: video " in told
     assert (
-        "Written to model/config.json, gallery. Galleries of this model that were not given still belong to its earlier"
+        "Written to model/config.json, gallery. Galleries of this model that were not given still belong to its"
         in told
     )
     report = json.loads((place / "out" / "calibration.json").read_text())
