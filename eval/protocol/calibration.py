@@ -1,11 +1,10 @@
-"""How a score should weigh modalities: a query's temperature, and the scale and offset of each modality's cosines.
+"""Calibration: fits a score's modality weights, the query temperature and each modality's scale and offset of cosines.
 
-They are fitted to queries of which it is known what they describe, by the likelihood of the described clip among all,
-and of a query that describes a clip among all queries: InfoNCE over scores in both directions, its contrastive
-temperature fitted too. Recall would be what counts, but is a staircase, and of a
-few hundred queries a search would pick the noise of single ranks. The likelihood sees every rank, and does not depend
-on the scores' own scale. What is gained is measured, in both directions, on clips that took no part in the fit. Every
-score that has such numbers is fitted in the same way, see [`~eval.protocol.weighted.FITTED`].
+The fit uses queries whose relevant clips are known. It maximises the likelihood of the described clip among all clips,
+and of a describing query among all queries: InfoNCE over scores in both directions, with a fitted contrastive
+temperature. Recall is what counts, but it is a staircase: with a few hundred queries, a search would follow the noise
+of single ranks. The likelihood sees every rank and does not depend on the scale of the scores. The gain is measured in
+both directions, on clips that were not part of the fit. All scores of [`~eval.protocol.weighted.FITTED`] are fitted.
 """
 
 import math
@@ -29,38 +28,38 @@ from modeling_scalar.scores_scalar import DIRECTIONS, METHODS, PAPER_MODALITIES
 if TYPE_CHECKING:
     from eval.protocol.least_score import LeastScore
 
-_AT_ONCE = 1024  # queries, and clips, that take part in one fit
-_STARTS = (0.03, 0.1, 0.5)  # of the query's temperature: the likelihood can have more than one hill
-_LEAST, _MOST = 0.005, 50.0  # temperatures beyond weigh like one modality alone, or all alike
-_USUAL, _CONTRASTIVE = 0.1, 0.05  # temperatures of the weights and of the likelihood where nothing is known
-_TERM, _HEAVIEST = 0.5, 1000.0  # the weight of a term where nothing is known; by more, the centroid counts no longer
-_FARTHEST = 7.0  # offsets and logarithms of scales: a first step of the search can go too far
-# Widths of the normal priors, together worth about one query: what the queries do not tell stays as it is by default.
+_AT_ONCE = 1024  # most queries, and clips, of one fit
+_STARTS = (0.03, 0.1, 0.5)  # of the query temperature: the likelihood can have several optima
+_LEAST, _MOST = 0.005, 50.0  # temperatures beyond these weigh like one modality alone, or all alike
+_USUAL, _CONTRASTIVE = 0.1, 0.05  # default temperatures of the weights and of the likelihood
+_TERM, _HEAVIEST = 0.5, 1000.0  # default weight of a term; above the second, the centroid no longer counts
+_FARTHEST = 7.0  # bound of offsets and logarithms of scales: a first step of the search can go too far
+# Widths of the normal priors, together worth about one query: where the queries say little, the defaults stay.
 _LOG_TEMPERATURE, _LOG_TERM, _LOG_SCALE, _OFFSET = 3.0, 3.0, 1.0, 0.5
-_STEPS, _FLAT = 60, 1e-5  # of the search: how many at most, and the slope at which it ends
-_DIGITS = 3  # significant ones that are kept of what is fitted
+_STEPS, _FLAT = 60, 1e-5  # maximum number of steps of the search, and the slope at which it ends
+_DIGITS = 3  # significant digits of the fit
 
 _WAYS = {"text_to_video_": "text to video", "video_to_text_": "video to text", "": "mean of both"}
 _KINDS = {"recall_at_1": "R@1", "mean_reciprocal_rank": "MRR"}
-MEASURES = {way + kind: f"{title}, {told}" for kind, title in _KINDS.items() for way, told in _WAYS.items()}
-"""What is compared, and what tables call it, in percent."""
+MEASURES = {way + kind: f"{title}, {name}" for kind, title in _KINDS.items() for way, name in _WAYS.items()}
+"""What is measured, in percent, with its title in tables."""
 
 
 @dataclass(frozen=True)
 class Calibration:
     """
-    What was fitted, and what it gains on clips that took no part in the fit.
+    The result of a fit, and its gain on clips that were not part of it.
 
     Args:
-        before, after (`dict`): keyword arguments of `retrieval_scores` beside `method`, as they were and fitted to all
-            queries.
-        folds (`list[dict]`): fitted without the clips of one fold each.
+        before, after (`dict`): keyword arguments of `retrieval_scores` next to `method`, before the fit and fitted to
+            all queries.
+        folds (`list[dict]`): fits without the clips of one fold each.
         measures (`dict`): for each of [`MEASURES`] `before` and `after`, in percent and over held-out queries, and
-            `difference`, `low`, `high` and `confidence` of [`~eval.protocol.statistics.paired_bootstrap`], which draws
-            clips.
-        num_queries, num_clips (`int`): how many there were.
-        modalities (`tuple[str, ...]`): what scales and offsets are of, in their order.
-        least_score ([`~eval.protocol.least_score.LeastScore`], *optional*): what the best hit of a query must score.
+            `difference`, `low`, `high` and `confidence` of [`~eval.protocol.statistics.paired_bootstrap`], which
+            resamples clips.
+        num_queries, num_clips (`int`): numbers of queries and clips.
+        modalities (`tuple[str, ...]`): modalities of scales and offsets, in their order.
+        least_score ([`~eval.protocol.least_score.LeastScore`], *optional*): score that a query's best hit must reach.
         method (`str`): the score.
     """
 
@@ -76,12 +75,12 @@ class Calibration:
 
     @property
     def is_better(self) -> bool:
-        """Whether the interval of the gain in mean reciprocal rank, the mean of both directions, lies above zero."""
+        """Whether the interval of the gain in mean reciprocal rank, the mean of both directions, is above zero."""
         return self.measures["mean_reciprocal_rank"]["low"] > 0
 
     @property
     def is_worse(self) -> bool:
-        """Whether all of this interval lies below zero."""
+        """Whether the whole interval is below zero."""
         return self.measures["mean_reciprocal_rank"]["high"] < 0
 
 
@@ -93,9 +92,9 @@ class _Likelihood:
     Minus the mean log-likelihood of what queries describe, and of what describes clips, with the priors, as a function
     of the parameters.
 
-    Parameters are the logarithms of the query's and of the contrastive temperature and, if they are fitted, of the
-    weights of terms and of the scales of the modalities, then their offsets. Those that a score does not read stay.
-    Where scales are at most 1, the parameters are the roots of minus their logarithms.
+    Parameters are the logarithms of the query temperature and of the contrastive temperature and, if they are fitted,
+    of the weights of terms and of the scales of the modalities, then their offsets. Those that a score does not read
+    do not change. Where scales are at most 1, the parameters are the roots of minus their logarithms.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class _Likelihood:
         self.terms = list(before.get("modality_term") or [None] * len(names))
         self.fitted_terms = [names.index(name) for name in terms]
         known = [index for index, weight in enumerate(self.terms) if weight is not None]
-        # The weight of a term is its scale, and an offset of what nearly every clip has changes no rank.
+        # The weight of a term is its scale, and an offset of what nearly every clip has does not change ranks.
         fixed = {*fixed, *(names[index] for index in (*known, *self.fitted_terms))}
         self.free = torch.tensor([float(name not in fixed) for name in names], dtype=torch.float64)
         with torch.no_grad():
@@ -122,17 +121,17 @@ class _Likelihood:
                 modalities=embeddings.modalities,
                 **before,
             )
-        # Temperatures are of scores up to about 1; a sum of reciprocal ranks is smaller.
+        # Temperatures assume scores up to about 1; a sum of reciprocal ranks is smaller.
         self.unit = 1 + self.pairs.options.rank_constant if self.is_directed else 1.0
         self.is_match = torch.zeros(len(embeddings.query_ids), len(embeddings.clip_ids), dtype=torch.bool)
         self.is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True
 
     def parts(self, parameters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The logarithms of the weights of terms, and what belongs to modalities."""
+        """Return the logarithms of the weights of terms, and the parameters of modalities."""
         return parameters[2:].tensor_split([len(self.fitted_terms)])
 
     def options(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What of [`ScoreOptions`] the parameters stand for."""
+        """Return the parameters as fields of [`ScoreOptions`]."""
         found = {"query_temperature": parameters[0].clamp(math.log(_LEAST), math.log(_MOST)).exp()}
         terms, rest = self.parts(parameters)
         if len(rest):
@@ -147,7 +146,7 @@ class _Likelihood:
         return found
 
     def scores(self, parameters: torch.Tensor) -> list[torch.Tensor]:
-        """The scores `(Q, V)` that clips, and that texts are ranked by."""
+        """Return the scores `(Q, V)` that rank clips, and those that rank texts."""
         pairs = self.pairs.with_options(**self.options(parameters))
         if not self.is_directed:
             return [pairs.scores(self.method)] * len(DIRECTIONS)
@@ -170,7 +169,7 @@ class _Likelihood:
         return (to_clips + to_texts + prior / len(self.is_match)) / 2
 
     def minimum(self, start: torch.Tensor) -> tuple[float, torch.Tensor]:
-        """The lowest value that is found from a start, and where."""
+        """Return the lowest value found from a start, and its parameters."""
         parameters = start.clone().requires_grad_()
         optimizer = torch.optim.LBFGS(
             [parameters], max_iter=_STEPS, tolerance_grad=_FLAT, line_search_fn="strong_wolfe"
@@ -189,7 +188,7 @@ class _Likelihood:
 
 
 def _sample(embeddings: Embeddings, queries: np.ndarray, clips: np.ndarray, generator: np.random.Generator):
-    """These queries and clips, as many as are fitted at once; what a query describes is always there."""
+    """Sample queries and clips for one fit; the clips that a sampled query describes are always among them."""
     if len(queries) > _AT_ONCE:
         queries = np.sort(generator.choice(queries, _AT_ONCE, replace=False))
     pairs = embeddings.pairs[torch.isin(embeddings.pairs[:, 0], torch.from_numpy(queries))].numpy()
@@ -205,7 +204,7 @@ def _sample(embeddings: Embeddings, queries: np.ndarray, clips: np.ndarray, gene
 
 
 def _select(embeddings: Embeddings, queries: np.ndarray, pairs: torch.Tensor, clips: np.ndarray | None = None):
-    """Some queries, whose pairs are counted anew, and some clips."""
+    """Select some queries, with renumbered pairs, and some clips."""
     changes = {"modality_embeds": embeddings.modality_embeds, "modality_mask": embeddings.modality_mask}
     clip_ids = embeddings.clip_ids
     if clips is not None:
@@ -233,15 +232,15 @@ def _rounded(value: torch.Tensor | float | list | None) -> Any:
 
 
 def check_fitted(method: str, terms: Sequence[str] = ()) -> None:
-    """Raise a ValueError unless a score has numbers to fit, and terms if there are to be some."""
+    """Raise a ValueError unless a score has numbers to fit, and supports terms if any are given."""
     if method not in FITTED:
-        raise ValueError(f"The score {method!r} has no numbers to fit; those that have are {', '.join(FITTED)}.")
+        raise ValueError(f"The score {method!r} has no numbers to fit; scores with such numbers: {', '.join(FITTED)}.")
     if terms and METHODS[method].weights is None:
-        raise ValueError(f"The score {method!r} leaves out terms: only 'scalar' and 'uniform' add them.")
+        raise ValueError(f"The score {method!r} does not use terms: only 'scalar' and 'uniform' do.")
 
 
 def _read_by(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the options a score reads, and which modalities are terms."""
+    """Return the options that a score reads, with the modalities that are terms."""
     return {name: options[name] for name in (*FITTED[method], "modality_term") if name in options}
 
 
@@ -254,25 +253,25 @@ def fit(
     method: str = "scalar",
 ) -> dict[str, Any]:
     """
-    Fit the numbers of a score to all queries: the temperature of the query's weights, and by choice the weights of
-    terms, and scale and offset of each modality.
+    Fit the numbers of a score to all queries: the query temperature and, optionally, the weights of terms, and the
+    scale and offset of each modality.
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and pairs. All of them are scored at once.
-        before (`dict`): how they are scored now: `query_temperature`, and `modality_scale`, `modality_offset` and
+        before (`dict`): current options of the score: `query_temperature`, and `modality_scale`, `modality_offset` and
             `modality_term` if there are any.
-        scale_offset (`bool`): fit scales and offsets too, in place of those in `before`. Of scores other than
-            `"scalar"`, which have nothing else, they are always fitted.
-        fixed (`Sequence[str]`): modalities of which scale and offset stay 1 and 0, as those of terms do.
-        terms (`Sequence[str]`): modalities that become terms, or are some, and whose weight is fitted.
-        method (`str`): a key of [`~eval.protocol.weighted.FITTED`], which says what is fitted.
+        scale_offset (`bool`): also fit scales and offsets, instead of those in `before`. For scores other than
+            `"scalar"`, which have nothing else to fit, they are always fitted.
+        fixed (`Sequence[str]`): modalities whose scale and offset stay 1 and 0, as those of terms do.
+        terms (`Sequence[str]`): modalities that are, or become, terms with a fitted weight.
+        method (`str`): a key of [`~eval.protocol.weighted.FITTED`], which defines what is fitted.
 
     Returns:
-        `dict`: what of `before` the score reads, with what was fitted. Scales and offsets of modalities that no clip
-        has stay 1 and 0.
+        `dict`: the options of `before` that the score reads, with the fitted ones. Scales and offsets of modalities
+        that no clip has stay 1 and 0.
 
     Raises:
-        ValueError: the score has no numbers to fit, or no terms.
+        ValueError: the score has no numbers to fit, or does not use terms.
     """
     check_fitted(method, terms)
     options = _read_by(method, before)
@@ -285,7 +284,7 @@ def fit(
     else:
         found = torch.tensor([_USUAL, *usual], dtype=torch.float64).log()
     if scale_offset or not has_temperature:
-        begin = 0.3 if method in DISCOUNTED else 0.0  # of a square; at zero no slope leads away
+        begin = 0.3 if method in DISCOUNTED else 0.0  # of a square, which has no slope at zero
         _, found = likelihood.minimum(torch.cat([found, found.new_full((2 * len(likelihood.free),), begin)]))
     with torch.no_grad():
         return options | {name: _rounded(value) for name, value in likelihood.options(found).items()}
@@ -295,7 +294,7 @@ def fit(
 
 
 def _groups(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:
-    """Which queries (Q,) and clips (V,) hang together by what describes what; clips without queries have group -1."""
+    """Return the groups of queries (Q,) and clips (V,) that pairs connect; clips without queries have group -1."""
     queries, clips = embeddings.pairs.numpy().T
     sizes = len(embeddings.query_ids), len(embeddings.clip_ids)
     graph = coo_array((np.ones(len(queries)), (queries, clips + sizes[0])), shape=(sum(sizes), sum(sizes)))
@@ -308,10 +307,10 @@ def deal(
     embeddings: Embeddings, num_folds: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
-    Deal clips into folds, together with all queries that describe them and whatever else these describe.
+    Deal clips into folds, together with all queries that describe them and all other clips of these queries.
 
     Returns:
-        Of each query its group, what hangs together, and its fold; of each clip its fold, -1 if nothing describes it.
+        Each query's group of connected queries and clips, and its fold; each clip's fold, -1 if nothing describes it.
 
     Raises:
         ValueError: there are fewer than two groups for a fold.
@@ -329,7 +328,7 @@ def deal(
 
 
 def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """The mean of each group: captions of one clip are no independent queries."""
+    """Return the mean of each group: captions of one clip are not independent queries."""
     _, places, counts = np.unique(groups, return_inverse=True, return_counts=True)
     return np.bincount(places, values) / counts
 
@@ -337,7 +336,7 @@ def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def _by_group(
     embeddings: Embeddings, groups: Sequence[np.ndarray], method: str, options: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """The measures of each group, in percent: of its queries among all clips, and of its clips among all queries."""
+    """Return the measures of each group, in percent: its queries among all clips, and its clips among all queries."""
     (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], [method], **options)
     found = {}
     for column, (direction, own) in enumerate(zip(DIRECTIONS, groups, strict=True)):
@@ -358,17 +357,17 @@ def calibrate_embeddings(
     method: str = "scalar",
 ) -> Calibration:
     """
-    Fit how a score weighs modalities, and measure the gain by cross-fitting.
+    Fit a score's modality weights, and measure the gain by cross-fitting.
 
-    Clips are dealt into folds, together with all queries that describe them and whatever else these describe. Queries
-    of a fold rank all clips, and its clips all queries, by what was fitted to queries and clips of the other folds;
-    clips that nothing describes are in every fit. What is fitted to all queries is the result.
+    Clips are dealt into folds by [`deal`]. Queries of a fold rank all clips, and its clips rank all queries, with the
+    fit to queries and clips of the other folds; clips that nothing describes are part of every fit. The result is the
+    fit to all queries.
 
     Args:
         embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`), fixed, terms (`Sequence[str]`), method
-            (`str`): as in [`fit`]. Of more than 1,024 queries or clips each fit sees that many, drawn at random.
-        num_folds (`int`): from 2.
-        seed (`int`): of the folds, the draws and the interval.
+            (`str`): as in [`fit`]. Of more than 1,024 queries or clips, each fit uses that many, drawn at random.
+        num_folds (`int`): number of folds, at least 2.
+        seed (`int`): seed of the folds, the draws and the interval.
 
     Returns:
         [`Calibration`].

@@ -129,9 +129,9 @@ def test_only_what_a_score_reads_is_fitted_and_kept():
     known = BEFORE | {"modality_scale": [1.0, 2.0, 3.0], "modality_term": [None, None, 0.0]}
     found = fit(embeddings, known, method="weighted_gram")
     assert set(found) == {"modality_scale", "modality_term"} and found["modality_scale"][2] == 1
-    with pytest.raises(ValueError, match="The score 'gram' has no numbers to fit; those that have are scalar, "):
+    with pytest.raises(ValueError, match="The score 'gram' has no numbers to fit; scores with such numbers: scalar, "):
         fit(embeddings, BEFORE, method="gram")
-    with pytest.raises(ValueError, match="'weighted_mean' leaves out terms: only 'scalar' and 'uniform' add them"):
+    with pytest.raises(ValueError, match="'weighted_mean' does not use terms: only 'scalar' and 'uniform' do"):
         calibrate_embeddings(embeddings, BEFORE, terms=["video"], method="weighted_mean")
 
 
