@@ -140,7 +140,7 @@ def test_what_is_no_gain_is_not_written(place):
     write_embeddings("even", {"model": "model", "query_temperature": 0.1}, num_clips=18, gap=False)
     metadata = Gallery.open("even").metadata
     told = run("--embeddings", "even", "--output", "out", "--folds", 2, "--write")
-    assert "Of less than 19 clips with queries of their own it cannot be told which scores are too low." in told
+    assert "Fewer than 19 clips have queries of their own: too few to fit the least score of a match." in told
     assert "The interval of the gain in MRR includes zero: keep your current settings. Nothing was written." in told
     assert Gallery.open("even").metadata == metadata
 
@@ -152,7 +152,7 @@ def test_what_is_too_low_a_score_is_kept_of_the_scores_that_the_gallery_is_searc
     write_embeddings("even", {"model": "model", "query_temperature": 0.1}, gap=False)
     arguments = ["--embeddings", name, "--output", "out", "--folds", 2, *(["--scale-offset"] if scale_offset else [])]
     before = Gallery.open(name).metadata
-    assert "--write keeps it in the gallery: searches that find less say so." in run(*arguments)
+    assert "--write saves it in the gallery: searches that find less report it." in run(*arguments)
     assert Gallery.open(name).metadata == before
     assert ("Only the least score was written, to even." in run(*arguments, "--write")) != scale_offset
     report, gallery = json.loads((place / "out" / "calibration.json").read_text()), Gallery.open(name)
@@ -203,7 +203,7 @@ def test_a_score_without_numbers_has_nothing_to_calibrate(place):
         writer.commit()
     arguments = ["--embeddings", "gallery", "--output", "out", "--folds", 2]
     told = run(*arguments, code=1)
-    assert "The score 'gram' has no numbers to fit; those that have are scalar, uniform, " in told
+    assert "The score 'gram' has no numbers to fit; scores with such numbers: scalar, uniform, " in told
     with GalleryWriter("gallery") as writer:
         writer.metadata = writer.metadata | {"score_options": {"method": "max"}}
         writer.commit()

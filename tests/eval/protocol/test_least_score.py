@@ -122,7 +122,7 @@ def test_of_less_than_nineteen_clips_nothing_can_be_told():
     assert least_score_of(np.arange(19.0), np.arange(19)) == 0.0
     found = fit_least_score(made(num_clips=28, captions_each=1), OPTIONS, [OPTIONS] * 2, ["video"])
     assert found.score is None and not found.is_certain and found.unanswered == 0
-    assert "Of less than 19 clips" in format_least_score(found, is_kept=True)[-1]
+    assert "Fewer than 19 clips" in format_least_score(found, is_kept=True)[-1]
 
 
 def test_scores_that_tell_nothing_make_no_claim():
@@ -148,8 +148,8 @@ def test_what_was_found_is_told_in_lines():
     lines = format_least_score(found, is_kept=False)
     assert lines[1:] == [
         "least score of a match: 0.25, among 60 clips, by video, audio",
-        "held out, would be told that nothing matches well: 61.5 % of queries without a relevant clip, 4.0 % of those "
+        "held out, reported as without a match: 61.5 % of queries without a relevant clip, 4.0 % of those "
         "with one (difference +57.5, 95 % interval +45.0 to +70.0)",
-        "--write keeps it in the gallery: searches that find less say so.",
+        "--write saves it in the gallery: searches that find less report it.",
     ]
     assert format_least_score(found, is_kept=True) == lines[:-1]
