@@ -1,8 +1,8 @@
-"""From embeddings to ranks, metrics and the aggregation gain (SCALAR Tables 3, 4, S3 and S5).
+"""The first stage: ranks, metrics and the aggregation gain from embeddings (SCALAR Tables 3, 4, S3 and S5).
 
-Ties count against the method: a score that cannot tell candidates apart ranks last, never first. The products of texts
-and clips are computed once for all scores and masks; large galleries are scored in blocks, so that at most
-`max_pairs` pairs are held.
+Ties count against the method: a score that cannot distinguish candidates ranks the relevant one last, never first. The
+products of texts and clips are computed once for all scores and masks; large galleries are scored in blocks of at most
+`max_pairs` pairs.
 
 Shape letters: Q queries, V clips, P pairs of a query and a clip that it describes.
 """
@@ -34,15 +34,15 @@ from modeling_scalar.scores_scalar import (
 TIE_RULE = "among candidates of equal score the wrong ones come first"
 
 Ranks = dict[str, dict[str, torch.LongTensor]]
-"""Method to direction to the rank of each relevant pair (P,)."""
+"""Ranks of the relevant pairs (P,), by method and direction."""
 
-_COMPARED = ("uniform", "gram")  # with the model's own score, beside the best pathway
+_COMPARED = ("uniform", "gram")  # compared with the model's own score, next to the best pathway
 _CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 
 def _known(modalities: Sequence[str]) -> dict[str, Method]:
-    """The scores of clips that have these modalities, in the order of tables, but for those with fixed weights; single
-    modalities stand together."""
+    """Return the scores of clips with these modalities, in the order of tables, without those of fixed weights; single
+    modalities are listed together."""
     first, *others = (name for name in METHODS if name not in WEIGHTED)
     parts = [name for name in modalities if name != FUSED]
     names = (part for name in others for part in (parts if name in PAPER_MODALITIES else (name,)))
@@ -54,9 +54,9 @@ def _known(modalities: Sequence[str]) -> dict[str, Method]:
 
 
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
-    """Return the scores for which these embeddings have what is needed: some need certain modalities, `concat_head`
-    its heads, and only some take texts with a vector for each modality; after the first of them, what the encoder
-    fuses."""
+    """Return the scores that these embeddings have the inputs for: some scores need certain modalities, `concat_head`
+    needs its heads, and only some scores take texts with a vector for each modality. The encoder's fused vectors come
+    second."""
     has_heads, has_one_text = embeddings.concat_embeds is not None, embeddings.text_embeds.ndim == 2
     return tuple(
         name
@@ -66,12 +66,12 @@ def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
 
 
 def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODALITIES) -> None:
-    """Raise a ValueError unless every name is that of a registered method or of one of the clips' modalities, and the
-    clips have the modalities that it reads."""
+    """Raise a ValueError unless every name is a registered method or one of the clips' modalities, and the clips have
+    the modalities that the methods read."""
     unknown = [method for method in methods if method not in METHODS and method not in modalities]
     if FUSED in unknown:
         raise ValueError(
-            f"{FUSED!r} is measured where the model's fused vectors are embedded: `scalar eval run --fused`."
+            f"{FUSED!r} can be measured only if the model's fused vectors are embedded: use `scalar eval run --fused`."
         )
     if unknown:
         known = tuple(dict.fromkeys((*METHODS, *modalities)))
@@ -83,7 +83,7 @@ def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODA
 def masks_of(
     embeddings: Embeddings, rates: Sequence[float], mask_seed: int
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return what is shown of each clip, `(clips, M)`, at each masking rate, and with each set of the ladder."""
+    """Return the modalities that are shown of each clip, `(clips, M)`, at each masking rate and each ladder step."""
     parts = embeddings.modality_mask[:, embeddings.parts]
     of_parts = rate_masks(embeddings.clip_ids, parts, rates, mask_seed), ladder_masks(parts)
     return tuple([embeddings.shown(mask)[0] for mask in masks] for masks in of_parts)
@@ -94,15 +94,15 @@ def _scorable(embeddings: Embeddings, modality_mask: torch.Tensor, method: str) 
 
 
 def pathways(modalities: Sequence[str] = PAPER_MODALITIES) -> tuple[str, ...]:
-    """Return the methods that read a single modality; joint scores are compared with the best of them. What an encoder
-    fuses is none."""
+    """Return the methods that read a single modality, to compare joint scores with the best of them. Fused vectors are
+    not among them."""
     return tuple(name for name, method in _known(modalities).items() if method.is_pathway and name != FUSED)
 
 
 def _blocks(
     num_queries: int, num_clips: int, directions: Sequence[str], max_pairs: int
 ) -> Iterator[tuple[slice, slice, tuple[str, ...]]]:
-    """Parts of the score matrix in which every query of the direction meets all of its candidates."""
+    """Yield parts of the score matrix in which every query of the direction meets all of its candidates."""
     every = slice(0, None)
     if num_queries * num_clips <= max_pairs:
         yield every, every, tuple(directions)
@@ -116,7 +116,7 @@ def _blocks(
 
 
 def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.LongTensor:
-    """Ranks (P,) of the pairs [query, clip]; a query of the direction without a relevant candidate has none."""
+    """Return the ranks (P,) of the pairs [query, clip]; a query without a relevant candidate has none."""
     if not len(pairs):
         return pairs[:, 0]
     if direction == "video_to_text":
@@ -142,9 +142,9 @@ def rank_pairs(
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and which query describes which clip.
-        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, M)`): the most that may be read of each clip. A
-            clip with nothing left cannot be scored by any method and ranks last. What an encoder fuses is that of what
-            is left, see [`Embeddings.shown`].
+        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, M)`): the modalities that may be read of each clip.
+            A clip with none left cannot be scored by any method and ranks last. Fused vectors are those of the
+            modalities left, see [`Embeddings.shown`].
         methods (`Sequence[str]`): keys of `METHODS`, and modalities of the clips.
         directions (`Sequence[str]`): `"text_to_video"` ranks clips for each query, `"video_to_text"` queries for each
             clip that a query describes.
@@ -153,8 +153,8 @@ def rank_pairs(
         score_options: of [`~modeling_scalar.scores_scalar.retrieval_scores`].
 
     Returns:
-        One `dict` per mask: method to direction to `torch.LongTensor` of shape `(pairs,)`, the rank of each pair as of
-        [`~eval.metrics.retrieval.ranking.relevant_ranks`].
+        One `dict` per mask: `torch.LongTensor` of shape `(pairs,)` by method and direction, the rank of each pair as
+        of [`~eval.metrics.retrieval.ranking.relevant_ranks`].
 
     Raises:
         ValueError: a method is unknown or lacks what it needs, or an embedding that counts is not finite.
@@ -208,16 +208,16 @@ def relevant_weights(
     embeddings: Embeddings, modality_mask: torch.Tensor, query_temperature: float = 0.1, **score_options: Any
 ) -> torch.FloatTensor:
     """
-    Weigh the modalities of each clip for a query that describes it, SCALAR Eq. 2: which modality decided.
+    Weigh the modalities of each clip for a query that describes it (SCALAR Eq. 2), to see which modality decides.
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and pairs.
-        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what of each clip may be read.
+        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): modalities that may be read.
         query_temperature (`float`): tau_w of Eq. 2.
-        score_options: of [`~modeling_scalar.scores_scalar.retrieval_scores`]; those that weights depend on count.
+        score_options: options of [`~modeling_scalar.scores_scalar.retrieval_scores`] that the weights depend on.
 
     Returns:
-        `torch.FloatTensor` of shape `(pairs, M)`: sums to 1, 0 where absent and of terms.
+        `torch.FloatTensor` of shape `(pairs, M)`: sums to 1; 0 for absent modalities and terms.
     """
     calibration = {name: value for name, value in score_options.items() if name in CALIBRATION}
     return torch.cat(
@@ -237,7 +237,7 @@ def relevant_weights(
 def _weighed(
     embeddings: Embeddings, modality_mask: torch.Tensor, score_options: Mapping[str, Any]
 ) -> tuple[torch.Tensor, list[str]]:
-    """The weights of [`relevant_weights`] of those modalities that are weighed, and their names."""
+    """Return the weights of [`relevant_weights`] for the modalities that are weighed, and the names of these."""
     terms = ScoreOptions(modality_term=score_options.get("modality_term"))
     weighed = aggregated(terms, len(embeddings.modalities))
     weights = relevant_weights(embeddings, modality_mask, **score_options)
@@ -260,7 +260,7 @@ def _rate_entry(
     ranks: Ranks,
     score_options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What was measured at one masking rate, as result files hold it."""
+    """Return the results of one masking rate, in the format of result files."""
     singles = pathways(embeddings.modalities)
     methods = {
         method: _metrics(by_direction, embeddings.pairs)
@@ -291,7 +291,7 @@ def _at_rates(
     ranks: Sequence[Ranks],
     score_options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What [`evaluate_embeddings`] returns."""
+    """Return the result of [`evaluate_embeddings`]."""
     return {
         "num_queries": len(embeddings.query_ids),
         "num_clips": len(embeddings.clip_ids),
@@ -318,8 +318,8 @@ def evaluate_embeddings(
     Measure retrieval in both directions, first stage, by each method at each masking rate, on the same embeddings.
 
     The aggregation gain of a joint score is its text-to-video R@1 minus that of the strongest single pathway under the
-    same masks (SCALAR, "Aggregation Gain"). The single pathways are therefore always measured, in `methods` or not; of
-    equally strong ones the first in the order of the modalities is named.
+    same masks (SCALAR, "Aggregation Gain"). The single pathways are therefore always measured, even if `methods` lacks
+    them; of equally strong ones, the first in the order of modalities is named.
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and which query describes which clip. Class labels
@@ -359,20 +359,20 @@ def measure_first_stage(
     **score_options: Any,
 ) -> tuple[dict[str, Any], dict[str, list]]:
     """
-    Measure all of the first stage: under every mask, with fixed sets of modalities, and query by query.
+    Measure the first stage completely: with every mask, with fixed sets of modalities, and query by query.
 
     Args:
         embeddings, rates, mask_seed, progress, score_options: as in [`evaluate_embeddings`].
-        method (`str`): the model's own score, which others are compared with.
-        methods (`Sequence[str]`, *optional*): others beside it and the vectors that a model fuses itself; by default
+        method (`str`): the model's own score, with which others are compared.
+        methods (`Sequence[str]`, *optional*): further methods next to it and to a model's fused vectors; by default
             [`measurable_methods`].
 
     Returns:
         What [`evaluate_embeddings`] returns, with `ladder`, one entry for each set of
-        [`~eval.protocol.missing.ladder`] (SCALAR Table S5: a clip that has none of the set ranks last, and
-        `num_unscorable_clips` says how many those are); `differences` of [`recall_differences`] to the best pathway
-        and some joint scores; and `kinds` of [`recalls_by_kind`] if queries have kinds. Then the table of
-        [`queries_of`], with a column `kind` in that case.
+        [`~eval.protocol.missing.ladder`] (SCALAR Table S5: a clip with no modality of the set ranks last, and
+        `num_unscorable_clips` counts such clips); `differences` of [`recall_differences`] to the best pathway
+        and some joint scores; and `kinds` of [`recalls_by_kind`] if queries have kinds. Also the table of
+        [`queries_of`], which then has a column `kind`.
 
     Raises:
         ValueError: as in [`evaluate_embeddings`].
@@ -403,8 +403,8 @@ def measure_first_stage(
 def _ladder_entry(
     embeddings: Embeddings, modalities: Sequence[str], modality_mask: torch.Tensor, ranks: Ranks
 ) -> dict[str, Any]:
-    """R@1 of joint scores with one set of modalities for the whole gallery; `None` where a score is defined for no
-    clip, as areas are not with the video alone."""
+    """Return R@1 of joint scores with one set of modalities for the whole gallery; `None` if a score is undefined for
+    every clip, as areas are with the video alone."""
     singles = pathways(embeddings.modalities)
     recalls = {
         method: retrieval_metrics(by_direction["text_to_video"], embeddings.pairs[:, 0])["recall_at_1"]
@@ -419,7 +419,7 @@ def _ladder_entry(
 
 def queries_of(embeddings: Embeddings, ranks: Ranks, **score_options: Any) -> dict[str, list]:
     """
-    List what happened to each query with nothing masked: where its clip ranked and which modality decided.
+    List the result of each query with nothing masked: the rank of its clip and the deciding modality.
 
     Args:
         embeddings ([`Embeddings`]): queries and clips.
@@ -475,10 +475,10 @@ def recall_differences(
 
 def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict[str, Any]]:
     """
-    Measure text-to-video R@1 with nothing masked for each kind of query by itself, in the gallery of all clips.
+    Measure text-to-video R@1 with nothing masked for each kind of query, in the gallery of all clips.
 
     Args:
-        table (`dict`): of [`queries_of`], with a column `kind`; a query whose kind is `None` counts in none.
+        table (`dict`): of [`queries_of`], with a column `kind`; queries whose kind is `None` are left out.
         methods (`Sequence[str]`): measured methods.
 
     Returns:
