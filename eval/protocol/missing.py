@@ -11,8 +11,8 @@ import torch
 
 
 def ladder(modalities: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the sets of modalities that a whole gallery is shown in turn: the first, the first two, and so on up to
-    all, with which nothing is masked. Of the paper's three they are those of its Table S5."""
+    """Return the sets of modalities that are shown of the whole gallery in turn: the first, the first two, and so on
+    up to all, with nothing masked. For the paper's three modalities these are the sets of its Table S5."""
     return [tuple(modalities[:number]) for number in range(1, len(modalities) + 1)]
 
 
@@ -39,7 +39,7 @@ def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = 0
         `int` or `None`: index into the modalities *the clip has*, in their order; `None` if not masked.
 
     Raises:
-        ValueError: `rate` lies outside [0, 1], or `num_available` is below 1.
+        ValueError: `rate` is outside [0, 1], or `num_available` is below 1.
 
     Example:
 
@@ -63,20 +63,20 @@ def mask_modalities(
     """
     Remove one modality from a fraction of clips.
 
-    A clip with a single modality keeps it at every rate: with nothing left it could not be scored, and clips are never
-    dropped from a gallery. The share of clips that lose something can therefore lie below `rate`.
+    A clip with a single modality keeps it at every rate: without it the clip could not be scored, and clips are never
+    dropped from a gallery. The share of clips that lose a modality can therefore be below `rate`.
 
     Args:
         clip_ids (`Sequence[str]`): one identifier per row of `modality_mask`.
-        modality_mask (`torch.BoolTensor` of shape `(clips, modalities)`): what each clip has. Not changed.
+        modality_mask (`torch.BoolTensor` of shape `(clips, modalities)`): modalities of each clip. Not changed.
         rate (`float`): fraction of clips that lose a modality, between 0 and 1.
         seed (`int`): seed of the masks.
 
     Returns:
-        `torch.BoolTensor` of shape `(clips, modalities)`: what each clip has left.
+        `torch.BoolTensor` of shape `(clips, modalities)`: modalities that each clip has left.
 
     Raises:
-        ValueError: `rate` lies outside [0, 1], or there is not one identifier per row.
+        ValueError: `rate` is outside [0, 1], or there is not one identifier per row.
     """
     check_rate(rate)
     if len(clip_ids) != len(modality_mask):
@@ -104,7 +104,7 @@ def rate_masks(
 
 
 def ladder_masks(modality_mask: torch.Tensor) -> list[torch.Tensor]:
-    """Return what is left of each clip `(clips, M)` with each set of [`ladder`]."""
+    """Return the modalities that each clip `(clips, M)` has left with each set of [`ladder`]."""
     columns = torch.arange(modality_mask.shape[1])
     return [modality_mask & (columns <= last) for last in columns]
 
