@@ -1,7 +1,6 @@
-"""How the embeddings of a benchmark with class labels lie in the shared space (SCALAR, "Latent-Space Analysis").
+"""The geometry of class labels and clips in the shared space (SCALAR, "Latent-Space Analysis").
 
-Every number is computed in that space, with cosines; a projection for the eye is drawn by
-`eval.reports.figures`.
+All numbers are computed in that space, with cosines; `eval.reports.figures` draws a projection of it.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 from eval.embedding.embeddings import Embeddings
 
 CENTROID_MODALITIES = ("video", "audio")
-"""The modalities of a class centroid in the paper, which a gallery must have both."""
+"""The modalities of a class centroid in the paper; a gallery must have both."""
 
 
 def has_classes(embeddings: Embeddings) -> bool:
@@ -40,7 +39,7 @@ def _text_centroid_cosine(embeddings: Embeddings, query: int) -> float | None:
 
 
 def _class_silhouettes(embeddings: Embeddings, modality: int) -> dict[int, float]:
-    """Mean silhouette by query, of the classes with two clips or more that have it; empty if one class has."""
+    """Return the mean silhouette by query, of classes with at least two clips; empty without two such classes."""
     pairs = embeddings.pairs[embeddings.modality_mask[embeddings.pairs[:, 1], modality]]
     labels, sizes = pairs[:, 0].unique(return_counts=True)
     labels = labels[sizes > 1]
@@ -59,23 +58,23 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
     """
-    Measure how classes lie in the shared space (SCALAR, "Latent-Space Analysis").
+    Measure the geometry of classes in the shared space (SCALAR, "Latent-Space Analysis").
 
-    The text-centroid cosine of a class is that of its text embedding and the mean of the video and audio embeddings of
-    its clips, those that are present. The silhouette of a clip in one modality, by cosine distance, compares the clips
+    The text-centroid cosine of a class is the cosine between its text embedding and the mean of the available video
+    and audio embeddings of its clips. The silhouette of a clip in one modality, by cosine distance, compares the clips
     of its class with those of the nearest other class; clips without the modality, and classes with fewer than two
-    clips that have it, take no part. Numbers of the whole set are means over classes, so that large classes do not
+    clips that have it, are left out. Numbers of the whole set are means over classes, so that large classes do not
     count more.
 
     Args:
         embeddings ([`Embeddings`]): class labels as queries, each describing the clips of its class.
 
     Returns:
-        `dict` or `None` where the queries are not classes (see [`has_classes`]) or have several vectors each:
+        `dict`, or `None` if the queries are not classes (see [`has_classes`]) or have several vectors each:
         `num_classes`; `text_centroid_cosine` (-1 to 1); `silhouette`, by modality (-1 to 1); and `classes`, for each
-        class its `label`, `num_clips`, `text_centroid_cosine` and `silhouette`. What is undefined, for a class or for
-        the whole set, is `None`: the cosine without any video or audio, or where clips can have only one of these; a
-        silhouette with fewer than two clips of the class or two such classes.
+        class its `label`, `num_clips`, `text_centroid_cosine` and `silhouette`. An undefined value, of a class or of
+        the whole set, is `None`: the cosine without any video or audio, or if clips can have only one of these; a
+        silhouette with fewer than two clips of the class or fewer than two such classes.
 
     Raises:
         ValueError: an embedding that counts is not finite.
