@@ -1,4 +1,4 @@
-"""Every text with every clip, kept for several scores, masks and options: what evaluation computes once."""
+"""All pairs of texts and clips, cached for several scores, masks and options: what evaluation computes once."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from modeling_scalar.scores_scalar import Clips, Pairs, make_pairs
 
 class SharedPairs(Pairs):
     """
-    Pairs whose products are computed once, and with them whatever else several scores or masks have in common.
+    Pairs that compute their products, and whatever else several scores or masks share, once.
 
     The arguments are those of [`~modeling_scalar.scores_scalar.make_pairs`].
     """
@@ -30,8 +30,8 @@ class SharedPairs(Pairs):
         return changed
 
     def masked(self, modality_mask: torch.Tensor, replaced: Mapping[int, torch.Tensor] | None = None) -> "SharedPairs":
-        """The same pairs when only what `modality_mask` `(V, M)` leaves of each clip is there, and by the index of a
-        modality other vectors `(V, D)`."""
+        """Return the same pairs with only the modalities in `modality_mask` `(V, M)` of each clip, and with other
+        vectors `(V, D)` for some modalities, by index."""
         clips, similarities = self.clips.shown(modality_mask), self.similarities * modality_mask.T[:, None]
         for index, vectors in (replaced or {}).items():
             embeds = clips.modality_embeds
@@ -43,11 +43,11 @@ class SharedPairs(Pairs):
         return self._changed(self.text_embeds, clips, self.options, similarities, replaced=replaced or ())
 
     def with_options(self, **changes: Any) -> "SharedPairs":
-        """The same pairs with other values of some [`~modeling_scalar.scores_scalar.ScoreOptions`]."""
+        """Return the same pairs with other values of some [`~modeling_scalar.scores_scalar.ScoreOptions`]."""
         return self._changed(self.text_embeds, self.clips, replace(self.options, **changes), self.similarities)
 
     def text_ranks(self, index: int) -> torch.Tensor:
-        """As of [`Pairs.text_ranks`], once for all masks: what a clip lacks changes no rank by what it has."""
+        """As [`Pairs.text_ranks`], once for all masks: a clip's missing modalities change no rank by the others."""
         if index in self._replaced:
             return super().text_ranks(index)
         if index not in self._ranks:
@@ -55,7 +55,7 @@ class SharedPairs(Pairs):
         return self._ranks[index]
 
     def scores(self, method: str) -> torch.Tensor:
-        """As of [`Pairs.scores`]; PMRL's two scores are of the same eigenvalues, which cost more than the others."""
+        """As [`Pairs.scores`]; PMRL's two scores share their eigenvalues, which cost more than the others."""
         if method == "pmrl" and self._eigenvalues is not None:
             return self._eigenvalues / (1 + self.aggregated.clips.arity)
         scores = super().scores(method)
