@@ -1,8 +1,8 @@
-"""The baselines with fixed weights of modalities: numbers to fit as SCALAR has them, and no query's own weights.
+"""The baselines with fixed modality weights: fitted numbers as in SCALAR, but no weights per query.
 
 The numbers are `modality_scale` a_m and `modality_offset` b_m of [`~modeling_scalar.scores_scalar.ScoreOptions`]; with
-a_m = 1 and b_m = 0 each score is the baseline itself. Importing this module registers the scores. Tables have those
-that are asked for by name.
+a_m = 1 and b_m = 0 each score is the baseline itself. Importing this module registers the scores. Tables include those
+that are requested by name.
 """
 
 import torch
@@ -16,19 +16,19 @@ FITTED: dict[str, tuple[str, ...]] = {
     "weighted_rank_fusion": _BOTH[1:],
     **dict.fromkeys(("weighted_gram", "weighted_span", "weighted_pmrl"), _BOTH[:1]),
 }
-"""Which numbers a score reads, and calibration can fit, by its name."""
+"""The numbers that a score reads, and calibration can fit, by its name."""
 
 WEIGHTED = tuple(name for name in FITTED if name.startswith("weighted_"))
 """The scores of this module."""
 
 DISCOUNTED = ("weighted_gram", "weighted_span", "weighted_pmrl")
-"""Those whose scales are at most 1."""
+"""The scores whose scales are at most 1."""
 
-_LEAST_PIVOT = 1e-12  # by less, an eigenvector would be divided to infinity
+_LEAST_PIVOT = 1e-12  # a smaller pivot would divide an eigenvector to infinity
 
 
 def _of_each(pairs: Pairs, name: str, neutral: float) -> torch.Tensor:
-    """A number of each modality, (M,)."""
+    """Return a number for each modality, (M,)."""
     given = getattr(pairs.options, name)
     cosines = pairs.similarities
     if given is None:
@@ -37,7 +37,7 @@ def _of_each(pairs: Pairs, name: str, neutral: float) -> torch.Tensor:
 
 
 def _weighted_cosines(pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights w_m proportional to exp(b_m) over what each clip has, (V, M), and sum_m w_m a_m <t, z_m>, (Q, V)."""
+    """Weights w_m proportional to exp(b_m) over each clip's modalities, (V, M), and sum_m w_m a_m <t, z_m>, (Q, V)."""
     scale, offset = _of_each(pairs, "modality_scale", 1.0), _of_each(pairs, "modality_offset", 0.0)
     mask = pairs.clips.modality_mask
     weights = softmax_weights(offset.expand(mask.shape), mask, 1.0, dim=1)
@@ -46,7 +46,7 @@ def _weighted_cosines(pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
 
 @register_method("weighted_centroid", "weighted centroid", takes_text_per_modality=True)
 def _weighted_centroid(pairs: Pairs) -> torch.Tensor:
-    """sum_m w_m a_m <t, z_m> / sqrt(w'Gw) with the Gram matrix G: Eq. 3 and 4 with weights that no query changes."""
+    """sum_m w_m a_m <t, z_m> / sqrt(w'Gw) with the Gram matrix G: Eq. 3 and 4 with query-independent weights."""
     weights, total = _weighted_cosines(pairs)
     wide = exact(weights)
     squared_norm = torch.einsum("vm,vmn,vn->v", wide, pairs.clips.exact_gram, wide)
@@ -77,13 +77,13 @@ def _weighted_rank_fusion(pairs: Pairs) -> torch.Tensor:
 
 def _discounted(pairs: Pairs) -> Pairs:
     """
-    The same pairs when of each modality only the share a_m counts, 0 < a_m <= 1.
+    Return the same pairs with only the share a_m of each modality, 0 < a_m <= 1.
 
-    z_m is replaced by a_m z_m + sqrt(1 - a_m^2) e_m, where e_m is an axis that nothing else has: its cosine with the
-    text becomes a_m <t, z_m>, that of two modalities a_m a_n <z_m, z_n>. All cosines together are still a Gram matrix.
-    With the border alone scaled they are not: where modalities resemble each other the determinant turns negative, and
-    the clips that match best would tie, or rank last. A modality whose scale vanishes is as good as absent, an
-    orthonormal axis (Eq. S1).
+    z_m is replaced by a_m z_m + sqrt(1 - a_m^2) e_m, where the axis e_m is orthogonal to everything else: its cosine
+    with the text becomes a_m <t, z_m>, that of two modalities a_m a_n <z_m, z_n>. All cosines together are still a
+    Gram matrix. With only the border scaled they are not: for similar modalities the determinant turns negative, and
+    the clips that match best would tie, or rank last. A modality with scale 0 counts as absent, an orthonormal axis
+    (Eq. S1).
     """
     scale = _of_each(pairs, "modality_scale", 1.0)
     if (scale > 1).any():
@@ -115,8 +115,8 @@ def _first_order(pairs: Pairs, root: torch.Tensor) -> torch.Tensor:
     """
     x'Gt x (Q, V) with the eigenvector x of the largest eigenvalue as a constant: its gradient is the eigenvalue's.
 
-    With the clip's part H of Gt and the cosines b, x is (1, (root - H)^-1 b) but for its norm. Elimination finds it
-    for all pairs at once; a decomposition of each takes several times as long.
+    With the clip's part H of Gt and the cosines b, x is (1, (root - H)^-1 b) up to its norm. Elimination finds it for
+    all pairs at once; a decomposition of each takes several times as long.
     """
     number = len(pairs.similarities)
     gram = torch.where(torch.eye(number, device=root.device).bool(), 1.0, pairs.clips.exact_gram).to(root.dtype)
