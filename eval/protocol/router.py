@@ -1,6 +1,6 @@
-"""The oracle router: the best that choosing one method for each kind of query can do, a ceiling and no method.
+"""The oracle router: chooses one method for each kind of query. It is an upper bound, not a method.
 
-It is told the kind of every query, as a benchmark knows it and no search does.
+It knows the kind of every query from the benchmark, which no search does.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -14,16 +14,16 @@ def route(
     groups_of_test: Sequence[Hashable],
 ) -> tuple[dict[Hashable, str], list[str]]:
     """
-    Choose for each group of queries the method with the best R@1 on validation; of equally good ones the earlier.
+    Choose for each group of queries the method with the best R@1 on validation; the earlier one in a tie.
 
     Args:
         ranks_on_validation (`dict`): method to the rank of each query's first relevant candidate, from 1.
         groups_of_validation, groups_of_test (`Sequence[Hashable]`): the group of each query, such as the kind of its
-            caption with the modalities that it is about. A group of the test that validation lacks gets the method
-            that is best on all of validation.
+            caption with the modalities that it describes. A test group that validation lacks gets the method that is
+            best on all of validation.
 
     Returns:
-        `dict` from each group to its method, those of validation first; and for each query of the test the method
+        `dict` from each group to its method, with the groups of validation first; and the method of each test query,
         whose rank it gets.
 
     Raises:
@@ -32,7 +32,7 @@ def route(
     numbers = {method: len(ranks) for method, ranks in ranks_on_validation.items()}
     if set(numbers.values()) != {len(groups_of_validation)} or not len(groups_of_validation):
         raise ValueError(
-            f"Expected ranks by some methods, one for each of {len(groups_of_validation)} queries, got {numbers}."
+            f"Expected ranks by at least one method, for each of {len(groups_of_validation)} queries, got {numbers}."
         )
     hits = {method: np.asarray(ranks) == 1 for method, ranks in ranks_on_validation.items()}
 

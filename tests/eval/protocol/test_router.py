@@ -23,5 +23,5 @@ def test_of_equally_good_methods_the_earlier_is_taken_and_only_first_places_coun
 
 def test_every_query_of_validation_has_a_rank_by_every_method():
     for ranks, groups in (({}, ["x"]), ({"a": []}, []), ({"a": [1], "b": [1, 2]}, ["x"])):
-        with pytest.raises(ValueError, match=f"one for each of {len(groups)} queries"):
+        with pytest.raises(ValueError, match=f"for each of {len(groups)} queries"):
             route(ranks, groups, ["x"])
