@@ -1,6 +1,6 @@
-"""How certain a number is: sign test, interval over seeds, difference of two methods (SCALAR, "Statistical Support").
+"""Uncertainty of results: sign test, interval over seeds, difference of two methods (SCALAR, "Statistical Support").
 
-SciPy computes what it has; this module says which test is meant and refuses input that the test does not fit.
+SciPy does the computation; this module defines the tests and refuses input that they do not fit.
 """
 
 import math
@@ -92,16 +92,16 @@ def paired_bootstrap(
     """
     Bound the difference of two methods' means over the same queries.
 
-    Queries are drawn with replacement and both methods are seen on the same draw, so that what makes a query hard for
-    both cancels. The interval is the percentile one: for a mean over many queries it and BCa nearly coincide, and it
-    exists for every sample, where BCa divides by a spread that can be 0.
+    Queries are drawn with replacement, and both methods are evaluated on the same draw, so that the difficulty of a
+    query cancels. This is the percentile interval: for a mean over many queries it nearly coincides with BCa, and it
+    exists for every sample, whereas BCa divides by a spread that can be 0.
 
     Args:
         first (`Sequence[float]`), second (`Sequence[float]`): one value per query for each method, in the same order,
             e.g. `100 * (ranks <= 1)` for R@1.
         confidence (`float`): between 0 and 1.
-        num_resamples (`int`): how many draws, at least 1.
-        seed (`int`): of the draws.
+        num_resamples (`int`): number of draws, at least 1.
+        seed (`int`): seed of the draws.
 
     Returns:
         `dict`: `difference` (mean of `first` minus mean of `second`), its bounds `low` and `high`, and `confidence`.
@@ -150,19 +150,18 @@ def hierarchical_bootstrap(
     Bound the difference of two methods' means over the same queries and over trainings.
 
     Each draw takes queries with replacement, the same for both methods, and trainings of each method with
-    replacement: what another set of queries and another seed of training would change. The interval is the percentile
-    one.
+    replacement: the variation by another set of queries and another training seed. This is the percentile interval.
 
     Args:
         first (`Sequence` of shape `(trainings, queries)`), second (likewise): one value for each training and query;
             the numbers of trainings may differ.
         confidence (`float`): between 0 and 1.
-        num_resamples (`int`): how many draws, at least 1.
-        seed (`int`): of the draws.
+        num_resamples (`int`): number of draws, at least 1.
+        seed (`int`): seed of the draws.
 
     Returns:
         `dict`: `difference` (mean of `first` minus mean of `second`), its bounds `low` and `high`, `confidence`, and
-        `p_value`, two-sided: twice the share of draws on the other side of 0, at least that of one draw.
+        `p_value`, two-sided: twice the share of draws on the other side of 0, at least that of a single draw.
 
     Raises:
         ValueError: the methods have different numbers of queries, or none, or a value is not finite.
@@ -192,13 +191,13 @@ def hierarchical_bootstrap(
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """
-    Adjust p-values for their number by Holm's step-down rule: at most the level of all claims together is false.
+    Adjust p-values for multiple tests by Holm's step-down method, which bounds the probability of any false claim.
 
     Args:
-        p_values (`Sequence[float]`): of all claims that are made, in [0, 1].
+        p_values (`Sequence[float]`): p-values of all claims, in [0, 1].
 
     Returns:
-        `list[float]`: the adjusted ones, in the same order: a claim holds where its own is at most the level.
+        `list[float]`: adjusted p-values in the same order; a claim holds if its own is at most the level.
     """
     order = np.argsort(p_values, kind="stable")
     factors = len(order) - np.arange(len(order))
@@ -210,13 +209,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def area_under_curve(positives: Sequence[float], negatives: Sequence[float]) -> float:
     """
-    Return the area under the ROC curve: how often a positive value lies above a negative one, ties counted half.
+    Return the area under the ROC curve: how often a positive value is above a negative one, ties counted half.
 
     Args:
         positives (`Sequence[float]`), negatives (`Sequence[float]`): finite, at least one of each.
 
     Returns:
-        `float`: between 0 and 1; 0.5 if the values tell nothing.
+        `float`: between 0 and 1; 0.5 if the values say nothing.
 
     Raises:
         ValueError: there are no values of a kind, or one is not finite.
@@ -235,7 +234,7 @@ def _finite(name: str, values: Sequence[float]) -> np.ndarray:
 
 def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
-        raise ValueError(f"`confidence` must lie between 0 and 1, got {confidence}.")
+        raise ValueError(f"`confidence` must be between 0 and 1, got {confidence}.")
 
 
 __all__ = [

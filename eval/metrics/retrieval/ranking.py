@@ -1,7 +1,7 @@
 """Ranks of the relevant candidates and the metrics computed from them.
 
-Ties count against the method: among candidates of equal score the irrelevant ones come first. A score that cannot tell
-candidates apart therefore ranks last, never first. Rows are queries and columns candidates, whichever side is which:
+Ties count against the method: among candidates of equal score the irrelevant ones come first. A score that cannot
+distinguish candidates therefore ranks the relevant one last, never first. Rows are queries and columns candidates:
 text-to-video retrieval has captions in rows, video-to-text retrieval has clips in rows.
 """
 
@@ -14,7 +14,7 @@ _BLOCK_ELEMENTS = 2**22  # scores held at once, twice: 32 MB in single precision
 
 
 def _later_equals(groups: torch.Tensor) -> torch.LongTensor:
-    """For each entry, how many entries after it belong to the same group."""
+    """For each entry, count the entries after it that belong to the same group."""
     order = groups.argsort(stable=True)
     sizes = groups[order].unique_consecutive(return_counts=True)[1]
     ends = sizes.cumsum(dim=0).repeat_interleave(sizes)
@@ -38,8 +38,8 @@ def _check(scores: torch.Tensor, pairs: torch.Tensor) -> None:
     without = torch.ones(len(scores), dtype=torch.bool, device=pairs.device).index_fill(0, pairs[:, 0], False)
     if without.any():
         raise ValueError(
-            f"The query rows {without.nonzero().flatten().tolist()[:10]} have no relevant candidate, so nothing of "
-            "theirs has a rank. Leave such rows out of `scores`."
+            f"The query rows {without.nonzero().flatten().tolist()[:10]} have no relevant candidate, so nothing to "
+            "rank. Leave such rows out of `scores`."
         )
     undefined = scores.amax(dim=1).isnan()  # the largest of a row with a NaN is NaN
     if undefined.any():
@@ -50,7 +50,7 @@ def _check(scores: torch.Tensor, pairs: torch.Tensor) -> None:
 
 
 def _count_not_below(scores: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.LongTensor:
-    """For each pair, how many of its row's scores are at least its value; read in the order that memory has."""
+    """For each pair, count the scores of its row that are at least its value; rows are read in memory order."""
     order = rows.argsort()
     ordered_rows, ordered_values = rows[order], values[order]
     is_one_each = len(rows) == len(scores)  # every row has a pair: then rows need not be selected
