@@ -1,13 +1,13 @@
 """The second stage: the cross-encoder reorders the first candidates (SCALAR, "Inference" and Tables S2 and S4).
 
-Captions rank clips and clips rank captions. Beyond the first candidates the ranks of the first stage stand. A pair
-whose clip the cross-encoder cannot read, because it has nothing that the cross-encoder is made for, keeps its
-first-stage place, and the others are reordered among the places that remain, by one of two rules: by the match alone,
-as in the paper, or by the first-stage score plus a weight times the match logit, which the paper does not have. Ties
-of either stage count against the method, as in `eval.metrics.retrieval.ranking`.
+Captions rank clips and clips rank captions. Only the first candidates are reordered, by one of two rules: by the match
+logit alone, as in the paper, or by the first-stage score plus a weight times the match logit, which is not in the
+paper. A pair whose clip has nothing for the cross-encoder to read keeps its first-stage place, and the others are
+reordered among the remaining places. Ties of either stage count against the method, as in
+`eval.metrics.retrieval.ranking`.
 
-The candidates at a depth are the first of those at a larger one, so every depth, rule and weight is measured from one
-reading of the clips in which each pair is scored once.
+The candidates of a smaller depth are the first ones of a larger depth, so every depth, rule and weight is measured
+from one reading of the clips, with each pair scored once.
 
 Shape letters: Q captions, V clips, N rows that rank something, C what they rank, K candidates of each row.
 """
@@ -32,7 +32,7 @@ from gallery.reranking import check_depth, check_weight, fused_values, places_of
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
 FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""What the weight of a match logit is chosen from: at 0 the first stage stands, at 10 a cosine hardly counts."""
+"""Weights of a match logit to choose from: at 0 the first-stage order stays, at 10 a cosine hardly counts."""
 
 # Ranks after two stages ----------------------------------------------------------------------------------------------
 
@@ -45,16 +45,16 @@ def _is_relevant(scores: torch.Tensor, pairs: torch.Tensor) -> torch.BoolTensor:
 
 def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int = 50) -> torch.LongTensor:
     """
-    Choose what the second stage reorders.
+    Choose the candidates that the second stage reorders.
 
     Args:
-        scores (`torch.Tensor` of shape `(rows, columns)`): of the first stage, higher is better.
+        scores (`torch.Tensor` of shape `(rows, columns)`): scores of the first stage, higher is better.
         pairs (`torch.LongTensor` of shape `(pairs, 2)`): row and column of each relevant candidate.
-        depth (`int`): how many candidates of each row.
+        depth (`int`): number of candidates per row.
 
     Returns:
-        `torch.LongTensor` of shape `(rows, min(depth, columns))`: columns of `scores`, best first; of equal scores the
-        irrelevant ones first, then the lower column.
+        `torch.LongTensor` of shape `(rows, min(depth, columns))`: columns of `scores`, best first; among equal scores
+        the irrelevant ones come first, then the lower columns.
     """
     check_depth(depth)
     return sort_rows(scores, _is_relevant(scores, pairs).byte())[:, :depth].contiguous()
@@ -64,27 +64,27 @@ def two_stage_scores(
     scores: torch.Tensor, pairs: torch.Tensor, candidates: torch.Tensor, values: torch.Tensor
 ) -> torch.DoubleTensor:
     """
-    Return scores in the order that the second stage leaves.
+    Return scores whose order is that of the second stage.
 
     Args:
         scores (`torch.Tensor` of shape `(rows, columns)`), pairs (`torch.LongTensor` of shape `(pairs, 2)`): of the
             first stage, as in [`first_candidates`].
-        candidates (`torch.LongTensor` of shape `(rows, candidates)`): what [`first_candidates`] chose.
-        values (`torch.FloatTensor` of shape `(rows, candidates)`): what they are reordered by, match logits or
+        candidates (`torch.LongTensor` of shape `(rows, candidates)`): from [`first_candidates`].
+        values (`torch.FloatTensor` of shape `(rows, candidates)`): values to reorder them by, match logits or
             [`fused_values`]; NaN where the cross-encoder cannot read the clip.
 
     Returns:
-        `torch.DoubleTensor` of shape `(rows, columns)`: the candidates above all others and no two of them equal, all
-        others with their first-stage scores. Of equal values the irrelevant ones come first. Where the first
-        stage left places open between equals, a relevant candidate has the last, and of the irrelevant ones those that
-        cannot be read have the first.
+        `torch.DoubleTensor` of shape `(rows, columns)`: distinct scores for the candidates, above all others, which
+        keep their first-stage scores. Among equal values the irrelevant ones come first. If equal first-stage scores
+        leave the order of places open, a relevant candidate gets the last place, and the irrelevant ones that cannot
+        be read get the first places.
 
     Raises:
-        ValueError: shapes do not match, or the candidates are not the first by `scores`.
+        ValueError: shapes do not match, or the candidates are not the best by `scores`.
     """
     if candidates.shape != values.shape or candidates.ndim != 2 or len(candidates) != len(scores):
         raise ValueError(
-            f"Expected `candidates` and `values` (rows, candidates) of the rows of `scores` "
+            f"Expected `candidates` and `values` of shape (rows, candidates) for `scores` of shape "
             f"{tuple(scores.shape)}, got {tuple(candidates.shape)} and {tuple(values.shape)}."
         )
     others = scores.scatter(1, candidates, -torch.inf)
@@ -92,8 +92,8 @@ def two_stage_scores(
     misplaced = repeated | (scores.gather(1, candidates).amin(dim=1) < others.amax(dim=1))
     if misplaced.any():
         raise ValueError(
-            f"`candidates` must be the first of each row by `scores`; those of the rows "
-            f"{misplaced.nonzero().flatten().tolist()[:10]} are not."
+            f"`candidates` must be the best of each row by `scores`, which is not so in rows "
+            f"{misplaced.nonzero().flatten().tolist()[:10]}."
         )
     relevant, readable = _is_relevant(scores, pairs).gather(1, candidates), ~values.isnan()
     order = sort_rows(scores.gather(1, candidates), 2 * relevant.byte() + (readable & ~relevant))
@@ -123,24 +123,24 @@ def match_logits(
     num_workers: int = 2,
 ) -> torch.FloatTensor:
     """
-    Score pairs of a caption and a clip with the cross-encoder. Each clip that is asked for is read once.
+    Score pairs of a caption and a clip with the cross-encoder. Each requested clip is read once.
 
     Args:
         model, processor, device, on_error, progress, num_workers: as in [`embed_dataset`], which reports
-            what cannot be read.
-        clips (`Sequence[dict]`): of [`group_rows`].
+            unreadable files.
+        clips (`Sequence[dict]`): from [`group_rows`].
         captions (`list[str]`): the texts.
-        requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `clips`, and what of the
-            clip is shown ([`clip_views`]).
+        requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `clips`, and the view of
+            the clip that is shown ([`clip_views`]).
         batch_size (`int`): clips whose features are held at once. Changes speed and memory, not results.
-        pair_batch_size (`int`): pairs per forward pass. Likewise.
+        pair_batch_size (`int`): pairs per forward pass. Changes speed and memory, not results.
 
     Returns:
         `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is shown.
 
     Raises:
-        ValueError: `requests` names a caption or clip that is not there or shows what a clip does not have, the model
-            has no cross-attention, or as in [`embed_dataset`].
+        ValueError: `requests` names a caption or clip that does not exist, or shows a modality that a clip lacks, the
+            model has no cross-attention, or as in [`embed_dataset`].
     """
     if device is not None:
         model.to(device)
@@ -157,7 +157,7 @@ def match_logits(
 
 
 class _FirstStage:
-    """One method under one mask in one direction: its scores, in blocks of rows, and the candidates it hands on."""
+    """One method with one mask in one direction: its scores, in blocks of rows, and its first candidates."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _FirstStage:
         self.candidates = torch.cat([first_candidates(scores, pairs, depth) for _, scores, pairs in self._blocks()])
 
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """Yield the place of some rows among `rows`, their scores (N, C), and their relevant pairs, counted within."""
+        """Yield the positions of some rows among `rows`, their scores (N, C), and their relevant pairs within them."""
         embeddings, mask, concat = self.embeddings, self.modality_mask, self.embeddings.concat_embeds
         for start in range(0, len(self.rows), self.block_size):
             block = slice(start, start + self.block_size)
@@ -198,13 +198,13 @@ class _FirstStage:
             yield block, scores if self.direction == "text_to_video" else scores.T, pairs
 
     def requests(self, views: torch.Tensor) -> torch.LongTensor:
-        """Caption, clip and view of each candidate, (N, K, 3), where each clip is shown as `views` says."""
+        """Return caption, clip and view of each candidate, (N, K, 3), with each clip's view from `views`."""
         rows = self.rows[:, None].expand_as(self.candidates)
         captions, clips = (rows, self.candidates) if self.direction == "text_to_video" else (self.candidates, rows)
         return torch.stack([captions, clips, views[clips]], dim=-1)
 
     def metrics(self, logits: torch.Tensor, orders: Sequence[tuple[int, float | None]]) -> list[dict[str, float]]:
-        """The metrics of each order: a depth, and the weight of a match logit, or None to go by the match alone."""
+        """Return the metrics of each order: a depth, and the weight of a match logit, or None for the match alone."""
         ranks: list[list[torch.Tensor]] = [[] for _ in orders]
         rows = []
         for block, scores, pairs in self._blocks():
@@ -222,7 +222,7 @@ class _FirstStage:
         return results
 
     def is_relevant(self) -> torch.BoolTensor:
-        """Which candidates are relevant, (N, K)."""
+        """Return whether each candidate is relevant, (N, K)."""
         pairs = torch.stack([torch.searchsorted(self.rows, self.pairs[:, 0].contiguous()), self.pairs[:, 1]], dim=1)
         num_columns = 1 + max(self.candidates.max().item(), pairs[:, 1].max().item())
         keys = self.candidates + num_columns * torch.arange(len(self.rows))[:, None]
@@ -236,17 +236,17 @@ class TwoStage:
     A mask hides a modality from both stages. The first never sees it, whatever the policy. For the second the paper
     says that "a masked modality is written as zeros in the common trunk, matching what a loader produces for an absent
     stream" ("Robustness to Test-Time Missing Modalities"). We read this as zero states of its tower, which still pass
-    through the projection of the condition tokens and receive their position and type: the cross-encoder then reads as
-    many tokens of every clip, and those of zero states are the same for all. This is the policy `"zeros"`, and what is
-    missing in the files counts as masked. With `"absent"` it reads no token of what is not there. At rate 0 the two
-    differ only for clips without picture or sound. Where the cross-encoder reads subtitles too, which have no fixed
-    number of tokens, there is `"absent"` alone.
+    through the projection of the condition tokens and receive their position and type: the cross-encoder then reads
+    the same number of tokens of every clip, and those of zero states are always the same. This is the policy
+    `"zeros"`; modalities missing from the files count as masked. With `"absent"` no token of a missing modality is
+    read. At rate 0 the two differ only for clips without video or audio. If the cross-encoder also reads subtitles,
+    which have no fixed number of tokens, only `"absent"` is available.
 
     Args:
         model, processor, dataset: the cross-encoder and the clips it reads.
-        embeddings ([`Embeddings`]): of the same data set: for the first stage, and for which
-            caption describes which clip.
-        depth (`int`): how many clips of each caption, and captions of each clip, are reordered at most.
+        embeddings ([`Embeddings`]): embeddings of the same data set, for the first stage and for the relevant pairs of
+            captions and clips.
+        depth (`int`): maximum number of clips per caption, and captions per clip, to reorder.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
         policies (`Sequence[str]`): some of [`~gallery.matching.POLICIES`].
         block_size (`int`): rows scored at once in the first stage. Changes memory, not results.
@@ -254,7 +254,7 @@ class TwoStage:
         options: of [`match_logits`].
 
     Raises:
-        ValueError: the embeddings are not those of the data set, a method or policy is unknown, a rate is out of its
+        ValueError: the embeddings are not those of the data set, a method or policy is unknown, a rate is out of
             range, or as in [`match_logits`].
     """
 
@@ -314,24 +314,24 @@ class TwoStage:
         Measure retrieval after both stages.
 
         Args:
-            depths (`Sequence[int]`, *optional*): how many candidates are reordered, none of them more than were read;
-                by default that number.
-            weight (`float`, *optional*): of the match logit, to measure the rule `"fused"` beside `"match"`.
+            depths (`Sequence[int]`, *optional*): numbers of candidates to reorder, at most the number that was read,
+                which is the default.
+            weight (`float`, *optional*): weight of the match logit, to also measure the rule `"fused"`.
 
         Returns:
             `list[dict]`, one per policy, rate, rule and depth, in this order: `depth`, `rule`, `policy`,
             `method`, `rate`, `mask_seed`, `num_unread_pairs` (candidates of both directions that kept their place
-            because the cross-encoder reads nothing of the clip), with `"fused"` the `weight`, and the
+            because the clip has nothing for the cross-encoder to read), with `"fused"` the `weight`, and the
             `text_to_video_*` and `video_to_text_*` metrics.
 
         Raises:
-            ValueError: a depth or the weight is out of its range.
+            ValueError: a depth or the weight is out of range.
         """
         depths = (self.depth,) if depths is None else tuple(sorted(set(depths)))
         for depth in depths:
             check_depth(depth)
         if not depths or depths[-1] > self.depth:
-            raise ValueError(f"Expected depths up to the {self.depth} that were read, got {list(depths)}.")
+            raise ValueError(f"Expected depths up to the {self.depth} candidates read, got {list(depths)}.")
         rules: dict[str, float | None] = {"match": None}
         if weight is not None:
             check_weight(weight)
@@ -354,11 +354,11 @@ class TwoStage:
 
     def choose_weight(self, grid: Sequence[float] = FUSION_WEIGHTS) -> dict[str, Any]:
         """
-        Choose the weight of the match logit with which these clips are retrieved best.
+        Choose the weight of the match logit that retrieves these clips best.
 
-        Best is the highest mean R@1 of both directions under all masks with the first
-        policy, at the largest depth: one weight has to serve whatever a clip lacks. Of equally good weights the
-        smallest is taken. The choice is made for other clips than these: metrics of these would flatter it.
+        The best weight has the highest mean R@1 of both directions and all masks with the first policy at the largest
+        depth: one weight has to serve whatever a clip lacks. In a tie the smallest weight wins. The chosen weight is
+        for other clips: metrics on these clips would be too good.
 
         Args:
             grid (`Sequence[float]`): weights, ascending.
@@ -368,7 +368,7 @@ class TwoStage:
             weight.
 
         Raises:
-            ValueError: a weight is out of its range.
+            ValueError: a weight is out of range.
         """
         settings = [setting for setting in self.settings if setting[0] == self.settings[0][0]]
         for weight in grid:
@@ -379,7 +379,7 @@ class TwoStage:
             for setting in settings
             for stage, logits in self._found[setting]
         ]
-        # Rounded, so that sums of other numbers of found queries tie where they are equal.
+        # Rounded, so that equal means tie despite the rounding errors of their sums.
         curve = [round(sum(found) / len(found), 9) for found in zip(*recalls, strict=True)]
         best = grid[curve.index(max(curve))]
         return {
@@ -394,14 +394,14 @@ class TwoStage:
 
     def diagnostic(self) -> dict[str, Any] | None:
         """
-        Tell whether the match separates what the first stage leaves to it; not in the paper.
+        Measure whether the match distinguishes relevant from irrelevant first candidates; not in the paper.
 
         Returns:
             `dict`: `auc`, the share of comparisons of a matched and a hard pair in which the matched one has the
             higher match logit, ties counted half; `num_matched_pairs`, captions with each clip they describe;
             `num_hard_pairs`, captions with the other clips among their first candidates (text to video only);
-            `method`, `policy`, `depth`. Pairs that the cross-encoder cannot read are in neither number. With nothing
-            masked and the first policy; `None` if these were not measured, or there is no pair of a kind.
+            `method`, `policy`, `depth`. Pairs that the cross-encoder cannot read are not counted. Measured with
+            nothing masked and the first policy; `None` if these were not scored, or there is no pair of a kind.
         """
         if self._matched_setting not in self.settings:
             return None

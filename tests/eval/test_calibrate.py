@@ -250,7 +250,7 @@ def test_subtitles_ask_for_picture_and_sound_of_their_clips():
     assert found.pairs.tolist() == [[0, 0], [0, 3], [1, 1]]
     assert not found.modality_mask[:, MODALITIES.index("subtitle")].any() and mask[0].all()
     assert torch.equal(found.modality_embeds, embeds[[0, 1, 3, 4]])
-    with pytest.raises(ValueError, match="None of 4 clips with picture or sound has a subtitle"):
+    with pytest.raises(ValueError, match="None of 4 clips with picture or sound has a readable subtitle"):
         subtitle_queries((list("abcde"), embeds, mask), {}, embed)
 
 
