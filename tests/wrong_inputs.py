@@ -1519,7 +1519,7 @@ _RESULTS = [
     (
         "no results",
         "-m eval report nowhere --output out",
-        "nowhere is not there; expected a results.json or a folder that holds",
+        "nowhere does not exist; expected a results.json or a folder that contains",
     ),
     (
         "a folder without results",
@@ -1535,7 +1535,7 @@ _RESULTS = [
     (
         "a result of another gallery",
         "-m eval report results copy --output out",
-        "Runs on embeddings can be compared under one protocol only, but the",
+        "Runs on embeddings must share one protocol to be compared, but the",
         {"copy": Copy("results"), "copy/results.json": Fields({"label": "other", "gallery.sha256": "0" * 64})},
     ),
     (
@@ -1563,13 +1563,13 @@ _RESULTS = [
     (
         "queries that are no Parquet",
         "-m eval report results --output out",
-        "results/queries.parquet is not what `scalar eval run` writes",
+        "results/queries.parquet is not a table of queries by `scalar eval run`",
         {"results/queries.parquet": "text"},
     ),
     (
         "queries of other columns",
         "-m eval report results --output out",
-        "results/queries.parquet is not what `scalar eval run` writes",
+        "results/queries.parquet is not a table of queries by `scalar eval run`",
         {"results/queries.parquet": Table({"a": [1]})},
     ),
 ]

@@ -1,4 +1,4 @@
-"""Reports of result files: the paper's tables and figures, and what else was measured, in Markdown, LaTeX and CSV."""
+"""Reports of result files: the paper's tables and figures, and further measurements, in Markdown, LaTeX and CSV."""
 
 import os
 import re
@@ -45,8 +45,8 @@ from eval.reports.score_tables import (
 from eval.reports.tables import Table, latex, markdown, write_csv
 
 _READING = (
-    'What is marked "paper" is as published. It stands beside what was measured here and enters none of it; '
-    "where models, data or galleries differ, only signs and sizes can be compared."
+    'Rows marked "paper" are as published. They are shown next to our measurements and used in none of them; if '
+    "models, data or galleries differ, only signs and magnitudes can be compared."
 )
 
 
@@ -80,7 +80,7 @@ def _tables(results: Results) -> list[Table]:
 
 
 def _protocol_note(results: Results) -> str:
-    """What every table states: the galleries, the masks, how ties count, and what ± is."""
+    """Return the note of every table: the galleries, the masks, how ties count, and the meaning of ±."""
     galleries, ties, seeds = [], {}, {}
     for benchmark, labels in results.runs.items():
         run = first_run(labels)
@@ -105,12 +105,12 @@ def _plot_weights(queries: Path | Mapping[str, Sequence[Any]], path: Path) -> No
         plot_query_weights(read_table(queries).to_pydict(), path)
     except (ArrowException, LookupError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{queries} is not what `scalar eval run` writes beside a result: {error}. Evaluate again."
+            f"{queries} is not a table of queries by `scalar eval run`: {error}. Evaluate again."
         ) from error
 
 
 def _plot_figures(results: Results, output: Path) -> dict[str, str]:
-    """Draw what can be drawn of retrieval; return the names of the files and what they show."""
+    """Draw the figures of retrieval that the results allow; return the names of the files and their captions."""
     names = {}
     rates = rates_of(results)
     panels = {}
@@ -142,11 +142,11 @@ def write_report(results: Results, output: str | os.PathLike) -> str:
     Write `tables.md`, `tables.tex`, a CSV file per table and the figures.
 
     Args:
-        results ([`~eval.reports.result_files.Results`]): of [`~eval.reports.result_files.load_results`].
-        output (`str`): folder to write to, made if need be. Tables of an earlier report there are replaced or removed.
+        results ([`~eval.reports.result_files.Results`]): from [`~eval.reports.result_files.load_results`].
+        output (`str`): folder to write to, created if needed. Tables of an earlier report are replaced or removed.
 
     Returns:
-        `str`: the content of `tables.md`, with the names of the tables that nothing fills.
+        `str`: the content of `tables.md`, with the names of empty tables.
     """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
@@ -166,10 +166,10 @@ def write_report(results: Results, output: str | os.PathLike) -> str:
     parts = [f"## {table.title}\n\n{markdown(table)}\n\n{table.note}" for table in noted]
     figures = _plot_figures(
         results.of_task("retrieval"), output
-    )  # a class label has many relevant clips, not one to weigh
+    )  # a class label has many relevant clips, so no single one to weigh
     parts += [f"![{name}]({name})\n\n{shown}." for name, shown in figures.items()]
     if left_out:
-        parts.append(f"Left out, as nothing fills them: {'; '.join(left_out)}.")
+        parts.append(f"Left out, as they are empty: {'; '.join(left_out)}.")
     text = "\n\n".join([f"# Results\n\n{_READING}", *parts]) + "\n"
     (output / "tables.md").write_text(text, encoding="utf-8")
     return text
@@ -177,7 +177,7 @@ def write_report(results: Results, output: str | os.PathLike) -> str:
 
 def format_table(results: Run) -> str:
     """
-    Lay out a result file as text for a screen: every score in both directions, under masks, and after two stages.
+    Format a result file as text for the terminal: every score in both directions, with masks, and after two stages.
 
     Args:
         results (`dict`): content of a `results.json`.
@@ -198,11 +198,11 @@ def format_table(results: Run) -> str:
     lines += [_protocol_note(one)]
     if results.get("trained_on"):
         among = f"{results['trained_on']:,} of the {results['retrieval']['num_clips']:,} clips"
-        lines += [f"The model was trained on {among}: this is no test."]
+        lines += [f"The model was trained on {among}: this is not a test."]
     for table in tables:
         if table.blocks:
             lines += ["", table.title, markdown(table.filled()), table.note]
-    for name, found in (("left out", results.get("left_out")), ("counts as absent", results.get("problems"))):
+    for name, found in (("left out", results.get("left_out")), ("counted as absent", results.get("problems"))):
         lines += ["", f"{name}:", *(f"  {item}" for item in found)] if found else []
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Result files of `scalar eval run` side by side: what they are called, and which may be compared."""
+"""Result files of `scalar eval run`: reading them, naming them, and checking that they are comparable."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,15 +25,15 @@ _KEYS = {name: key for known in (paper.VARIANTS, paper.BENCHMARKS) for key, name
 @dataclass(frozen=True)
 class Results:
     """
-    Runs that may stand in one table.
+    Runs that may be shown in one table.
 
     Args:
-        runs (`dict`): benchmark to label to seed to the content of its result file.
+        runs (`dict`): content of the result files by benchmark, label and seed.
         baseline (`str`, *optional*): label that margins are taken against.
         reference (`str`, *optional*): label that ablations are compared with.
-        paper_mean (`bool`): beside a benchmark that the paper does not have, show the mean over those it has.
-        queries (`dict`): benchmark, label and seed of a run to what happened to each query: the columns, or the file
-            `queries.parquet` that holds them, if it is there.
+        paper_mean (`bool`): for a benchmark that the paper does not have, show the mean over those it has.
+        queries (`dict`): results of each query by benchmark, label and seed of the run: the columns, or the file
+            `queries.parquet` that holds them, if it exists.
     """
 
     runs: Mapping[str, Mapping[str, Seeds]]
@@ -43,7 +43,7 @@ class Results:
     queries: Mapping[tuple[str, str, int | None], Path | Mapping[str, Sequence[Any]]] = field(default_factory=dict)
 
     def all_runs(self) -> Iterator[Run]:
-        """Every run, in the order of the tables."""
+        """Yield every run, in the order of the tables."""
         return (run for labels in self.runs.values() for seeds in labels.values() for run in seeds.values())
 
     def of_task(self, task: str) -> "Results":
@@ -53,22 +53,22 @@ class Results:
 
 
 def first_run(labels: Mapping[str, Seeds]) -> Run:
-    """Return one run of a benchmark, for what all of them share."""
+    """Return one run of a benchmark, for properties that all of them share."""
     return next(iter(next(iter(labels.values())).values()))
 
 
 def label_name(label: str) -> str:
-    """Return the name of a label for readers: that of the paper where it is one of its variants."""
+    """Return the display name of a label: the paper's if it is one of its variants."""
     return paper.VARIANTS.get(label, label)
 
 
 def benchmark_name(benchmark: str) -> str:
-    """Return the name of a benchmark for readers: that of the paper where it has one."""
+    """Return the display name of a benchmark: the paper's if it has one."""
     return paper.BENCHMARKS.get(benchmark, benchmark)
 
 
 def percent(rate: float) -> str:
-    """Write a masking rate for readers."""
+    """Format a masking rate for display."""
     return f"{100 * rate:g} %"
 
 
@@ -76,7 +76,7 @@ def percent(rate: float) -> str:
 
 
 def _in_order_of(known: Mapping[str, str], names: Sequence[str]) -> list[str]:
-    """Names in the order of the paper, others after them, sorted."""
+    """Return names in the order of the paper, then others, sorted."""
     order = {name: place for place, name in enumerate(known)}
     return sorted(names, key=lambda name: (order.get(name, len(order)), name))
 
@@ -85,7 +85,7 @@ def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
     files = []
     for path in map(Path, paths):
         if not path.exists():
-            raise FileNotFoundError(f"{path} is not there; expected a results.json or a folder that holds some.")
+            raise FileNotFoundError(f"{path} does not exist; expected a results.json or a folder that contains some.")
         found = sorted(path.rglob("results.json")) if path.is_dir() else [path]
         if not found:
             raise ValueError(f"There is no results.json in {path}; `scalar eval run` writes them.")
@@ -109,17 +109,17 @@ def _protocol(run: Run) -> dict[str, Any]:
         "number of pairs": retrieval.get("num_pairs"),
         "mask seed": retrieval["mask_seed"],
         "tie rule": retrieval["tie_rule"],
-        # A run without a second stage can stand beside one that has it.
+        # A run without a second stage can be compared with one that has it.
         "depth of the second stage": next((entry["depth"] for entry in second_stage(run["two_stage"])), None),
     }
 
 
 def _check_comparable(known: Mapping[Path, Run], path: Path, run: Run) -> None:
-    """Compare a run with those of the same benchmark."""
+    """Check a run against those of the same benchmark."""
     for other, theirs in known.items():
         if (theirs["label"], theirs["seed"]) == (run["label"], run["seed"]):
             raise ValueError(
-                f"{other} and {path} both hold {run['benchmark']} of the label {run['label']!r} with the seed "
+                f"{other} and {path} both hold {run['benchmark']} with the label {run['label']!r} and the seed "
                 f"{run['seed']}. Give one of them, or evaluate with another label."
             )
         for name in ("method", *WEIGHING):
@@ -133,13 +133,13 @@ def _check_comparable(known: Mapping[Path, Run], path: Path, run: Run) -> None:
         for name, value in _protocol(theirs).items():
             if value != ours[name] and None not in (value, ours[name]):
                 raise ValueError(
-                    f"Runs on {run['benchmark']} can be compared under one protocol only, but the {name} is {value} "
+                    f"Runs on {run['benchmark']} must share one protocol to be compared, but the {name} is {value} "
                     f"in {other} and {ours[name]} in {path}. Report them separately."
                 )
 
 
 def _gram_label(runs: Mapping[str, Mapping[str, Seeds]]) -> str | None:
-    """The one label whose score is GRAM's volume."""
+    """Return the only label whose score is GRAM's volume, if there is exactly one."""
     found = {
         label
         for labels in runs.values()
@@ -151,15 +151,15 @@ def _gram_label(runs: Mapping[str, Mapping[str, Seeds]]) -> str | None:
 
 def load_results(paths: Sequence[str | os.PathLike], *chosen: Any, **options: Any) -> Results:
     """
-    Read result files and check that they may be compared.
+    Read result files and check that they are comparable.
 
     Args:
-        paths (`Sequence[str]`): `results.json` files, or folders that hold some at any depth.
+        paths (`Sequence[str]`): `results.json` files, or folders that contain them at any depth.
         chosen, options: baseline, reference and paper_mean of [`results_of`].
 
     Raises:
-        FileNotFoundError: a path is not there.
-        ValueError: a folder holds no result, a file is not a result, or results cannot stand side by side.
+        FileNotFoundError: a path does not exist.
+        ValueError: a folder holds no result, a file is not a result, or results are not comparable.
     """
     return results_of({path: _read(path) for path in _result_files(paths)}, *chosen, **options)
 
@@ -172,7 +172,7 @@ def results_of(
     queries: Mapping[str, Sequence[Any]] | None = None,
 ) -> Results:
     """
-    Put results side by side, once it is certain that they may be compared.
+    Collect results after checking that they are comparable.
 
     Args:
         found (`dict`): the content of result files, by their paths.
@@ -180,20 +180,20 @@ def results_of(
             volume, if there is exactly one.
         reference (`str`, *optional*): label that ablations are compared with; by default `scalar`, which the paper
             calls SCALAR.
-        paper_mean (`bool`): beside a benchmark that the paper does not have, show the mean over those it has.
-        queries (`dict`, *optional*): what happened to each query of the only run; by default what lies beside a file.
+        paper_mean (`bool`): for a benchmark that the paper does not have, show the mean over those it has.
+        queries (`dict`, *optional*): results of each query of the only run; by default read from next to its file.
 
     Returns:
-        [`Results`]: benchmarks and labels in the order of the paper, others after them.
+        [`Results`]: benchmarks and labels in the order of the paper, then others.
 
     Raises:
         ValueError: the results of a benchmark differ in gallery, split, task, queries, masks or depth; a label has two
-            results with the same seed, or two scores; no run has the label that was chosen.
+            results with the same seed, or two scores; no run has the chosen label.
     """
     runs: dict[str, dict[str, dict[int | None, Run]]] = {}
     files: dict[str, dict[Path, Run]] = {}
     for path, run in found.items():
-        # The paper's name for a label or a benchmark and its key, SCALAR and scalar, are one.
+        # A label or benchmark may be given by its key or by the paper's name: scalar or SCALAR.
         run = {**run, **{name: _KEYS.get(run[name], run[name]) for name in ("label", "benchmark")}}
         known = files.setdefault(run["benchmark"], {})
         _check_comparable(known, path, run)

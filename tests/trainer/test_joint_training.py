@@ -593,12 +593,12 @@ def test_one_command_makes_an_adapter_and_its_evaluation_of_a_table_of_ones_own(
     results = json.loads((folder / "results" / "results.json").read_text())
     assert (results["split"], results["trained_on"]) == ("test", 0)
     assert results["retrieval"]["num_clips"] == len(sides["test"])
-    assert "this is no test" not in capfd.readouterr().out
+    assert "this is not a test" not in capfd.readouterr().out
     # Evaluated on the whole table, the clips that it was trained on are counted, and nothing calls them a test.
     again = RunConfig(tmp_path / "again", folder, "own", table, columns=COLUMNS, rates=(0.0,), progress=False)
     results, shown = evaluate(again)
     assert (results["split"], results["trained_on"]) == ("train", len(sides["train"]))
-    assert f"was trained on {len(sides['train'])} of the 6 clips: this is no test" in shown
+    assert f"was trained on {len(sides['train'])} of the 6 clips: this is not a test" in shown
 
 
 @pytest.mark.slow

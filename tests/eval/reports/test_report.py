@@ -28,8 +28,8 @@ def test_the_report_holds_every_table_in_three_forms_with_its_protocol(results, 
         assert rf"\label{{tab:{table.name}}}" in tex
         rows = list(csv.reader((tmp_path / "report" / f"{table.name}.csv").open(newline="")))
         assert len(rows) == 1 + len(table.rows) and len({len(row) for row in rows}) == 1
-    assert "Left out, as nothing fills them: Retrieval across benchmarks" in text
-    assert "Latent space" in text.split("Left out, as nothing fills them:")[1]
+    assert "Left out, as they are empty: Retrieval across benchmarks" in text
+    assert "Latent space" in text.split("Left out, as they are empty:")[1]
     assert (tmp_path / "report" / "gain_vs_masking.png").stat().st_size > 10_000
 
 
@@ -63,7 +63,7 @@ def test_a_run_with_the_least_there_can_be_is_reported(tmp_path):
     text = write_report(load_results([save(tmp_path, run)]), tmp_path / "report")
     assert "20.0" in text and not list((tmp_path / "report").glob("*.png"))
     for title in ("Table S4", "Table S5", "Table 5", "Differences", "Sign tests"):
-        assert title in text.split("Left out, as nothing fills them:")[1]
+        assert title in text.split("Left out, as they are empty:")[1]
 
 
 def test_weights_of_queries_are_drawn_where_a_run_wrote_them(tmp_path):
