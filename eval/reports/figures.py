@@ -21,8 +21,8 @@ from eval.protocol.latent import clips_of, latent_space
 from eval.reports.result_files import R1, Run, percent
 from eval.reports.result_schema import method_title
 
-# Okabe and Ito's colours, which stay apart under all common colour blindness; the paper's modalities keep theirs in
-# every figure, and others follow with what is left and some of Tol's.
+# Okabe and Ito's colours, distinguishable with all common colour blindness. The paper's modalities have the same ones
+# in every figure; others get the remaining ones and some of Tol's.
 _MODALITY_COLOURS = {"video": "#E69F00", "audio": "#56B4E9", "subtitle": "#009E73"}
 _FURTHER_COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#882255", "#332288", "#999999", "#DDCC77", "#F0E442")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -34,14 +34,14 @@ _WEIGHT = "weight_"  # before the names of modalities, in the table of queries
 # Of the latent space.
 _MARKERS = {"text": "*", "video": "s", "audio": "^", "subtitle": "o"}
 _FURTHER_MARKERS = "DvPX<>ph"
-_TEXT_STYLE = {"s": 190, "edgecolor": "black", "zorder": 3}  # on top of the clips, with a rim
+_TEXT_STYLE = {"s": 190, "edgecolor": "black", "zorder": 3}  # on top of the clips, with an outline
 _CLIP_STYLE = {"s": 22, "linewidth": 0, "alpha": 0.7}
 _NUM_SHOWN = 3
 _MAX_PERPLEXITY = 30
 
 
 def _styles(known: Mapping[str, str], further: Sequence[str], names: Iterable[str]) -> dict[str, str]:
-    """Those of these names: what is known of a name, or else the next of the further ones, over and over."""
+    """Return a style for each name: the known one, or else the next of the further ones, cycling through them."""
     others = cycle(further)
     return {name: known[name] if name in known else next(others) for name in names}
 
@@ -55,7 +55,7 @@ def _plain(axes: Axes) -> None:
 
 
 def _plot_recall(axes: Axes, run: Run) -> None:
-    """Dots per method, darker the less is masked, with the strongest pathway of the plain protocol as a line."""
+    """Draw dots per method, darker the less is masked, with the strongest pathway of the plain protocol as a line."""
     rates = run["retrieval"]["rates"]
     first = rates[0]["methods"]
     methods = sorted(first, key=lambda method: first[method][R1])
@@ -97,11 +97,10 @@ def _plot_mean_weights(axes: Axes, rates: Sequence[Mapping[str, Any]]) -> None:
 def plot_results(results: Run, path: str | os.PathLike) -> None:
     """
     Draw R@1 of every score at every masking rate (left) and the mean weight of each modality (right).
-
-    The suffix of `path` decides the format.
+    The suffix of `path` sets the format.
 
     Args:
-        results (`dict`): content of a `results.json`; the score that the model was trained for is in bold.
+        results (`dict`): content of a `results.json`; the model's own score is in bold.
         path (`str`): file to write.
     """
     rates = results["retrieval"]["rates"]
@@ -121,8 +120,8 @@ def plot_gain(panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]
     Draw the aggregation gain against the masking rate (SCALAR Fig. 2): means over seeds, bands of their deviation.
 
     Args:
-        panels (`dict`): benchmark to label to masking rate to the gains of the seeds, by the names for readers. The
-            first labels get the colours that differ most.
+        panels (`dict`): gains of the seeds by benchmark, label and masking rate, with display names. The first labels
+            get the colours that differ most.
         path (`str`): file to write.
     """
     labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
@@ -158,15 +157,15 @@ def plot_gain(panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]
 
 def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.PathLike, num_captions: int = 4) -> None:
     """
-    Draw the weights of every query at its relevant clip, and name the captions that lean most on each modality.
+    Draw the weights of every query at its relevant clip, and list the captions that rely most on each modality.
 
-    Queries stand beside each other, those that one modality decides together, in the order of its weight.
+    Queries are placed side by side, grouped by the modality that decides them, in the order of its weight.
 
     Args:
         queries (`dict`): columns `caption`, `weight_<modality>` of each modality (summing to 1) and `decided`, the
             modality of the largest weight, as in `queries.parquet`.
         path (`str`): file to write.
-        num_captions (`int`): captions to name per modality.
+        num_captions (`int`): captions to list per modality.
     """
     modalities = [name.removeprefix(_WEIGHT) for name in queries if name.startswith(_WEIGHT)]
     colours = _colours(modalities)
@@ -178,10 +177,10 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
     start = 0
     for index in range(len(modalities)):
         group = order[decided[order] == index]
-        first = np.roll(np.arange(len(modalities)), -index)  # the modality that decides lies at the bottom
+        first = np.roll(np.arange(len(modalities)), -index)  # the deciding modality is at the bottom
         axes.stackplot(
             np.arange(start, start + len(group) + 1),
-            weights[np.ix_(first, np.append(group, group[-1:]))],  # a step needs its right end too
+            weights[np.ix_(first, np.append(group, group[-1:]))],  # a step also needs its right end
             colors=[colours[modalities[modality]] for modality in first],
             step="post",
             linewidth=0,
@@ -211,8 +210,8 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
 
 
 def _shown_classes(measured: Mapping[str, dict[str, Any]]) -> list[str]:
-    """The classes that improve most over the first model in all others; of one model those with the best cosine; the
-    first ones where none has a cosine."""
+    """Return the classes that improve most over the first model in all others; for one model those with the best
+    cosine; the first ones if none has a cosine."""
     first, *others = [
         {entry["label"]: entry["text_centroid_cosine"] for entry in space["classes"]} for space in measured.values()
     ]
@@ -225,7 +224,7 @@ def _shown_classes(measured: Mapping[str, dict[str, Any]]) -> list[str]:
 
 
 def _points(embeddings: Embeddings, classes: Sequence[str]) -> tuple[np.ndarray, list[tuple[str, str]]]:
-    """Vectors of texts and present modalities, and the class and kind of each."""
+    """Return vectors of texts and present modalities, and the class and kind of each."""
     vectors, owners = [], []
     for label in classes:
         query = embeddings.captions.index(label)
@@ -255,13 +254,13 @@ def plot_latent(
     Draw texts and the modalities of clips of some classes in one t-SNE projection per model.
 
     Args:
-        embeddings ([`Embeddings`] or `Mapping[str, Embeddings]`): one model, or several by name, of
-            the same classes; each gets a panel.
-        path (`str` or `os.PathLike`): file to write; its suffix decides the format.
+        embeddings ([`Embeddings`] or `Mapping[str, Embeddings]`): one model, or several by name, with the same
+            classes; each gets a panel.
+        path (`str` or `os.PathLike`): file to write; its suffix sets the format.
         classes (`Sequence[str]`, *optional*): labels to draw, at most seven. By default the three whose text-centroid
             cosine improves most over the first model in all others (the paper's choice; the smallest improvement
-            counts), and for a single model the three with the highest cosine.
-        seed (`int`): of the projection.
+            counts), or for a single model the three with the highest cosine.
+        seed (`int`): seed of the projection.
 
     Raises:
         ValueError: the queries are not classes, the models differ in their classes or repeat one, or `classes` holds
@@ -272,8 +271,8 @@ def plot_latent(
     for name, space in measured.items():
         if space is None:
             raise ValueError(
-                f"The queries of {name or 'the embeddings'} are not classes: none describes several clips, "
-                "or several describe one."
+                f"The queries of {name or 'the embeddings'} are not classes: no query describes several clips, "
+                "or several describe the same one."
             )
     known = [sorted(model.captions) for model in models.values()]
     if not known or any(labels != sorted(set(known[0])) for labels in known):
