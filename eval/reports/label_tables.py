@@ -1,6 +1,6 @@
-"""What is measured of runs, and tables of it: columns that measure, a row per label, margins, the paper's rows below.
+"""Measures of runs and tables of them: a row per label, a measure per column, then margins and the paper's rows.
 
-A row is a label; the seeds of a label are its mean ± sample deviation, and differences are taken seed by seed.
+A label's seeds are shown as their mean ± sample deviation; differences are taken seed by seed.
 """
 
 import statistics
@@ -14,21 +14,21 @@ from eval.reports.tables import Cell, Row, Table
 from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 KEYS = [("", "benchmark"), ("", "label"), ("", "n")]
-"""Columns at the left: what was measured, of which label, over how many seeds."""
+"""Columns at the left: benchmark, label and number of seeds."""
 
 Measure = Callable[..., float | None]
-"""One number of a run and of a score, by default the one that the model was trained for: `measure(run, method=None)`;
-`None` where it was not measured."""
+"""One number of a run and of a score, by default the model's own: `measure(run, method=None)`; `None` if it was not
+measured."""
 
 Published = Mapping[str, Sequence[float | str | Cell | None]]
-"""Names of the paper's rows to its numbers."""
+"""The paper's numbers by the names of their rows."""
 
 
 # Measures of a run ---------------------------------------------------------------------------------------------------
 
 
 def rate_entry(run: Run, rate: float) -> Mapping[str, Any]:
-    """Return what was measured at a masking rate; an empty `dict` if that was nothing."""
+    """Return the results of a masking rate; an empty `dict` if there are none."""
     return next((entry for entry in run["retrieval"]["rates"] if entry["rate"] == rate), {})
 
 
@@ -55,16 +55,16 @@ def gain(rate: float = 0.0) -> Measure:
 
 
 def at_rate(field: str, name: str, rate: float = 0.0) -> Measure:
-    """Measure what is the same for all scores at a rate, such as the mean weight of a modality."""
+    """Measure a quantity that is the same for all scores at a rate, such as the mean weight of a modality."""
     return lambda run, method=None: rate_entry(run, rate).get(field, {}).get(name)
 
 
 def two_stage(
     metric: str = R1, rate: float = 0.0, policy: str = "absent", rule: str = "match", depth: int | None = None
 ) -> Measure:
-    """Measure a score whose first candidates the cross-encoder reorders.
+    """Measure a score after the cross-encoder reorders its first candidates.
 
-    By default as the paper does: by the match alone, 50 of them, or the largest number that was measured.
+    By default as in the paper: by the match alone, with 50 candidates, or the largest number measured.
     """
 
     def measure(run: Run, method: str | None = None) -> float | None:
@@ -76,7 +76,7 @@ def two_stage(
 
 
 def in_part(parts: str, **wanted: Any) -> Measure:
-    """Measure text-to-video R@1 in a part of what was measured: a step of the `ladder`, or one of the `kinds`."""
+    """Measure text-to-video R@1 in a part of the results: a step of the `ladder`, or one of the `kinds`."""
 
     def measure(run: Run, method: str | None = None) -> float | None:
         found = (entry for entry in run["retrieval"].get(parts, []) if wanted.items() <= entry.items())
@@ -86,7 +86,7 @@ def in_part(parts: str, **wanted: Any) -> Measure:
 
 
 def values(seeds: Seeds, measure: Measure, method: str | None = None) -> dict[int | None, float]:
-    """Return a measure of every seed that has it."""
+    """Return a measure for every seed that has it."""
     return {seed: value for seed, run in seeds.items() if (value := measure(run, method)) is not None}
 
 
@@ -94,8 +94,8 @@ def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]
     """
     Return the differences seed by seed.
 
-    Without a shared seed a single run, such as a released checkpoint, stands beside every seed of the other side; two
-    sets of other seeds give the difference of their means.
+    Without a shared seed, a single run, such as a released checkpoint, is compared with every seed of the other side;
+    two disjoint sets of seeds give the difference of their means.
     """
     shared = [seed for seed in ours if seed in theirs]
     if shared:
@@ -106,12 +106,12 @@ def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]
 
 
 def rates_of(results: Results) -> list[float]:
-    """Return every masking rate that some run measured."""
+    """Return all masking rates that were measured."""
     return sorted({entry["rate"] for run in results.all_runs() for entry in run["retrieval"]["rates"]})
 
 
 def modalities_of(results: Results) -> tuple[str, ...]:
-    """Return the modalities of all clips, as runs name them in turn; where none does, the paper's."""
+    """Return the modalities of all clips, in the order of the runs; if no run names any, the paper's."""
     entries = (entry for run in results.all_runs() for entry in run["retrieval"]["rates"])
     named = (name for entry in entries for field in ("presence", "mean_weight") for name in entry.get(field, ()))
     return tuple(dict.fromkeys(named)) or PAPER_MODALITIES
@@ -122,7 +122,7 @@ def modalities_of(results: Results) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and what stands below it for the seeds of a label: a measure, or a text that is made of them."""
+    """A heading, and the cells below it for the seeds of a label: a measure, or a text made from the seeds."""
 
     group: str
     heading: str
@@ -133,14 +133,14 @@ class Column:
     digits: int = 1
 
     def cell(self, seeds: Seeds, method: str | None = None) -> Cell | str:
-        """Return what stands there, of a score that is named or of the column's."""
+        """Return the cell of a given score, or of the column's."""
         if self.text is not None:
             return self.text(seeds)
         return Cell(tuple(values(seeds, self.measure, method or self.method).values()), self.signed, self.digits)
 
 
 def row_of(columns: Sequence[Column], seeds: Seeds, method: str | None = None) -> Row | None:
-    """Return the cells of a label, of a score that is named or of each column's; `None` if nothing was measured."""
+    """Return the cells of a label, for a given score or each column's; `None` if nothing was measured."""
     row = [column.cell(seeds, method) for column in columns]
     return row if _count(row) else None
 
@@ -150,17 +150,17 @@ def _count(row: Row) -> int:
 
 
 def count(row: Row) -> str:
-    """Return over how many seeds a row is, where these are not all seeds of its label."""
+    """Return the number of seeds of a row, if these are not all seeds of its label."""
     return str(_count(row))
 
 
 def headings(columns: Sequence[Column]) -> list[tuple[str, str]]:
-    """Return groups and headings, as [`~eval.reports.tables.Table`] has them."""
+    """Return groups and headings, as in [`~eval.reports.tables.Table`]."""
     return [(column.group, column.heading) for column in columns]
 
 
 def margin_row(columns: Sequence[Column], ours: Seeds, theirs: Seeds) -> Row:
-    """Return the differences of two labels, seed by seed; a dash below a column that measures nothing."""
+    """Return the differences of two labels, seed by seed; a dash in columns that measure nothing."""
     return [
         Cell()
         if column.measure is None
@@ -170,7 +170,7 @@ def margin_row(columns: Sequence[Column], ours: Seeds, theirs: Seeds) -> Row:
 
 
 def _published_row(columns: Sequence[Column], numbers: Sequence[float | str | Cell | None]) -> Row:
-    """The paper's numbers below our columns; it may have fewer."""
+    """Return the paper's numbers for our columns; it may have fewer."""
     padded = [*numbers, *[None] * (len(columns) - len(numbers))]
     return [
         number if isinstance(number, (str, Cell)) else Cell(() if number is None else (number,), column.signed)
@@ -179,7 +179,7 @@ def _published_row(columns: Sequence[Column], numbers: Sequence[float | str | Ce
 
 
 def _published_margin(columns: Sequence[Column], rows: Published) -> dict[str, Row]:
-    """The margin between the two rows that the paper prints in its tables of missing modalities."""
+    """Return the margin between the two rows that the paper prints in its tables of missing modalities."""
     if len(rows) != 2:
         return {}
     (name, ours), (_, theirs) = rows.items()
@@ -200,10 +200,10 @@ def label_table(
     margins: bool = False,
 ) -> Table:
     """
-    One block of rows per benchmark: a label each, margins over the baseline if asked for, and the paper's rows.
+    Return a table with one block of rows per benchmark: labels, optional margins over the baseline, the paper's rows.
 
-    Labels of which nothing was measured are left out, and so is a benchmark without labels. The paper's values are of
-    test sets, and stand beside these alone.
+    Labels without measurements are left out, and so is a benchmark without labels. The paper's values are for test
+    sets, and shown only next to these.
     """
     if margins and results.baseline is not None:
         note += " Margins are taken seed by seed, over n of them."
