@@ -1,7 +1,7 @@
-"""The published values of SCALAR's tables, in percent, to stand beside measured ones, never to be mixed with them.
+"""The published values of SCALAR's tables, in percent, to show next to measured ones and never mix with them.
 
-Every table maps a benchmark to the rows that the paper prints for it, and a row to its numbers from left to right;
-`None` is what the paper leaves out. Aggregation gains (Table 4) and margins are differences of what is here.
+Every table maps a benchmark to the paper's rows for it, and a row to its numbers from left to right; `None` is what
+the paper leaves out. Aggregation gains (Table 4) and margins are differences of these numbers.
 """
 
 import statistics
@@ -29,7 +29,7 @@ VARIANTS = {
     "pmrl": "PMRL",
     "hypergram": "HyperGRAM",
 }
-"""Trained models that the paper compares, by its names; the ablations are those of Table 5."""
+"""Trained models that the paper compares, by their names there; the ablations are those of Table 5."""
 
 REFERENCES = {
     "umt_l": "UMT-L (25M)",
@@ -45,7 +45,7 @@ RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Masking rates of Tables 3 and S4."""
 
 Table = Mapping[str, Mapping[str, tuple[float | None, ...]]]
-"""Benchmark to variant to numbers."""
+"""Numbers by benchmark and variant."""
 
 # Tables 1 and 2: both stages, text-to-video R@1 and R@10, and on MSR-VTT video-to-text R@1 and R@10.
 TWO_STAGE: Table = {
@@ -187,7 +187,7 @@ ABLATION: Table = {
 }
 
 # Table 5, its last columns: change of the mean two-stage R@1, of the mean gain, and of the mean gain at 90 % masking.
-# Of the full objective the gains themselves.
+# For the full objective, the gains themselves.
 ABLATION_MEANS: Mapping[str, tuple[float | None, ...]] = {
     "scalar": (None, 1.0, -0.5),
     "no_masked_views": (-0.8, -6.5, -7.1),
@@ -196,7 +196,7 @@ ABLATION_MEANS: Mapping[str, tuple[float | None, ...]] = {
     "no_uniformity": (-0.2, -0.4, None),
 }
 
-# Table S4: two-stage text-to-video R@1 at each of the masking rates, and that of the video alone at 90 %.
+# Table S4: two-stage text-to-video R@1 at each of the masking rates, and of the video alone at 90 %.
 TWO_STAGE_MISSING: Table = {
     "msrvtt": {"scalar": (54.8, 47.8, 41.1, 37.0, 33.2, 32.1), "gram": (52.5, 47.0, 40.9, 35.4, 32.9, 32.8)},
     "didemo": {"scalar": (51.3, 44.2, 38.9, 32.1, 29.5, 23.2), "gram": (50.7, 45.0, 39.8, 32.7, 29.8, 21.1)},
@@ -225,7 +225,7 @@ CLASSIFICATION: Table = {
 LATENT: Table = {"vggsound": {"vast": (0.34, 0.21), "gram": (0.48, 0.26), "scalar": (0.44, 0.20)}}
 
 # Table S8: mean and sample deviation of the two-stage text-to-video R@1 of three seeds, and the 95 % interval of the
-# mean. The single runs beside them are those of Tables 1 and 2.
+# mean. The single runs shown with them are those of Tables 1 and 2.
 SEEDS: Table = {
     "msrvtt": {"scalar": (54.6, 0.2, 54.1, 55.2)},
     "didemo": {"scalar": (51.2, 0.3, 50.6, 51.9)},
@@ -241,13 +241,13 @@ def _mean(numbers: tuple[float | None, ...]) -> float | None:
 
 def published(table: Table, benchmark: str, mean: bool = False) -> dict[str, tuple[float | None, ...]]:
     """
-    Return the rows of a published table for one benchmark, each under a name that is marked as the paper's.
+    Return the rows of a published table for one benchmark, each under a name that marks it as the paper's.
 
     Args:
-        table (`Table`): one of this module.
+        table (`Table`): a table of this module.
         benchmark (`str`): key of the benchmark.
         mean (`bool`): for a benchmark that the table lacks, return the mean over those it has. Rows taken from other
-            publications have none.
+            publications have no mean.
 
     Returns:
         `dict` of row names to numbers, in the order of the paper; empty if there is nothing to show.
@@ -261,7 +261,7 @@ def published(table: Table, benchmark: str, mean: bool = False) -> dict[str, tup
     for variant, name in VARIANTS.items():
         found = [row[variant] for row in table.values() if variant in row]
         if found:
-            shared = min(map(len, found))  # video to text is published for one benchmark alone
+            shared = min(map(len, found))  # video to text is published for only one benchmark
             columns = zip(*(numbers[:shared] for numbers in found), strict=True)
             rows[f"paper, mean of {len(found)}: {name}"] = tuple(map(_mean, columns))
     return rows
