@@ -1,7 +1,7 @@
 """The tables of SCALAR (1 to 5, S3 to S6 and S8) and the numbers of its plots, for any models and benchmarks.
 
-A row is a label; the seeds of a label are its mean ± sample deviation, and differences are taken seed by seed. What
-the paper published stands in rows of its own, marked "paper", and enters no number of ours.
+A row is a label; its seeds are shown as their mean ± sample deviation, and differences are taken seed by seed. The
+paper's published values have rows of their own, marked "paper", and are used in none of our numbers.
 """
 
 import statistics
@@ -39,7 +39,7 @@ DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
 """Directions of retrieval and their signs."""
 
 POLICIES = {"absent": "no tokens", "zeros": "tokens of zero states (as published)"}
-"""What the cross-encoder sees of a masked modality, by policy."""
+"""The cross-encoder's input for a masked modality, by policy."""
 
 _R10 = "text_to_video_recall_at_10"
 
@@ -50,7 +50,7 @@ Numbers = tuple[float | None, ...]
 def _beside(
     results: Results, table: paper.Table, choose: Callable[[Numbers], Sequence[float | str | Cell | None]] = tuple
 ) -> Callable[[str], Published]:
-    """Return what the paper prints of a benchmark: the rows of one of its tables, or what is chosen of each."""
+    """Return the paper's values for a benchmark: the rows of one of its tables, or a selection from each."""
 
     def published(benchmark: str) -> Published:
         rows = paper.published(table, benchmark, results.paper_mean)
@@ -60,7 +60,7 @@ def _beside(
 
 
 def _at_rates(rates: Sequence[float], numbers: Numbers) -> list[float | None]:
-    """What the paper prints at these masking rates."""
+    """Return the paper's values at these masking rates."""
     return list(map(dict(zip(paper.RATES, numbers, strict=True)).get, rates))
 
 
@@ -78,8 +78,8 @@ def retrieval_table(results: Results) -> Table:
 
     published = _beside(results, paper.TWO_STAGE, lambda numbers: (None, None, None, None, *numbers))
     note = (
-        "1-stage: each label's own score; 2-stage: its first candidates reordered by the cross-encoder, which sees no "
-        "tokens of what a clip lacks. The paper publishes its second stage here."
+        "1-stage: each label's own score; 2-stage: its first candidates reordered by the cross-encoder, without "
+        "tokens for modalities that a clip lacks. The paper publishes its second stage here."
     )
     return label_table(results, "retrieval", "Retrieval (Table 1)", note, columns, published)
 
@@ -94,7 +94,7 @@ def transfer_table(results: Results) -> Table:
 
 
 def transfer_first_stage_table(results: Results) -> Table:
-    """The layout of Table 2 for the first stage, whose R@1 the paper has in Table S3."""
+    """The layout of Table 2 for the first stage, whose R@1 is in the paper's Table S3."""
     columns = [Column("", "R@1", first_stage(R1)), Column("", "R@10", first_stage(_R10))]
     published = _beside(results, paper.COMPONENTS, lambda numbers: numbers[1:])
     table = label_table(results, "", "", "Text to video, each label's own score, no second stage.", columns, published)
@@ -103,7 +103,7 @@ def transfer_first_stage_table(results: Results) -> Table:
 
 
 def missing_table(results: Results) -> Table:
-    """Table 3: first-stage R@1 of each label's own score where clips lose a modality, with margins."""
+    """Table 3: first-stage R@1 of each label's own score when clips lose a modality, with margins."""
     rates = rates_of(results)
     columns = [Column("", percent(rate), first_stage(R1, rate)) for rate in rates]
     published = _beside(results, paper.MISSING, partial(_at_rates, rates))
@@ -143,7 +143,7 @@ def gain_table(results: Results) -> Table:
 
 
 def gain_missing_table(results: Results) -> Table:
-    """The numbers of Figure 2: the aggregation gain where clips lose a modality."""
+    """The numbers of Figure 2: the aggregation gain when clips lose a modality."""
     columns = [Column("", percent(rate), gain(rate), signed=True) for rate in rates_of(results)]
     note = "R@1 of each label's own score minus that of its strongest single pathway under the same masks."
     title = "Aggregation gain under missing modalities (Figure 2)"
@@ -155,14 +155,14 @@ def _is_ablation(label: str) -> bool:
 
 
 def _means(results: Results, label: str, benchmarks: Sequence[str], measure: Measure) -> dict[int | None, float]:
-    """A measure averaged over benchmarks, of each seed that has it on all of them."""
+    """Return a measure averaged over benchmarks, for each seed that has it on all of them."""
     columns = [values(results.runs[benchmark][label], measure) for benchmark in benchmarks]
     seeds = [seed for seed in columns[0] if all(seed in column for column in columns)] if columns else []
     return {seed: statistics.mean(column[seed] for column in columns) for seed in seeds}
 
 
 def ablation_table(results: Results) -> Table:
-    """Table 5: what the removal of one component from the reference changes, seed by seed, mean over benchmarks."""
+    """Table 5: the effect of removing one component from the reference, seed by seed, as a mean over benchmarks."""
     reference = results.reference
     labels = dict.fromkeys(label for labels in results.runs.values() for label in labels if _is_ablation(label))
     measures = {
@@ -186,7 +186,7 @@ def ablation_table(results: Results) -> Table:
         ours.append([name, "/".join(counts), *row])
     tests = [benchmark for benchmark, found in results.runs.items() if first_run(found)["split"] == "test"]
     table = {b: paper.published(paper.ABLATION, b, results.paper_mean) if b in tests else {} for b in results.runs}
-    # The published changes are means over all of the paper's benchmarks: they stand beside those of just these.
+    # The published changes are means over all of the paper's benchmarks: shown only for exactly these benchmarks.
     known = set(paper.ABLATION) & set(results.runs)
     complete = set(results.runs) == set(paper.ABLATION) or not known
     theirs = []
@@ -199,15 +199,15 @@ def ablation_table(results: Results) -> Table:
     columns = [("", "label"), ("", "n"), *(("two-stage R@1", benchmark_name(b)) for b in results.runs)]
     columns += [("", heading) for heading in measures]
     note = (
-        f"Labels that begin with no_ or w/o against {label_name(reference or '')}; a Δ is taken seed by seed and is a "
-        "mean over benchmarks. The row of the reference holds its gains, not changes."
+        f"Labels that begin with no_ or w/o against {label_name(reference or '')}; a Δ is taken seed by seed and "
+        "is a mean over benchmarks. The row of the reference holds its gains, not changes."
     )
     blocks = [ours, theirs] if ours else []
     return Table("ablation", "Objective ablation (Table 5)", note, columns, blocks, 2)
 
 
 def two_stage_missing_table(results: Results, policy: str) -> Table:
-    """Table S4: two-stage R@1 where clips lose a modality, with margins and the cosine of the video alone at 90 %."""
+    """Table S4: two-stage R@1 when clips lose a modality, with margins and the cosine of the video alone at 90 %."""
     entries = [entry for run in results.all_runs() for entry in run["two_stage"] if entry["policy"] == policy]
     rates = sorted({entry["rate"] for entry in entries})
 
@@ -220,7 +220,7 @@ def two_stage_missing_table(results: Results, policy: str) -> Table:
     table = paper.TWO_STAGE_MISSING if policy == "zeros" else {}
     published = _beside(results, table, lambda numbers: [*_at_rates(rates, numbers[:-1]), numbers[-1]])
     note = (
-        f"Text-to-video R@1 under the masks of Table 3; the cross-encoder sees {POLICIES[policy]} for what is masked."
+        f"Text-to-video R@1 with the masks of Table 3; the cross-encoder gets {POLICIES[policy]} for what is masked."
     )
     table = label_table(
         results,
@@ -237,7 +237,7 @@ def two_stage_missing_table(results: Results, policy: str) -> Table:
 
 
 def _steps(run: Run) -> list[Mapping[str, Any]]:
-    """What was measured with the same modalities for all clips, the fewest first."""
+    """Return the results with the same modalities for all clips, in ascending number of modalities."""
     return sorted(run["retrieval"].get("ladder", []), key=lambda step: len(step["modalities"]))
 
 
@@ -302,7 +302,7 @@ def classification_table(results: Results) -> Table:
 
 
 def seeds_table(results: Results) -> Table:
-    """Table S8: mean, sample deviation and 95 % t interval over seeds; single runs beside them."""
+    """Table S8: mean, sample deviation and 95 % t interval over seeds; single runs next to them."""
 
     def interval(measure: Measure) -> Callable[[Seeds], str]:
         def text(seeds: Seeds) -> str:
@@ -341,7 +341,7 @@ def _sign_row(claim: str, cells: str, wins: int, ties: int, losses: int) -> Row:
 
 
 def _is_symmetric(method: str) -> bool:
-    """Whether the paper's claim on symmetric scores is about this one; a score of a plugin may be unknown here."""
+    """Whether the paper's claim on symmetric scores covers this one; a plugin's score may be unknown here."""
     return method in METHODS and METHODS[method].is_symmetric
 
 
