@@ -1,4 +1,4 @@
-"""What a `results.json` of `scalar eval run` holds: checked by its readers, for anybody may have written it."""
+"""The schema of a `results.json` of `scalar eval run`, checked by its readers: anyone may have written the file."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from modeling_scalar.scores_scalar import METHODS
 
-_LARGEST = 1e15  # of numbers: sums and squares of more overflow
+_LARGEST = 1e15  # of numbers: sums and squares of larger ones overflow
 
 
 def number(value: Any) -> bool:
@@ -42,7 +42,7 @@ def _rate(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    """Text that can be written: half a character, which JSON can hold, cannot."""
+    """Whether a value is text that can be written: JSON can hold half a character, which cannot."""
     return isinstance(value, str) and not re.search("[\\ud800-\\udfff]", value)
 
 
@@ -55,7 +55,7 @@ def _metric(value: Any) -> bool:
 
 
 def _temperature(value: Any) -> bool:
-    """JSON knows no infinity: it is written as a string."""
+    """Whether a value is a temperature: JSON has no infinity, which is written as a string."""
     return number(value) or value in ("inf", "Infinity")
 
 
@@ -86,8 +86,8 @@ _EXPECTED: dict[Callable[[Any], bool], str] = {
     _second_stage_entry: "an object with `depth`, `policy`, `method`, `rate` and metrics",
 }
 
-# A function tells whether a value is right. A list holds what is like its one item, a dict whose one key is `...`
-# values of any name; "?" at the end of a name: it may be missing.
+# A function checks a value. All items of a list are like its one item, and all values of a dict with the one key `...`
+# like its value; a name that ends with "?" is optional.
 _RATES = {
     "rate": _rate,
     "methods": {...: {...: _metric}},
@@ -156,7 +156,7 @@ _RESULT = {
 
 
 def _check(value: Any, expected: Any, name: str) -> str | None:
-    """Say what is wrong with a value, if anything is."""
+    """Return what is wrong with a value, if anything."""
     if isinstance(expected, tuple):  # null, or something else
         return None if value is None else _check(value, expected[1], name)
     if isinstance(expected, list):
@@ -183,14 +183,14 @@ def _check(value: Any, expected: Any, name: str) -> str | None:
 
 def check_result(content: Mapping[str, Any], path: Path) -> None:
     """
-    Check the fields of a result that are read by anything.
+    Check all fields of a result that some reader uses.
 
     Args:
-        content (`Mapping`): of the file.
+        content (`Mapping`): content of the file.
         path (`Path`): the file, for the message.
 
     Raises:
-        ValueError: one is missing or wrong; the message names the first.
+        ValueError: a field is missing or wrong; the message names the first one.
     """
     problem = _check(content, _RESULT, "")
     if problem is not None:
@@ -201,15 +201,15 @@ def second_stage(
     entries: Sequence[Mapping[str, Any]], rule: str = "match", depth: int | None = None
 ) -> list[Mapping[str, Any]]:
     """
-    Choose what was measured of the second stage by one rule at one depth.
+    Select the results of the second stage by one rule at one depth.
 
     Args:
-        entries (`Sequence[Mapping]`): `two_stage` of a result; one without a rule is by the match.
+        entries (`Sequence[Mapping]`): `two_stage` of a result; an entry without a rule is by the match.
         rule (`str`): "match", the paper's, or "fused".
         depth (`int`, *optional*): by default 50, the paper's, or the largest if that was not measured.
 
     Returns:
-        `list[Mapping]`: of every method, policy and rate.
+        `list[Mapping]`: entries of every method, policy and rate.
     """
     found = [entry for entry in entries if entry.get("rule", "match") == rule]
     depths = {entry["depth"] for entry in found}
@@ -219,8 +219,8 @@ def second_stage(
 
 
 def method_title(method: str) -> str:
-    """Return what tables and cards call a score; the name itself if it is not registered here."""
-    # What the encoder itself fuses is no function of the modalities' vectors, and so not registered.
+    """Return the title of a score in tables and cards; its name if it is not registered here."""
+    # The encoder's fused vectors are not a function of the modalities' vectors, so they are not registered.
     return METHODS[method].title if method in METHODS else {"fused": "fused by the model"}.get(method, method)
 
 
