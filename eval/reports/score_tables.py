@@ -1,5 +1,5 @@
-"""What was measured beside the paper's tables: every score on the same embeddings, weights, differences, galleries,
-and the second stage by every rule and depth.
+"""Tables of further measurements: every score on the same embeddings, weights, differences, galleries, and the second
+stage by every rule and depth.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,7 +43,7 @@ _DIRECTIONS = {"T→V": "text_to_video_recall_at_1", "V→T": "video_to_text_rec
 
 
 def _label_blocks(results: Results, rows_of: Callable[[Seeds], Iterable[Row]]) -> list[list[Row]]:
-    """The rows of each label that has any, begun by the names of its benchmark and its own."""
+    """Return the rows of each label that has any, each starting with benchmark and label."""
     blocks = []
     for benchmark, labels in results.runs.items():
         for label, seeds in labels.items():
@@ -53,7 +53,7 @@ def _label_blocks(results: Results, rows_of: Callable[[Seeds], Iterable[Row]]) -
 
 
 def _run_blocks(results: Results, rows_of: Callable[[Run], Iterable[Row]]) -> list[list[Row]]:
-    """The rows of the runs on each benchmark that has any, begun by benchmark, label and seed."""
+    """Return the rows of the runs of each benchmark that has any, each starting with benchmark, label and seed."""
     blocks = []
     for benchmark, labels in results.runs.items():
         block = []
@@ -69,7 +69,7 @@ def _run_blocks(results: Results, rows_of: Callable[[Run], Iterable[Row]]) -> li
 
 
 def _scores_table(results: Results, name: str, title: str, note: str, columns: Sequence[Column]) -> Table:
-    """A row for every score that was measured on the embeddings of a label."""
+    """Return a table with a row for every score measured on the embeddings of a label."""
 
     def rows_of(seeds: Seeds) -> Iterator[Row]:
         own = next(iter(seeds.values()))["score"]["method"]
@@ -85,7 +85,7 @@ def _scores_table(results: Results, name: str, title: str, note: str, columns: S
 
 
 def scores_table(results: Results, direction: str) -> Table:
-    """Every score on the same embeddings, nothing masked, in one direction."""
+    """Return a table of every score on the same embeddings, with nothing masked, in one direction."""
     columns = [Column("", heading, first_stage(f"{direction}_{metric}")) for heading, metric in _METRICS.items()]
     note = (
         "First stage, nothing masked. * strongest single pathway, text to video; (own) the score that the model was "
@@ -94,13 +94,13 @@ def scores_table(results: Results, direction: str) -> Table:
     if direction == "text_to_video":
         columns.append(Column("", "gain", gain(), signed=True))
         columns.append(Column("", "unscorable clips", first_stage("num_unscorable_clips"), digits=0))
-        note += " Clips that a score is undefined for rank last."
+        note += " Clips for which a score is undefined rank last."
     title = f"Every score on the same embeddings, {direction.replace('_', ' ')}"
     return _scores_table(results, f"scores_{direction}", title, note, columns)
 
 
 def scores_missing_table(results: Results) -> Table:
-    """Every score on the same embeddings where clips lose a modality."""
+    """Return a table of every score on the same embeddings when clips lose a modality."""
     columns = [Column("", percent(rate), first_stage(rate=rate)) for rate in rates_of(results)]
     note = (
         "Text-to-video R@1, first stage; columns: clips that lose one modality. * strongest single pathway "
@@ -110,7 +110,7 @@ def scores_missing_table(results: Results) -> Table:
 
 
 def kinds_table(results: Results) -> Table:
-    """Every score on the same embeddings, nothing masked, by the kind of the caption; empty if none has a kind."""
+    """Return a table of every score on the same embeddings, nothing masked, by kind of caption; empty without kinds."""
     counts: dict[str, dict[str, int]] = {}
     for run in results.all_runs():
         for entry in run["retrieval"].get("kinds", []):
@@ -128,7 +128,7 @@ def kinds_table(results: Results) -> Table:
 
 
 def ceilings_table(results: Results) -> Table:
-    """What perfect readers of made clips would reach, by the kind of the caption; empty for clips of which that is
+    """Return a table of what perfect readers of synthetic clips would reach, by kind of caption; empty if that is
     unknown."""
     found = {name: first_run(labels).get("ceilings", {}) for name, labels in results.runs.items()}
     kinds = dict.fromkeys(kind for readers in found.values() for recalls in readers.values() for kind in recalls)
@@ -145,8 +145,8 @@ def ceilings_table(results: Results) -> Table:
         if readers
     ]
     note = (
-        "Text-to-video R@1 expected of a reader that makes no mistake and breaks ties at random, nothing masked. A "
-        "reader of one modality knows how often modalities say the same, and infers what it can from that."
+        "Expected text-to-video R@1 of a reader that makes no mistakes and breaks ties at random, nothing masked. A "
+        "reader of one modality knows how often modalities agree, and infers what it can from that."
     )
     columns = [("", "benchmark"), ("", "reads"), *(("", kind) for kind in kinds)]
     return Table("ceilings", "Perfect readers of these clips", note, columns, blocks, 2)
@@ -156,7 +156,7 @@ def ceilings_table(results: Results) -> Table:
 
 
 def weights_table(results: Results) -> Table:
-    """What is left of the gallery at each masking rate, and which modality the queries of a label lean on."""
+    """Return a table of what each masking rate leaves of the gallery, and which modality the queries rely on."""
     parts = (("clips", "presence", 0), ("weight", "mean_weight", 2), ("decided", "decided", 0))
     modalities = modalities_of(results)
     columns = {
@@ -175,7 +175,7 @@ def weights_table(results: Results) -> Table:
 
     note = (
         "Clips that have a modality left; mean query-conditioned weight at the relevant clip; pairs of a query and "
-        "a relevant clip decided by a modality, that of the largest weight."
+        "a relevant clip decided by a modality, the one with the largest weight."
     )
     columns_shown = [*KEYS, ("", "masked"), *((group, modality) for group, *_ in parts for modality in modalities)]
     blocks = _label_blocks(results, rows_of)
@@ -183,7 +183,7 @@ def weights_table(results: Results) -> Table:
 
 
 def differences_table(results: Results) -> Table:
-    """Differences between two scores on the same queries, as each run bounded them."""
+    """Return a table of differences between two scores on the same queries, with each run's bounds."""
 
     def rows_of(run: Run) -> Iterator[Row]:
         for entry in run["retrieval"].get("differences", []):
@@ -198,7 +198,7 @@ def differences_table(results: Results) -> Table:
 
 
 def galleries_table(results: Results) -> Table:
-    """What everything was measured on."""
+    """Return a table of the galleries that were used."""
     rows = []
     for benchmark, labels in results.runs.items():
         run = first_run(labels)
@@ -211,7 +211,7 @@ def galleries_table(results: Results) -> Table:
         rows.append([benchmark_name(benchmark), f"{run['split']}, {run['task']}", *cells, *texts])
     names = ("benchmark", "split", "queries", "clips", "pairs", "left out", "unreadable")
     columns = [("", name) for name in (*names, "gallery SHA-256", "mask seed", "depth")]
-    note = "Clips left out have no file; what is unreadable counts as absent; depth: candidates that are reordered."
+    note = "Clips left out have no file; unreadable files count as absent; depth: number of candidates to reorder."
     return Table("galleries", "Galleries", note, columns, [rows], 2)
 
 
@@ -219,7 +219,7 @@ def galleries_table(results: Results) -> Table:
 
 
 def second_stage_table(results: Results) -> Table:
-    """Both directions after the second stage by each rule, at each depth and under each mask."""
+    """Return a table of both directions after the second stage by each rule, at each depth and with each mask."""
     entries = [entry for run in results.all_runs() for entry in run["two_stage"]]
     rates, policies, depths = (sorted({entry[name] for entry in entries}) for name in ("rate", "policy", "depth"))
 
@@ -250,7 +250,7 @@ def second_stage_table(results: Results) -> Table:
 
 
 def separation_table(results: Results) -> Table:
-    """How well the match separates what the first stage leaves to it, and the weight of the fusion, run by run."""
+    """Return a table, by run, of how well the match separates first-stage candidates, and of the weight of fusion."""
     digits = {"auc": 3, "num_matched_pairs": 0, "num_hard_pairs": 0, "depth": 0}
 
     def rows_of(run: Run) -> Iterator[Row]:
