@@ -1,4 +1,4 @@
-"""Tables of metrics: on a screen and in Markdown, in LaTeX, and in CSV."""
+"""Tables of metrics: for the terminal and in Markdown, in LaTeX, and in CSV."""
 
 import csv
 import os
@@ -20,7 +20,7 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    "[": "{[}",  # after the end of a line it would open an argument
+    "[": "{[}",  # at the start of a line it would open an argument
 } | {character: f"\\{character}" for character in "&%$#_{}"}
 
 
@@ -30,10 +30,10 @@ class Cell:
     One metric: its mean, and with two values or more their sample deviation: `12.3 ± 0.4`.
 
     Args:
-        values (`tuple[float]`): one per seed; none at all is shown as a dash.
-        signed (`bool`): write a plus before what is positive, as differences have it.
-        digits (`int`): decimals.
-        published_deviation (`float`, *optional*): of a single value that is itself a mean.
+        values (`tuple[float]`): one per seed; an empty tuple is shown as a dash.
+        signed (`bool`): write a plus before positive numbers, for differences.
+        digits (`int`): number of decimals.
+        published_deviation (`float`, *optional*): deviation of a single value that is itself a mean.
     """
 
     values: tuple[float, ...] = ()
@@ -44,8 +44,8 @@ class Cell:
     @property
     def mean(self) -> float:
         if len(self.values) == 1:
-            return round(self.values[0], 9)  # the paper's -0.0 stays as it is
-        return round(statistics.mean(self.values), 9) + 0.0  # differences that cancel leave noise, with a sign
+            return round(self.values[0], 9)  # the paper's -0.0 stays -0.0
+        return round(statistics.mean(self.values), 9) + 0.0  # differences that cancel leave noise with a sign
 
     @property
     def deviation(self) -> float | None:
@@ -67,12 +67,12 @@ class Table:
     A table with a name for files, a title and a note for readers.
 
     Args:
-        name (`str`): of its CSV file and its LaTeX label.
-        title (`str`), note (`str`): what it shows, and under which protocol.
+        name (`str`): name of its CSV file and its LaTeX label.
+        title (`str`), note (`str`): content of the table, and its protocol.
         columns (`list[tuple[str, str]]`): group, or an empty string, and heading of each column.
         blocks (`list[list[Row]]`): rows, in groups that belong together.
-        num_keys (`int`): columns at the left that say what a row is about. Where one repeats what stands above it, a
-            reader sees a blank; a CSV file repeats it.
+        num_keys (`int`): number of columns at the left that identify a row. If one repeats the value above it, it is
+            shown as a blank; a CSV file repeats it.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Table:
         return [row for block in self.blocks for row in block]
 
     def without(self, columns: Sequence[str]) -> "Table":
-        """Return the table without the columns of these headings."""
+        """Return the table without the columns with these headings."""
         dropped = {index for index, (_, heading) in enumerate(self.columns) if heading in columns}
         return self._select([index for index in range(len(self.columns)) if index not in dropped])
 
@@ -116,7 +116,7 @@ class Table:
                 keys = cells[: self.num_keys]
                 shared = next((i for i, (a, b) in enumerate(zip(keys, above, strict=True)) if a != b), self.num_keys)
                 above = keys
-                # The last key stays: a row without any is about nothing.
+                # The last key stays: a row without any would not be identified.
                 blanks = min(shared, self.num_keys - 1)
                 lines.append([""] * blanks + cells[blanks:])
             blocks.append(lines)
@@ -124,7 +124,7 @@ class Table:
 
 
 def markdown(table: Table) -> str:
-    """Lay out a Markdown table whose columns stand below each other on a screen too."""
+    """Format a Markdown table whose columns are aligned in plain text, too."""
     header = [" ".join(filter(None, column)) for column in table.columns]
     rows = [row for block in table.readable_blocks() for row in block]
     header, *rows = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
@@ -147,7 +147,7 @@ def _escape(text: str) -> str:
 
 
 def _heading(columns: Sequence[tuple[str, str]]) -> list[str]:
-    """The lines of a LaTeX heading: groups, if there are any, and names."""
+    """Return the lines of a LaTeX heading: groups, if there are any, and names."""
     lines = []
     if any(group for group, _ in columns):
         cells, rules, start = [], [], 0
@@ -164,7 +164,7 @@ def _heading(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def latex(table: Table) -> str:
-    r"""Lay out a LaTeX table as wide as the text at most; it needs the packages `booktabs` and `graphicx`."""
+    r"""Format a LaTeX table, at most as wide as the text; it needs the packages `booktabs` and `graphicx`."""
     alignment = "l" * table.num_keys + "r" * (len(table.columns) - table.num_keys)
     body = []
     for block in table.readable_blocks():
@@ -188,7 +188,7 @@ def latex(table: Table) -> str:
 
 
 def write_csv(table: Table, path: str | os.PathLike) -> None:
-    """Write a table whose numbers are not rounded; deviations over seeds have columns of their own."""
+    """Write a table with unrounded numbers; deviations over seeds have columns of their own."""
     deviating = {
         index
         for row in table.rows
