@@ -110,7 +110,7 @@ def scores_missing_table(results: Results) -> Table:
 
 
 def kinds_table(results: Results) -> Table:
-    """Return a table of every score on the same embeddings, nothing masked, by kind of caption; empty without kinds."""
+    """Return a table of every score on the same embeddings, by kind of caption, nothing masked; empty if none."""
     counts: dict[str, dict[str, int]] = {}
     for run in results.all_runs():
         for entry in run["retrieval"].get("kinds", []):
