@@ -957,7 +957,7 @@ _EVALS = [
     (
         "a column that is none of ours",
         "-m eval audit --benchmark own --root own.json --column clip=video_id",
-        "`columns` gives names to ['video_id', 'caption', 'video_path'",
+        "`columns` can name ['video_id', 'caption', 'video_path'",
     ),
     (
         "no embeddings",
@@ -1106,19 +1106,19 @@ _BENCHMARKS = [
     (
         "a table without ids",
         f"{_OWN} own.json",
-        "own.json has the columns ['caption'], not ['video_id']. Say what they",
+        "own.json has the columns ['caption'], but not ['video_id']. Name the ones",
         {"own.json": '[{"caption": "a dog"}]'},
     ),
     (
         "a table without captions",
         f"{_OWN} own.json",
-        "own.json has the columns ['video_id'], not ['caption']. Say what they",
+        "own.json has the columns ['video_id'], but not ['caption']. Name the ones",
         {"own.json": '[{"video_id": "a"}]'},
     ),
     (
         "an id that is null",
         f"{_OWN} own.json",
-        "own.json, row 1, must have a 'video_id' that is text, got None.",
+        "own.json, row 1: 'video_id' must be text, got None.",
         {"own.json": _clips({"video_id": None})},
     ),
     (
@@ -1142,13 +1142,13 @@ _BENCHMARKS = [
     (
         "a caption that is null",
         f"{_OWN} own.json",
-        "own.json, row 1, the clip 'a', must have a 'caption' that is a",
+        "own.json, row 1, clip 'a': 'caption' must be a",
         {"own.json": _clips({"caption": None})},
     ),
     (
         "a caption that is empty",
         f"{_OWN} own.json",
-        "own.json, row 1, the clip 'a', must have a 'caption' that is a",
+        "own.json, row 1, clip 'a': 'caption' must be a",
         {"own.json": _clips({"caption": "  "})},
     ),
     (
@@ -1160,13 +1160,13 @@ _BENCHMARKS = [
     (
         "captions of which one is a list",
         f"{_OWN} own.json",
-        "own.json, row 1, the clip 'a', must have a 'caption' that is a",
+        "own.json, row 1, clip 'a': 'caption' must be a",
         {"own.json": _clips({"caption": ["a dog", ["a cat"]]})},
     ),
     (
         "a path that is a list",
         f"{_OWN} own.json",
-        "own.json, row 1, the clip 'a', must have a 'video_path' of text",
+        "own.json, row 1, clip 'a': 'video_path' must be text",
         {"own.json": _clips({"video_path": ["a.mp4"]})},
     ),
     (
@@ -1190,13 +1190,13 @@ _BENCHMARKS = [
     (
         "a subtitle that is an object",
         f"{_OWN} own.json",
-        "own.json, row 1, the clip 'a', must have a 'subtitle' of text, got",
+        "own.json, row 1, clip 'a': 'subtitle' must be text, got",
         {"own.json": _clips({"subtitle": {}})},
     ),
     (
         "one clip of two files",
         f"{_OWN} own.json",
-        "own.json, row 2 names other files or texts for the clip",
+        "own.json, row 2 gives other files or texts for the clip",
         {"own.json": _clips({}, {"video_path": "data/test/000001.mp4"})},
     ),
     (
@@ -1214,7 +1214,7 @@ _BENCHMARKS = [
     (
         "a CSV of nothing",
         f"{_OWN} own.csv",
-        "own.csv has the columns [], not ['caption', 'video_id']. Say what they",
+        "own.csv has the columns [], but not ['caption', 'video_id']. Name the ones",
         {"own.csv": ""},
     ),
     ("a CSV without rows", f"{_OWN} own.csv", "own.csv has no rows.", {"own.csv": "video_id,caption\n"}),
@@ -1386,7 +1386,7 @@ _BENCHMARKS = [
     (
         "a corpus without captions",
         "-m eval audit --benchmark vast27m --root data --split train",
-        "Entry 0 of data/train.json, the clip 'a', must have a `vast_cap` that",
+        "Entry 0 of data/train.json, clip 'a': `vast_cap` must be",
         {"data/train.json": '[{"clip_id": "a"}]'},
     ),
     (
@@ -1463,7 +1463,7 @@ _BENCHMARKS = [
     (
         "a clip that is gone",
         _MODEL,
-        "Restore them, or take them out of the annotation; no clip is left out",
+        "Restore them, or remove them from the annotation; no clip is left out",
         {"data/test/000001.mp4": GONE},
     ),
     (

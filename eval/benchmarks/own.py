@@ -1,4 +1,4 @@
-"""A benchmark of the user's own: a JSON, JSONL, CSV or Parquet file, or a data set of the Hub."""
+"""The user's own benchmark: a JSON, JSONL, CSV or Parquet file, or a data set on the Hub."""
 
 import hashlib
 import os
@@ -23,9 +23,9 @@ from modeling_scalar.media_scalar import MediaError, names_subtitle_file
 from modeling_scalar.scores_scalar import kind_of
 
 FILE_COLUMNS = ("video_path", "path")
-"""What the column of videos is called where nobody says otherwise."""
+"""Default name of the column of videos."""
 HELD_OUT, KEPT = "test", "train"
-"""The two splits of a table of which a share is held out."""
+"""The two splits of a table with `holdout`."""
 
 
 def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> tuple[list[str], Iterable[Row]]:
@@ -37,13 +37,13 @@ def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> tu
         ) from error
     except OSError:
         raise
-    except Exception as error:  # its readers raise anything about files that are not what they should be
+    except Exception as error:  # the library's readers raise any exception for malformed files
         raise ValueError(f"No data set could be loaded from {name!r}: {error}") from error
     names, kind = dataset.column_names, dataset.features.get(id_column)
     if kind not in (None, Value("string"), Value("large_string")):
         raise ValueError(
-            f"Ids must be text, and the column {id_column!r} of {name} holds {kind}: as numbers, 007 and 7 are "
-            "the same. Store it as text, or give the file in place of the data set."
+            f"Ids must be text, but the column {id_column!r} of {name} holds {kind}: as numbers, 007 and 7 are "
+            "the same. Store it as text, or give the file instead of the data set."
         )
     rows = dataset.select_columns([name for name in names if name in wanted])
     return names, [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
@@ -52,7 +52,7 @@ def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> tu
 def _read_table(
     root: str | os.PathLike, split: str, wanted: set[str], id_column: str
 ) -> tuple[list[str], Iterable[Row], Path]:
-    """Return names and rows of the table, and the folder its paths are relative to."""
+    """Return column names and rows of the table, and the folder that its paths are relative to."""
     path, names = Path(root), {}
     if path.exists() and is_table(path):
 
@@ -70,39 +70,39 @@ def _read_table(
 
 
 def _value(value: Any) -> Any:
-    """Return `None` for what tables write where there is nothing."""
+    """Return `None` for the empty values of tables."""
     is_nan = isinstance(value, float) and value != value
     return None if value is None or is_nan or (isinstance(value, str) and not value.strip()) else value
 
 
 def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) -> list[dict[str, Any]]:
-    """Turn rows of the user's table into clips with these columns, and a list as their caption."""
+    """Convert rows of the user's table to clips with these columns, with captions as a list."""
     clips: dict[str, dict[str, Any]] = {}
     for place, row in rows:
         where = f"{source}, {place}"
         clip = {name: _value(row.get(column)) for name, column in columns.items()}
         video_id, captions = clip["video_id"], clip["caption"]
         if isinstance(video_id, bool) or not isinstance(video_id, (str, int)):
-            raise ValueError(f"{where}, must have a {columns['video_id']!r} that is text, got {video_id!r}.")
+            raise ValueError(f"{where}: {columns['video_id']!r} must be text, got {video_id!r}.")
         clip["video_id"] = video_id = str(video_id)
         captions = captions if isinstance(captions, list) else [captions]
         if not captions or not all(isinstance(_value(text), str) for text in captions):
             raise ValueError(
-                f"{where}, the clip {video_id!r}, must have a {columns['caption']!r} that is a caption or a list of "
-                f"captions, got {clip['caption']!r:.200}."
+                f"{where}, clip {video_id!r}: {columns['caption']!r} must be a caption or a list of captions, got "
+                f"{clip['caption']!r:.200}."
             )
         for name in clip.keys() - {"video_id", "caption"}:
             if not isinstance(clip[name], str | None):
                 raise ValueError(
-                    f"{where}, the clip {video_id!r}, must have a {columns[name]!r} of text, got {clip[name]!r:.200}."
+                    f"{where}, clip {video_id!r}: {columns[name]!r} must be text, got {clip[name]!r:.200}."
                 )
         clip["caption"] = captions
         known = clips.setdefault(video_id, clip)
         if known is not clip:
             if any(known[name] != clip[name] for name in clip if name != "caption"):
                 raise ValueError(
-                    f"{where} names other files or texts for the clip {video_id!r} than a row before it: "
-                    f"one {columns['video_id']!r} is one clip."
+                    f"{where} gives other files or texts for the clip {video_id!r} than an earlier row: one "
+                    f"{columns['video_id']!r} is one clip."
                 )
             known["caption"] += captions
     if not clips:
@@ -111,7 +111,7 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
 
 
 def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> None:
-    """Find the files of clips whose table has no column of videos or of sounds."""
+    """Find the files of clips whose table has no column of videos or of audio files."""
     ids = [clip["video_id"] for clip in clips]
     videos = {} if "video_path" in known else find_media(folder / "videos", ids)
     audios = {} if "audio_path" in known else find_media(folder / "audios", ids)
@@ -122,13 +122,13 @@ def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> N
         if "audio_path" not in known:
             clip["audio_path"] = audios.get(video_id, clip["video_path"])
         if "video_path" not in known and clip["audio_path"] is None:
-            clip["video_path"] = clip["video_path"] or f"videos/{video_id}.*"  # which is then found to be missing
+            clip["video_path"] = clip["video_path"] or f"videos/{video_id}.*"  # later reported as missing
         if names_subtitle_file(clip["subtitle"]):
             clip["subtitle"] = str(folder.absolute() / clip["subtitle"])
 
 
 def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | None) -> None:
-    """Find what is said in clips whose table has no column of subtitles."""
+    """Find the subtitles of clips whose table has no column of subtitles."""
     seen = [clip for clip in clips if clip["video_path"] is not None and "\0" not in clip["video_path"]]
     files = [os.path.realpath(folder.absolute() / clip["video_path"]) for clip in seen]
     known = {} if gallery is None else gallery.files_at(files)
@@ -136,7 +136,7 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
     reader = SandboxedReader(languages=languages)
 
     def words_of(path: str) -> str | None:
-        """What search reads: a transcript, the path of a subtitle file, or the words of a track inside."""
+        """Return what a search reads: a transcript, the path of a subtitle file, or the text of a subtitle track."""
         if path in known and is_as_known(path, known[path], languages):
             heard = Transcripts(gallery.path).with_words(known[path].sha256)
             if heard is not None:
@@ -144,7 +144,7 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
         try:
             first = next((words for words in reader.subtitles_of(path) if words.unread is None), None)
             return None if first is None else reader.read_subtitle_of(path) if first.file is None else str(first.file)
-        except (MediaError, OSError):  # reading the clip says what is wrong
+        except (MediaError, OSError):  # reported when the clip is read
             return None
 
     with ThreadPoolExecutor(num_processors()) as pool:
@@ -154,7 +154,7 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
 
 
 def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict[str, str]:
-    """What each column of `FEATURES` is called in a table that has these."""
+    """Return the table's names of the columns of `FEATURES`."""
     columns = {name: given.get(name, name) for name in (*FEATURES, *given)}
     if "video_path" not in given:
         columns["video_path"] = next((name for name in FILE_COLUMNS if name in names), "video_path")
@@ -163,19 +163,19 @@ def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict
     lacking = sorted({columns[name] for name in {"video_id", "caption", *given}} - set(names))
     if lacking:
         raise ValueError(
-            f"{source} has the columns {names}, not {lacking}. Say what they are called there: "
+            f"{source} has the columns {names}, but not {lacking}. Name the ones to use: "
             "`--column caption=YOURS` on a command, `columns: {caption: YOURS}` in a recipe."
         )
     return columns
 
 
 def _further_texts(given: Mapping[str, str]) -> list[str]:
-    """The modalities that columns are named for; a ValueError if one is no text that a clip could have."""
+    """Return the modalities that columns are given for; raise a ValueError for one that cannot be a text of a clip."""
     names = [name for name in given if name not in FEATURES]
     for name in names:
         if given[name] in (*FEATURES, *FILE_COLUMNS) or name == KIND or kind_of(name) != "text":
             raise ValueError(
-                f"`columns` gives names to {list(FEATURES)}, and to texts that are other modalities, as in "
+                f"`columns` can name {list(FEATURES)}, and texts that are further modalities, as in "
                 f"title=heading; got {name}={given[name]}."
             )
         check_modality(name)
@@ -183,13 +183,13 @@ def _further_texts(given: Mapping[str, str]) -> list[str]:
 
 
 def is_held_out(video_id: str, share: float) -> bool:
-    """Whether a clip is among those held out, by its identifier alone: it stays on its side when a table grows."""
+    """Whether a clip is held out. This depends on its id alone, so it stays on its side when a table grows."""
     digest = hashlib.sha256(video_id.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8]) < share * 2**64
 
 
 def _one_side(clips: list[dict[str, Any]], split: str, share: float, source: str) -> list[dict[str, Any]]:
-    """Of a table of which a share is held out, that share or the rest."""
+    """Return the held-out share of a table, or the rest."""
     if split not in (KEPT, HELD_OUT):
         raise ValueError(f"With `holdout` a table has the splits {KEPT!r} and {HELD_OUT!r}, got {split!r}.")
     found = [clip for clip in clips if is_held_out(clip["video_id"], share) == (split == HELD_OUT)]
@@ -212,37 +212,37 @@ def load_own(
     on_missing: str = "raise",
 ) -> tuple[Dataset, list[str]]:
     """
-    Load clips from a table of the user's own.
+    Load clips from the user's own table.
 
-    A row is a clip with a caption or a list of captions; rows of the same id are one clip. What is empty, null or NaN
-    counts as absent. Videos are in the column `video_path`, or `path`. Ids are text, taken exactly as they are
-    written; without a column of ids the path is the id.
+    A row is a clip with a caption or a list of captions; rows with the same id are one clip. Empty values, null and
+    NaN count as absent. Videos are in the column `video_path`, or `path`. Ids are text, taken exactly as written;
+    without a column of ids the path is the id.
 
-    Without a column of videos or of sounds, files are found by id in the folders `videos` and `audios` beside the
-    table; a clip without an audio file has whatever track its video has. A subtitle is words or the path of a subtitle
-    file; without a column of subtitles it is what search reads: the file beside the video, or a track in it.
+    Without a column of videos or of audio files, files are found by id in the folders `videos` and `audios` next to
+    the table; a clip without an audio file has the audio track of its video, if any. A subtitle is text or the path of
+    a subtitle file; without a column of subtitles it is, as in a search, the file next to the video or a track in it.
 
     Args:
-        root (`str` or `os.PathLike`): a `.json`, `.jsonl`, `.csv` or `.parquet` file, or the name of a data set of the
+        root (`str` or `os.PathLike`): a `.json`, `.jsonl`, `.csv` or `.parquet` file, or the name of a data set on the
             Hub, or the folder of one.
-        split (`str`, defaults to "test"): of the data set. A file is a split of its own.
+        split (`str`, defaults to "test"): split of the data set. A file is a single split.
         captions (`str`, defaults to "all"): a row per caption, or only the "first" of each clip.
-        holdout (`float`, *optional*): in (0, 1), the share of clips that the split "test" has; "train" has the others.
-            A hash of its id tells on which side a clip is.
+        holdout (`float`, *optional*): in (0, 1), the share of clips in the split "test"; "train" has the others. A
+            hash of its id decides the side of a clip.
         words_of (`str` or `os.PathLike`, *optional*): a gallery of these files, whose transcripts, and languages of
-            subtitles, count as in a search.
-        columns (`Mapping`, *optional*): columns of `FEATURES` to those of the table, where their names differ; and of
-            further texts, by the names that they have as modalities: `{"title": "heading"}`.
-            Paths are relative to the folder of the file; for a data set of the Hub, to the working directory.
-        on_missing (`str`, defaults to "raise"): or "leave_out": clips whose files are not all there.
+            subtitles, are used as in a search.
+        columns (`Mapping`, *optional*): the table's column for each of `FEATURES` that it names differently, and for
+            further texts, by the names of their modalities: `{"title": "heading"}`.
+            Paths are relative to the folder of the file; for a data set on the Hub, to the working directory.
+        on_missing (`str`, defaults to "raise"): or "leave_out": clips with missing files.
 
     Returns:
         `Dataset` with the columns of `FEATURES` and of further texts, clips in the order of their first rows, paths
         absolute; and the ids left out.
 
     Raises:
-        FileNotFoundError: there is no such table, or files are not there.
-        ValueError: a column is missing, a row is malformed, or rows of one clip disagree.
+        FileNotFoundError: the table does not exist, or files are missing.
+        ValueError: a column is missing, a row is malformed, or rows of one clip differ.
     """
     given = dict(columns or {})
     texts = _further_texts(given)

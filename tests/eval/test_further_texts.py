@@ -127,7 +127,7 @@ def test_what_a_benchmark_lacks_is_absent_and_told_once(place, caplog):
             say_unread(rows.column_names, processor.modalities)
     assert embeddings.modality_mask[:, FIVE.index("screen")].tolist() == [False, False]
     told = [record.getMessage() for record in caplog.records if record.name == "eval.benchmarks.rows"]
-    assert len(told) == 1 and told[0].startswith("The model embeds screen, of which the benchmark has no column")
+    assert len(told) == 1 and told[0].startswith("The model embeds screen, but the benchmark has no such column")
     caplog.clear()
     for _ in range(2):
         say_unread([*rows.column_names, "placard"], ["video", "audio", "subtitle", "title"])
@@ -145,7 +145,7 @@ def test_rows_of_a_clip_agree_on_the_texts_that_are_read():
     shared = {"video_id": "a", "video_path": None, "audio_path": None, "subtitle": "b"}
     rows = datasets.Dataset.from_list([shared | {"caption": text, "title": text} for text in ("one", "two")])
     assert group_rows(rows)[0] == [shared]
-    with pytest.raises(ValueError, match="name different files or texts"):
+    with pytest.raises(ValueError, match="give different files or texts"):
         group_rows(rows, modalities=["video", "title"])
 
 

@@ -178,8 +178,8 @@ def test_the_table_cuts_long_lists_and_gives_their_number():
     assert "1,234   2,468 captions, 2,468 pairs, 1 to 10 per clip" in text
     assert "with audio          1,200   34 without" in text
     assert "2.00   shortest 1.0 s, median 2.0 s, longest 3.0 s; 4 clips have no known duration" in text
-    assert "15 clips whose files are not there:\n  clip0\n" in text and "  clip9\n  and 5 more\n" in text
-    assert "clip10" not in text and "files that are not there" not in text
+    assert "15 clips without their files:\n  clip0\n" in text and "  clip9\n  and 5 more\n" in text
+    assert "clip10" not in text and "missing files" not in text
     assert "'a dog': clip1, clip2" in text and text.endswith("Not complete: see above.")
 
 
@@ -192,7 +192,7 @@ def test_the_command_writes_everything_and_fails_where_something_is_wrong(miniat
     assert result.exit_code == 0 and "Complete: every stream decodes." in result.stdout
     assert json.loads((tmp_path / "audit.json").read_text())["num_clips"] == 24
     result = run("--benchmark", "own", "--root", broken, "--no-decode", "--column", "subtitle=subtitle")
-    assert result.exit_code == 1 and "1 clips whose files are not there:\n  gone\n" in result.stdout
+    assert result.exit_code == 1 and "1 clips without their files:\n  gone\n" in result.stdout
 
 
 def test_the_command_answers_mistakes_in_one_line(tmp_path):

@@ -164,11 +164,11 @@ def test_an_annotation_that_is_not_there_is_described(tmp_path):
     ("bad", "message"),
     [
         ({"video_id": "a", "desc": "again"}, "repeats the clip 'a'"),
-        ({"video_id": "b"}, "the clip 'b', must have a `desc` or `caption` .*, got None"),
-        ({"video_id": "b", "desc": ["a dog", " "]}, "must have a `desc` or `caption`"),
-        ({"video_id": "b", "caption": []}, "must have a `desc` or `caption`"),
+        ({"video_id": "b"}, "clip 'b': `desc` or `caption` must be .*, got None"),
+        ({"video_id": "b", "desc": ["a dog", " "]}, "`desc` or `caption` must be"),
+        ({"video_id": "b", "caption": []}, "`desc` or `caption` must be"),
         ({"video_id": 7, "desc": "a dog"}, "must have a `video_id` that is text, got 7"),
-        ({"video_id": "b", "desc": "a dog", "subtitle": 3}, "must have a `subtitle` of text, got 3"),
+        ({"video_id": "b", "desc": "a dog", "subtitle": 3}, "`subtitle` must be text, got 3"),
     ],
 )
 def test_a_malformed_entry_is_named(tmp_path, bad, message):

@@ -70,7 +70,7 @@ def test_whole_numbers_of_parquet_are_ids_and_others_are_not(tmp_path):
     assert rows_of(tmp_path / "table.parquet")["video_id"][:] == ["7", "8"]
     assert rows_of(tmp_path / "table.parquet")["subtitle"][:] == [None, None]
     frame.astype({"video_id": float}).to_parquet(tmp_path / "table.parquet")
-    with pytest.raises(ValueError, match=r"row 1, must have a 'video_id' that is text, got 7\.0"):
+    with pytest.raises(ValueError, match=r"row 1: 'video_id' must be text, got 7\.0"):
         rows_of(tmp_path / "table.parquet")
 
 
@@ -79,7 +79,7 @@ def test_columns_may_have_other_names_and_paths_are_relative_to_the_table(tmp_pa
     content = "clip,text,film,track,unused\na,a dog,films/a.mp4,,1\nb,,wide/b.mkv,b.wav,2\n"
     path = write(tmp_path / "set", "table.csv", content)
     columns = {"video_id": "clip", "caption": "text", "video_path": "film", "audio_path": "track"}
-    with pytest.raises(ValueError, match=r"table\.csv, line 3, the clip 'b', must have a 'text' that is a caption"):
+    with pytest.raises(ValueError, match=r"table\.csv, line 3, clip 'b': 'text' must be a caption"):
         rows_of(path, columns=columns)
     path.write_text(content.replace("b,,", 'b,"a cat, black",'))
     monkeypatch.chdir(tmp_path)
@@ -96,7 +96,7 @@ def test_further_columns_of_text_are_called_as_the_modalities_that_they_are(tmp_
     dataset = rows_of(path, columns={"title": "head"})
     assert dataset.features == {**FEATURES, "title": Value("string")}
     assert dataset["title"][:] == ["Dogs", "Dogs", "Words"] and dataset["video_path"][2] is None
-    with pytest.raises(ValueError, match="names other files or texts for the clip 'a'"):
+    with pytest.raises(ValueError, match="gives other files or texts for the clip 'a'"):
         rows_of(path, columns={"title": "note"})
 
 
@@ -172,7 +172,7 @@ def test_several_captions_are_several_rows_of_one_clip(tmp_path):
 def test_rows_of_one_clip_must_agree(tmp_path):
     media(tmp_path, "videos/a.mp4")
     path = write(tmp_path, "t.csv", "video_id,caption,subtitle\na,one,hello\na,two,\n")
-    with pytest.raises(ValueError, match=r"t\.csv, line 3 names other files or texts for the clip 'a'"):
+    with pytest.raises(ValueError, match=r"t\.csv, line 3 gives other files or texts for the clip 'a'"):
         rows_of(path)
 
 
@@ -213,7 +213,7 @@ def test_a_data_set_folder_is_read_by_split(tmp_path, monkeypatch):
 def test_a_data_set_whose_ids_were_taken_for_numbers_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     write(tmp_path / "set", "test.csv", "video_id,caption\n007,one\n008,two\n")
-    with pytest.raises(ValueError, match="Ids must be text, and the column 'video_id' of .*int64"):
+    with pytest.raises(ValueError, match="Ids must be text, but the column 'video_id' of .*int64"):
         rows_of(tmp_path / "set")
 
 
@@ -232,8 +232,8 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         ("t.txt", "a", {}, r"A table must be one of \['.csv', '.json', '.jsonl', '.parquet'\]"),
         ("t.csv", "clip,caption\na,b\n", {}, r"has the columns \['clip', 'caption'\], not \['video_id'\]"),
         ("t.csv", "video_id,caption\n", {"columns": {"subtitle": "speech"}}, r"not \['speech'\]"),
-        ("t.csv", "video_id,caption\n", {"columns": {"id": "video_id"}}, "gives names to .*; got id=video_id"),
-        ("t.csv", "video_id,caption\n", {"columns": {"audio": "sound"}}, "gives names to .*; got audio=sound"),
+        ("t.csv", "video_id,caption\n", {"columns": {"id": "video_id"}}, "can name .*; got id=video_id"),
+        ("t.csv", "video_id,caption\n", {"columns": {"audio": "sound"}}, "can name .*; got audio=sound"),
         ("t.csv", "video_id,caption\n", {"columns": {"Title": "title"}}, "lowercase letters, .* got 'Title'"),
         ("t.csv", "video_id,caption\n", {"columns": {"title": "heading"}}, r"not \['heading'\]"),
         ("t.csv", "video_id,caption\n", {}, "has no rows"),
@@ -245,14 +245,14 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         ("t.json", "[{]", {}, "not JSON"),
         ("t.json", '{"video_id": ["a"]}', {}, "must hold a list of objects, one per row, got dict"),
         ("t.jsonl", '{"video_id": "a"}\n[]\n', {}, "line 2: expected an object"),
-        ("t.json", '[{"video_id": null, "caption": "a"}]', {}, "row 1, must have a 'video_id' that is text, got None"),
-        ("t.json", '[{"video_id": "a", "caption": ["b", NaN]}]', {}, "the clip 'a', must have a 'caption'"),
-        ("t.json", '[{"video_id": "a", "caption": "b", "subtitle": ["c"]}]', {}, "must have a 'subtitle' of text"),
+        ("t.json", '[{"video_id": null, "caption": "a"}]', {}, "row 1: 'video_id' must be text, got None"),
+        ("t.json", '[{"video_id": "a", "caption": ["b", NaN]}]', {}, "clip 'a': 'caption' must be"),
+        ("t.json", '[{"video_id": "a", "caption": "b", "subtitle": ["c"]}]', {}, "'subtitle' must be text"),
         (
             "t.json",
             '[{"video_id": "a", "caption": "b", "head": ["c"]}]',
             {"columns": {"title": "head"}},
-            "must have a 'head' of text",
+            "'head' must be text",
         ),
     ],
 )

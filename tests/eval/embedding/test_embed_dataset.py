@@ -223,7 +223,7 @@ def test_model_is_left_in_the_mode_it_was_in(rows, tmp_path, training):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows[2].update(subtitle="other"), "'a' name different files"),
+        (lambda rows: rows[2].update(subtitle="other"), "'a' give different files"),
         (lambda rows: rows[1].update(caption=None), "'b' has no caption"),
         (lambda rows: rows[1].update(caption="  "), "'b' has no caption"),
     ],
