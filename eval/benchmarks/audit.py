@@ -1,4 +1,4 @@
-"""What a benchmark holds on this machine, found out before anything runs: what is missing, absent or unreadable."""
+"""Audits of benchmarks on this machine before a run: files that are missing, absent modalities, unreadable streams."""
 
 import os
 from collections import Counter
@@ -20,12 +20,12 @@ from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaError
 
 _COLUMNS = {"video": "video_path", "audio": "audio_path"}
-_MODALITIES = (*_COLUMNS, "subtitle")  # of the columns of a benchmark, whatever a model embeds
+_MODALITIES = (*_COLUMNS, "subtitle")  # those of a benchmark's columns, whatever a model embeds
 _FAULTS = {
-    "missing_clips": "clips whose files are not there",
-    "missing_files": "files that are not there",
-    "unreadable": "files that cannot be read",
-    "empty": "clips with neither picture, sound nor subtitle",
+    "missing_clips": "clips without their files",
+    "missing_files": "missing files",
+    "unreadable": "unreadable files",
+    "empty": "clips without video, audio and subtitle",
 }
 
 
@@ -39,7 +39,7 @@ class _Finding(NamedTuple):
 def _decodes(
     path: str, kind: str, num_frames: int, extractor: ScalarFeatureExtractor, reader: SandboxedReader
 ) -> bool:
-    """Read a stream as the processor will, and tell whether anything comes."""
+    """Read a stream as the processor will, and return whether it has content."""
     if kind == "video":
         choose_frames = partial(frame_indices, num_frames=num_frames)
         return reader.read_frames(path, choose_frames, prepare=lambda *_: lambda frame: None) is not None
@@ -48,7 +48,7 @@ def _decodes(
         return [] if available < extractor.min_samples else extractor.choose_parts(available)
 
     read = reader.read_audio_parts(path, choose)
-    return read is not None and any(part.any() for part in read[0])  # digital silence is no sound
+    return read is not None and any(part.any() for part in read[0])  # digital silence does not count as sound
 
 
 def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, reader: SandboxedReader) -> _Finding:
@@ -68,7 +68,7 @@ def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, read
             missing.append(f"{clip['video_id']}: {path}")
         except (MediaError, OSError) as error:
             unreadable.append(f"{clip['video_id']}: {error}")
-    # A file that does not open fails for picture and sound: one line is enough.
+    # A file that does not open fails for both video and audio: one line is enough.
     missing, unreadable = (list(dict.fromkeys(lines)) for lines in (missing, unreadable))
     presence = [modality in present for modality in _MODALITIES]
     return _Finding(presence, max(durations, default=None), missing, unreadable)
@@ -78,27 +78,27 @@ def audit_split(
     split: Split, decode: bool = True, num_workers: int = 2, progress: bool = True, limits: Limits | None = None
 ) -> dict[str, Any]:
     """
-    Inspect every file of a benchmark; change nothing, drop nothing.
+    Check every file of a benchmark, without changing or dropping anything.
 
     Args:
-        split ([`~eval.benchmarks.Split`]): loaded with `on_missing="leave_out"`, so that it names what is missing.
-        decode (`bool`): read the frames and the sound that an evaluation will read, because headers may promise more
-            than there is. Without it only the headers are read.
-        num_workers (`int`): clips inspected at once, at least 1.
+        split ([`~eval.benchmarks.Split`]): loaded with `on_missing="leave_out"`, so that it lists missing clips.
+        decode (`bool`): decode the frames and the sound that an evaluation will read, because headers may promise more
+            than the file contains. Otherwise only the headers are read.
+        num_workers (`int`): number of clips checked at once, at least 1.
         progress (`bool`): show a bar with an estimate of the time left.
-        limits ([`~gallery.decoding.Limits`], *optional*): what reading a stream may take.
+        limits ([`~gallery.decoding.Limits`], *optional*): limits for reading a stream.
 
     Returns:
-        `dict`, which JSON can hold:
+        `dict`, serialisable as JSON:
 
-        - `task`, `decoded`; `num_clips`, `num_queries`, `num_pairs` as results have them; `captions_per_clip`, the
-          fewest and the most;
-        - `without`: modality to the ids of the clips that lack it, or of which it cannot be read;
-        - `missing_clips`: ids left out because their files are not there; `missing_files` and `unreadable`: lines that
-          begin with an id; `empty`: ids of the clips with nothing left; `complete`: none of these four has an entry;
-        - `repeated_captions`: captions that describe several clips, and the clips' ids, where the task is retrieval;
-        - `duration`: of the clips in seconds, as their headers have it, and for how many it is known;
-        - `folders`: how many files lie where; `gallery`: the manifest of [`gallery_manifest`].
+        - `task`, `decoded`; `num_clips`, `num_queries`, `num_pairs` as in results; `captions_per_clip`, the minimum
+          and the maximum;
+        - `without`: ids of the clips without a readable modality, by modality;
+        - `missing_clips`: ids left out because their files are missing; `missing_files` and `unreadable`: lines that
+          begin with an id; `empty`: ids of the clips with no modality; `complete`: whether these four are empty;
+        - `repeated_captions`: captions that describe several clips, with the clips' ids, if the task is retrieval;
+        - `duration`: of the clips in seconds, from their headers, and the number of clips for which it is known;
+        - `folders`: number of files in each folder; `gallery`: the manifest of [`gallery_manifest`].
 
     Raises:
         ValueError: rows of one clip disagree, a caption is missing, or there are no rows.
@@ -158,7 +158,7 @@ def _listed(lines: Sequence[str], limit: int = 10) -> list[str]:
 
 
 def format_audit(report: Mapping[str, Any]) -> str:
-    """Summarise in a short table what [`audit_split`] found; lists are cut at ten entries."""
+    """Format the result of [`audit_split`] as a short table; lists are cut at ten entries."""
     num_clips, duration = report["num_clips"], report["duration"]
     fewest, most = report["captions_per_clip"].values()
     queries = "class labels" if report["task"] == "classification" else "captions"
