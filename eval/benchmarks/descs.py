@@ -15,8 +15,8 @@ from eval.benchmarks.definition import PROTOCOL, Benchmark
 
 class Entry(NamedTuple):
     """
-    A clip of an annotation: its id, at least one caption, a subtitle that is `None` or has a word, and, where the
-    benchmark tells kinds of captions apart, that of each caption.
+    A clip of an annotation: its id, at least one caption, a subtitle that is `None` or has a word, and the kind of
+    each caption, if the benchmark distinguishes kinds.
     """
 
     video_id: str
@@ -26,21 +26,21 @@ class Entry(NamedTuple):
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value of an annotation is text with a word in it."""
+    """Whether a value of an annotation is text with at least one word."""
     return isinstance(value, str) and bool(value.strip())
 
 
 def read_json(path: Path, kind: type, what: str) -> Any:
     """
-    Read an annotation that is one JSON document.
+    Read an annotation that is a single JSON document.
 
     Args:
         path (`Path`): the file.
         kind (`type`): `list` or `dict`.
-        what (`str`): what the file must be, for who has another or none.
+        what (`str`): what the file must be, for the message.
 
     Raises:
-        FileNotFoundError, ValueError: there is no such file, or it holds something else.
+        FileNotFoundError, ValueError: the file does not exist, or holds something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -54,7 +54,7 @@ def read_json(path: Path, kind: type, what: str) -> Any:
 
 
 def _counted(entry: Entry, captions: str) -> list[dict[str, str]]:
-    """All captions of a clip, or the first of each kind; with their kinds, where these are told apart."""
+    """Return all captions of a clip, or the first of each kind; with their kinds, if there are any."""
     kinds = [None] * len(entry.captions) if entry.kinds is None else entry.kinds
     counted = list(zip(entry.captions, kinds, strict=True))
     if captions == "first":
@@ -71,18 +71,18 @@ def read_entries(
     Args:
         path (`Path`): the file.
         id_name (`str`): key of the clip's id.
-        caption_names (`Sequence[str]`): keys of the caption, or list of captions; the first that an object has counts.
-            A `subtitle` is optional; an empty one counts as absent.
+        caption_names (`Sequence[str]`): keys of the caption, or list of captions; the first that an object has is
+            used. A `subtitle` is optional; an empty one counts as absent.
 
     Returns:
         `list[Entry]`, in the order of the file.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: the file is not a JSON list of objects, or an entry is malformed or repeated.
     """
     caption_keys = " or ".join(f"`{name}`" for name in caption_names)
-    what = f"a JSON list of objects with `{id_name}`, {caption_keys} and, where there is one, `subtitle`"
+    what = f"a JSON list of objects with `{id_name}`, {caption_keys} and optionally `subtitle`"
     entries: dict[str, Entry] = {}
     for index, item in enumerate(read_json(path, list, what)):
         where = f"Entry {index} of {path}"
@@ -95,13 +95,13 @@ def read_entries(
         captions = caption if isinstance(caption, list) else [caption]
         if not captions or not all(map(is_text, captions)):
             raise ValueError(
-                f"{where}, the clip {video_id!r}, must have a {caption_keys} that is a caption or a list of captions, "
+                f"{where}, clip {video_id!r}: {caption_keys} must be a caption or a list of captions, "
                 f"got {caption!r:.200}."
             )
         if subtitle is not None and not isinstance(subtitle, str):
-            raise ValueError(f"{where}, the clip {video_id!r}, must have a `subtitle` of text, got {subtitle!r:.200}.")
+            raise ValueError(f"{where}, clip {video_id!r}: `subtitle` must be text, got {subtitle!r:.200}.")
         if video_id in entries:
-            raise ValueError(f"{where} repeats the clip {video_id!r}. Put its captions into one entry, as a list.")
+            raise ValueError(f"{where} repeats the clip {video_id!r}. Put all its captions into one entry, as a list.")
         entries[video_id] = Entry(video_id, captions, subtitle if is_text(subtitle) else None)
     return list(entries.values())
 
@@ -115,13 +115,13 @@ def dataset_from_entries(
     Args:
         entries (`Sequence[Entry]`): the clips.
         root (`Path`): the folder.
-        captions (`str`): "first", of each kind where there are kinds, or "all": a row per caption.
+        captions (`str`): "first", of each kind if there are kinds, or "all": a row per caption.
         on_missing (`str`): "raise", or "leave_out": clips without any file.
 
     Returns:
-        `Dataset` with the columns of `FEATURES`, and that of `KIND` where captions have kinds, in the order of
-        `entries`, and the ids left out. Paths are absolute; without an audio file, `audio_path` is the video's, whose
-        own track counts.
+        `Dataset` with the columns of `FEATURES`, and `KIND` if captions have kinds, in the order of `entries`, and the
+        ids left out. Paths are absolute; without an audio file, `audio_path` is the video's, to read its own audio
+        track.
 
     Raises:
         FileNotFoundError: clips have no file.
@@ -131,7 +131,7 @@ def dataset_from_entries(
     videos, audios = find_media(root / "videos", ids), find_media(root / "audios", ids)
     lost = [video_id for video_id in ids if video_id not in videos and video_id not in audios]
     refuse_missing(lost, len(ids), f"have no file in {root / 'videos'} or {root / 'audios'}", on_missing)
-    # Not checked file by file, which is slow on a network: the listings have shown that they are there.
+    # Files are not checked one by one, which is slow on a network: the listings have shown that they exist.
     rows = [
         {
             "video_id": entry.video_id,
@@ -159,14 +159,14 @@ def load_descs(
     **names: Any,
 ) -> tuple[Dataset, list[str]]:
     """
-    Load a benchmark whose annotation is a file of each split, by default a JSON list of
+    Load a benchmark with an annotation file for each split, by default a JSON list of
     `{video_id, desc or caption, subtitle}`.
 
     Args:
         root (`str` or `os.PathLike`): the folder, with media as in [`dataset_from_entries`].
         split (`str`): a key of `files`.
-        files (`Mapping`, *optional*): splits to the annotation's name in `root`; by default `<split>.json`.
-        read (`Callable`): reads such a file, in the format that is published.
+        files (`Mapping`, *optional*): name of the annotation in `root` by split; by default `<split>.json`.
+        read (`Callable`): reads such a file, in its published format.
         captions (`str`), on_missing (`str`): as in [`dataset_from_entries`].
         annotations (`str` or `os.PathLike`, *optional*): the annotation, if it is not in `root`.
         names: keyword arguments of `read`, such as the keys of the annotation.
@@ -191,8 +191,8 @@ def descs_benchmark(
     **processing: Any,
 ) -> Benchmark:
     """
-    Describe a benchmark for [`load_descs`]: its splits' files, their format, the captions that count unless others are
-    asked for, and where it departs from `PROTOCOL`.
+    Define a benchmark that [`load_descs`] loads: files of its splits, their format, the default captions, and where it
+    departs from `PROTOCOL`.
     """
     return Benchmark(
         title=title,
