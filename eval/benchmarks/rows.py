@@ -1,4 +1,4 @@
-"""From the rows of a benchmark to clips, read from their files, and captions that describe them."""
+"""Converts the rows of a benchmark to clips, read from their files, and captions that describe them."""
 
 import hashlib
 import logging
@@ -21,18 +21,18 @@ from modeling_scalar.scores_scalar import kind_of
 logger = logging.getLogger(__name__)
 
 TASKS = ("retrieval", "classification")
-"""What captions are: each a query for its clip, or class labels, which many clips share."""
+"""Meaning of captions: a query for one clip, or a class label, which many clips share."""
 
 _CLIP_COLUMNS = tuple(name for name in FEATURES if name != "caption")
 
 
 def text_columns(columns: Iterable[str], modalities: Iterable[str]) -> list[str]:
     """
-    Name the columns that hold further texts which a model embeds, in the model's order.
+    List the columns with further texts that a model embeds, in the model's order.
 
     Args:
-        columns (`Iterable[str]`): of a benchmark, or of a row.
-        modalities (`Iterable[str]`): of the model, or of its processor.
+        columns (`Iterable[str]`): columns of a benchmark, or of a row.
+        modalities (`Iterable[str]`): modalities of the model, or of its processor.
     """
     known = set(columns) - {*FEATURES, KIND}
     return [name for name in modalities if kind_of(name) == "text" and name in known]
@@ -44,12 +44,12 @@ def _say_once(message: str) -> None:
 
 
 def say_unread(columns: Sequence[str], modalities: Sequence[str]) -> None:
-    """Log, once in a process, which texts a model embeds and a benchmark lacks, and which it has and nobody reads."""
+    """Log, once per process, the texts that a model embeds but a benchmark lacks, and those that are not read."""
     read = text_columns(columns, modalities)
     if lacking := [name for name in modalities if kind_of(name) == "text" and name not in ("subtitle", *read)]:
         _say_once(
-            f"The model embeds {', '.join(lacking)}, of which the benchmark has no column: no clip has it. A table of "
-            "your own names its columns of texts: `--column title=YOURS`."
+            f"The model embeds {', '.join(lacking)}, but the benchmark has no such column: no clip has it. With your "
+            "own table, name its columns of texts: `--column title=YOURS`."
         )
     if unread := [name for name in columns if name not in (*FEATURES, KIND, *read)]:
         _say_once(f"The model does not embed {', '.join(unread)}: it embeds {', '.join(modalities)}.")
@@ -64,15 +64,15 @@ def group_rows(
     Args:
         dataset (`datasets.Dataset`): the columns of a benchmark; rows with the same `video_id` are one clip.
         task (`str`): `"retrieval"`: each row's caption is a query, with the identifier `<clip>#<number>`; or
-            `"classification"`: equal captions are one query that describes several clips, a class label, which is its
+            `"classification"`: equal captions are one query, a class label that describes several clips and is its
             own identifier.
-        modalities (`Iterable[str]`): of the model that embeds the clips, which then have its further texts.
+        modalities (`Iterable[str]`): modalities of the model that embeds the clips, to include its further texts.
 
     Returns:
         The clips, the text and the identifier of each query, and pairs [query, clip] sorted by query.
 
     Raises:
-        ValueError: a column or caption is missing, rows of one clip disagree, a clip has a label twice, there are no
+        ValueError: a column or caption is missing, rows of one clip differ, a clip has a label twice, there are no
             rows, or the task is unknown.
     """
     if task not in TASKS:
@@ -91,7 +91,7 @@ def group_rows(
         clip = {name: row[name] for name in names}
         if clips.setdefault(clip_id, clip) != clip:
             raise ValueError(
-                f"Rows of the clip {clip_id!r} name different files or texts: {clips[clip_id]} and {clip}. One "
+                f"Rows of the clip {clip_id!r} give different files or texts: {clips[clip_id]} and {clip}. One "
                 "`video_id` is one clip."
             )
         if not caption or not caption.strip():
@@ -117,13 +117,13 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "r
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
-        clip (`dict`): a row with `video_id`, `video_path`, `audio_path` and `subtitle`, and further texts by the names
-            of the processor's modalities.
+        clip (`dict`): a row with `video_id`, `video_path`, `audio_path` and `subtitle`, and further texts under the
+            names of the processor's modalities.
         on_error (`str`), kwargs: as in [`ScalarProcessor.read_clip`].
 
     Raises:
-        FileNotFoundError: a file is not there.
-        ValueError: a stream cannot be decoded. Both name the clip and its files.
+        FileNotFoundError: a file does not exist.
+        ValueError: a stream cannot be decoded. Both messages name the clip and its files.
     """
     video, audio = clip["video_path"], clip["audio_path"]
     if audio is not None and audio == video:
@@ -135,24 +135,24 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "r
     try:
         return processor.read_clip(video, audio=audio, subtitle=clip["subtitle"], on_error=on_error, **kwargs)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{where} names a file that is not there: {error}") from error
+        raise FileNotFoundError(f"{where} names a file that does not exist: {error}") from error
     except MediaError as error:
         raise ValueError(
-            f'{where} could not be read: {error} Repair the file, or pass on_error="missing" to count what cannot be '
-            "read as absent."
+            f'{where} could not be read: {error} Repair the file, or pass on_error="missing" to count unreadable '
+            "streams as absent."
         ) from error
 
 
 def query_kinds(dataset: Dataset, task: str = "retrieval") -> dict[str, dict[str, str | None]]:
     """
-    Tell of what kind each query is, as the metadata of embeddings hold it.
+    Return the kind of each query, in the format of the metadata of embeddings.
 
     Args:
         dataset (`datasets.Dataset`), task (`str`): of [`group_rows`].
 
     Returns:
-        `dict`: `kinds`, from the identifiers of queries to kinds; empty if the benchmark tells no kinds apart, or its
-        queries are class labels.
+        `dict`: `kinds`, the kind of each query by its identifier; empty if the benchmark has no kinds, or its queries
+        are class labels.
     """
     if KIND not in dataset.column_names or task == "classification":
         return {}
@@ -161,14 +161,14 @@ def query_kinds(dataset: Dataset, task: str = "retrieval") -> dict[str, dict[str
 
 
 def marks_of_clips(dataset: Dataset) -> list[str]:
-    """Mark each clip by 64 bits of a hash of its id and of the names of its files, wherever these lie; sorted."""
+    """Mark each clip by 64 bits of a hash of its id and its file names, independent of their folder; sorted."""
     columns = (dataset[name][:] for name in ("video_id", "video_path", "audio_path"))
     clips = {(name, *(os.path.basename(file or "") for file in files)) for name, *files in zip(*columns, strict=True)}
     return sorted(hashlib.sha256(repr(clip).encode()).hexdigest()[:16] for clip in clips)
 
 
 def num_trained_on(model_path: str | os.PathLike, dataset: Dataset) -> int | None:
-    """How many clips a local model was trained on, if its run has noted its clips in `training.json`; else `None`."""
+    """Return the number of clips that a local model was trained on, or `None` if its `training.json` has no marks."""
     path = Path(model_path) / "training.json"
     noted = read_json(path).get("clips") if path.is_file() else None
     return None if noted is None else len({*noted}.intersection(marks_of_clips(dataset)))
