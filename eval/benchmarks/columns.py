@@ -1,5 +1,5 @@
-"""The columns that every benchmark has, the one way from annotation rows to a `datasets.Dataset`, and the media files
-that an annotation names by id alone.
+"""The columns of every benchmark, the conversion of annotation rows to a `datasets.Dataset`, and the search for media
+files by id.
 """
 
 import logging
@@ -11,7 +11,7 @@ from datasets import Dataset, Features, Value
 
 logger = logging.getLogger(__name__)
 
-# One row per clip and caption; None stands for a track that the clip lacks.
+# One row per clip and caption; None marks a track that the clip lacks.
 FEATURES = Features(
     {
         "video_id": Value("string"),
@@ -23,25 +23,25 @@ FEATURES = Features(
 )
 
 KIND = "kind"
-"""A column that a benchmark may have beside those of `FEATURES`: of what kind the row's caption is, if of any. All
-other columns are further texts of the clip, called as the modality of a model that reads them."""
+"""An optional column next to those of `FEATURES`: the kind of the row's caption, or None. All other columns are
+further texts of the clip, named like the model's modality that reads them."""
 
 
-# What downloaders leave beside a clip: never the clip itself.
+# Files that downloaders write next to a clip, never the clip itself.
 _NOT_MEDIA = {".json", ".srt", ".txt", ".vtt"}
 
 
 def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
     """
-    Find the file `<id>.<any extension>` of each id, by one listing of the folder.
+    Find the file `<id>.<any extension>` of each id with one listing of the folder.
 
     Args:
-        folder (`Path`): where the files lie. If it does not exist, no id has a file in it.
+        folder (`Path`): folder of the files. If it does not exist, no id has a file.
         ids (iterable of `str`): may contain dots. Files of other ids are ignored, and so are `.json`, `.srt`, `.txt`
             and `.vtt` files.
 
     Returns:
-        `dict` of ids to absolute paths; ids without a file are not in it.
+        `dict` of absolute paths by id; ids without a file are not in it.
 
     Raises:
         ValueError: ids have several files; the message names the first ten.
@@ -52,7 +52,7 @@ def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
     with os.scandir(folder.absolute()) as entries:
         for entry in entries:
             name, extension = os.path.splitext(entry.name)
-            # A broken link stays: whoever reads it reports it. Without it the clip would seem to lack the track.
+            # A broken link is kept: reading it reports the error. Otherwise the clip would seem to lack the track.
             if name in wanted and extension.lower() not in _NOT_MEDIA and not entry.is_dir():
                 found.setdefault(name, []).append(entry.path)
     several = [" and ".join(sorted(map(os.path.basename, paths))) for paths in found.values() if len(paths) > 1]
@@ -66,16 +66,16 @@ def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
 
 def refuse_missing(lost: Sequence[str], num_clips: int, fault: str, on_missing: str) -> None:
     """
-    Stop because clips lack their files, or warn that the gallery goes without them.
+    Stop because clips lack their files, or warn that they are left out.
 
     Args:
-        lost (`Sequence[str]`): the clips, as the message is to name them.
-        num_clips (`int`): of the whole annotation.
+        lost (`Sequence[str]`): the clips, as named in the message.
+        num_clips (`int`): number of clips of the whole annotation.
         fault (`str`): what is wrong with these clips.
         on_missing (`str`): "raise", or "leave_out", which is refused if no clip would be left.
 
     Raises:
-        FileNotFoundError: names the first ten.
+        FileNotFoundError: the message names the first ten.
     """
     if not lost:
         return
@@ -84,18 +84,18 @@ def refuse_missing(lost: Sequence[str], num_clips: int, fault: str, on_missing: 
         raise FileNotFoundError(f"{message} Is this the right folder?")
     if on_missing == "raise":
         raise FileNotFoundError(
-            f"{message} Restore them, or take them out of the annotation; no clip is left out in silence. With "
-            '`on_missing="leave_out"` the gallery is what is there, and every result names the clips left out.'
+            f"{message} Restore them, or remove them from the annotation; no clip is left out silently. With "
+            '`on_missing="leave_out"` the gallery has only the others, and every result lists the clips left out.'
         )
     logger.warning("%s They are left out.", message)
 
 
 def make_dataset(rows: Sequence[Mapping[str, str | None]]) -> Dataset:
     """
-    Build a data set with the columns of `FEATURES`, and what the rows have besides: `KIND`, and further texts.
+    Build a data set with the columns of `FEATURES`, and any further ones of the rows: `KIND`, and further texts.
 
     Raises:
-        ValueError: there are no rows, or a text holds half a character, which JSON can write but nothing can store.
+        ValueError: there are no rows, or a text holds half a character, which JSON can hold but no file can store.
     """
     if not rows:
         raise ValueError("The annotation lists no clip of this split. Give the annotation of another split.")
@@ -111,19 +111,19 @@ def make_dataset(rows: Sequence[Mapping[str, str | None]]) -> Dataset:
 def dataset_from_rows(
     rows: Sequence[Mapping[str, str | None]], root: Path, on_missing: str = "raise", texts: Sequence[str] = ()
 ) -> tuple[Dataset, list[str]]:
-    """Build the data set of a benchmark whose annotation names files, with absolute paths.
+    """Build the data set of a benchmark whose annotation lists files, with absolute paths.
 
     Args:
-        rows (`Sequence[Mapping]`): each with at least the columns of `FEATURES`, and all or none with that of `KIND`;
-            paths are relative to `root`. Rows of the same `video_id` name the same files.
+        rows (`Sequence[Mapping]`): each with at least the columns of `FEATURES`, and all or none with `KIND`; paths
+            are relative to `root`. Rows of the same `video_id` give the same files.
         root (`Path`): folder of the media files.
-        on_missing (`str`): "raise", or "leave_out": the clips whose files are not all there.
+        on_missing (`str`): "raise", or "leave_out": clips with missing files.
         texts (`Sequence[str]`): columns of the rows that are further texts.
     Returns:
         `Dataset` with exactly these columns, in the order of `rows`, and the ids left out.
     Raises:
-        FileNotFoundError: a file is not there, or a row has neither a file nor a text; the message names the first
-            clips concerned.
+        FileNotFoundError: a file does not exist, or a row has neither a file nor a text; the message names the first
+            such clips.
     """
     root, resolved, lost = root.absolute(), [], {}
     for row in rows:
