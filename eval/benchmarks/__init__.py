@@ -1,4 +1,4 @@
-"""Benchmarks by name: annotation file in, `datasets.Dataset` with the fixed columns out."""
+"""Benchmarks by name: loaded from their annotations as a `datasets.Dataset` with fixed columns."""
 
 import os
 from collections.abc import Mapping
@@ -54,25 +54,25 @@ def load_split(
     holdout: float | None = None,
     words_of: str | os.PathLike | None = None,
 ) -> Split:
-    """Load one split of a benchmark, with what the protocol says about it.
+    """Load one split of a benchmark, with the settings of its protocol.
 
     Args:
         name (`str`): a key of `BENCHMARKS`.
         root (`str` or `os.PathLike`): the folder of the benchmark; for "own" a file or the name of a data set.
-        split (`str`, defaults to "test"): a split that the benchmark has.
+        split (`str`, defaults to "test"): a split of the benchmark.
         captions (`str`, *optional*): "first" of each clip, or "all" of them, a row each; by default the protocol's.
         annotations (`str` or `os.PathLike`, *optional*): the annotation file, if it is not in `root`.
-        on_missing (`str`, defaults to "raise"): what happens to clips without their files: "raise" stops, "leave_out"
-            keeps them out of the gallery, logs them and names them in `left_out`.
-        columns (`Mapping`, *optional*): columns of `FEATURES`, and further texts, to those of the user's own table.
-        holdout (`float`, *optional*), words_of (`str` or `os.PathLike`, *optional*): of a table of the user's own, see
+        on_missing (`str`, defaults to "raise"): for clips without their files: "raise" stops, "leave_out" leaves them
+            out of the gallery, logs them and lists them in `left_out`.
+        columns (`Mapping`, *optional*): the user's columns by the names of `FEATURES` and of further texts.
+        holdout (`float`, *optional*), words_of (`str` or `os.PathLike`, *optional*): for the user's own table, see
             [`~eval.benchmarks.own.load_own`].
     Returns:
         [`Split`].
     Raises:
-        ValueError: the name, the split or a setting is unknown, or the benchmark has no such setting, or the
-            annotation is malformed.
-        FileNotFoundError: something the benchmark needs is not in `root`.
+        ValueError: the name, the split or a setting is unknown or not available for this benchmark, or the annotation
+            is malformed.
+        FileNotFoundError: a file of the benchmark is missing in `root`.
     """
     if name not in BENCHMARKS:
         raise ValueError(f"`name` must be one of {sorted(BENCHMARKS)}, got {name!r}.")
@@ -99,7 +99,7 @@ def load_benchmark(name: str, root: str | os.PathLike, split: str = "test", **op
 
 
 def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | None:
-    """Return what is needed to make a generated benchmark again, such as its seed; `None` for any other benchmark."""
+    """Return what is needed to generate a synthetic benchmark again, such as its seed; `None` for any other one."""
     describe = BENCHMARKS[name].describe
     return None if describe is None else describe(root)
 

@@ -1,4 +1,4 @@
-"""ActivityNet Captions (Krishna et al., 2017): 4,917 test clips without subtitles; a paragraph describes a clip."""
+"""ActivityNet Captions (Krishna et al., 2017): 4,917 test clips without subtitles; one paragraph per clip."""
 
 from eval.benchmarks.descs import descs_benchmark
 

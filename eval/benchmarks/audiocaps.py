@@ -1,4 +1,4 @@
-"""AudioCaps (Kim et al., 2019): 729 test clips without subtitles, of five captions each; the first counts."""
+"""AudioCaps (Kim et al., 2019): 729 test clips without subtitles, with five captions each; the first is used."""
 
 from eval.benchmarks.descs import descs_benchmark
 

@@ -1,8 +1,8 @@
-"""AVCaps (Sudarsanam et al., 2025): clips whose captions were written by people who heard the sound alone, saw the
-picture alone, or had both. Which of the three a caption is, is its kind: what a query ought to weigh is known here.
+"""AVCaps (Sudarsanam et al., 2025): clips with captions by people who only heard the sound, only saw the frames, or
+had both. This is the kind of a caption, which tells how a query should be weighed.
 
-The annotation is `<split>_captions.json`, from clip ids to lists of captions. Those that a language model wrote of the
-others, `GPT_AV_captions`, are not observations of a clip and do not count.
+The annotation is `<split>_captions.json`, lists of captions by clip id. `GPT_AV_captions`, which a language model
+wrote from the other captions, do not describe observations of a clip and are not used.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ def _read(path: Path) -> list[Entry]:
     for video_id, item in read_json(path, dict, _FORMAT).items():
         lists = {name: item.get(name, []) for name in _KINDS} if isinstance(item, dict) else {}
         texts = [(text, _KINDS[name]) for name, texts in lists.items() if isinstance(texts, list) for text in texts]
-        captions = [(text, kind) for text, kind in texts if text != ""]  # somebody had nothing to say
+        captions = [(text, kind) for text, kind in texts if text != ""]  # some annotators wrote nothing
         if not captions or not all(is_text(text) for text, _ in captions):
             raise ValueError(f"The clip {video_id!r} of {path} must have captions as {_FORMAT}; got {item!r:.200}.")
         entries.append(Entry(video_id, [text for text, _ in captions], kinds=[kind for _, kind in captions]))

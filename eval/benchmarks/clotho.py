@@ -1,6 +1,6 @@
-"""Clotho (Drossos et al., 2020): 1,045 sounds of the evaluation split, without pictures, of five captions each.
+"""Clotho (Drossos et al., 2020): 1,045 audio clips of the evaluation split, with five captions each and no video.
 
-The annotation is `clotho_captions_<split>.csv`: the name of a file and its captions. Sounds lie in `audios/`.
+The annotation is `clotho_captions_<split>.csv`: the name of a file and its captions. Audio files are in `audios/`.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""What is fixed about a benchmark before anything is measured, and how a processor adopts it."""
+"""The definition of a benchmark, fixed before anything is measured, and the processor settings that it requires."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ from datasets import Dataset
 from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from modeling_scalar.processing_scalar import ScalarProcessor
 
-# Frames as in the paper's table of dataset statistics; lengths, audio slices and resizing as VAST evaluates. What a
-# benchmark does differently is in its own file.
+# Frames as in the paper's table of dataset statistics; lengths, audio slices and resizing as in VAST's evaluation. A
+# benchmark's own file has its differences.
 PROTOCOL = MappingProxyType(
     {"num_frames": 8, "max_text_length": 40, "max_subtitle_length": 70, "num_segments": 1, "resize_mode": "squash"}
 )
@@ -21,18 +21,18 @@ PROTOCOL = MappingProxyType(
 @dataclass(frozen=True)
 class Benchmark:
     """
-    What is fixed about a benchmark.
+    The definition of a benchmark.
 
     Args:
         title (`str`): its name in tables.
         load (`Callable`): `load(root, split, *, on_missing, **settings)` gives the data set and the ids left out.
-        splits (`tuple[str, ...]`, *optional*): what it is divided into; `None` if the user may choose any name.
+        splits (`tuple[str, ...]`, *optional*): its splits; `None` if the user may choose any name.
         task (`str`): "retrieval": a query is a caption of a clip. "classification": a query is the label of a class,
             and equal captions are one query.
-        processing (`Mapping`): what the protocol sets in a processor, see [`configure_processor`].
-        settings (`tuple[str, ...]`): which of "captions", "annotations", "columns", "holdout" and "words_of" `load`
-            takes.
-        describe (`Callable`, *optional*): `describe(root)` says what makes a generated benchmark again.
+        processing (`Mapping`): processor settings of the protocol, see [`configure_processor`].
+        settings (`tuple[str, ...]`): those of "captions", "annotations", "columns", "holdout" and "words_of" that
+            `load` takes.
+        describe (`Callable`, *optional*): `describe(root)` returns what is needed to generate the benchmark again.
     """
 
     title: str
@@ -47,12 +47,12 @@ class Benchmark:
 @dataclass(frozen=True)
 class Split:
     """
-    One split of a benchmark, as it is on this machine.
+    One split of a benchmark on this machine.
 
     Args:
         dataset (`Dataset`): the columns of [`~eval.benchmarks.FEATURES`], further texts by the names of modalities,
-            and `kind` where captions are of several kinds; a row per clip and caption.
-        left_out (`list[str]`): ids of the annotation that are not in the gallery because their files are not there.
+            and `kind` if captions are of several kinds; a row per clip and caption.
+        left_out (`list[str]`): ids of the annotation that are not in the gallery because their files are missing.
         task (`str`), processing (`Mapping`): of the [`Benchmark`].
     """
 
@@ -63,25 +63,25 @@ class Split:
 
 
 def _settings(part: Any) -> dict[str, Any]:
-    """Return the arguments that make a processor, or a part of one, with the values it has."""
+    """Return the arguments that create a processor, or a part of one, with their current values."""
     parameters = inspect.signature(type(part)).parameters.values()
     return {p.name: getattr(part, p.name) for p in parameters if p.kind is not p.VAR_KEYWORD}
 
 
 def configure_processor(processor: ScalarProcessor, processing: Mapping[str, Any]) -> ScalarProcessor:
     """
-    Give a processor the settings that the protocol of a benchmark asks for.
+    Create a processor with the settings of a benchmark's protocol.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): stays as it is; the result shares its tokenizer.
+        processor ([`~modeling_scalar.ScalarProcessor`]): not changed; the result shares its tokenizer.
         processing (`Mapping`): names and values of arguments of the processor, of its image processor or of its
-            feature extractor. What it does not name keeps the value it has.
+            feature extractor. All others keep their values.
 
     Returns:
         [`~modeling_scalar.ScalarProcessor`]: a new one.
 
     Raises:
-        ValueError: a name is not a setting, or the value is out of its range.
+        ValueError: a name is not a setting, or a value is out of range.
     """
     if isinstance(processor, ScalarJointProcessor):
         return processor.with_protocol(processing)
@@ -98,7 +98,7 @@ def configure_processor(processor: ScalarProcessor, processing: Mapping[str, Any
 
     parts = {name: build(part, known[name]) for name, part in parts.items()}
     configured = build(processor, settings, tokenizer=tokenizer, **parts)
-    configured.reader = processor.reader  # of the machine, not of a protocol
+    configured.reader = processor.reader  # depends on the machine, not on a protocol
     return configured
 
 

@@ -1,4 +1,4 @@
-"""DiDeMo (Hendricks et al., 2017): 1,003 test clips without subtitles; the sentences of a clip are one paragraph."""
+"""DiDeMo (Hendricks et al., 2017): 1,003 test clips without subtitles; a clip's sentences form one paragraph."""
 
 from eval.benchmarks.descs import descs_benchmark
 

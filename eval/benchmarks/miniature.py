@@ -1,4 +1,4 @@
-"""The miniature benchmark that `eval.miniature.generate` writes: for retrieval, and for classification."""
+"""The miniature benchmark written by `eval.miniature.generate`, for retrieval and for classification."""
 
 import hashlib
 import json
@@ -37,19 +37,19 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
         raise ValueError(f"`split` must be one of {SPLITS}, got {split!r}.")
     if not (folder / "miniature.json").is_file():
         raise FileNotFoundError(
-            f"{folder} is not a finished miniature benchmark. Make it with `scalar eval miniature --output {folder}`."
+            f"{folder} is not a finished miniature benchmark. Generate it: `scalar eval miniature --output {folder}`."
         )
     manifest = _read_manifest(folder)
     content = (folder / f"{split}.jsonl").read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest["sha256"].get(f"{split}.jsonl"):
         raise ValueError(
             f"{folder / f'{split}.jsonl'} is not the file that miniature.json describes. Remove the "
-            f"folder and make it again: `scalar eval miniature --output {folder} {_options(manifest)}`."
+            f"folder and generate it again: `scalar eval miniature --output {folder} {_options(manifest)}`."
         )
     if not content:
         raise ValueError(
-            f"{folder} has no clips of the split {split!r}: it was made with {_options(manifest)}. "
-            f"Make a set with --num-{split} of at least 1 in another folder, or ask for another split."
+            f"{folder} has no clips in the split {split!r}: it was generated with {_options(manifest)}. "
+            f"Generate a set with --num-{split} of at least 1 in another folder, or choose another split."
         )
     rows, columns = [json.loads(line) for line in content.splitlines()], {*_COLUMNS, *manifest["evidence"]}
     if not all(isinstance(row, dict) and row.keys() >= columns for row in rows):
@@ -71,12 +71,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _evidence(folder: Path) -> list[str]:
-    """What the clips of a set have besides their tracks."""
+    """Return the further evidence in the clips of a set."""
     return _read_manifest(folder)["evidence"]
 
 
 def _options(manifest: dict[str, Any]) -> str:
-    """The options of the command that made a set."""
+    """Return the command-line options that generated a set."""
     names = ("num_train", "num_validation", "num_test", "seed", "shared", "disagree")
     options = [f"--{name.replace('_', '-')} {manifest[name]}" for name in names]
     options += [f"--evidence {name}" for name in manifest["evidence"]]
@@ -89,15 +89,15 @@ def load_miniature(
     """Load one split of the miniature benchmark.
 
     Args:
-        folder (`str` or `os.PathLike`): what `scalar eval miniature --output` wrote.
+        folder (`str` or `os.PathLike`): output folder of `scalar eval miniature`.
         split (`str`, defaults to "test"): "train", "validation" or "test".
-        on_missing (`str`, defaults to "raise"): or "leave_out": clips whose file is not there.
+        on_missing (`str`, defaults to "raise"): or "leave_out": clips with missing files.
     Returns:
         `Dataset` with the columns of `FEATURES`, further evidence by its names, and the kind of each caption (one of
-        `eval.miniature.kinds_of`), and the ids left out; paths are absolute, `None` stands for what the clip lacks.
+            `eval.miniature.kinds_of`), and the ids left out; paths are absolute, and `None` marks what the clip lacks.
     Raises:
-        ValueError: the split is unknown or empty, another version made it, or the annotation was changed.
-        FileNotFoundError: the folder is missing or unfinished, or lacks the file of a clip.
+        ValueError: the split is unknown or empty, another version generated it, or the annotation was changed.
+        FileNotFoundError: the folder is missing or unfinished, or the file of a clip is missing.
     """
     folder = Path(folder)
     return dataset_from_rows(_read_rows(folder, split), folder, on_missing, _evidence(folder))
@@ -106,12 +106,12 @@ def load_miniature(
 def load_miniature_classes(
     folder: str | os.PathLike, split: str = "test", *, on_missing: str = "raise"
 ) -> tuple[Dataset, list[str]]:
-    """Load the clips of the miniature benchmark that have sound, with what makes it as their label.
+    """Load the clips of the miniature benchmark that have sound, with its source as their label.
 
-    There are six classes, the timbres of `eval.miniature.VOCABULARY`. A clip without sound belongs to none of them and
-    is not part of this benchmark.
+    There are six classes, the timbres of `eval.miniature.VOCABULARY`. Clips without sound belong to no class and are
+    not part of this benchmark.
 
-    Args, Returns and Raises: as [`load_miniature`]; the captions are values of `LABELS`, and of no kind.
+    Args, Returns and Raises: as [`load_miniature`]; the captions are values of `LABELS`, without a kind.
     """
     folder = Path(folder)
     rows = [
@@ -124,14 +124,14 @@ def load_miniature_classes(
 
 
 def describe_miniature(folder: str | os.PathLike) -> dict[str, Any]:
-    """Return what the annotation was made from: the generator's version, its settings and the files' SHA-256."""
+    """Return what the clips were generated from: the generator's version, its settings and the files' SHA-256."""
     manifest = _read_manifest(Path(folder))
     return {name: manifest[name] for name in _MANIFEST}
 
 
 def load_about(folder: str | os.PathLike, split: str = "test") -> list[list[str]]:
-    """Return, for each row of `load_miniature`, the modalities that its caption speaks of: those it
-    mentions, and those that express what it names without saying where."""
+    """Return, for each row of `load_miniature`, the modalities that its caption describes: those that it mentions, and
+    those that express what it names without a location."""
     return [row["about"] for row in _read_rows(Path(folder), split)]
 
 

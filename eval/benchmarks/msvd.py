@@ -1,7 +1,7 @@
-"""MSVD (Chen and Dolan, 2011): 670 test clips without sound, of some forty captions each, which all count.
+"""MSVD (Chen and Dolan, 2011): 670 test clips without sound, with about forty captions each, which are all used.
 
-The annotation is `AllVideoDescriptions.txt`, of a clip's id and a caption on each line; lines that begin with `#` are
-comments. The ids of a split are in `train_list.txt`, `val_list.txt` or `test_list.txt`, which retrieval papers share.
+The annotation is `AllVideoDescriptions.txt`, with a clip's id and a caption on each line; lines that begin with `#`
+are comments. The ids of a split are in `train_list.txt`, `val_list.txt` or `test_list.txt`, as in retrieval papers.
 """
 
 from pathlib import Path
@@ -16,8 +16,8 @@ def _lines(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"No annotation at {path}. A folder of MSVD has its {_DESCRIPTIONS} and, beside it, the list of the clips "
-            "of each split, an id per line."
+            f"No annotation at {path}. A folder of MSVD needs {_DESCRIPTIONS} and a list of the clips of each split, "
+            "an id per line."
         ) from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text in UTF-8: {error}. Restore the file.") from error
@@ -33,7 +33,7 @@ def _read(path: Path) -> list[Entry]:
             raise ValueError(f"A line of {descriptions} must be a clip's id and a caption, got {line!r:.200}.")
         captions.setdefault(video_id, []).append(caption.strip())
     if undescribed := [video_id for video_id in ids if video_id not in captions]:
-        raise ValueError(f"{descriptions} describes no clip {undescribed[0]!r}, which {path} lists. Restore them.")
+        raise ValueError(f"{descriptions} has no caption for the clip {undescribed[0]!r} of {path}. Restore them.")
     return [Entry(video_id, captions[video_id]) for video_id in dict.fromkeys(ids)]
 
 

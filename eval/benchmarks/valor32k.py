@@ -1,4 +1,4 @@
-"""VALOR-32K (Liu et al., 2024): 3,491 test clips of ten seconds; one caption per clip, of what is seen and heard."""
+"""VALOR-32K (Liu et al., 2024): 3,491 test clips of ten seconds; one audio-visual caption per clip."""
 
 from eval.benchmarks.descs import descs_benchmark
 

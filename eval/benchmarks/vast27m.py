@@ -1,5 +1,5 @@
-"""A training corpus annotated as VAST-27M is (Chen et al., 2023): `<split>.json`, a list of `{clip_id, vast_cap,
-subtitle, ...}` in which a caption may be a list, each a row.
+"""A training corpus with annotations like VAST-27M's (Chen et al., 2023): `<split>.json`, a list of `{clip_id,
+vast_cap, subtitle, ...}` in which a caption may be a list, with a row for each.
 """
 
 from functools import partial

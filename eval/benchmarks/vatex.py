@@ -1,6 +1,6 @@
-"""VATEX (Wang et al., 2019): 1,500 test clips, 741 of them with a subtitle, of ten captions each; the first counts.
+"""VATEX (Wang et al., 2019): 1,500 test clips, 741 with a subtitle, with ten captions each; the first is used.
 
-Few clips are still to be had, 431 when the paper was written: `on_missing="leave_out"` evaluates what is there.
+Few clips are still available, 431 when the paper was written: `on_missing="leave_out"` evaluates those.
 """
 
 from eval.benchmarks.descs import descs_benchmark

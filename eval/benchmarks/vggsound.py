@@ -57,23 +57,22 @@ def load_vggsound(
     """
     Load labelled clips (SCALAR, "VGGSound Transfer and Protocol Check").
 
-    The annotation is `root/descs_ret_<split>.json`, a list of `{video_id, label}` (or `desc`, or `caption`, in the
-    label's place), and where there is none VGGSound's own `root/vggsound.csv`. A clip of the latter is called
-    `<YouTube id>_<start, six digits>`. It lists all test clips, so a subset of it is what
-    `on_missing="leave_out"` finds.
+    The annotation is `root/descs_ret_<split>.json`, a list of `{video_id, label}` (or `desc` or `caption` instead of
+    the label), or else VGGSound's own `root/vggsound.csv`. The id of a clip of the latter is `<YouTube id>_<start, six
+    digits>`. It lists all test clips, so `on_missing="leave_out"` evaluates a subset of them.
 
     Args:
-        root (`str` or `os.PathLike`): the folder; media lie in `root/videos` and `root/audios`, named by id.
+        root (`str` or `os.PathLike`): the folder; media are in `root/videos` and `root/audios`, named by id.
         split (`str`, defaults to "test"): "train" or "test".
-        annotations (`str` or `os.PathLike`, *optional*): a `.csv` or `.json` elsewhere.
+        annotations (`str` or `os.PathLike`, *optional*): a `.csv` or `.json` file elsewhere.
         on_missing (`str`, defaults to "raise"): or "leave_out": clips without any file.
 
     Returns:
         `Dataset` with the columns of `FEATURES`, a row per clip whose caption is the label, and the ids left out. The
-        classes are the labels of the clips that are there.
+        classes are the labels of the available clips.
 
     Raises:
-        FileNotFoundError: there is no annotation, or there are clips without any file.
+        FileNotFoundError: there is no annotation, or clips have no file.
         ValueError: a row is malformed or repeated, a clip has several labels or several files of one kind.
     """
     root = Path(root)

@@ -1,8 +1,8 @@
 """YouCook2 (Zhou et al., 2018): steps of recipes, each a part of a video with one sentence.
 
-The annotation is `youcookii_annotations_trainval.json`. Its validation videos are the test split here, as in the
-literature: the sentences of the test videos are not public. A clip is a step, which has to be cut out of its video,
-into a file called `<video id>_<id of the step>`.
+The annotation is `youcookii_annotations_trainval.json`. As in the literature, its validation videos are the test split
+here, because the sentences of the test videos are not public. A clip is a step, which has to be cut out of its video
+into a file named `<video id>_<id of the step>`.
 """
 
 import os
@@ -25,10 +25,10 @@ def load_youcook2(
     on_missing: str = "raise",
 ) -> tuple[Dataset, list[str]]:
     """
-    Load the steps of the videos of a split; see [`~eval.benchmarks.descs.load_descs`] for what is taken and given.
+    Load the steps of the videos of a split; for arguments and results see [`~eval.benchmarks.descs.load_descs`].
 
     Raises:
-        FileNotFoundError: there is no annotation, or there are steps without a file.
+        FileNotFoundError: there is no annotation, or steps have no file.
         ValueError: the annotation is malformed.
     """
     path = Path(root) / "youcookii_annotations_trainval.json" if annotations is None else Path(annotations)

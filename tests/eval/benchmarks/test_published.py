@@ -139,7 +139,7 @@ WRONG = [
     ("clotho", "file_name,caption_1\na.wav,rain\n", "Row 1 of .* must be one of Clotho's own CSV .*caption_5"),
     ("clotho", 'file_name\n"a', "is not CSV in UTF-8"),
     ("msvd", "-4wsuPCjDBc_5_15\n", "must be a clip's id and a caption, got '-4wsuPCjDBc_5_15'"),
-    ("msvd", "other a dog\n", "describes no clip '-4wsuPCjDBc_5_15', which .*test_list.txt lists"),
+    ("msvd", "other a dog\n", "has no caption for the clip '-4wsuPCjDBc_5_15' of .*test_list.txt"),
     ("youcook2", "{}", "must be YouCook2's own .*NoneType"),
     ("youcook2", '{"database": {"a": {"subset": "validation"}}}', "its `subset` and `annotations` .*'annotations'"),
     (
