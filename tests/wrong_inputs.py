@@ -979,7 +979,7 @@ _EVALS = [
     (
         "a gallery without queries",
         "-m eval run --embeddings gallery --output out",
-        "The gallery gallery has clips but no queries, so nothing says what is",
+        "The gallery gallery has clips but no queries, so relevant clips are unknown",
     ),
     (
         "output in a file",

@@ -1,1 +1,1 @@
-"""From a benchmark, or saved vectors of any model, to embeddings with what is relevant to what."""
+"""Embeds a benchmark, or loads vectors of any model, together with the relevant pairs."""

@@ -1,9 +1,9 @@
-"""Embed a benchmark into a gallery, over any number of processes; a run that was killed goes on where it was.
+"""Embeds a benchmark into a gallery with any number of processes; a run that was killed can be resumed.
 
-The gallery grows as that of `scalar index` does: clips first, then captions, in the order of their rows. Until all are
-there, its metadata say that it is unfinished. A batch is the same forward pass whoever computes it and whenever: with
-the same hardware and the same number of threads, a run gives the same rows however often it was killed and however
-many processes there were. On other hardware the last bits of vectors may differ, for sums are added in another order.
+The gallery grows like that of `scalar index`: clips first, then captions, in the order of their rows; its metadata
+mark it as unfinished until all are written. A batch is the same forward pass in any process and any run: with the same
+hardware and number of threads, the rows do not depend on the number of processes and interruptions. On other hardware
+the last bits of vectors may differ, because sums are added in another order.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from modeling_scalar.model_identity import identify
 
 logger = logging.getLogger(__name__)
 
-_CAPTIONS = 1024  # of a commit, which takes longer than embedding a few
+_CAPTIONS = 1024  # per commit, which takes longer than embedding a few captions
 
 _PLANNED = {
     "fingerprint": "the weights or settings of the model or its processor",
@@ -44,7 +44,7 @@ _PLANNED = {
 
 
 def _rows_sha256(clips: list[dict[str, Any]], queries: Sequence[list]) -> str:
-    """Of everything in the rows but where the files lie; a file counts by its name and size."""
+    """Return a hash of everything in the rows except the folders; a file counts by its name and size."""
 
     def file(path: str | None) -> list | None:
         if path is None:
@@ -60,7 +60,7 @@ def _rows_sha256(clips: list[dict[str, Any]], queries: Sequence[list]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What all processes do."""
+    """The work that all processes do."""
 
     crew: Crew
     model: PreTrainedModel
@@ -75,12 +75,12 @@ class _Work:
     progress: bool
 
     def follow(self) -> None:
-        """Take a share in what the first process writes."""
+        """Compute a share of what the main process writes."""
         self.crew.follow(row_embedder(self.model, self.processor, self.on_error, self.num_workers))
         self.crew.follow(self._embed_captions)
 
     def write_clips(self, writer: GalleryWriter) -> None:
-        """Embed the clips that are not there, and keep them as they are embedded."""
+        """Embed the clips that are missing, and write them as they are embedded."""
         start = len(writer.gallery())
         reading = self.batch_size, self.on_error, self.num_workers
         batches = embed_rows(self.model, self.processor, self.clips[start:], *reading, self.crew)
@@ -92,7 +92,7 @@ class _Work:
                 bar.update(len(clip_ids))
 
     def write_captions(self, writer: GalleryWriter) -> None:
-        """The same of captions; the last of them are left to be committed."""
+        """Embed the captions that are missing; the last ones are not committed yet."""
         described = [[] for _ in self.captions]
         for query, clip in self.pairs:
             described[query].append(self.clips[clip]["video_id"])
@@ -103,7 +103,7 @@ class _Work:
             for parts in rounds:
                 embeds = torch.cat(parts)
                 rows = slice(start, start := start + len(embeds))
-                # In float32: they are few, and so score as the same words do when they are typed.
+                # In float32: captions are few, and score exactly as the same text in a search.
                 table = query_table(self.query_ids[rows], self.captions[rows], embeds, described[rows], "float32")
                 writer.put_queries(table)
                 if start - kept >= _CAPTIONS:
@@ -112,7 +112,7 @@ class _Work:
                 bar.update(len(embeds))
 
     def _embed_captions(self, batches: Iterable[list[str]], ahead: int) -> Generator[torch.Tensor | None, None, None]:
-        """The share of a process, of which the last batch may be empty."""
+        """Embed the share of one process, whose last batch may be empty."""
         for captions in batches:
             yield embed_captions(self.model, self.processor, captions) if captions else None
 
@@ -121,19 +121,19 @@ class _Work:
 
 
 def _is_finished(writer: GalleryWriter, plan: Mapping[str, Any]) -> bool:
-    """Whether there is nothing to do; a ValueError if what is there was made otherwise, or a part of it is lost."""
+    """Whether there is nothing to do; raise a ValueError if the embeddings have other settings, or a part is lost."""
     metadata, folder = writer.metadata, writer.folder
     if not writer.snapshot.shards:
         return False
     found = {**(metadata.get("plan") or {}), "versions": metadata.get("versions")}
-    if found.get("on_error") == "raise":  # what raised no error is the same where errors are allowed
+    if found.get("on_error") == "raise":  # a run without errors is the same if errors are allowed
         found["on_error"] = plan["on_error"]
     wanted = {**plan, "versions": versions()} if "unfinished" in metadata else plan
     different = [_PLANNED.get(name, name) for name, value in wanted.items() if found.get(name) != value]
     if different:
         raise ValueError(
-            f"{folder} holds embeddings that were made otherwise: different are {'; '.join(different)}. Give the "
-            "arguments of that run, another folder, or remove this one."
+            f"{folder} holds embeddings with other settings. These differ: {'; '.join(different)}. Use the settings "
+            "of that run, another folder, or remove this one."
         )
     if metadata.get("lost"):
         raise ValueError(
@@ -158,30 +158,30 @@ def embed_benchmark(
     **options: Any,
 ) -> Gallery:
     """
-    Embed a benchmark into a gallery. Called by all processes that `accelerate launch` starts, or by one.
+    Embed a benchmark into a gallery. Call it in all processes that `accelerate launch` starts, or in a single one.
 
-    Started again after it was killed, it goes on at its last commit: at most one batch of each process is lost, or
-    a thousand captions.
-    Started again once it is finished, it does nothing. The folder must be one that all processes see.
+    After a kill, another call resumes at the last commit: at most one batch per process, or about a thousand captions,
+    are lost.
+    After the end, another call does nothing. All processes must see the folder.
 
     Args:
         output (`str`): the gallery.
         model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
         benchmark (`str`), root (`str`), split (`str`), options: as in [`~eval.benchmarks.load_split`].
-        batch_size (`int`): clips, or captions, that a process embeds at a time.
+        batch_size (`int`): clips, or captions, that a process embeds at once.
         on_error (`str`), num_workers (`int`): as in [`embed_dataset`], for each process.
-        dtype (`str`): precision in which vectors are kept, `"float16"` or `"float32"`; those of
-            captions always in the latter.
+        dtype (`str`): precision of the stored vectors of clips, `"float16"` or `"float32"`; captions are always
+            stored in float32.
         progress (`bool`): the main process shows a bar over all processes with an estimate of the time left.
-        limits ([`~gallery.decoding.Limits`], *optional*): what reading a stream may take.
+        limits ([`~gallery.decoding.Limits`], *optional*): limits for reading a stream.
 
     Returns:
-        [`~gallery.gallery.Gallery`]: what was written.
+        [`~gallery.gallery.Gallery`]: the embeddings.
 
     Raises:
-        ValueError: the folder holds something else, or embeddings that were made otherwise; or as in
+        ValueError: the folder holds something else, or embeddings with other settings; or as in
             [`embed_dataset`].
-        FileNotFoundError: a file is not there.
+        FileNotFoundError: a file does not exist.
         SystemExit: on all processes but the main one, if any of them failed.
     """
     output = Path(output).resolve()
@@ -210,7 +210,7 @@ def embed_benchmark(
                 is_finished = _is_finished(writer, plan)
         if crew.is_main:
             if is_finished:
-                logger.info("%s was finished before; there is nothing to do.", output)
+                logger.info("%s is already finished; there is nothing to do.", output)
             else:
                 described = describe(model, model_path, plan=plan)
                 num_rows = {"clips": len(work.clips), "queries": len(work.captions)}
@@ -235,7 +235,7 @@ def embed_benchmark(
                     "on_error": on_error,
                     **query_kinds(loaded.dataset, loaded.task),
                 }
-                writer.compact()  # the same files, whoever embedded them and however often that was killed
+                writer.compact()  # the same files, whatever the number of processes and interruptions
         return Gallery.open(output)
 
 

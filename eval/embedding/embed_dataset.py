@@ -1,8 +1,8 @@
-"""From a model and a data set of clips to embeddings, in memory; [`~eval.embedding.embed_benchmark`] writes
-them to a gallery.
+"""Embeds a data set of clips with a model, in memory; [`~eval.embedding.embed_benchmark`] writes them to a
+gallery.
 
-A clip keeps its place from the first row to the last score: nothing is dropped, replaced or imputed. Files are read in
-background threads, which wait for decoders, while the model computes.
+Clips keep their place from the first row to the last score: none is dropped, replaced or imputed. Background threads
+read files and wait for decoders while the model computes.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -45,12 +45,12 @@ def row_reader(
 
 
 def problems_of(batch: Part) -> list[str]:
-    """What could not be read of clips, each with the identifier of its clip."""
-    return [f"{name}: {problem}" for name, told in batch.notes for problem in told]
+    """Return what could not be read of clips, each line with the clip's identifier."""
+    return [f"{name}: {problem}" for name, problems in batch.notes for problem in problems]
 
 
 def _none_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
-    """Give out batches until a clip is empty; then look on, to name all such clips in a ValueError."""
+    """Yield batches until a clip is empty; then read the rest, to list all such clips in a ValueError."""
     problems, empty = [], []
     for batch in batches:
         problems += problems_of(batch)
@@ -68,11 +68,11 @@ def read_rows(
     processor: ProcessorMixin, clips: list[dict[str, Any]], batch_size: int, on_error: str, num_workers: int
 ) -> Iterator[Batch]:
     """
-    Read and process clips in background threads, in order, and leave none out.
+    Read and process clips in background threads, in order, without leaving any out.
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
-        clips (`list[dict]`): of [`group_rows`].
+        clips (`list[dict]`): from [`group_rows`].
         batch_size (`int`), on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
 
     Yields:
@@ -80,13 +80,13 @@ def read_rows(
         of a clip and what could not be read of it.
 
     Raises:
-        FileNotFoundError, ValueError: of [`read_row`], or clips have no modality left (all of them are named).
+        FileNotFoundError, ValueError: from [`read_row`], or clips have no modality left (all of them are listed).
     """
     return _none_empty(read_batches(processor, clips, row_reader(processor, on_error), batch_size, num_workers))
 
 
 def row_embedder(model: PreTrainedModel, processor: ProcessorMixin, on_error: str, num_workers: int) -> Compute:
-    """Return what each process of a [`~gallery.parallel.Crew`] does with its share of [`embed_rows`]."""
+    """Return the work of each process of a [`~gallery.parallel.Crew`] in [`embed_rows`]."""
     return partial(embed_batches, model, processor, row_reader(processor, on_error), num_workers)
 
 
@@ -100,12 +100,12 @@ def embed_rows(
     crew: Crew | None = None,
 ) -> Generator[Embedded, None, None]:
     """
-    Read and embed clips, in order, and leave none out.
+    Read and embed clips, in order, without leaving any out.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]): embeds.
+        model ([`~modeling_scalar.ScalarModel`]): the model.
         processor, clips, batch_size, on_error, num_workers: as in [`read_rows`].
-        crew ([`~gallery.parallel.Crew`], *optional*): other processes, which follow with a [`row_embedder`].
+        crew ([`~gallery.parallel.Crew`], *optional*): other processes, which run a [`row_embedder`].
 
     Yields:
         [`~gallery.embedding.Embedded`]: a batch of each process; notes as in [`read_rows`].
@@ -122,7 +122,7 @@ def embed_rows(
 def embed_texts(
     model: PreTrainedModel, processor: ProcessorMixin, captions: Sequence[str], batch_size: int, progress: bool = False
 ) -> torch.Tensor:
-    """Embed captions, batch by batch: `torch.FloatTensor` of shape `(captions, dim)`, unit norm, on the CPU."""
+    """Embed captions in batches: `torch.FloatTensor` of shape `(captions, dim)`, unit norm, on the CPU."""
     embeds = []
     with tqdm(total=len(captions), desc="captions", unit="caption", disable=not progress) as bar:
         for start in range(0, len(captions), batch_size):
@@ -146,26 +146,26 @@ def embed_dataset(
     Embed the clips and captions of a data set; rows with the same `video_id` are one clip with several captions.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]): run in evaluation mode, then put back into the mode it was in.
+        model ([`~modeling_scalar.ScalarModel`]): run in evaluation mode, then returned to its earlier mode.
         processor ([`~modeling_scalar.ScalarProcessor`]): reads the files, with its settings for testing.
         dataset (`datasets.Dataset`): the columns `video_id`, `caption`, `video_path`, `audio_path` and `subtitle`;
-            absent is `None`. An `audio_path` equal to `video_path` is the video's own track, if it has one. Columns
-            called as further modalities of the model hold their texts.
+            `None` if absent. An `audio_path` equal to `video_path` is the video's own track, if it has one. Columns
+            named like further modalities of the model hold their texts.
         batch_size (`int`): clips, or captions, per forward pass. Changes speed and memory, not results.
-        device (`str` or `torch.device`): where the model is moved first; by default it stays where it is.
+        device (`str` or `torch.device`): device to move the model to first; by default it is not moved.
         on_error (`str`): `"raise"`, or `"missing"`: a modality that cannot be read counts as absent and is listed in
             `problems`.
         progress (`bool`): show a bar with an estimate of the time left.
         num_workers (`int`): threads that read batches ahead. Each holds one raw frame at a time.
-        task (`str`): what captions are, see [`group_rows`].
+        task (`str`): meaning of the captions, see [`group_rows`].
 
     Returns:
         [`Embeddings`] in float32 on the CPU, clips and captions in the order of their rows.
 
     Raises:
         ValueError: as in [`group_rows`], a clip cannot be read (with its identifier and path), or clips have no
-            modality left (all of them are named).
-        FileNotFoundError: a file is not there, whatever `on_error` says.
+            modality left (all of them are listed).
+        FileNotFoundError: a file does not exist, whatever `on_error` is.
     """
     check_reading(batch_size, on_error, num_workers)
     say_unread(dataset.column_names, processor.modalities)

@@ -1,7 +1,7 @@
-"""The vectors that a joint encoder itself makes of several modalities of a clip at once.
+"""Fused vectors: those that a joint encoder itself computes from several modalities of a clip at once.
 
-A score of ours is a function of one vector per modality, whatever is masked. A fused vector is not: it has to be
-embedded anew for every set of modalities that a protocol leaves of a clip.
+Our scores are functions of one vector per modality, whatever is masked. A fused vector is not: it has to be embedded
+again for every set of modalities that a protocol leaves of a clip.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ Mix = tuple[bool, ...]
 
 
 def fuses(model: PreTrainedModel) -> bool:
-    """Whether a model takes several modalities at once, and has no heads for single ones."""
+    """Whether a model fuses several modalities at once, and has no heads for single ones."""
     return isinstance(model, JointEncoderModel) and model.can_fuse and not model.config.has_heads
 
 
@@ -30,13 +30,13 @@ def check_fuses(model: PreTrainedModel) -> None:
     """Raise a ValueError unless a model [`fuses`]."""
     if not fuses(model):
         raise ValueError(
-            "Fused vectors are those of a joint encoder that takes several modalities at once and has no trained "
-            "heads, which this model is not. Leave `--fused` away."
+            "Fused vectors need a joint encoder that takes several modalities at once and has no trained heads, "
+            "which this model is not. Leave out `--fused`."
         )
 
 
 def needed_mixes(masks: Iterable[torch.Tensor]) -> list[list[Mix]]:
-    """List for each clip the sets of two and more modalities that some mask `(clips, M)` leaves of it."""
+    """List for each clip the sets of at least two modalities that some mask `(clips, M)` leaves of it."""
     columns = [[tuple(row) for row in mask.tolist()] for mask in masks]
     return [[mix for mix in dict.fromkeys(rows) if sum(mix) > 1] for rows in zip(*columns, strict=True)]
 
@@ -54,34 +54,33 @@ def embed_fused_dataset(
     task: str = "retrieval",
 ) -> dict[tuple[int, Mix], torch.Tensor]:
     """
-    Embed what masks leave of the clips of a data set, each set of modalities of a clip into one vector.
+    Embed each set of modalities that masks leave of the clips of a data set, each into one vector.
 
-    Every file is read once more, and the model computes once for each set of two and more modalities of a clip that
-    occurs. What is left of a single modality has its vector already, and so has all of a clip where [`FUSED`] is one
-    of its modalities.
+    Every file is read again, and the model computes each set of at least two modalities of a clip once. A single
+    modality has its vector already, and so does the whole clip if [`FUSED`] is one of its modalities.
 
     Args:
-        model ([`~modeling_scalar.JointEncoderModel`]), processor, dataset: of which the embeddings were made.
-        embeddings ([`Embeddings`]): of the same clips.
-        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, parts)`): what may be read of each clip, of all
-            modalities but [`FUSED`].
+        model ([`~modeling_scalar.JointEncoderModel`]), processor, dataset: those of the embeddings.
+        embeddings ([`Embeddings`]): embeddings of the same clips.
+        masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, parts)`): modalities that may be read of each clip,
+            without [`FUSED`].
         batch_size (`int`): sets of modalities per forward pass.
         on_error, progress, num_workers, task: as in [`~eval.embedding.embed_dataset.embed_dataset`].
 
     Returns:
-        `dict`: by row of a clip and set of modalities, a unit vector `(dim,)`.
+        `dict`: unit vectors `(dim,)` by row of the clip and set of modalities.
 
     Raises:
-        ValueError: the model does not fuse, the data set has not the clips of the embeddings, or a file cannot be read
-            as it was then.
+        ValueError: the model does not fuse, the data set lacks clips of the embeddings, or a file cannot be read as
+            it was then.
     """
     check_reading(batch_size, on_error, num_workers)
     check_fuses(model)
     rows = {row["video_id"]: row for row in group_rows(dataset, task, processor.modalities)[0]}
     if missing := [name for name in embeddings.clip_ids if name not in rows]:
         raise ValueError(
-            f"{len(missing)} clips of the embeddings are not in the benchmark, such as {missing[0]!r}: what the model "
-            "fuses is read from their files. Give the benchmark that was embedded."
+            f"{len(missing)} clips of the embeddings are not in the benchmark, such as {missing[0]!r}, and fused "
+            "vectors need their files. Give the benchmark that was embedded."
         )
     whole = embeddings.modality_mask[:, embeddings.parts]
     left = needed_mixes(mask & whole for mask in masks)
@@ -102,16 +101,16 @@ def embed_fused_rows(
     num_workers: int,
 ) -> dict[tuple[int, Mix], torch.Tensor]:
     """
-    Read clips, and embed sets of modalities of each into one vector.
+    Read clips, and embed sets of modalities of each, each into one vector.
 
     Args:
         rows (`Sequence[dict]`): clips, as [`~eval.benchmarks.rows.read_row`] reads them.
-        left (`Sequence[Sequence[Mix]]`): of each clip the sets to embed, of [`needed_mixes`]; without any, it is not
-            read.
+        left (`Sequence[Sequence[Mix]]`): sets to embed of each clip, from [`needed_mixes`]; without any, the clip is
+            not read.
         model, processor, batch_size, on_error, progress, num_workers: as in [`embed_fused_dataset`].
 
     Returns:
-        `dict`: by row of a clip and set of modalities, a unit vector `(dim,)`.
+        `dict`: unit vectors `(dim,)` by row of the clip and set of modalities.
     """
     clips = [row for row, mixes in enumerate(left) if mixes]
 

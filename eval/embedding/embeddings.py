@@ -38,12 +38,12 @@ from gallery.storage import TABLES
 from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES
 
 FUSED = "fused"
-"""What the vectors are called that a joint encoder fuses itself, of several modalities of a clip at once."""
+"""Name of the vectors that a joint encoder itself fuses from several modalities of a clip."""
 
 
 def concat_embeds_of(gallery: Gallery) -> torch.Tensor | None:
-    """Copy what concatenation heads gave `(clips, 3, dim)`; `None` without them, or where clips have other modalities
-    than the heads know."""
+    """Return the output of concatenation heads `(clips, 3, dim)`; `None` without them, or if clips have modalities
+    that the heads do not know."""
     return gallery.concat_embeds() if gallery.modalities == PAPER_MODALITIES else None
 
 
@@ -54,30 +54,30 @@ def _chosen(ids: list[str], selected: torch.Tensor) -> list[str]:
 @dataclass(eq=False)
 class Embeddings:
     """
-    Everything the scores of a benchmark are made of.
+    All inputs of the scores of a benchmark.
 
     Args:
         text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): one unit vector per caption; or `(queries, M,
-            dim)`, one for each modality to meet.
+            dim)`, one for each modality to compare with.
         modality_embeds (`torch.FloatTensor` of shape `(clips, M, dim)`): unit vectors in the order of `modalities`;
             rows with a False mask are ignored.
-        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what each clip has, at least one True per row.
-        pairs (`torch.LongTensor` of shape `(pairs, 2)`): which query (row of `text_embeds`) describes which clip (row
-            of `modality_embeds`). Every query describes at least one clip; a clip may be described by none or several.
+        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): modalities of each clip, at least one True per row.
+        pairs (`torch.LongTensor` of shape `(pairs, 2)`): relevant pairs of a query (row of `text_embeds`) and a clip
+            (row of `modality_embeds`). Every query has at least one; a clip may have none or several.
         clip_ids (`list[str]`), query_ids (`list[str]`): identifiers, each unique, in the order of the rows.
         captions (`list[str]`): the text of each query.
-        concat_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`, *optional*): what the concatenation heads give
+        concat_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`, *optional*): output of the concatenation heads
             for each clip, in the order of `CONCATENATIONS`; zero where the clip lacks a modality of the head. Only
             some checkpoints have these heads, and only clips with the paper's modalities.
-        fused_embeds (`dict`, *optional*): what a joint encoder fuses of two and more modalities of a clip, by the row
-            of the clip and the mix, a bool for each of `parts`. In memory alone: not saved.
+        fused_embeds (`dict`, *optional*): a joint encoder's fused vectors of at least two modalities of a clip, by the
+            row of the clip and the mix, a bool for each of `parts`. Only in memory, not saved.
         problems (`list[str]`): what could not be read and counts as absent, each with the identifier of its clip.
-        metadata (`dict`): where the embeddings come from; anything JSON can hold.
-        modalities (`tuple[str, ...]`): what the M vectors of a clip are called; by default the paper's three.
+        metadata (`dict`): origin of the embeddings, as JSON values.
+        modalities (`tuple[str, ...]`): names of the M vectors of a clip; by default the paper's three.
 
     Raises:
-        ValueError: there are no queries or no clips, shapes do not fit, an identifier repeats, a pair names no clip,
-            or a clip has no modality at all.
+        ValueError: there are no queries or no clips, shapes do not match, an identifier repeats, a pair has no clip,
+            or a clip has no modality.
     """
 
     text_embeds: torch.Tensor
@@ -106,7 +106,7 @@ class Embeddings:
         if self.concat_embeds is not None:
             expected["concat_embeds"] = (clips, len(CONCATENATIONS), dim)
         if not queries or not clips:
-            raise ValueError(f"There must be a query and a clip, got {queries} queries and {clips} clips.")
+            raise ValueError(f"Expected at least one query and one clip, got {queries} queries and {clips} clips.")
         if not number or len(set(self.modalities)) != number:
             raise ValueError(f"`modalities` must be different names, at least one, got {self.modalities}.")
         for name, shape in expected.items():
@@ -144,12 +144,12 @@ class Embeddings:
 
     @property
     def parts(self) -> list[int]:
-        """The indices of the modalities that can be hidden by themselves: all but [`FUSED`], which is made of them."""
+        """Indices of the modalities that can be masked: all but [`FUSED`], which is computed from them."""
         return [index for index, name in enumerate(self.modalities) if name != FUSED]
 
     def with_fused(self) -> "Embeddings":
-        """Return the same with what `fused_embeds` has of each clip as a modality more, a term of weight 0: scores of
-        the others stay as they are."""
+        """Return the same embeddings with the vectors of `fused_embeds` as a further modality, a term of weight 0: the
+        scores of the others do not change."""
         after = (*self.modalities, FUSED)
         mixes = enumerate(map(tuple, self.modality_mask.tolist()))
         vectors = torch.stack([self._fused(row, mix).float() for row, mix in mixes])
@@ -165,8 +165,8 @@ class Embeddings:
         )
 
     def _fused(self, row: int, mix: tuple[bool, ...]) -> torch.Tensor | None:
-        """What the encoder makes of this mix of parts of a clip, of a single one its own vector; `None` if that is not
-        known."""
+        """Return the fused vector of this mix of parts of a clip, or for a single part its own vector; `None` if it is
+        unknown."""
         if sum(mix) == 1:
             return self.modality_embeds[row, self.parts[mix.index(True)]]
         if FUSED in self.modalities and list(mix) == self.modality_mask[row, self.parts].tolist():
@@ -175,14 +175,14 @@ class Embeddings:
 
     def shown(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        Show what a mask leaves of each clip.
+        Return the embeddings under a mask.
 
         Args:
-            mask (`torch.BoolTensor` of shape `(clips, len(parts))`): what is left.
+            mask (`torch.BoolTensor` of shape `(clips, len(parts))`): modalities that are left.
 
         Returns:
-            The mask `(clips, M)`; and, where a modality is [`FUSED`], its vectors `(clips, dim)`, of what is left.
-            Where it is not known what the encoder makes of that, it is absent: nothing hidden is shown in it.
+            The mask `(clips, M)`; and, if a modality is [`FUSED`], its vectors `(clips, dim)` for what is left. If the
+            fused vector of that is unknown, it is absent: it never contains a masked modality.
         """
         if FUSED not in self.modalities:
             return mask, None
@@ -196,7 +196,7 @@ class Embeddings:
         return shown, vectors
 
     def check_finite(self) -> None:
-        """Raise a ValueError that names the captions and clips with a NaN or infinity where it counts."""
+        """Raise a ValueError that lists the captions and clips with a NaN or infinity in a used vector."""
         clips = (~self.modality_embeds.isfinite().all(dim=-1) & self.modality_mask).any(dim=1)
         if self.concat_embeds is not None:
             clips |= ~self.concat_embeds.isfinite().all(dim=-1).all(dim=-1)
@@ -209,9 +209,9 @@ class Embeddings:
             )
 
     def check_unit(self) -> None:
-        """Raise a ValueError that names the captions and clips whose vectors are not of unit norm where present.
+        """Raise a ValueError that lists the captions and clips with present vectors that do not have unit norm.
 
-        What is not finite passes: [`check_finite`] tells of it. Concatenation heads may give zero.
+        Values that are not finite pass, for [`check_finite`] to report. Concatenation heads may return zero.
         """
         captions = _chosen(self.query_ids, _is_off(self.text_embeds).view(len(self.query_ids), -1).any(dim=1))
         clips = (_is_off(self.modality_embeds) & self.modality_mask).any(dim=1)
@@ -220,13 +220,13 @@ class Embeddings:
         clips = _chosen(self.clip_ids, clips)
         if captions or clips:
             raise ValueError(
-                f"Embeddings must be of unit norm; they are not for the captions {listed(captions)} and the clips "
-                f"{listed(clips)}. Normalise them, or load them with `normalize=True`; a modality that a clip lacks "
+                f"Embeddings must have unit norm; they do not for the captions {listed(captions)} and the clips "
+                f"{listed(clips)}. Normalize them, or load them with `normalize=True`; a modality that a clip lacks "
                 "must be marked absent."
             )
 
     def normalized(self) -> "Embeddings":
-        """Return a copy whose vectors are of unit norm; zeros stay zeros."""
+        """Return a copy whose vectors have unit norm; zeros stay zeros."""
         names = ["text_embeds", "modality_embeds"] + ["concat_embeds"] * (self.concat_embeds is not None)
         return replace(self, **{name: _unit(getattr(self, name)) for name in names})
 
@@ -236,28 +236,28 @@ class Embeddings:
 
     def kinds(self) -> list[str | None]:
         """
-        Return of what kind each query is, as `kinds` in the metadata tells; `None` for those that it does not name.
+        Return the kind of each query from `kinds` in the metadata; `None` for queries that it lacks.
 
         Raises:
             ValueError: it does not map identifiers of queries to names.
         """
-        told = self.metadata.get("kinds") or {}
-        if not isinstance(told, dict) or not all(isinstance(kind, str | None) for kind in told.values()):
-            raise ValueError(f"`kinds` in the metadata must map identifiers of queries to names, got {told!r:.200}.")
-        return [told.get(query) for query in self.query_ids]
+        kinds = self.metadata.get("kinds") or {}
+        if not isinstance(kinds, dict) or not all(isinstance(kind, str | None) for kind in kinds.values()):
+            raise ValueError(f"`kinds` in the metadata must map identifiers of queries to names, got {kinds!r:.200}.")
+        return [kinds.get(query) for query in self.query_ids]
 
     def save(self, folder: str | os.PathLike, dtype: str | None = None) -> None:
         """
         Write a gallery with queries, whole or not at all.
 
         Args:
-            folder (`str`): made if need be; a gallery that is there is replaced. Pairs are kept in the order of
+            folder (`str`): created if needed; an existing gallery is replaced. Pairs are stored in the order of
                 queries.
             dtype (`str`, *optional*): `"float32"` or `"float16"`; by default clips and captions keep their own.
 
         Raises:
             ValueError: the folder holds something else, the embeddings have another precision and `dtype` does not
-                choose one, a vector is not of unit norm, or `metadata` is not JSON.
+                choose one, a vector does not have unit norm, or `metadata` is not JSON.
         """
         if dtype is not None:
             precision_of(dtype)
@@ -289,34 +289,34 @@ class Embeddings:
         Read a gallery with queries.
 
         Args:
-            folder (`str`): what [`Embeddings.save`], `scalar eval embed` or `datasets` wrote, see
+            folder (`str`): output of [`Embeddings.save`], `scalar eval embed` or `datasets`, see
                 [`~gallery.columns`].
-            normalize (`bool`): give vectors unit norm that do not have it.
+            normalize (`bool`): normalize vectors that do not have unit norm.
 
         Returns:
-            [`Embeddings`], in float16 if that is what the gallery holds, else in float32.
+            [`Embeddings`], in float16 if the gallery holds float16, else in float32.
 
         Raises:
             FileNotFoundError: there is no gallery, or it has no queries.
-            ValueError: a column is missing or of another type, lengths differ, an identifier repeats or a query names
-                an unknown clip, or a vector is not of unit norm.
+            ValueError: a column is missing or of another type, lengths differ, an identifier repeats, a query has an
+                unknown clip, or a vector does not have unit norm.
         """
         gallery = Gallery.open(folder, check=False)
         if gallery.metadata.get("lost"):
             raise ValueError(
-                f"Of the embeddings in {folder} a part was damaged and is lost: {gallery.metadata['lost']}. They can "
+                f"A part of the embeddings in {folder} was damaged and is lost: {gallery.metadata['lost']}. They can "
                 "be searched, but metrics would be those of another benchmark: remove them, and embed it again."
             )
         gallery.check_finished()
         if gallery.queries is None:
             raise FileNotFoundError(
-                f"The gallery {folder} has clips but no queries, so nothing says what is relevant. Give the model and "
-                "the benchmark too: its captions are embedded, and its clips found in the gallery by their files."
+                f"The gallery {folder} has clips but no queries, so relevant clips are unknown. Give the model and "
+                "the benchmark too: its captions are then embedded, and its clips found in the gallery by their files."
             )
         where = gallery.path / "queries"
         queries = gallery.queries
         metadata = dict(gallery.metadata)
-        problems = [f"{name}: {problem}" for name, told in gallery.problems().items() for problem in told]
+        problems = [f"{name}: {problem}" for name, found in gallery.problems().items() for problem in found]
         embeddings = cls(
             text_embeds=text_embeds_of(queries, gallery.dim),
             modality_embeds=gallery.modality_embeds(),
@@ -338,7 +338,7 @@ def _is_off(embeds: torch.Tensor) -> torch.Tensor:
 
 
 def _unit(embeds: torch.Tensor) -> torch.Tensor:
-    blocks = embeds.split(4096)  # a half-precision tensor is copied for it
+    blocks = embeds.split(4096)  # splitting bounds the copy of a half-precision tensor
     return torch.cat([torch.nn.functional.normalize(block.float(), dim=-1).to(embeds.dtype) for block in blocks])
 
 
@@ -423,8 +423,8 @@ def _load_file(path: Path) -> Embeddings:
         raise ValueError(f"{path} must hold either `pairs` or `targets`, not both.")
     if "pairs" not in content and "targets" not in content and queries != clips:
         raise ValueError(
-            f"{path} holds {queries} queries and {clips} clips, so it must say which describes which: in `targets` "
-            "(queries,), the row of each query's clip, or in `pairs` (pairs, 2), rows of queries and of clips."
+            f"{path} holds {queries} queries and {clips} clips, so it needs either `targets` (queries,), the row of "
+            "each query's clip, or `pairs` (pairs, 2), rows of queries and of clips."
         )
     pairs = _rows(content, "pairs", path)
     if pairs is None:
@@ -442,7 +442,7 @@ def _load_file(path: Path) -> Embeddings:
         check_modality(name)
     if MODALITIES not in content and number != len(PAPER_MODALITIES):
         raise ValueError(
-            f"{path} holds {number} vectors of each clip, so it must say what these are called: in `{MODALITIES}`, a "
+            f"{path} holds {number} vectors for each clip, so it needs their names: `{MODALITIES}`, a "
             f"list of {number} names. Without it three are {', '.join(PAPER_MODALITIES)}."
         )
     return Embeddings(
@@ -460,7 +460,7 @@ def _load_file(path: Path) -> Embeddings:
 
 def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddings:
     """
-    Read embeddings, of this project or of any other model.
+    Read embeddings of this project or of any other model.
 
     One file holds the arrays `text_embeds` (queries, dim), or (queries, M, dim) with one for each modality, and
     `modality_embeds` (clips, M, dim), and may hold `modality_mask` (clips, M) of bools (without it, rows of zeros are
@@ -471,14 +471,14 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
 
     Args:
         path (`str`): the folder of a gallery with queries, or a `.safetensors` or `.npz` file.
-        normalize (`bool`): give vectors unit norm that do not have it.
+        normalize (`bool`): normalize vectors that do not have unit norm.
 
     Returns:
-        [`Embeddings`]; `metadata` is empty where nothing is told.
+        [`Embeddings`]; `metadata` is empty if the file has none.
 
     Raises:
-        FileNotFoundError: there is nothing.
-        ValueError: an array is missing, of another type or shape, or not of unit norm; the message says which.
+        FileNotFoundError: the path does not exist.
+        ValueError: an array is missing, of another type or shape, or not of unit norm; the message names it.
     """
     path = Path(path)
     if path.is_dir():

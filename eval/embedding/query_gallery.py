@@ -1,4 +1,4 @@
-"""The captions of a benchmark over a gallery that was embedded before, by `scalar index` say."""
+"""Embeds the captions of a benchmark for an existing gallery, such as one by `scalar index`."""
 
 import os
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from gallery.windows import SEGMENT, place_of_clip
 
 
 def _names_of(clip: dict[str, Any]) -> list[str]:
-    """What a clip may be called in a gallery: its identifier, or the files that it is read from."""
+    """Return the possible names of a clip in a gallery: its identifier, or its files."""
     paths = [os.path.realpath(path) for path in (clip["video_path"], clip["audio_path"]) if path is not None]
     return [clip["video_id"], *paths]
 
@@ -27,16 +27,16 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
     Find clips in a gallery.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]): whose clips are named by identifiers, or by the files they were read
+        gallery ([`~gallery.gallery.Gallery`]): its clips are named by identifiers, or by the files they were read
             from.
         clips (iterable of `dict`): with `video_id`, `video_path` and `audio_path`.
-        advice (`str`): what to do about clips that are not there, for the message.
+        advice (`str`): what to do about missing clips, for the message.
 
     Returns:
         `list[int]`: the row of each.
 
     Raises:
-        ValueError: some are not there; they are named.
+        ValueError: some clips are missing; the message lists them.
     """
     clips = list(clips)
     known = {name: row for row, name in enumerate(gallery.clip_ids)}
@@ -45,17 +45,17 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
     if not lost:
         return rows
     segment, count = gallery.metadata.get(SEGMENT), len({clip["video_id"] for clip in clips})
-    told = f"{len(lost)} of {count} clips are not in the gallery {gallery.path}: {listed(list(lost))}."
+    problem = f"{len(lost)} of {count} clips are not in the gallery {gallery.path}: {listed(list(lost))}."
     if segment is not None:
         files = {place_of_clip(name).path for name in known}
         cut = [name for name, clip in lost.items() if files.intersection(_names_of(clip))]
         if cut:
             raise ValueError(
-                f"{told} It holds windows of {segment:g} seconds, and of {len(cut)} of these files no clip that is "
-                "the whole file. Take a gallery that is indexed without `--segment`, or a table of windows: with the "
+                f"{problem} It holds windows of {segment:g} seconds, and {len(cut)} of these files have no clip that "
+                "is the whole file. Use a gallery indexed without `--segment`, or a table of windows: with the "
                 "`clip_id` that `scalar query --json` prints as `video_id`, and the file as `video_path`."
             )
-    raise ValueError(f"{told} {advice}")
+    raise ValueError(f"{problem} {advice}")
 
 
 def query_gallery(
@@ -70,8 +70,8 @@ def query_gallery(
     Embed the captions of a data set, and take its clips from a gallery.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]): clips, embedded by the same model. Those that the data set does not
-            name are left out; `metadata` counts them.
+        gallery ([`~gallery.gallery.Gallery`]): clips, embedded by the same model. Those that are not in the data set
+            are left out; `metadata` counts them.
         model ([`~modeling_scalar.ScalarModel`]), processor ([`~modeling_scalar.ScalarProcessor`]): embed captions.
         dataset (`datasets.Dataset`), task (`str`): as in [`~eval.embedding.embed_dataset.embed_dataset`]. A clip is
             found by its file, or by its identifier.
@@ -81,11 +81,11 @@ def query_gallery(
         [`Embeddings`] with the clips in the order of the data set.
 
     Raises:
-        ValueError: clips of the data set are not in the gallery (they are named), or as in
+        ValueError: clips of the data set are not in the gallery (the message lists them), or as in
             [`~eval.embedding.embed_dataset.group_rows`].
     """
     clips, captions, query_ids, pairs = group_rows(dataset, task)
-    advice = "Index their files, or leave them out of the data set: clips are never dropped in silence."
+    advice = "Index their files, or leave them out of the data set: clips are never dropped silently."
     rows = rows_of(gallery, clips, advice)
     problems, concat_embeds = gallery.problems(), concat_embeds_of(gallery)
     return Embeddings(

@@ -312,7 +312,7 @@ def test_one_file_names_its_modalities(tmp_path, suffix):
     assert found.modalities == FIVE and torch.equal(found.modality_mask, embeddings.modality_mask)
     run(RunConfig(tmp_path / "out", embeddings_path=path, methods=("title",), rates=(0.0,)))
     write()
-    with pytest.raises(ValueError, match="5 vectors of each clip, so it must say what these are called"):
+    with pytest.raises(ValueError, match="5 vectors for each clip, so it needs their names"):
         load_embeddings(path)
     write(modalities=[*FIVE[:4], "Screen!"])
     with pytest.raises(ValueError, match="The name of a modality must consist of lowercase letters"):

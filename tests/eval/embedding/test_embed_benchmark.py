@@ -220,7 +220,7 @@ def test_finished_store_is_left_alone(embed, tmp_path, monkeypatch, caplog):
     computed = counting(monkeypatch)
     with caplog.at_level(logging.INFO):
         assert embed(store).facts() == first.facts()
-    assert "was finished before; there is nothing to do" in caplog.text
+    assert "is already finished; there is nothing to do" in caplog.text
     assert computed == [] and files_of(store) == before
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
@@ -235,10 +235,10 @@ def test_what_datasets_reads_is_written_by_the_next_run_if_a_kill_came_before(em
 
 
 CHANGES = [
-    ({"batch_size": 5}, "different are batch_size"),
-    ({"dtype": "float16"}, "different are dtype"),
-    ({"split": "train"}, "different are the clips, their files, texts or captions"),
-    ({"benchmark": "miniature_classes"}, "different are the clips, their files, texts or captions"),
+    ({"batch_size": 5}, "These differ: batch_size"),
+    ({"dtype": "float16"}, "These differ: dtype"),
+    ({"split": "train"}, "These differ: the clips, their files, texts or captions"),
+    ({"benchmark": "miniature_classes"}, "These differ: the clips, their files, texts or captions"),
 ]
 
 
@@ -280,16 +280,16 @@ def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (tmp_path / "words" / "tokenizer.json").write_text(json.dumps(words))
     for name in ("weights", "settings", "words"):
-        with pytest.raises(ValueError, match="different are the weights or settings of the model or its processor"):
+        with pytest.raises(ValueError, match="These differ: the weights or settings of the model or its processor"):
             embed_benchmark(tmp_path / "store", tmp_path / name, "miniature", data, **options)
     shutil.copytree(data, tmp_path / "data")
     file = sorted((tmp_path / "data" / "test").glob("*.mp4"))[0]
     file.write_bytes(file.read_bytes() + b"\0")
-    with pytest.raises(ValueError, match="different are the clips, their files"):
+    with pytest.raises(ValueError, match="These differ: the clips, their files"):
         embed_benchmark(tmp_path / "store", tiny_model_dir, "miniature", tmp_path / "data", **options)
     with monkeypatch.context() as patched:
         patched.setattr(module, "versions", lambda: {"torch": "0.4"})
-        with pytest.raises(ValueError, match="different are versions"):
+        with pytest.raises(ValueError, match="These differ: versions"):
             embed(tmp_path / "store")
     # Where model and data lie does not matter.
     shutil.copytree(tiny_model_dir, tmp_path / "moved")
@@ -371,9 +371,9 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
             counting(patched, stop_after)
             embed_benchmark(tmp_path / "other", *arguments, batch_size=4, on_error=on_error, progress=False)
     # Among the clips that are there may be some with problems.
-    with pytest.raises(ValueError, match="other holds .* different are on_error"):
+    with pytest.raises(ValueError, match="other holds .* These differ: on_error"):
         embed_benchmark(tmp_path / "other", *arguments, batch_size=4, progress=False)
-    with pytest.raises(ValueError, match="were made otherwise: different are on_error"):
+    with pytest.raises(ValueError, match="with other settings. These differ: on_error"):
         embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
 
 

@@ -87,7 +87,7 @@ def listing(folder):
         ({"text_embeds": torch.ones(3, DIM)}, "text_embeds"),
         (
             {"text_embeds": torch.ones(0, DIM), "query_ids": [], "captions": [], "pairs": torch.zeros(0, 2).long()},
-            "There must be a query and a clip, got 0 queries and 2 clips",
+            "Expected at least one query and one clip, got 0 queries and 2 clips",
         ),
         ({"modality_embeds": torch.ones(2, 3, DIM + 1)}, "modality_embeds"),
         ({"concat_embeds": torch.ones(2, 2, DIM)}, "concat_embeds"),
@@ -498,7 +498,7 @@ def test_one_file_loads_with_defaults_and_with_everything_told(tmp_path, name):
     [
         ({"text_embeds": None}, r"lacks `text_embeds`; it has \['modality_embeds'\]"),
         ({"text_embeds": np.ones((2, DIM), dtype=np.int64)}, "`text_embeds` .* must be floats, got torch.int64"),
-        ({"text_embeds": np.eye(3, DIM)}, "holds 3 queries and 2 clips, so it must say which describes which"),
+        ({"text_embeds": np.eye(3, DIM)}, "holds 3 queries and 2 clips, so it needs either `targets`"),
         ({"targets": np.array([0, 1]), "pairs": np.array([[0, 0]])}, "either `pairs` or `targets`"),
         ({"targets": np.array([0])}, r"`targets` .* must be of shape \(2,\), got \(1,\)"),
         ({"targets": np.array([0, 5])}, "`pairs` must name rows"),
