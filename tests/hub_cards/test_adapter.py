@@ -94,8 +94,8 @@ def test_the_text_of_an_adapter_says_what_its_files_say(tmp_path):
         "Hardware: 4 x NVIDIA A100-SXM4-64GB.",
         "Time: 0:03:03 (hours, minutes, seconds).",
         "Emissions: 1.2 g of CO2 equivalents, recorded by CodeCarbon 3.0.4",
-        f"commit `{'b' * 40}` with changes",
-        f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips that have each modality: video 95 (95 %)",
+        f"commit `{'b' * 40}` with local changes",
+        f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips with each modality: video 95 (95 %)",
         "| SCALAR (own) | 32.3 |",
         "](results/miniature-test/results.png)",
         "[tables](results/miniature-test/report/tables.md)",
@@ -117,7 +117,7 @@ def test_a_warning_about_what_only_the_adapter_holds_is_explained(tmp_path):
     )
     (folder / "training.json").unlink()
     body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
-    assert "Weights of `logit_scale` are reported as missing in the base: they are the adapter's own." in body
+    assert "Weights of `logit_scale` are reported as missing in the base, because they are part of the adapter." in body
 
 
 @pytest.mark.parametrize(

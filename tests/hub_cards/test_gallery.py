@@ -196,7 +196,7 @@ def test_a_store_written_by_hand_says_what_is_not_known(tmp_path):
     card = gallery_card(tmp_path / "staged", "user/by-hand", Details())
     for name in ("model", "its commit on the Hub", "how it scores", "query temperature"):
         assert f"| {name} | not known |" in card
-    assert "a model that is not known" in card and "Whether anything could not be read is not known." in card
+    assert "an unknown model" in card and "Reading errors are not recorded." in card
     assert "AutoModel" not in card and "No clip was left out" not in card
     (tmp_path / "staged" / "README.md").write_text(card)
     found = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
@@ -355,7 +355,7 @@ def test_a_gallery_of_search_is_published_with_paths_below_its_folder(tmp_path):
     known = {"local_model": "tiny", "fingerprint": "f" * 64, "query_temperature": 0.25, "left_out": []}
     assert found.metadata == known
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
-    assert "broken.mp4: it is cut off" in card and "2 times something could not be read" in card
+    assert "broken.mp4: it is cut off" in card and "Reading errors (2); what could not be read" in card
     (tmp_path / "staged" / "README.md").write_text(card)
     refuse(validate(tmp_path / "staged"))
     rows = rows_of(tmp_path / "staged", "clips", tmp_path / "cache")["gallery"]
@@ -423,7 +423,7 @@ def test_a_file_of_which_some_windows_could_be_read_is_not_left_out(tmp_path):
     stage_gallery(tmp_path / "windows", tmp_path / "staged", "unknown")
     card = gallery_card(tmp_path / "staged", "user/windows", DETAILS)
     assert f"- a/talk.mp4\\#t=0,30: a/talk.mp4\\#t=0,30: dark\n- a/talk.mp4: {partly}\n" in card.replace("#", "\\#")
-    assert "2 times something could not be read" in card and "could be read (1 clip):\n\n- gone.mp4: it is" in card
+    assert "Reading errors (2); what could not be read" in card and "unreadable (1 clip):\n\n- gone.mp4: it is" in card
 
 
 def test_windows_share_the_published_file(tmp_path):
@@ -432,7 +432,7 @@ def test_windows_share_the_published_file(tmp_path):
     staged = [path.relative_to(tmp_path / "staged").as_posix() for path in (tmp_path / "staged/media").rglob("*.*")]
     assert sorted(staged) == ["media/a/talk.mp4", "media/b.mp4"]
     card = gallery_card(tmp_path / "staged", "user/windows", DETAILS)
-    assert "the name of its file below media/; the seconds of a window stand behind it" in card
+    assert "the name of its file below media/; a window has its seconds appended" in card
     found = Gallery.open(tmp_path / "staged")
     assert found.clip_ids == names
     media = {found.media_of(found.place_of(name)) for name in names}
@@ -448,8 +448,8 @@ def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
         assert (tmp_path / "staged" / "media" / path).read_bytes() == (tmp_path / "videos" / path).read_bytes()
     num_bytes = sum(path.stat().st_size for path in (tmp_path / "videos").rglob("*.*"))
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
-    assert "| media files | 4 |" in card and f"| their size in bytes | {num_bytes} |" in card
-    assert "the\n  subtitle files that lay beside them" in card
+    assert "| media files | 4 |" in card and f"| size of the media files in bytes | {num_bytes} |" in card
+    assert "the\n  subtitle files next to them" in card
     here, there = Gallery.open(tmp_path / "gallery"), Gallery.open(tmp_path / "staged")
     assert set(there.files) == {"broken.mp4", *names}
     for name in names:
@@ -544,7 +544,7 @@ def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
         assert f"| with {name} | {count} ({count / CLIPS:.1%}) |" in card
     assert f"| SHA-256 of the gallery | `{embeddings.manifest()['sha256']}` |" in card
     assert "| query temperature | `0.3` |" in card and "(cosines / 0.3)" in card
-    assert "12 times something could not be read" in card and r"- clip 9: \*no\* sound" in card
+    assert "Reading errors (12); what could not be read" in card and r"- clip 9: \*no\* sound" in card
     assert "clip 10" not in card and "- and 2 more" in card
     assert f'snapshot_download("user/adapter", revision="{COMMIT}")' in card
     assert "license: cc-by-4.0" in card

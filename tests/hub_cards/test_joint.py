@@ -30,7 +30,7 @@ from tests.joint_encoders import write_joint_encoder
 from trainer.lora import apply_adapters, count_parameters
 
 DETAILS = Details({"license": "apache-2.0", "language": ["en"]})
-LICENSED = "The base has a licence of its own."
+LICENSED = "The base has its own licence."
 
 
 def scores_of(model, processor):
@@ -96,7 +96,7 @@ def test_the_card_of_a_joint_model_says_what_it_is(made, staged):
         "sphere of\n24 dimensions. There is no cross-encoder, so no second stage. It has",
         f"It has {number:,} parameters.",
         "| `language_model` | ",
-        "This model has a joint encoder, about which it shows nothing.",
+        "This model has a joint encoder, which the paper does not cover.",
     ):
         assert part in card.text, part
     for stranger in ("towers are", "EVA", "BEATs", "model.match", " head"):

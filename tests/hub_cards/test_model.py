@@ -63,13 +63,13 @@ def test_what_is_not_known_is_said(tmp_path):
     card = write_card(folder, model_card(folder, "user/model", Details()))
     for part in (
         "`recipe.json` is missing",
-        "`training.json`, with its hardware, time and versions, is missing",
+        "`training.json`, with hardware, time and versions, is missing",
         "which of them were trained is not recorded",
         "Hardware: not recorded.",
         "Time: not recorded.",
         "Emissions: not recorded.",
-        "Nothing has been measured with these weights",
-        "The publisher has named none.",
+        "No evaluation is published with these weights",
+        "No licence is given.",
     ):
         assert part in card.text
     assert card.data.to_dict().keys() == {"library_name", "pipeline_tag", "tags"}

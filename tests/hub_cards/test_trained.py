@@ -114,7 +114,7 @@ def test_left_out_clips_and_problems_are_said_openly(tmp_path):
     folder = make_model(tmp_path)
     write_evaluation(folder, make_content(left_out=["a", "b"], problems=["clip <7>: no | sound", "clip 8: no sound"]))
     body = write_card(folder, model_card(folder, "user/model", Details())).text
-    assert "as they have no file: 2 clips" in body
+    assert "because they have no file: 2 clips" in body
     assert "counted as absent: 2, such as `clip <7>: no | sound`" in body
 
 
@@ -124,7 +124,7 @@ def test_findings_stand_on_the_card(tmp_path):
     content["two_stage"][0][R1] = 9.0
     write_evaluation(folder, content)
     body = write_card(folder, model_card(folder, "user/model", Details())).text
-    assert "show against this model:" in body and "from 32.3 to 9.0 with nothing masked" in body
+    assert "show as weaknesses of this model:" in body and "from 32.3 to 9.0 with nothing masked" in body
 
 
 def test_names_of_others_cannot_break_a_card(tmp_path):
@@ -151,7 +151,7 @@ def test_limitations_are_those_of_the_model(tmp_path):
     write_json(CONFIG | {"text_config": text_config}, folder / "config.json")
     write_json(RECIPE | {"benchmark": "vast27m"}, folder / "recipe.json")
     body = write_card(folder, model_card(folder, "user/model", Details())).text
-    assert "This model has other towers" in body and "**Scale of the training.**" in body
+    assert "This model has other towers" in body and "**Training scale.**" in body
 
 
 def test_a_card_says_what_the_cross_encoder_reads(tmp_path):
@@ -199,7 +199,7 @@ def test_an_infinite_temperature_is_written_as_one(tmp_path):
         CONFIG | {"query_temperature": {"__float__": "Infinity"}}, folder / "config.json"
     )  # as transformers does
     body = write_card(folder, model_card(folder, "user/model", Details())).text
-    assert r"\\(\tau_w\\) = inf, that is with equal weights," in body and "__float__" not in body
+    assert r"\\(\tau_w\\) = inf, that is, equal weights," in body and "__float__" not in body
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_a_second_stage_that_nothing_trained_is_called_random(tmp_path):
     folder = make_model(tmp_path)
     for change, sentence in (
         ({"new_model": "model.yaml", "matching_weight": 0.0}, "its weights are random"),
-        ({"new_model": None, "matching_weight": 0.0}, "left that part as it was"),
+        ({"new_model": None, "matching_weight": 0.0}, "did not change that part"),
         ({"new_model": "model.yaml"}, None),
     ):
         write_json(RECIPE | change, folder / "recipe.json")
         body = write_card(folder, model_card(folder, "user/model", Details())).text
-        for known in ("its weights are random", "left that part as it was"):
+        for known in ("its weights are random", "did not change that part"):
             assert (known in body) == (known == sentence)
 
 
