@@ -1301,19 +1301,19 @@ _BENCHMARKS = [
     (
         "an annotation with a number for a caption",
         _MSRVTT,
-        "Entry 0 of msrvtt/descs_ret_test.json, the clip 'a', must have a",
+        "Entry 0 of msrvtt/descs_ret_test.json, clip 'a': `desc` or",
         {_DESCS: '[{"video_id": "a", "desc": 1}]'},
     ),
     (
         "an annotation with a number for a subtitle",
         _MSRVTT,
-        "Entry 0 of msrvtt/descs_ret_test.json, the clip 'a', must have a",
+        "Entry 0 of msrvtt/descs_ret_test.json, clip 'a': `subtitle` must",
         {_DESCS: '[{"video_id": "a", "desc": "a", "subtitle": 1}]'},
     ),
     (
         "an annotation that names a clip twice",
         _MSRVTT,
-        "Entry 1 of msrvtt/descs_ret_test.json repeats the clip 'a'. Put its",
+        "Entry 1 of msrvtt/descs_ret_test.json repeats the clip 'a'. Put all its",
         {_DESCS: '[{"video_id": "a", "desc": "a"}, {"video_id": "a", "desc": "b"}]'},
     ),
     (
@@ -1397,12 +1397,12 @@ _BENCHMARKS = [
     (
         "no miniature benchmark",
         "-m eval audit --benchmark miniature --root model",
-        "model is not a finished miniature benchmark. Make it with `scalar eval",
+        "model is not a finished miniature benchmark. Generate it: `scalar eval",
     ),
     (
         "a miniature benchmark without a manifest",
         _MODEL,
-        "data is not a finished miniature benchmark. Make it with `scalar eval",
+        "data is not a finished miniature benchmark. Generate it: `scalar eval",
         {"data/miniature.json": GONE},
     ),
     (
@@ -1436,7 +1436,7 @@ _BENCHMARKS = [
     (
         "a split without clips",
         "-m eval audit --benchmark miniature --root data --split validation",
-        "data has no clips of the split 'validation': it was made with --num-train",
+        "data has no clips in the split 'validation': it was generated with --num-train",
     ),
     (
         "a set of an earlier version",

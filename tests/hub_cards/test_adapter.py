@@ -117,7 +117,9 @@ def test_a_warning_about_what_only_the_adapter_holds_is_explained(tmp_path):
     )
     (folder / "training.json").unlink()
     body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
-    assert "Weights of `logit_scale` are reported as missing in the base, because they are part of the adapter." in body
+    assert (
+        "Weights of `logit_scale` are reported as missing in the base, because they are part of the adapter." in body
+    )
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_an_unknown_split_lists_the_known_ones(folder):
 
 
 def test_an_empty_split_is_answered_with_how_the_set_was_made(folder):
-    with pytest.raises(ValueError, match="no clips of the split 'train': .* --num-train 0 --num-validation 6 "):
+    with pytest.raises(ValueError, match="no clips in the split 'train': .* --num-train 0 --num-validation 6 "):
         load_benchmark("miniature", folder, "train")
 
 

@@ -255,7 +255,7 @@ def test_other_arguments_are_refused_not_mixed(embed, tmp_path, monkeypatch, fin
     before = files_of(store)
     assert ("unfinished" in Gallery.open(store).metadata) != finished and before
     for change, message in CHANGES:
-        with pytest.raises(ValueError, match=f"were made otherwise: {message}"):
+        with pytest.raises(ValueError, match=f"with other settings. {message}"):
             embed(store, **change)
     assert files_of(store) == before
 

@@ -508,7 +508,7 @@ def test_one_file_loads_with_defaults_and_with_everything_told(tmp_path, name):
         ({"pairs": np.array(1)}, r"`pairs` .* must have 2 axes, got \(\)"),
         ({"text_embeds": np.ones(DIM, np.float32)}, r"`text_embeds` .* must have 2 axes, got \(8,\)"),
         ({"modality_embeds": np.zeros((2, 3, DIM), np.float32)}, r"these have none: \['0', '1'\]"),
-        ({"modality_embeds": 2 * np.ones((2, 3, DIM), np.float32)}, "Normalise them, or .* `normalize=True`"),
+        ({"modality_embeds": 2 * np.ones((2, 3, DIM), np.float32)}, "Normalize them, or .* `normalize=True`"),
         ({"labels": np.array([0])}, r"holds \['labels'\], which is none of"),
         ({"clip_ids": np.array(["a", "a"])}, r"repeated: \['a'\]"),
         ({"clip_ids": np.array(["a"])}, "Expected `modality_embeds` of shape"),

@@ -194,7 +194,7 @@ def test_scores_of_any_size_keep_their_order():
 
 @pytest.mark.parametrize(
     ("candidates", "message"),
-    [([[1, 2]], "best of each row"), ([[0, 0]], "first of each row"), ([[0]], "got"), ([[0, 1], [0, 1]], "got")],
+    [([[1, 2]], "best of each row"), ([[0, 0]], "best of each row"), ([[0]], "got"), ([[0, 1], [0, 1]], "got")],
 )
 def test_candidates_of_other_scores_are_refused(candidates, message):
     scores, logits = torch.tensor([[3.0, 2, 1]]), torch.full((1, 2), 0.5)

@@ -66,7 +66,7 @@ def test_pictures_repeat_themselves_and_the_smallest_case_works(tmp_path):
 @pytest.mark.parametrize(
     ("models", "classes", "message"),
     [
-        (make_classes((1, 1)), None, "none describes several clips"),
+        (make_classes((1, 1)), None, "no query describes several clips"),
         ({"one": make_classes((1, 1))}, None, "queries of one are not classes"),
         ({}, None, "same classes"),
         ({"one": make_classes((3, 3)), "two": make_classes((3, 3, 3))}, None, "same classes"),

@@ -29,7 +29,7 @@ def changed(run, **fields):
             make_run("gram") | {"two_stage": [{"depth": 20, "policy": "absent", "method": "gram", "rate": 0.0}]},
             "depth of the second",
         ),
-        (make_run("scalar"), "both hold miniature of the label 'scalar' with the seed 50"),
+        (make_run("scalar"), "both hold miniature with the label 'scalar' and the seed 50"),
         (
             make_run("scalar", 51, method="gram"),
             "have the label 'scalar' but score with the method 'scalar' and 'gram'",
@@ -38,7 +38,7 @@ def changed(run, **fields):
             make_run("scalar", 51) | {"score": {"method": "scalar", "query_temperature": 0.2}},
             "temperature 0.1 and 0.2",
         ),
-        (make_run("SCALAR"), "both hold miniature of the label 'scalar' with the seed 50"),
+        (make_run("SCALAR"), "both hold miniature with the label 'scalar' and the seed 50"),
         ({"variant": "gram"}, "not a result of .*lacks .'label', 'seed'"),
         ([], "must hold a JSON object"),
     ],
