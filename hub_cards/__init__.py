@@ -1,1 +1,1 @@
-"""Publishing on the Hub: models, adapters, galleries, metrics and searches, each with a card made from its files."""
+"""Publishing on the Hub: models, adapters, galleries, metrics and searches, with cards generated from their files."""

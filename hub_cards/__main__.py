@@ -3,7 +3,7 @@
 Libraries are imported inside the commands, so that `--help` is quick.
 """
 
-import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is heard from here on)
+import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 import logging
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ app = typer.Typer(
 
 
 def _push(settings: Push, kind: "Kind") -> None:
-    """Push, and say what became of it; of a dry run show the card."""
+    """Push, and report the result; for a dry run show the card."""
     from .hub.publishing import push
 
     done = push(settings, kind)
     if isinstance(done, str):
         show(*done.split("\n"))
-        say(f"Nothing was sent. What would be published is in {settings.folder_of_dry_run}.")
+        say(f"Nothing was sent. The files to publish are in {settings.folder_of_dry_run}.")
     elif done.pull_request is not None:
         show(f"Pull request opened: {done.pull_request}")
     elif done.changed:
@@ -46,7 +46,7 @@ def _push(settings: Push, kind: "Kind") -> None:
 
 
 def _command(kind: str, settings: type[Push], about: str) -> None:
-    """Make the command that publishes a kind, which the module of its name describes."""
+    """Create the command that publishes a kind, defined in the module of the same name."""
 
     def run(given: Push) -> None:
         _push(given, import_module(f".{kind}", __package__).KIND)
@@ -64,12 +64,10 @@ _command("space", SpacePush, "Publish the search of a published gallery as a Spa
 
 @app.command()
 def validate(
-    path: Annotated[Path, Argument(help="A README.md, or the folder that holds it.")],
-    repo_type: Annotated[
-        str | None, Option(help="model, dataset or space; by default what the card looks like.")
-    ] = None,
+    path: Annotated[Path, Argument(help="A README.md, or the folder that contains it.")],
+    repo_type: Annotated[str | None, Option(help="model, dataset or space; by default guessed from the card.")] = None,
 ) -> None:
-    """Check a card for local paths and tokens; the Hub, if it can be asked, checks the rest."""
+    """Check a card for local paths and tokens; if the Hub can be reached, it checks the rest."""
     from .hub.card_rules import ask_hub
     from .hub.card_rules import validate as find_problems
     from .hub.errors import REQUEST_ERRORS, first_line
@@ -88,7 +86,7 @@ def validate(
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m hub_cards") -> None:
-    """Run the command line, by default that of this program, and exit."""
+    """Run the command line, by default with the arguments of this process, and exit."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     app(arguments, prog_name=prog)
 

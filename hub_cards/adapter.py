@@ -1,4 +1,4 @@
-"""An adapter: its weights, configuration, processor, code, recipe, results and a card, and where its base is."""
+"""Publishes an adapter: weights, configuration, processor, code, recipe, results, a card, and the id of its base."""
 
 import logging
 import os
@@ -25,11 +25,11 @@ _SCALARS = ("logit_scale", "hyperbolic")
 
 
 def check_adapter(source: Path) -> None:
-    """Check that a folder holds an adapter and its configuration; an error says what is missing."""
+    """Check that a folder holds an adapter and its configuration; an error names what is missing."""
     check_source(source, "adapter_config.json", "adapter_model*.safetensors", "it is not a saved adapter.")
     if not (source / "config.json").is_file():
         raise ValueError(
-            f"{source} holds no config.json, the configuration that the adapter was trained with: save it there with "
+            f"{source} has no config.json, the configuration that the adapter was trained with: save it there with "
             "`model.get_base_model().config.save_pretrained`."
         )
     path, adapter = source / "adapter_config.json", identify(source).adapter
@@ -44,8 +44,8 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
     """
     Find the base of an adapter on the Hub, and check that it is the one the adapter was trained on.
 
-    It is the one that is `given`, or what the adapter says, or where that folder was pushed. Returns its id and its
-    commit, `None` if that is not known. `offline`, nobody looks whether it is there.
+    It is `given`, or named by the adapter, or the place where that folder was pushed. Returns its id and its commit,
+    `None` if that is unknown. `offline` skips the check that it exists.
 
     Raises:
         PublishError: it is not on the Hub.
@@ -61,10 +61,10 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
     elif local is not None or os.path.isabs(name):
         record = read_record(local, api.endpoint) if local is not None else None
         if record is None:
-            known = f"has not been pushed to {api.endpoint}" if local is not None else "is gone"
+            known = f"has not been pushed to {api.endpoint}" if local is not None else "does not exist any more"
             raise ValueError(
                 f"The adapter's base is the folder {name}, which {known}: others could not load the adapter. Publish "
-                f"the base first (`scalar publish model {name} user/name`), or say where it is with --base."
+                f"the base first (`scalar publish model {name} user/name`), or give its id with --base."
             )
         repo_id, revision, _ = record
     else:
@@ -76,7 +76,7 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
     if different:
         raise ValueError(
             f"{repo_id} at {info.sha} is not the base that this adapter was trained on: {different} of {local} "
-            "differ. Push that folder, or name another base with --base."
+            "differ. Push that folder, or give another base with --base."
         )
     if not any(name.startswith("model") and name.endswith(".safetensors") for name in weights_of(info)):
         raise PublishError(f"{repo_id} holds no weights of a model, so it cannot be the adapter's base.")
@@ -98,12 +98,12 @@ def stage_adapter(
 
     Args:
         source (`Path`): the folder of a run, with the adapter, its configuration and processor.
-        folder (`Path`): empty.
+        folder (`Path`): an empty folder.
         base (`str`), base_revision (`str`, *optional*): id and commit of the base on the Hub, see [`find_base`].
         results, boards: see [`~hub_cards.trained.stage_beside_weights`].
 
     Raises:
-        FileNotFoundError, ValueError: something is missing or wrong, or a result was measured with other weights.
+        FileNotFoundError, ValueError: a file is missing or wrong, or a result was measured with other weights.
     """
     check_adapter(source)
     stage_weights(source, folder, "adapter_model*.safetensors")
@@ -114,8 +114,8 @@ def stage_adapter(
 
 def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     """
-    Write the card of an adapter from what is staged in `folder`: `adapter_config.json`, which names the base and its
-    commit, `adapter_model.safetensors`, and what [`~hub_cards.model.model_card`] reads. Errors are as there.
+    Write the card of an adapter from the staged files in `folder`: `adapter_config.json`, which names the base and its
+    commit, `adapter_model.safetensors`, and the inputs of [`~hub_cards.model.model_card`]. Errors are as there.
     """
     data, variables = describe(folder, repo_id, "adapter_model*.safetensors")
     adapter, parts = read_json(folder / "adapter_config.json"), variables["counts"]
@@ -124,10 +124,10 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     data["tags"] += [] if is_of_heads else [identifier(adapter["peft_type"].lower())]
     base = adapter["base_model_name_or_path"]
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
-    # If the run changed how the base scores or what it reads, only the adapter's own configuration says so.
+    # If the run changed the base's score or inputs, only the adapter's own configuration records it.
     changes = ("aggregation", "condition_on", "query_temperature")
     is_changed = variables["recipe"] is None or any(variables["recipe"].get(name) is not None for name in changes)
-    is_changed |= variables["encoder"] is not None  # the base may be an encoder as its publisher has it
+    is_changed |= variables["encoder"] is not None  # the base may be an encoder as published
     variables |= {"adapter": adapter, "merge": None, "added": added}
     return render("adapter", card, details, is_changed=is_changed, is_of_heads=is_of_heads, **variables)
 

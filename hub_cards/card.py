@@ -1,7 +1,7 @@
-"""README.md of what is published: front matter, the text of a template, and what a person wrote between marked lines.
+"""The README.md of published repositories: front matter, the text of a template, and manual text between marked lines.
 
-A card is written anew each time. What no file says (the licence, the languages, the text between the marked lines) is
-read from the earlier card and written again, byte for byte.
+A card is generated again at each push. What no file records (the licence, the languages, the text between the marked
+lines) is read from the earlier card and written again, byte for byte.
 """
 
 import re
@@ -21,8 +21,8 @@ from .markdown import code, table, text
 KEPT_BEGIN = "<!-- hub_cards: begin: what stands between these two lines is kept when the card is written again -->"
 KEPT_END = "<!-- hub_cards: end of what is kept -->"
 
-# Front matter that is taken from files, so never from an earlier card. (A Space's card has `datasets` too, but in a
-# model's card a person added it.)
+# Front matter that is generated from files, so never taken from an earlier card. (A Space's card has `datasets` too,
+# but in a model's card a person added it.)
 _FROM_FILES = frozenset(
     "model-index co2_eq_emissions base_model base_model_relation library_name pipeline_tag tags configs dataset_info "
     "pretty_name size_categories task_categories title emoji colorFrom colorTo sdk sdk_version python_version "
@@ -40,10 +40,10 @@ _MARKED = re.compile(
 @dataclass(frozen=True)
 class Details:
     """
-    What no file says. What the publisher gives now wins over what the card on the Hub already says.
+    What no file records. The publisher's current values take precedence over those of the card on the Hub.
 
     Args:
-        data (`dict`): front matter that no file tells: `license`, `language`, whatever a person added.
+        data (`dict`): front matter that no file records: `license`, `language`, and manual additions.
         kept (`str`): the Markdown between the marked lines of the earlier card.
     """
 
@@ -51,7 +51,7 @@ class Details:
     kept: str = ""
 
     def over(self, earlier: "Details") -> "Details":
-        """Return these details, with those of an earlier card for what is not given here."""
+        """Return these details, completed by those of an earlier card."""
         # A name and a link belong to one licence.
         stale = {"license_name", "license_link"} if "license" in self.data else set()
         older = {name: value for name, value in earlier.data.items() if name in self.data or name not in stale}
@@ -60,7 +60,7 @@ class Details:
 
 def front_matter(card: str) -> dict[str, Any]:
     """
-    Read the metadata at the beginning of a card, empty if there is none.
+    Read the metadata at the start of a card, empty if there is none.
 
     Raises:
         ValueError: it is not YAML, or not a mapping.
@@ -81,10 +81,10 @@ def front_matter(card: str) -> dict[str, Any]:
 
 def read_marks(card: str) -> tuple[str | None, str]:
     """
-    Read the marked lines of a card: its kind, `None` if it was not written here, and the text that is kept.
+    Read the marked lines of a card: its kind, `None` if no push wrote it, and the text between them.
 
     Raises:
-        ValueError: a marked line is missing, doubled, changed or in the wrong place, so that text could be lost.
+        ValueError: a marked line is missing, repeated, changed or in the wrong place, so that text could be lost.
     """
     marks, found = _MARK.findall(card), _MARKED.search(card)
     if not marks:
@@ -99,10 +99,10 @@ def read_marks(card: str) -> tuple[str | None, str]:
 
 def read_card(card: str) -> tuple[str | None, Details]:
     """
-    Read what has to outlive a card: its kind, `None` if it was not written here, and its [`Details`].
+    Read the parts of a card that the next one keeps: its kind, `None` if no push wrote it, and its [`Details`].
 
     Raises:
-        ValueError: the marked lines are broken, so that something could be lost, or the front matter is no YAML
+        ValueError: the marked lines are broken, so that text could be lost, or the front matter is not a YAML
             mapping.
     """
     kind, kept = read_marks(card)
@@ -111,7 +111,7 @@ def read_card(card: str) -> tuple[str | None, Details]:
 
 
 def render_text(template: str, **variables: Any) -> str:
-    """Fill a template of `templates/`; a variable that it names but does not get is an error."""
+    """Fill a template of `templates/`; a variable without a value is an error."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -128,14 +128,14 @@ def render_text(template: str, **variables: Any) -> str:
 
 def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **variables: Any) -> str:
     """
-    Write the README.md of a kind by the template of its name, with the front matter of `data` and of `details`.
+    Write the README.md of a kind with the template of its name, and the front matter of `data` and `details`.
 
     A template can use `details`, and `text`, `code` and `table` of [`hub_cards.markdown`], also as filters. A variable
-    that it names but does not get is an error. `{% include "_kept.md.jinja" %}` is the section that people write in;
-    every template needs it.
+    without a value is an error. `{% include "_kept.md.jinja" %}` is the section for manual text; every template needs
+    it.
 
     Raises:
-        ValueError: the kept text holds a marked line.
+        ValueError: the manual text contains a marked line.
     """
     variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
     body = render_text(f"{kind}.md.jinja", **variables)

@@ -1,8 +1,8 @@
-"""A gallery as a data set of the Hub: a gallery still, with names in place of paths, and a card.
+"""Publishes a gallery as a data set on the Hub: the same gallery, with names instead of paths, and a card.
 
-Whatever [`~gallery.gallery.Gallery`] opens is published: clips, the captions that describe them, and on request the
-media files of one's own. `Gallery.open("hf://datasets/USER/NAME")` opens it again, and `datasets` loads its Arrow
-files alone. Vectors are mapped, and written in pieces: they are never in memory as a whole.
+Any gallery that [`~gallery.gallery.Gallery`] opens can be published: clips, the captions that describe them, and
+optionally your own media files. `Gallery.open("hf://datasets/USER/NAME")` opens it, and `datasets` alone loads its
+Arrow files. Vectors are memory-mapped and written in chunks: they are never in memory as a whole.
 """
 
 import os
@@ -39,12 +39,12 @@ from .markdown import code
 from .settings import GalleryPush
 
 UNKNOWN = "unknown"
-"""Given as the model when nobody knows which one made the vectors."""
+"""Given as the model if it is unknown which one computed the vectors."""
 
-_NUM_NAMED = 10  # entries of a long list
-# What the card reads of `metadata` that no gallery checks.
+_NUM_NAMED = 10  # entries shown of a long list
+# Fields of `metadata` that the card reads and no gallery checks.
 _IN_METADATA = {"weights": dict, "source": dict, "is_encoder": bool, "benchmark": str, "split": str}
-# Paths below a common folder no lower than these would begin with the names of people or disks.
+# A common folder at this level or higher would leave names of people or disks in the paths below it.
 _TOO_HIGH = ("/", "/home", "/Users")
 
 
@@ -53,11 +53,11 @@ _TOO_HIGH = ("/", "/home", "/Users")
 
 class _Names:
     """
-    What clips and files are called where they are published: by their paths below the folder that all clips share.
-    Clips that are no files of the gallery keep their names.
+    Published names of clips and files: their paths below the folder that all clips share. Clips that are not files of
+    the gallery keep their names.
 
     Raises:
-        ValueError: the names would tell the folders of this machine, or are not UTF-8.
+        ValueError: the names would reveal the folders of this machine, or are not UTF-8.
     """
 
     def __init__(self, gallery: Gallery):
@@ -65,15 +65,15 @@ class _Names:
         self._folder = os.path.commonpath(map(os.path.dirname, clips)) if clips else None
         if self._folder in _TOO_HIGH:
             raise ValueError(
-                f"The clips of {gallery.path} share no folder but {self._folder!r}, so their names would tell the "
-                "folders of this machine. Index what lies in one folder, and publish a gallery for each."
+                f"The clips of {gallery.path} share no folder but {self._folder!r}, so their names would reveal the "
+                "folders of this machine. Index one folder at a time, and publish a gallery for each."
             )
         self.files = {path: self.of_file(path) for path in sorted(clips)}
-        # Behind the file, a window has its seconds.
+        # A window's seconds follow its file.
         self._clips = {name: self.files[path] + name[len(path) :] for path in clips for name in clips[path]}
 
     def of_file(self, path: str) -> str:
-        """The name of a file; of one elsewhere only the last part."""
+        """Return the name of a file; for a file elsewhere only the last part."""
         is_inside = self._folder is not None and Path(path).is_relative_to(self._folder)
         name = Path(path).relative_to(self._folder).as_posix() if is_inside else Path(path).name
         try:
@@ -83,16 +83,16 @@ class _Names:
         return name
 
     def of_clip(self, clip_id: str) -> str:
-        """The name of a clip."""
+        """Return the name of a clip."""
         return self._clips.get(clip_id, clip_id)
 
     def shortened(self, text: str) -> str:
-        """A text without the folders of this machine."""
+        """Return a text without the folders of this machine."""
         return without_folders(text if self._folder is None else text.replace(f"{self._folder}{os.sep}", ""))
 
 
 def _check_queries(gallery: Gallery, described: list[list[str]]) -> None:
-    """Raise unless each query is there once, with vectors like those of clips, and describes clips, each once."""
+    """Raise unless query ids are unique, vectors are like those of clips, and each query describes unique clips."""
     length = gallery.queries.schema.field("embedding").type.list_size
     if length not in (gallery.dim, len(gallery.modalities) * gallery.dim):
         raise ValueError(
@@ -107,8 +107,8 @@ def _check_queries(gallery: Gallery, described: list[list[str]]) -> None:
     ]
     if wrong:
         raise ValueError(
-            f"`query_id` in {gallery.path / 'queries'} must be unique, and `clip_ids` name clips of the gallery, at "
-            f"least one and each once; not so: {wrong[:_NUM_NAMED]}."
+            f"`query_id` in {gallery.path / 'queries'} must be unique, and `clip_ids` must name clips of the gallery, "
+            f"at least one and each once; not so: {wrong[:_NUM_NAMED]}."
         )
 
 
@@ -140,7 +140,7 @@ def _with(rows: pa.Table, name: str, values: list[Any]) -> pa.Table:
 
 
 def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[MediaFile]:
-    """What is told of files: of those that could not be read why, and of those that are published with it all."""
+    """Return the published details of files: why some could not be read, and everything about those published too."""
     files = {}
     for path, file in gallery.files.items():
         if file.reason is not None or media:
@@ -151,33 +151,33 @@ def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[Media
 
 
 def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
-    """Copy files, each with the subtitle file beside it and its transcripts, and check that they are as embedded."""
+    """Copy files, each with its subtitle file and transcripts, and check that they are unchanged since embedding."""
     languages = gallery.metadata.get(LANGUAGES, ())
     for path, name in names.files.items():
         target, known = folder / MEDIA / name, gallery.files[path]
         sidecar = find_sidecar(path, languages)
         if sidecar is not None:
-            check_file(sidecar)  # a device would be copied for ever
+            check_file(sidecar)  # a device would be copied endlessly
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             shutil.copyfile(path, target)
             if sidecar is not None:
-                is_beside = sidecar.parent == Path(path).parent  # else it may be called anything
+                is_beside = sidecar.parent == Path(path).parent  # else it may have any name
                 shutil.copyfile(sidecar, target.with_name(sidecar.name if is_beside else target.stem + sidecar.suffix))
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{path} is in the gallery but not on disk. `scalar index --prune` takes clips of deleted files out, "
+                f"{path} is in the gallery but not on disk. `scalar index --prune` removes clips of deleted files, "
                 "`scalar remove` those of files that you name."
             ) from error
         if clip_sha256(str(target), languages=languages) != known.sha256:
             raise ValueError(
-                f"{path}, or the subtitle file beside it, has changed since it was embedded, or a list gave its "
+                f"{path}, or the subtitle file next to it, has changed since it was embedded, or a list gave its "
                 "subtitle. Index again, without a list."
             )
         for kind in KINDS:
             found, copy = Transcripts(gallery.path, kind).with_words(known.sha256), Transcripts(folder, kind)
             if found is not None:
-                # Without the folder in which the model lay that made it.
+                # Without the folder of the model that made it.
                 lines = found.read_text(encoding="utf-8").split("\n")
                 lines = [without_folders(line) if line.startswith("NOTE ") else line for line in lines]
                 copy.folder.mkdir(exist_ok=True)
@@ -188,30 +188,29 @@ def stage_gallery(
     source: Path, folder: Path, model: str | None = None, media: bool = False, **made_by: str | None
 ) -> None:
     """
-    Write a gallery as it is published, everything but its card.
+    Write the files of a published gallery, without its card.
 
-    Absolute paths of this machine are shortened in it: those of clips to names below the folder that all share, any
-    others to their last component.
+    Absolute paths of this machine are shortened: those of clips to names below the folder that all share, all others
+    to their last component.
 
     Args:
-        source (`Path`): a gallery, of `scalar index` or `scalar eval embed` say.
+        source (`Path`): a gallery, such as one by `scalar index` or `scalar eval embed`.
         folder (`Path`): a new or empty folder.
-        model (`str`, *optional*): the id on the Hub of the model that made the vectors, `"unknown"` if nobody knows
-            which one did. By default the card names the model as the source does, as one that is not on the Hub.
-        media (`bool`): also publish the media files, the subtitle files beside them, and their transcripts.
-        made_by: what else is known of that model: its commit `model_revision`, its `fingerprint`, its `model_kind`, a
-            "model" or an "adapter" with code beside it, or an "encoder" as its publisher has it; by default what the
-            source says.
+        model (`str`, *optional*): the id on the Hub of the model that computed the vectors, `"unknown"` if it is
+            unknown. By default the card names the model as the source does, as one that is not on the Hub.
+        media (`bool`): also publish the media files, the subtitle files next to them, and their transcripts.
+        made_by: further details of that model: its commit `model_revision`, its `fingerprint`, its `model_kind`, a
+            "model" or an "adapter" with code, or an "encoder" as published; by default those in the source.
 
     Raises:
-        FileNotFoundError: the source, a data set of it, or a file to publish is not there.
+        FileNotFoundError: the source, a data set of it, or a file to publish does not exist.
         ValueError: the source is damaged, a file changed since it was embedded, or an argument is wrong.
     """
     if model not in (None, UNKNOWN):
         check_place("model", model)
     gallery = _open(source, model is not None, media)
     with TemporaryDirectory(prefix="hub_cards-") as copied:
-        if not (source / MANIFEST).is_file():  # of `datasets` alone: columns of any precision, or of anything else
+        if not (source / MANIFEST).is_file():  # by `datasets` alone: columns of any precision or type
             gallery = gallery.copy(Path(copied) / "gallery")
         names, rows, queries = _Names(gallery), gallery.clips, gallery.queries
         rows = _with(rows, "clip_id", [to_utf8(names.of_clip(name)) for name in gallery.clip_ids])
@@ -235,7 +234,7 @@ def stage_gallery(
 
 
 def _metadata(gallery: Gallery, names: _Names, model: str | None) -> dict[str, Any]:
-    """What is published of where the vectors come from."""
+    """Return the published metadata about the origin of the vectors."""
     metadata = without_folders(gallery.metadata)
     metadata["model_kind"] = None
     if model == gallery.model:
@@ -243,7 +242,7 @@ def _metadata(gallery: Gallery, names: _Names, model: str | None) -> dict[str, A
         by_encoder = {True: "encoder", False: "model", None: None}[metadata.get("is_encoder")]
         metadata["model_kind"] = "adapter" if is_adapter else by_encoder
     metadata["left_out"] = gallery.metadata.get("left_out", [] if gallery.files else None)  # ids do not change
-    if model is None:  # nobody could load it by this name
+    if model is None:  # nobody else could load it by this name
         metadata["local_model"] = metadata.pop("model", None)
     else:
         metadata["model"] = None if model == UNKNOWN else model
@@ -254,7 +253,7 @@ def _metadata(gallery: Gallery, names: _Names, model: str | None) -> dict[str, A
 
 
 def _origin(gallery: Gallery, facts: dict[str, Any], query_dtype: str) -> list[tuple]:
-    """Rows of the card's table of what the vectors were made from."""
+    """Return rows of the card's table about the origin of the vectors."""
     metadata, source = gallery.metadata, gallery.metadata.get("source") or {}
     modalities = ", ".join(gallery.modalities)
     known = {
@@ -285,8 +284,8 @@ def _origin(gallery: Gallery, facts: dict[str, Any], query_dtype: str) -> list[t
 
 
 def _failures(gallery: Gallery) -> tuple[list[str], list[tuple[str, str | None]]]:
-    """What could not be read and counts as absent; and the clips that are not there, and why, as far as is known."""
-    clips = gallery.clips_of_files()  # windows of a file are there though others of it could not be read
+    """Return what could not be read and counts as absent; and the missing clips with the reason, as far as known."""
+    clips = gallery.clips_of_files()  # a file's readable windows are clips even if others could not be read
     failed = [file for file in gallery.files.values() if file.reason is not None]
     problems = [f"{name}: {problem}" for name, told in gallery.problems().items() for problem in told]
     problems += [f"{file.path}: {file.reason}" for file in failed if file.path in clips]
@@ -296,7 +295,7 @@ def _failures(gallery: Gallery) -> tuple[list[str], list[tuple[str, str | None]]
 
 
 def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
-    """Write the card of a gallery from what [`stage_gallery`] published in `folder`."""
+    """Write the card of a gallery from the files that [`stage_gallery`] wrote to `folder`."""
     gallery = Gallery.open(folder)
     facts, metadata = gallery.facts(), gallery.metadata
     split = re.sub(r"\W+", "_", metadata.get("split") or "gallery")
@@ -361,19 +360,17 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
 
 
 def _kind_of(model: ModelIdentity) -> dict[str, str | None]:
-    """What kind of model this is; see [`stage_gallery`]."""
-    # An adapter without a configuration has no code beside it either.
+    """Return the kind of a model; see [`stage_gallery`]."""
+    # An adapter without a configuration has no code with it either.
     return {"model_kind": model.kind if model.is_configured or model.kind == "encoder" else None}
 
 
 def _published_model(api: HfApi, source: Path, model: str, metadata: dict[str, Any]) -> dict[str, Any]:
-    """Look up a model that was named by its id; it must be there, with the weights that the gallery names, if any."""
+    """Look up a model by its id; it must exist, with the weights that the gallery names, if any."""
     try:
         info, different = find_model(api, model, None, metadata.get("weights"))
     except PublishError as error:
-        raise PublishError(
-            f"{error} {source} was made by {model}: say with --model where it is, or 'unknown'."
-        ) from error
+        raise PublishError(f"{error} {source} was made by {model}: give its id with --model, or 'unknown'.") from error
     if different:
         raise ValueError(
             f"{source} was made with other weights than those of {model}: {different} differ. Name the model that "
@@ -388,11 +385,11 @@ def _published_model(api: HfApi, source: Path, model: str, metadata: dict[str, A
 
 def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dict[str, Any]:
     """
-    Find the model that made a gallery on the Hub: what [`stage_gallery`] is given of it.
+    Find the model that made a gallery on the Hub; returns arguments of [`stage_gallery`].
 
     Raises:
-        PublishError: it is not there.
-        ValueError: it has other weights than those that made the gallery.
+        PublishError: it does not exist there.
+        ValueError: its weights differ from those that made the gallery.
     """
     metadata = Gallery.open(source, check=False).metadata if is_gallery(source) else {}
     name = given or metadata.get("model")
@@ -403,7 +400,7 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dic
         made_by = "fingerprint" if "fingerprint" in metadata else "weights"
         if getattr(there, made_by) != metadata.get(made_by):
             raise ValueError(
-                f"{source} was not made by the model that is in {name} now, so their vectors cannot be compared. Make "
+                f"{source} was not made by the model that is now in {name}, so their vectors cannot be compared. Make "
                 "it again, or name the model with --model."
             )
         repo_id, revision, fingerprint = record

@@ -1,7 +1,7 @@
-"""A metric of `evaluate` as a Space: its scripts, the page that runs them, and a card made from its documentation.
+"""Publishes a metric of `evaluate` as a Space: its scripts, the page that runs them, and a card.
 
-What a metric is, takes, returns and cannot do is written by hand, once, in the README.md of its folder. The card adds
-what depends on the place: the id to load it by, the versions that its page runs with, the packages it needs.
+The README.md of a metric documents its definition, inputs, outputs and limitations, by hand. The card adds the id to
+load it by, the versions that its page runs with, and the packages it needs.
 """
 
 import doctest
@@ -19,19 +19,19 @@ from .settings import MetricPush
 _PAGE = Path(__file__).with_name("metric_page.py")
 _APP = "app.py"
 GRADIO_VERSION, PYTHON_VERSION = "6.31.0", "3.11"
-"""What the page is tested with."""
+"""The versions that the page is tested with."""
 _REQUIRED = ("README.md", "example.json", "requirements.txt")
 _BLOCK = re.compile(r"(```python\n)(.*?)(```)", re.DOTALL)
 
 
 def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
     """
-    Lay a metric out as a Space: its scripts, what they need, and its documentation, from which [`metric_card`] makes
+    Stage a metric as a Space: its scripts, their requirements, and its documentation, from which [`metric_card`] makes
     the card.
 
     Raises:
         FileNotFoundError: a file of a metric is missing.
-        ValueError: the Space has another name than the metric: `evaluate.load` looks for the script of its name.
+        ValueError: the Space and the metric have different names: `evaluate.load` needs the script of its name.
     """
     source = source.resolve()
     name = source.name
@@ -40,7 +40,7 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
         raise FileNotFoundError(f"{source} is not the folder of a metric: it lacks {missing}.")
     if repo_id.split("/")[-1] != name:
         raise ValueError(
-            f"The Space of the metric {name!r} must have the same name, got {repo_id!r}: `evaluate.load` takes the "
+            f"The Space of the metric {name!r} must have the same name, got {repo_id!r}: `evaluate.load` loads the "
             "script of that name from it."
         )
     for path in [*source.glob("*.py"), *(source / file for file in _REQUIRED)]:
@@ -50,7 +50,7 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
 
 
 def _script(match: re.Match) -> str:
-    """Turn a console session into code that can be run as it is, with the results as comments."""
+    """Convert a console session to runnable code, with the results as comments."""
     begin, session, end = match.groups()
     lines = []
     for example in doctest.DocTestParser().get_examples(session):
@@ -61,11 +61,11 @@ def _script(match: re.Match) -> str:
 
 def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     """
-    Write the card of a metric from its documentation, the README.md of `folder`, which it will replace. Without a
-    licence in `details`, that of the documentation holds.
+    Write the card of a metric from its documentation, the README.md of `folder`, which the card will replace. The
+    licence is that of `details`, or else of the documentation.
 
     Raises:
-        ValueError: README.md is already a card, or does not show how the metric is loaded.
+        ValueError: README.md is already a card, or does not show how to load the metric.
     """
     name = repo_id.split("/")[-1]
     try:

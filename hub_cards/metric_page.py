@@ -1,4 +1,4 @@
-"""The page of the metric's Space: inputs as JSON, the results, and the documentation below."""
+"""The page of a metric's Space: inputs as JSON, the results, and the documentation below."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,14 @@ import evaluate
 import gradio as gr
 
 FOLDER = Path(__file__).parent
-# The script that holds the metric, and inputs to begin with.
+# The script that holds the metric, and example inputs.
 ((SCRIPT, INPUTS),) = json.loads((FOLDER / "example.json").read_text(encoding="utf-8")).items()
 EXAMPLE = {name: json.dumps(value) for name, value in INPUTS.items()}
 FORMULAS = [{"left": mark, "right": mark, "display": mark == "$$"} for mark in ("$$", "$")]
 
 
 def compute(*texts: str) -> dict[str, object]:
-    """Compute the metric for inputs that were typed."""
+    """Compute the metric for the inputs entered."""
     inputs = {}
     for (name, example), text in zip(EXAMPLE.items(), texts, strict=True):
         try:
@@ -23,7 +23,7 @@ def compute(*texts: str) -> dict[str, object]:
             raise gr.Error(f"{name} must be JSON: {error}.", print_exception=False) from error
         if not inputs[name] or type(inputs[name]) is not type(INPUTS[name]):
             raise gr.Error(f"{name} must be like {example} and not empty.", print_exception=False)
-    # A module remembers the types of inputs that it refused, so each request has its own.
+    # A module remembers the types of refused inputs, so each request has its own.
     metric = evaluate.load(str(FOLDER / SCRIPT), keep_in_memory=True)
     try:
         return metric.compute(**inputs)

@@ -1,4 +1,4 @@
-"""A whole model: weights, configuration, processor, code, recipe, results and a card."""
+"""Publishes a whole model: weights, configuration, processor, code, recipe, results and a card."""
 
 import logging
 import shutil
@@ -34,13 +34,13 @@ def stage_model(
 
     Args:
         source (`Path`): a folder with a model and its processor; with `merge`, an adapter's.
-        folder (`Path`): empty.
+        folder (`Path`): an empty folder.
         results, boards: see [`~hub_cards.trained.stage_beside_weights`].
-        merge (`bool`): add the adapter's weights to those of its base.
+        merge (`bool`): merge the adapter's weights into those of its base.
         base (`tuple`, *optional*): id and commit of that base on the Hub, for the card, if known.
 
     Raises:
-        FileNotFoundError, ValueError: something is missing or wrong, or a result was measured with other weights.
+        FileNotFoundError, ValueError: a file is missing or wrong, or a result was measured with other weights.
     """
     is_adapter = source.is_dir() and identify(source).kind == "adapter"
     if is_adapter and not merge:
@@ -62,7 +62,7 @@ def stage_model(
 
 def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | None) -> None:
     check_adapter(source)
-    kind = type(load_model(source)[0])  # looks at both, and says what is wrong
+    kind = type(load_model(source)[0])  # also checks both
     own_base = identify(source).base
     config = kind.config_class.from_pretrained(source)
     model = kind.from_pretrained(own_base.name, revision=own_base.revision, config=config)
@@ -73,17 +73,17 @@ def _stage_merged(source: Path, folder: Path, base: tuple[str, str | None] | Non
 
 def model_card(folder: Path, repo_id: str, details: Details) -> str:
     """
-    Write the card of a whole model from what is staged in `folder`: its weights, `config.json`, and if they are there
+    Write the card of a whole model from the staged files in `folder`: its weights, `config.json`, and if they exist
     `recipe.json`, `training.json`, `emissions.json`, `merge.json` and evaluations in `results/`.
 
     Raises:
         FileNotFoundError: the folder has no `config.json` or no weights, or an evaluation has no `results.json`.
-        ValueError: a file is not what its name says.
+        ValueError: a file does not have the content that its name says.
     """
     data, variables = describe(folder, repo_id, "model*.safetensors")
     merge = optional_json(folder / "merge.json")
     training = variables["training"]
-    # Only a base that came from the Hub has a commit; any other name is that of a folder.
+    # Only a base from the Hub has a commit; any other name is that of a folder.
     if merge is not None and merge.get("base_model_revision"):
         data |= {"base_model": merge["base_model"], "base_model_relation": "finetune"}
     trained = training["trainable_parameters"] if training is not None and merge is None else None

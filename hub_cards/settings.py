@@ -1,6 +1,6 @@
-"""What the commands of publishing take: each setting once, as a field with its help; the command line is made of them.
+"""Settings of the publishing commands: a dataclass for each command, a field for each of its options.
 
-Imports nothing slow, so that `--help` is quick; settings are checked where they are made.
+Imports nothing slow, so that `--help` is quick; settings are checked when they are created.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from typer import Argument, Option
 if TYPE_CHECKING:
     from .card import Details
 
-_Name = Annotated[str, Argument(help="Where it goes: user/name.")]
+_Name = Annotated[str, Argument(help="Id on the Hub: user/name.")]
 _Results = Annotated[
     list[Path] | None,
-    Option(help="A results.json, or a folder that holds some; by default all beneath the folder."),
+    Option(help="A results.json, or a folder that contains some; by default all below the folder."),
 ]
 _Boards = Annotated[
     list[str] | None,
@@ -26,7 +26,7 @@ _Boards = Annotated[
 @dataclass(frozen=True, kw_only=True)
 class Push:
     """
-    What every push takes, beside the `name` that each kind has behind its folder.
+    Settings that all pushes share; each kind adds its folder and `name`.
 
     Raises:
         ValueError: the name is not valid, or options contradict each other.
@@ -35,15 +35,15 @@ class Push:
     if TYPE_CHECKING:
         name: str
 
-    license: Annotated[str | None, Option(help="Licence, an id from the Hub's list. Kept from push to push.")] = None
+    license: Annotated[str | None, Option(help="Licence, an id from the Hub's list; kept by later pushes.")] = None
     license_name: Annotated[str | None, Option(help="Name of the licence 'other'.")] = None
-    license_link: Annotated[str | None, Option(help="Where to find its text.")] = None
-    language: Annotated[list[str] | None, Option(help="Language of the texts, such as 'en'; can be repeated.")] = None
+    license_link: Annotated[str | None, Option(help="Link to the text of the licence 'other'.")] = None
+    language: Annotated[list[str] | None, Option(help="Language of the texts, such as 'en'; repeatable.")] = None
     private: Annotated[bool, Option("--private", help="Make a new repository private.")] = False
-    revision: Annotated[str | None, Option(help="Branch, created if need be, or refs/pr/N.")] = None
+    revision: Annotated[str | None, Option(help="Branch, created if needed, or refs/pr/N.")] = None
     create_pr: Annotated[bool, Option("--create-pr", help="Open a pull request.")] = False
     replace: Annotated[bool, Option("--replace", help="Remove everything else in the repository.")] = False
-    dry_run: Annotated[bool, Option("--dry-run", help="Write the folder, show the card, send nothing.")] = False
+    dry_run: Annotated[bool, Option("--dry-run", help="Write the folder and show the card, without sending.")] = False
     output: Annotated[Path | None, Option(help="Folder of the dry run; by default published/NAME.")] = None
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Push:
         if self.create_pr and self.revision is not None:
             raise ValueError(
                 "A pull request is opened against `main`: leave out the revision. To add to an open pull request, "
-                "give `refs/pr/N` as the revision alone."
+                "give only `refs/pr/N` as the revision."
             )
         if self.output is not None and not self.dry_run:
             raise ValueError("--output is the folder of a dry run: give --dry-run too.")
@@ -66,17 +66,17 @@ class Push:
 
     @property
     def folder_of_dry_run(self) -> Path | None:
-        """Where a dry run writes; `None` if it is none."""
+        """Output folder of a dry run; `None` for a real push."""
         return (self.output or Path("published") / self.name.split("/")[-1]) if self.dry_run else None
 
     @property
     def is_pull_request(self) -> bool:
-        """Whether the commit stays out of every branch until somebody merges it."""
+        """Whether the commit stays outside every branch until it is merged."""
         return self.create_pr or (self.revision or "").startswith("refs/")
 
     @property
     def details(self) -> "Details":
-        """What the publisher says that no file does."""
+        """Return the publisher's values that no file records."""
         from .card import Details
 
         names = ("license", "license_name", "license_link", "language")
@@ -85,39 +85,39 @@ class Push:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPush(Push):
-    """What a push of a model takes."""
+    """Settings of a push of a model."""
 
     folder: Annotated[Path, Argument(help="Folder of a model; with --merge, of an adapter.")]
     name: _Name
-    merge: Annotated[bool, Option("--merge", help="Add an adapter's weights to those of its base.")] = False
+    merge: Annotated[bool, Option("--merge", help="Merge an adapter's weights into its base.")] = False
     results: _Results = None
     boards: _Boards = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterPush(Push):
-    """What a push of an adapter takes."""
+    """Settings of a push of an adapter."""
 
-    folder: Annotated[Path, Argument(help="Folder of a run.")]
+    folder: Annotated[Path, Argument(help="Folder of a training run.")]
     name: _Name
-    base: Annotated[str | None, Option(help="The base on the Hub, if its folder was not pushed.")] = None
+    base: Annotated[str | None, Option(help="Id of the base on the Hub, if its folder was not pushed.")] = None
     results: _Results = None
     boards: _Boards = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GalleryPush(Push):
-    """What a push of a gallery takes."""
+    """Settings of a push of a gallery."""
 
-    folder: Annotated[Path, Argument(help="Store of embeddings, or gallery of scalar index.")]
+    folder: Annotated[Path, Argument(help="Folder of a gallery, by scalar index or scalar eval embed.")]
     name: _Name
-    model: Annotated[str | None, Option(help="The model that made it, if its folder was not pushed.")] = None
-    media: Annotated[bool, Option("--media", help="Also publish the videos of a search gallery.")] = False
+    model: Annotated[str | None, Option(help="Id of the model that made it, if its folder was not pushed.")] = None
+    media: Annotated[bool, Option("--media", help="Also publish the videos of a gallery by scalar index.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricPush(Push):
-    """What a push of a metric takes."""
+    """Settings of a push of a metric."""
 
     folder: Annotated[Path, Argument(help="Folder of a metric, such as eval/metrics/retrieval.")]
     name: _Name
@@ -125,7 +125,7 @@ class MetricPush(Push):
 
 @dataclass(frozen=True, kw_only=True)
 class SpacePush(Push):
-    """What a push of a Space takes."""
+    """Settings of a push of a Space."""
 
     name: _Name
     gallery: Annotated[str, Option(help="The gallery to search, a data set on the Hub.")]

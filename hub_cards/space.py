@@ -1,4 +1,4 @@
-"""The search of a published gallery as a Docker Space: a Dockerfile that runs `scalar serve`, and a card."""
+"""Publishes the search of a gallery as a Docker Space: a Dockerfile that runs `scalar serve`, and a card."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,7 @@ from .settings import SpacePush
 def space_card(
     folder: Path, repo_id: str, details: Details, model: str, gallery: str, gallery_revision: str | None
 ) -> str:
-    """Write the card of the search. Without a licence in `details`, that of the program holds."""
+    """Write the card of the search. The licence is that of `details`, or else of the program."""
     data = SpaceCardData(
         title="SCALAR: search clips by text",
         emoji="🔎",
@@ -39,7 +39,7 @@ def space_card(
 
 
 def _look_up(api: HfApi, gallery: str, model: str | None) -> dict[str, Any]:
-    """The commit of a published gallery, and the model that made it."""
+    """Return the commit of a published gallery, and the model that made it."""
     with explained(api, "dataset", gallery):
         commit = api.dataset_info(gallery).sha
         path = api.hf_hub_download(gallery, MANIFEST, repo_type="dataset", revision=commit)
@@ -57,7 +57,7 @@ def _look_up(api: HfApi, gallery: str, model: str | None) -> dict[str, Any]:
 
 
 def _stage(settings: SpacePush, folder: Path, api: HfApi) -> dict[str, Any]:
-    """Write the Dockerfile; returns what the card says of the gallery and the model."""
+    """Write the Dockerfile; return the card's variables about the gallery and the model."""
     check_place("gallery", settings.gallery)
     if settings.model is not None:
         check_place("model", settings.model)

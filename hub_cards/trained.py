@@ -1,6 +1,6 @@
-"""What models and adapters share: what leaves the folder of a run, and what its card says of it.
+"""Code shared by models and adapters: the files that leave the folder of a run, and the card about them.
 
-Only the files named here leave a folder. Checkpoints, optimizer states, pickles and `training_args.bin` never do.
+Only the files named here leave a folder; checkpoints, optimizer states, pickles and `training_args.bin` never do.
 """
 
 import math
@@ -64,7 +64,7 @@ _VAST = ("blip_2_vision_model", "beats", "bert")
 
 
 def check_source(source: Path, expected: str, weights: str, hint: str) -> None:
-    """Check that a folder holds weights and the file expected of its kind; `hint` says what it is without that."""
+    """Check that a folder holds weights and the file expected of its kind; `hint` explains its absence."""
     if not source.is_dir():
         raise FileNotFoundError(f"There is no folder {str(source)!r}.")
     if not (source / expected).is_file():
@@ -79,7 +79,7 @@ def check_source(source: Path, expected: str, weights: str, hint: str) -> None:
 
 
 def stage_weights(source: Path, folder: Path, pattern: str) -> None:
-    """Link the weights, which may be large; a ValueError names a file that is not a safetensors file."""
+    """Link the weights, which may be large; raise a ValueError for a file that is not a safetensors file."""
     for path in sorted(source.glob(pattern)):
         try:
             with safe_open(path, "pt") as file:
@@ -90,13 +90,13 @@ def stage_weights(source: Path, folder: Path, pattern: str) -> None:
 
 
 def _stage_code(source: Path, folder: Path) -> None:
-    """Write configuration, processor and the code of the model as this version has them."""
+    """Write configuration, processor and the code of the model in this version."""
     config = load_config(source)
     kind = ScalarJointModel if isinstance(config, ScalarJointConfig) else ScalarModel
     model_code = sys.modules[kind.__module__].__file__
     for file in (model_code, *get_relative_import_files(model_code)):
         shutil.copyfile(file, folder / Path(file).name)
-    # Not as it was loaded: that may name code in another repository.
+    # Not as loaded: its map may name code in another repository.
     config.architectures = [kind.__name__]
     config.auto_map = {"AutoModel": f"{Path(model_code).stem}.{kind.__name__}"}
     config.save_pretrained(folder)  # adds its own class to the map
@@ -111,11 +111,11 @@ def _stage_code(source: Path, folder: Path) -> None:
 
 
 def _stage_training(source: Path, folder: Path) -> None:
-    """Write the recipe and the records of the run, as far as they are there."""
+    """Write the recipe and the records of the run, as far as they exist."""
     found = {
         "recipe.json": without_folders(read_recipe(source / "recipe.json")),
         "training.json": read_training(source / "training.json"),
-        "emissions.json": read_emissions(source / "emissions.csv"),  # without where the person sits who ran it
+        "emissions.json": read_emissions(source / "emissions.csv"),  # without the location of whoever ran it
     }
     for name, content in found.items():
         if content is not None:
@@ -123,13 +123,13 @@ def _stage_training(source: Path, folder: Path) -> None:
 
 
 def _is_of_another(path: Path, source: Path) -> bool:
-    """Whether a result lies in the folder of another model: a checkpoint, another run, the output of a dry run."""
+    """Whether a result is in the folder of another model: a checkpoint, another run, the output of a dry run."""
     folders = [folder for folder in path.parents if source in folder.parents]
     return any(folder.name.startswith("checkpoint-") or (folder / "config.json").is_file() for folder in folders)
 
 
 def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
-    """The result files to publish: those given, or else all beneath the folder."""
+    """Return the result files to publish: those given, or else all below the folder."""
     if given is None:
         return sorted(path for path in source.rglob("results.json") if not _is_of_another(path, source))
     files = []
@@ -148,7 +148,7 @@ def _result_name(result: Mapping[str, Any]) -> str:
 
 
 def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
-    """Copy results that were measured with these very weights, and their reports."""
+    """Copy the results that were measured with exactly these weights, and their reports."""
     digests = identify(source).weights
     for path in _find_results(source, given):
         result = read_result(path)
@@ -168,17 +168,17 @@ def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None
 
 def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None, boards: Sequence[str] = ()) -> None:
     """
-    Stage what belongs to weights: configuration, processor, code, records of the training and results.
+    Stage the files that belong to weights: configuration, processor, code, records of the training and results.
 
     Args:
-        source (`Path`), folder (`Path`): that of the model or adapter, and the staged one.
-        results (`list[Path]`, *optional*): result files, or folders that hold some; by default all beneath `source`.
+        source (`Path`), folder (`Path`): folder of the model or adapter, and the staged one.
+        results (`list[Path]`, *optional*): result files, or folders that contain them; by default all below `source`.
         boards (`Sequence[str]`): leaderboards of the Hub, see [`~hub_cards.evidence.evaluations.leaderboard_entries`].
 
     Raises:
         FileNotFoundError: a given path holds no result.
         ValueError: there is no processor, two results are of the same task, one was measured with other weights, or
-            nothing was measured on the benchmark of a leaderboard.
+            there is no result on the benchmark of a leaderboard.
     """
     _stage_code(source, folder)
     _stage_training(source, folder)
@@ -193,12 +193,12 @@ def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None,
 
 
 def optional_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON file that need not be there."""
+    """Read a JSON file, if it exists."""
     return read_json(path) if path.is_file() else None
 
 
 def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
-    """What the card says of one evaluation."""
+    """Return the card's variables for one evaluation."""
     files = {"file": "results.json", "figure": "results.png", "report": "report/tables.md"}
     places = {name: f"results/{result.name}/{file}" for name, file in files.items()}
     return {
@@ -212,7 +212,7 @@ def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
 
 
 def _needed(aggregation: str, modalities: Sequence[str]) -> list[str]:
-    """The modalities that a clip must have to get a score."""
+    """Return the modalities that a clip needs to get a score."""
     if aggregation not in (*METHODS, *modalities):
         return []
     masks = torch.tensor(list(product((False, True), repeat=len(modalities))))
@@ -229,7 +229,7 @@ def _layers(tower: Mapping[str, Any]) -> str:
 
 
 def _encoders(config: Mapping[str, Any], is_joint: bool, counts: Mapping[str, int]) -> dict[str, Any]:
-    """What embeds: three towers, or one joint encoder with or without heads."""
+    """Return the encoders: three towers, or one joint encoder with or without heads."""
     if is_joint:
         backbone = config["backbone_config"]
         return {
@@ -248,7 +248,7 @@ def _encoders(config: Mapping[str, Any], is_joint: bool, counts: Mapping[str, in
 
 
 def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The front matter that models and adapters share, and the variables of their templates; `pattern`: of weights."""
+    """Return front matter of a model or adapter, and variables of its template; `pattern` matches the weights."""
     validate_repo_id(repo_id)
     weights = sorted(folder.glob(pattern))
     if not weights:
@@ -260,7 +260,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     results = read_results(folder)
     aggregation, temperature = config["aggregation"], config["query_temperature"]
     modalities = list(config.get("modalities", MODALITIES))
-    if isinstance(temperature, dict):  # JSON knows no infinity; transformers writes an object in its place
+    if isinstance(temperature, dict):  # JSON has no infinity; transformers writes an object instead
         temperature = temperature["__float__"]
     calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
     counts = count_parameters(weights)

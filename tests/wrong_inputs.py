@@ -1913,7 +1913,7 @@ _PUSHES = [
     (
         "an adapter to publish without a configuration",
         _PUSH_ADAPTER,
-        "adapter holds no config.json, the configuration that the adapter was",
+        "adapter has no config.json, the configuration that the adapter was",
         {"adapter/config.json": GONE},
     ),
     (

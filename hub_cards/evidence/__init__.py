@@ -1,1 +1,1 @@
-"""What the files beside published weights say about them: how they were trained, and how well they retrieve."""
+"""The files published with weights about their training and their results."""

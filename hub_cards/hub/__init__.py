@@ -1,1 +1,1 @@
-"""What the Hub asks of whatever is published: a card by its rules, one commit, a token that may write."""
+"""Requirements of the Hub for everything published: a valid card, one commit, a token with write access."""

@@ -1,6 +1,6 @@
-"""What a card must not show, and what the Hub says of it.
+"""Checks of a card: what it must not reveal, and what the Hub reports.
 
-Its rules are the Hub's own to know, and it is asked. It would publish a path of one's own machine, or a token.
+The Hub checks its own rules on request. It would not notice a path of this machine, or a token.
 """
 
 import json
@@ -32,7 +32,7 @@ def _card_of(path: Path) -> Path:
 
 def validate(path: Path) -> list[str]:
     """
-    Check a card, a README.md or the folder that holds one, as far as the Hub would not.
+    Check a card, a README.md or the folder that contains it, for what the Hub does not check.
 
     Returns:
         `list[str]`: the problems, a sentence each; empty if there are none.
@@ -55,7 +55,7 @@ def validate(path: Path) -> list[str]:
         problems.append(str(error))
     if TOKEN.search(card):
         problems.append("There is something that looks like an access token. Remove it, and revoke it if it was one.")
-    # A person may keep what they like, an example with a path say.
+    # Manual text may contain anything, such as an example with a path.
     before, _, rest = card.partition(KEPT_BEGIN)
     found = sorted(set(_LOCAL_PATH.findall(before + rest.partition(KEPT_END)[2])))
     return problems + [f"There is a path of one machine: {path}." for path in found]
@@ -63,12 +63,12 @@ def validate(path: Path) -> list[str]:
 
 def ask_hub(path: Path, repo_type: str | None = None) -> list[str]:
     """
-    Let the Hub check a card in which [`validate`] found nothing, as one of `repo_type`, by default of what it looks
-    like: "model", "dataset" or "space". Returns what the Hub would refuse.
+    Let the Hub check a card in which [`validate`] found nothing, as one of `repo_type`: "model", "dataset" or "space",
+    by default guessed from the card. Returns what the Hub would refuse.
 
     Raises:
         ValueError: `repo_type` is not one of the three.
-        ConnectionError, HfHubHTTPError, RequestError: the Hub was not asked, or did not answer.
+        ConnectionError, HfHubHTTPError, RequestError: the Hub could not be reached, or did not answer.
     """
     if repo_type is not None and repo_type not in REPO_TYPES:
         raise ValueError(f"`repo_type` must be one of {REPO_TYPES}, got {repo_type!r}.")
@@ -76,7 +76,7 @@ def ask_hub(path: Path, repo_type: str | None = None) -> list[str]:
     try:
         card.validate(repo_type or _guess_type(card.data.to_dict()))
     except ValueError as error:
-        with suppress(KeyError, TypeError, ValueError):  # of a Hub of another version
+        with suppress(KeyError, TypeError, ValueError):  # from a Hub of another version
             return [problem["message"] for problem in json.loads(str(error))["errors"]]
         return [str(error)]
     return []
@@ -89,7 +89,7 @@ def _guess_type(data: dict[str, Any]) -> str:
 
 
 def refuse(problems: list[str]) -> None:
-    """Raise a ValueError that holds all problems of a card, if there are any."""
+    """Raise a ValueError with all problems of a card, if there are any."""
     if problems:
         listed = "\n".join(f"- {problem}" for problem in problems)
         raise ValueError(f"The card cannot be published:\n{listed}")

@@ -17,24 +17,24 @@ from huggingface_hub.errors import (
 )
 
 REQUEST_ERRORS = (HfHubHTTPError, httpx2.RequestError, json.JSONDecodeError)
-"""How a request fails: refused, not answered, or answered by something that is not a Hub."""
+"""How a request can fail: refused, not answered, or answered by a server that is not a Hub."""
 
 
 class PublishError(OSError):
-    """Nothing was published; the message says why, and what is left on the Hub, if anything."""
+    """Nothing was published; the message gives the reason, and what is left on the Hub, if anything."""
 
 
 def first_line(error: BaseException) -> str:
-    """Return the beginning of an error's message, without a full stop."""
+    """Return the start of an error's message, without a full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (" ".join(lines[:2]) or type(error).__name__).rstrip(".")
 
 
 def reason(error: BaseException, api: HfApi, repo_type: str, repo_id: str, revision: str | None = None) -> str:
-    """Say in a sentence or two why a request about a repository failed, and what to do."""
+    """Explain in a sentence or two why a request about a repository failed, and what to do."""
     where, endpoint = f"{repo_type} {repo_id}", api.endpoint
     if isinstance(error, LocalTokenNotFoundError):
-        return "There is no token. Log in with `hf auth login`, or set HF_TOKEN to a token that may write."
+        return "There is no token. Log in with `hf auth login`, or set HF_TOKEN to a token with write access."
     if isinstance(error, RevisionNotFoundError):
         return f"There is no revision {revision!r} in the {where}."
     if isinstance(error, GatedRepoError):
@@ -72,9 +72,9 @@ def explained(
     Raise a [`PublishError`] that says what to do in place of an error of the Hub or of the network.
 
     Args:
-        api ([`~huggingface_hub.HfApi`]): names the endpoint.
-        repo_type (`str`), repo_id (`str`), revision (`str`, *optional*): what is asked for.
-        is_certain (`bool`): whether nothing has been published where the answer is lost.
+        api ([`~huggingface_hub.HfApi`]): gives the endpoint.
+        repo_type (`str`), repo_id (`str`), revision (`str`, *optional*): what is requested.
+        is_certain (`bool`): whether nothing can have been published if the answer is lost.
     """
     try:
         yield
@@ -82,9 +82,9 @@ def explained(
         refused = isinstance(error, HfHubHTTPError) and error.response.status_code < 500
         end = "Nothing was published."
         if not (is_certain or refused):
-            end = "If the commit was made all the same, pushing again changes nothing."
+            end = "If the commit succeeded anyway, pushing again changes nothing."
         raise PublishError(f"{reason(error, api, repo_type, repo_id, revision)} {end}") from error
-    except RuntimeError as error:  # how the client reports an upload that failed, before any commit
+    except RuntimeError as error:  # the client's error for an upload that failed, before any commit
         why = f": {reason(error.__cause__, api, repo_type, repo_id, revision)}" if error.__cause__ else "."
         raise PublishError(f"{first_line(error)}{why} Nothing was published.") from error
 

@@ -1,4 +1,4 @@
-"""Models and data sets on the Hub: how they are named there, and which weights a model has."""
+"""Models and data sets on the Hub: their ids, and the weights of a model."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from .errors import explained
 
 
 def check_place(name: str, repo_id: str | None) -> None:
-    """Raise a ValueError that names an argument unless it is an id on the Hub."""
+    """Raise a ValueError that names the argument unless it is an id on the Hub."""
     try:
         validate_repo_id(repo_id or "")
     except HFValidationError as error:
@@ -20,11 +20,11 @@ def find_model(
     api: HfApi, repo_id: str, revision: str | None, weights: Mapping[str, str] | None
 ) -> tuple[ModelInfo, list[str]]:
     """
-    Look a model up: what the Hub says of it, and the names of the files of weights, given with their SHA-256, that it
-    has otherwise or lacks.
+    Look up a model: the Hub's information about it, and the names of weight files, given with their SHA-256, that are
+    different or missing there.
 
     Raises:
-        PublishError: it is not there, or this token may not see it.
+        PublishError: it does not exist, or this token has no access to it.
     """
     with explained(api, "model", repo_id, revision):
         info = api.model_info(repo_id, revision=revision, files_metadata=True)
@@ -33,7 +33,7 @@ def find_model(
 
 
 def weights_of(info: ModelInfo) -> dict[str, str]:
-    """The SHA-256 of each large file of a model."""
+    """Return the SHA-256 of each large file of a model."""
     return {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
 
 

@@ -1,16 +1,16 @@
-"""What must not leave this machine with a file: access tokens, and the folders that files lay in."""
+"""Removes private data from files before they are published: access tokens, and folders of this machine."""
 
 import re
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 TOKEN = re.compile(r"(?:hf_(?:[a-z]+_+)*|api_org_)[A-Za-z0-9]{16,}")  # `hf auth login` gets one like hf_oauth_...
-"""What tokens of the Hub look like."""
+"""The form of the Hub's tokens."""
 
 _TOKEN_BYTES = re.compile(TOKEN.pattern.encode())
-_SCANNED = 20 * 2**20  # in a larger file, of weights or media, such letters are chance
+_SCANNED = 20 * 2**20  # larger files are weights or media, in which such letters are chance
 
-# Folders of an absolute path within a text. What stands before a slash inside a word, a URL or `~/` is no such path.
+# Folders of an absolute path within a text. A slash inside a word, a URL or `~/` does not start such a path.
 _FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\n:]*[^/\s:]/)+|\b[A-Za-z]:\\(?:[^\\\n:]*[^\\\s:]\\)*")
 
 
@@ -29,7 +29,7 @@ def without_folders(content: Any) -> Any:
 
 
 def check_no_token(folder: Path) -> None:
-    """Raise a ValueError that names the first file of a folder that holds what looks like a token of the Hub."""
+    """Raise a ValueError that names the first file of a folder that contains a possible token of the Hub."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.stat().st_size <= _SCANNED and path.suffix != ".safetensors":
             if _TOKEN_BYTES.search(path.read_bytes()):

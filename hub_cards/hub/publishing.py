@@ -1,7 +1,7 @@
-"""A staged folder becomes one commit of a repository of the Hub, or nothing does.
+"""Publishes a staged folder as one commit of a repository on the Hub, or not at all.
 
-Files are uploaded first, but belong to nothing until the commit call: a push that fails or is stopped leaves what is
-published as it was. The same command goes on from there: what the Hub has already is not sent again.
+Files are uploaded first, but belong to nothing until the commit: a push that fails or is stopped leaves the repository
+as it was. The same command then resumes: files that the Hub has already are not sent again.
 """
 
 import logging
@@ -30,26 +30,26 @@ from .privacy import check_no_token
 logger = logging.getLogger(__name__)
 
 RECORD = "hub.json"
-"""The file in which a pushed folder remembers its place on the Hub: an adapter's base is found by it. Never pushed."""
+"""The file in which a pushed folder records its id on the Hub, to find an adapter's base. Never pushed."""
 
 MakeCard = Callable[[Path, str, Details], str]
-"""Returns README.md, given the staged folder, the full id of the repository, and the details of the card."""
+"""Returns README.md from the staged folder, the full id of the repository, and the details of the card."""
 
 
 @dataclass(frozen=True)
 class Kind:
     """
-    A kind of thing that is published.
+    A kind of published repository.
 
     Args:
-        name (`str`): as the marked line of its cards has it; also the name of its template.
+        name (`str`): its name in the marked line of its cards; also the name of its template.
         repo_type (`str`): "model", "dataset" or "space".
-        owned (`tuple[str, ...]`): patterns of the files that a push of this kind writes. Those of an earlier push that
-            are no longer there go with the next commit; all other files were added by a person and stay.
-        stage (`Callable`): given the settings, an empty folder and the Hub, fills the folder with all that is
-            published but the card. Returns keywords for `make_card`, if the files do not tell all that it needs.
+        owned (`tuple[str, ...]`): patterns of the files that a push of this kind writes. Files of an earlier push that
+            no longer exist are deleted by the next commit; all other files were added manually and stay.
+        stage (`Callable`): takes the settings, an empty folder and the Hub, and fills the folder with everything but
+            the card. Returns keyword arguments of `make_card`, if the files do not contain all that it needs.
         make_card (`Callable`): see [`MakeCard`].
-        sdk (`str`, *optional*): what runs a Space.
+        sdk (`str`, *optional*): SDK of a Space.
     """
 
     name: str
@@ -62,8 +62,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Published:
-    """Where something is now: a commit of `repo_id` and its page, the page of the pull request if one was opened, and
-    whether anything has changed since the commit before."""
+    """The result of a push: a commit of `repo_id` and its page, the page of the pull request if one was opened, and
+    whether anything has changed since the previous commit."""
 
     repo_id: str
     commit: str
@@ -74,9 +74,9 @@ class Published:
 
 @dataclass(frozen=True)
 class _Found:
-    """A repository before the push. `repo_id` is its own name, not one that redirects to it; `commit`: `None` if there
-    is no such repository yet; `has_branch`: whether the revision exists already; `kind`: that of its card, if a push
-    wrote it; `details`: those of that card."""
+    """A repository before the push. `repo_id` is its current name, not one that redirects to it; `commit`: `None` if
+    it does not exist yet; `has_branch`: whether the revision exists; `kind`: that of its card, if a push wrote it;
+    `details`: those of that card."""
 
     repo_id: str
     commit: str | None = None
@@ -116,7 +116,7 @@ def _find(api: HfApi, kind: Kind, settings: Push, repo_id: str) -> _Found:
 
 
 def _check_ours(kind: Kind, settings: Push, found: _Found) -> None:
-    """Raise an error where the repository holds something that this push would lose or mix with other things."""
+    """Raise an error if the repository holds something that this push would delete or mix with other things."""
     others = [name for name in found.files if name not in (".gitattributes", "README.md")]
     # The Hub itself writes the first card of a Space.
     is_empty = not others and ("README.md" not in found.files or (kind.repo_type == "space" and found.kind is None))
@@ -131,7 +131,7 @@ def _check_ours(kind: Kind, settings: Push, found: _Found) -> None:
 
 
 def _write_card(folder: Path, card: str) -> None:
-    """Write and check `README.md`; a ValueError says what is wrong with it, or which file holds a token."""
+    """Write and check `README.md`; a ValueError describes what is wrong with it, or names a file with a token."""
     (folder / "README.md").write_bytes(card.encode("utf-8"))  # the same line breaks on every system
     refuse(validate(folder))
     check_no_token(folder)
@@ -149,15 +149,15 @@ def _operations(
 
 def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: MakeCard) -> Published:
     """
-    Publish a staged folder, with a card for which what the publisher says is completed from the one that is there, as
-    one commit. The repository is created if need be.
+    Publish a staged folder as one commit, with a card that completes the publisher's values from the existing card.
+    The repository is created if needed.
 
-    `upload_folder` of huggingface_hub would make several of a large folder, and the card of one would not fit the
-    weights of another, so the commit is made here.
+    The commit is made here, because `upload_folder` of huggingface_hub splits a large folder into several, in which
+    the card and the weights might not match.
 
     Raises:
         PublishError: the Hub refuses or cannot be reached, or the repository holds something else.
-        ValueError: the card there cannot be kept, the new one breaks a rule, or a file holds a token.
+        ValueError: the existing card cannot be kept, the new one breaks a rule, or a file holds a token.
     """
     where = (api, kind.repo_type, settings.name, settings.revision)
     with explained(*where):
@@ -186,19 +186,19 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
 
 def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
     """
-    Stage something, write its card, and make one commit of both; a dry run writes both into a folder.
+    Stage files, write their card, and commit both; a dry run writes both into a folder.
 
     Args:
-        settings ([`~hub_cards.settings.Push`]): of this kind: what is published, where to, and how.
-        kind ([`Kind`]): what it is.
+        settings ([`~hub_cards.settings.Push`]): settings of this kind: what is published, where to, and how.
+        kind ([`Kind`]): the kind.
         api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        [`Published`], or of a dry run, which reaches no network, the card, without what a person wrote into one there.
+        [`Published`], or for a dry run, which uses no network, the card, without manual text from the Hub.
 
     Raises:
         PublishError, ValueError: as in [`publish`]; also if the folder of a dry run is not empty.
-        FileNotFoundError: something to publish is missing.
+        FileNotFoundError: a file to publish is missing.
     """
     api, output = api or HfApi(), settings.folder_of_dry_run
     with TemporaryDirectory(prefix="hub_cards-") as name:
@@ -220,7 +220,7 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
                 write_record(settings.folder, api.endpoint, published, fingerprint)
             except OSError as error:
                 logger.warning(
-                    "%s was published, but that could not be noted in %s (%s): name it wherever it is asked for.",
+                    "%s was published, but that could not be noted in %s (%s): give its id where it is needed.",
                     published.repo_id, settings.folder, error.strerror,
                 )  # fmt: skip
     return published
@@ -230,17 +230,17 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
 
 
 def write_record(folder: Path, endpoint: str, published: Published, fingerprint: str | None = None) -> None:
-    """Note in a model's folder where it was published, and the fingerprint of its files there."""
+    """Record in a model's folder where it was published, and the fingerprint of its files there."""
     place = {"endpoint": endpoint, "repo_id": published.repo_id, "revision": published.commit}
     write_json(place | ({"fingerprint": fingerprint} if fingerprint else {}), folder / RECORD)
 
 
 def read_record(folder: Path, endpoint: str) -> tuple[str, str, str | None] | None:
     """
-    Look up where the folder of a model was published: its id, its commit and its fingerprint there; or `None`.
+    Look up where the folder of a model was published: its id, commit and fingerprint there; or `None`.
 
     Raises:
-        ValueError: the note is not as [`write_record`] writes it.
+        ValueError: the record is not in the format of [`write_record`].
     """
     path = folder / RECORD
     if not path.is_file():

@@ -489,7 +489,7 @@ def test_still_pictures_are_not_published_even_with_the_media(tmp_path):
 def test_media_that_changed_are_not_published(tmp_path):
     saved_gallery(tmp_path / "gallery", tmp_path / "videos")
     (tmp_path / "videos/sub/b c.srt").write_text("another line, of another size")
-    with pytest.raises(ValueError, match=r"b c.mp4, or the subtitle file beside it, has changed.*Index again"):
+    with pytest.raises(ValueError, match=r"b c.mp4, or the subtitle file next to it, has changed.*Index again"):
         stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
     (tmp_path / "videos/a.mp4").write_bytes(b"x" * 10)  # the same size
     with pytest.raises(ValueError, match="/a.mp4, or the subtitle file"):

@@ -431,7 +431,7 @@ def test_a_relative_folder_is_not_taken_for_an_id(elsewhere, made, tmp_path):
         writer.metadata["model"] = "runs/gone"
         writer.commit()
     target = Target("user/gone")
-    with pytest.raises(OSError, match="The model runs/gone does not exist.*--model where it is, or 'unknown'"):
+    with pytest.raises(OSError, match="The model runs/gone does not exist.*its id with --model, or 'unknown'"):
         push_gallery(store, target, elsewhere.details, api=elsewhere.api)
     assert ("dataset", "user/gone") not in elsewhere.hub.repos
     push_gallery(store, target, elsewhere.details, model="unknown", api=elsewhere.api)

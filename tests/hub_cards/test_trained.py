@@ -93,7 +93,7 @@ def damaged(folder, name, content=b"no"):
         ("model", lambda f: damaged(f, "model.safetensors"), ValueError, "is not a safetensors file"),
         ("model", lambda f: (f / "processor_config.json").unlink(), ValueError, "holds no processor"),
         ("adapter", lambda f: (f / "adapter_config.json").unlink(), ValueError, "no adapter_config.json"),
-        ("adapter", lambda f: (f / "config.json").unlink(), ValueError, "holds no config.json, the configuration"),
+        ("adapter", lambda f: (f / "config.json").unlink(), ValueError, "has no config.json, the configuration"),
         ("adapter", lambda f: damaged(f, "recipe.json"), ValueError, "recipe.json is not JSON"),
         ("adapter", lambda f: damaged(f, "results/results.json", b"{}"), ValueError, "is not a result"),
     ],

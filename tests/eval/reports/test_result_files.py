@@ -56,7 +56,7 @@ def test_a_result_that_is_no_json_is_named(tmp_path):
 
 
 def test_paths_without_results_are_errors(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere is not there"):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         load_results([tmp_path / "nowhere"])
     with pytest.raises(ValueError, match="no results.json in"):
         load_results([tmp_path])
