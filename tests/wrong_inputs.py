@@ -1426,7 +1426,7 @@ _BENCHMARKS = [
     (
         "evidence that a set cannot have",
         "-m eval miniature --output out --evidence smell",
-        "`evidence` is some of ['title', 'screen'], got ['smell'].",
+        "`evidence` must be among ['title', 'screen'], got ['smell'].",
     ),
     (
         "a set without clips",

@@ -3,14 +3,14 @@
     model, processor = load_model("models/scalar", device=default_device())
     mteb.evaluate(ScalarSearch(model, processor, name="organisation/scalar"), mteb.get_tasks(tasks=["MSRVTTT2V"]))
 
-A score that depends on the query is not a product of two vectors, so the model takes part through mteb's search
-interface: `index` embeds the corpus, `search` returns the best documents of each query. Documents are texts, or clips
-of video, of audio or of both; a clip of a corpus may have a text too, which is read as its subtitle. A query is one
-vector, of a text, a video or a sound; of a clip that has several, texts alone can be ranked. Texts are ranked for
-texts by their cosine. mteb gives the sound of a video as a column of its own: without one a clip has no sound here,
-whatever its file holds.
+A score that depends on the query is not a product of two vectors, so the model uses mteb's search interface: `index`
+embeds the corpus, `search` returns the best documents of each query. Documents are texts, or clips of video, of audio
+or of both; a clip of a corpus may also have a text, which is read as its subtitle. A query is one vector, of a text, a
+video or an audio file; a query clip with several modalities can only rank texts. Texts are ranked for texts by their
+cosine. mteb gives the audio of a video as a separate column: without it a clip has no audio here, whatever its file
+contains.
 
-Videos and sounds are decoded by the processor, also where mteb would use torchcodec: the frames are those of our own
+The processor decodes all videos and audio files, also where mteb would use torchcodec: frames are those of our own
 protocol. mteb orders documents of equal score by their identifiers.
 """
 
@@ -42,12 +42,12 @@ from modeling_scalar.media_scalar import resample
 from modeling_scalar.scores_scalar import WEIGHING, retrieval_scores
 
 _BLOCK = 256  # queries scored at once
-_UNKNOWN = torch.zeros(0, 2, dtype=torch.long)  # mteb does not tell which documents are relevant
+_UNKNOWN = torch.zeros(0, 2, dtype=torch.long)  # mteb does not reveal which documents are relevant
 
 
 @dataclass(eq=False)
 class _Cell:
-    """A video or a sound in a data set, opened when its turn comes, so that a corpus is never held as a whole."""
+    """A video or an audio file in a data set, opened only when needed, so that a corpus is never held as a whole."""
 
     column: Dataset
     row: int
@@ -57,7 +57,7 @@ class _Cell:
         return f"<{self.name} in row {self.row}>"
 
     def open(self, folder: str) -> Any:
-        """Return what a processor reads; bytes become a file in `folder`."""
+        """Return the input of a processor; bytes become a file in `folder`."""
         value = self.column[self.row][self.name]
         path = None
         if isinstance(value, dict):
@@ -72,7 +72,7 @@ class _Cell:
 
 
 class _CellProcessor:
-    """A processor that reads the cells of a data set as it reads files."""
+    """A processor that reads the cells of a data set like files."""
 
     def __init__(self, processor: ProcessorMixin) -> None:
         self.processor = sandboxed(processor)
@@ -92,7 +92,7 @@ class _CellProcessor:
 
 @dataclass
 class _Texts:
-    """Texts, or clips that ask by one of their modalities, which have none."""
+    """Texts, or query clips with a single modality, which have no texts."""
 
     ids: list[str]
     texts: list[str] | None
@@ -120,7 +120,7 @@ def _cells(dataset: Dataset, name: str) -> list[_Cell | None]:
 
 
 def _said(text: str | Sequence[str | dict[str, str]]) -> str:
-    """A text as it is; a conversation as mteb writes it for models that read texts."""
+    """Return a text unchanged, or a conversation in mteb's format for models that read texts."""
     if isinstance(text, str):
         return text
     return "; ".join(turn if isinstance(turn, str) else f"{turn['role']}: {turn['content']}" for turn in text)
@@ -128,7 +128,7 @@ def _said(text: str | Sequence[str | dict[str, str]]) -> str:
 
 def _read_texts(dataset: Dataset) -> list[str]:
     texts = [_said(text) for text in dataset["text"]]
-    if "instruction" in dataset.column_names:  # which models that follow none read with the query
+    if "instruction" in dataset.column_names:  # models without support for instructions read them with the query
         texts = [f"{text} {more or ''}".strip() for text, more in zip(texts, dataset["instruction"], strict=True)]
     if "title" in dataset.column_names:  # as mteb joins them
         texts = [f"{title or ''} {text}".strip() for title, text in zip(dataset["title"], texts, strict=True)]
@@ -138,20 +138,20 @@ def _read_texts(dataset: Dataset) -> list[str]:
 def _num_embedding_parameters(model: PreTrainedModel) -> int | None:
     try:
         return model.get_input_embeddings().weight.numel()
-    except NotImplementedError:  # by encoders that need no embeddings of tokens, or do not tell
+    except NotImplementedError:  # from encoders without token embeddings, or that do not expose them
         return None
 
 
 def why_not(task_metadata: Any, modalities: Sequence[str]) -> str | None:
     """
-    Say why a task is none for a model.
+    Return why a model cannot do a task.
 
     Args:
-        task_metadata (`mteb.TaskMetadata`): of the task.
-        modalities (`Sequence[str]`): of the model.
+        task_metadata (`mteb.TaskMetadata`): metadata of the task.
+        modalities (`Sequence[str]`): modalities of the model.
 
     Returns:
-        A sentence, `None` if the model can take it.
+        A sentence, or `None` if the model can do it.
     """
     media, name = {"video", "audio"}, task_metadata.name
     if (
@@ -168,7 +168,7 @@ def why_not(task_metadata: Any, modalities: Sequence[str]) -> str | None:
     ):
         return (
             f"The task {name} goes from {sorted(queries)} to {sorted(documents)}. This model ranks clips (video, "
-            "audio, or both, in a corpus with a text or without) and texts for a text, a video or a sound, and texts "
+            "audio, or both, in a corpus also with a text) and texts for a text, a video or an audio file, and texts "
             "for clips."
         )
     for side in (queries, documents):
@@ -181,21 +181,21 @@ def why_not(task_metadata: Any, modalities: Sequence[str]) -> str | None:
 
 class ScalarSearch:
     """
-    The search interface of mteb over a model and its processor.
+    mteb's search interface for a model and its processor.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]): put into evaluation mode; stays on its device.
+        model ([`~modeling_scalar.ScalarModel`]): switched to evaluation mode; stays on its device.
         processor ([`~modeling_scalar.ScalarProcessor`]): reads captions and clips, with its settings for testing.
-        name (`str`): of the model, `"organisation/name"`; mteb files its results under it.
-        rerank_depth (`int`, *optional*): how many documents of each query the cross-encoder reorders; by default none.
-        score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`, the method among them; by default
-            those of the model; where a gallery is given, with the temperature, scale and offset that are its own.
+        name (`str`): name of the model, `"organisation/name"`; mteb stores its results under it.
+        rerank_depth (`int`, *optional*): number of documents per query that the cross-encoder reorders; default: none.
+        score_options (`dict`, *optional*): keyword arguments of `retrieval_scores` and the method; by default those of
+            the model, with the temperature, scale and offset of the gallery, if one is given.
         on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
-        gallery ([`~gallery.gallery.Gallery`], *optional*): clips that this model embedded before, under the `id` that
-            mteb gives them: their files are not read then, unless the cross-encoder reads them.
-        fused (`bool`): also embed what a joint encoder makes of all modalities of a clip at once, which the method
-            `"fused"` then ranks by; clips are read twice, unless `"fused"` is a modality of the model.
-        meta: further fields of mteb's `ModelMeta`, such as `revision` or `training_datasets`; unknown otherwise.
+        gallery ([`~gallery.gallery.Gallery`], *optional*): clips that this model has embedded, under mteb's `id`:
+            their files are not read, except by the cross-encoder.
+        fused (`bool`): also embed a joint encoder's fused vectors, for the method `"fused"`; clips are read twice,
+            unless `"fused"` is a modality of the model.
+        meta: further fields of mteb's `ModelMeta`, such as `revision` or `training_datasets`; unknown by default.
     """
 
     def __init__(
@@ -253,18 +253,18 @@ class ScalarSearch:
             "use_instructions": False,
             "training_datasets": None,
             "modalities": ["text", *(name for name in ("video", "audio") if name in self.modalities)],
-            # By this mteb tells results of different settings apart.
+            # mteb separates results of different settings by this.
             "experiment_kwargs": self.score_options | ({} if rerank_depth is None else {"rerank_depth": rerank_depth}),
         }
         self.mteb_model_meta = ModelMeta(**{"loader": None, "name": name} | fields | meta)
 
     def scored_by(self, method: str, **meta: Any) -> "ScalarSearch":
         """
-        Return the same model that scores by another method, and takes from now on what this one embeds, as this one
-        takes what that one does: each side of a task is embedded once, until [`forget`].
+        Return the same model with another method. The two share their embeddings from now on: each side of a task is
+        embedded once, until [`forget`].
 
         Args:
-            method (`str`): of `retrieval_scores`, or `"fused"`.
+            method (`str`): method of `retrieval_scores`, or `"fused"`.
             meta: fields of mteb's `ModelMeta` that differ, such as `name`.
         """
         if self._kept is None:
@@ -276,7 +276,7 @@ class ScalarSearch:
         return other
 
     def forget(self) -> None:
-        """Let go of what was embedded for all methods."""
+        """Delete the embeddings of all methods."""
         self._kept.clear()
 
     def index(self, corpus: Dataset, *, task_metadata: Any, encode_kwargs: dict[str, Any], **kwargs: Any) -> None:
@@ -285,15 +285,15 @@ class ScalarSearch:
 
         Args:
             corpus (`datasets.Dataset`): `id` and the columns `text`, `video` or `audio` of the task's documents. A
-                video or sound is a path, bytes, a `{"path", "bytes"}` or `{"array", "sampling_rate"}` dictionary, a
-                decoder or an array as the processor reads it, or None where the document has none.
-            task_metadata (`mteb.TaskMetadata`): tells by its category which columns count.
+                video or audio file is a path, bytes, a `{"path", "bytes"}` or `{"array", "sampling_rate"}` dictionary,
+                a decoder or an array as the processor reads it, or None if the document has none.
+            task_metadata (`mteb.TaskMetadata`): its category decides which columns are used.
             encode_kwargs (`dict`): `batch_size` and `show_progress_bar` are used.
-            kwargs: what else mteb passes: by `hf_split` and `hf_subset` what was embedded for [`scored_by`] is told
-                apart.
+            kwargs: further arguments of mteb; `hf_split` and `hf_subset` identify the embeddings shared by
+                [`scored_by`].
 
         Raises:
-            ValueError: the task is none for this model ([`why_not`]), or a document cannot be read.
+            ValueError: the model cannot do the task ([`why_not`]), or a document cannot be read.
         """
         self._corpus = self._embed(corpus, PromptType.document, task_metadata, encode_kwargs, kwargs)
 
@@ -312,12 +312,12 @@ class ScalarSearch:
 
         Args:
             queries (`datasets.Dataset`), task_metadata, encode_kwargs, kwargs: as in [`index`].
-            top_k (`int`): how many documents of each query.
-            top_ranked (`dict`, *optional*): of a reranking task, the documents of each query that may be returned.
+            top_k (`int`): number of documents per query.
+            top_ranked (`dict`, *optional*): for a reranking task, the documents that may be returned for each query.
 
         Returns:
-            `dict` of each query's identifier to its documents and their scores, the higher the better. After
-            reranking, a score tells the order alone. What cannot be scored is left out.
+            `dict` from each query's identifier to its documents and their scores, higher is better. After reranking, a
+            score only gives the order. Documents that cannot be scored are left out.
 
         Raises:
             ValueError: nothing was indexed, or as in [`index`].
@@ -392,7 +392,7 @@ class ScalarSearch:
         return found
 
     def _fuse(self, found: _Gallery, batch_size: int, hidden: bool) -> torch.Tensor:
-        """Return the one vector of all that each clip has, `(clips, dim)`: of a single modality it is there."""
+        """Return one vector of all modalities of each clip, `(clips, dim)`; for a single modality, its own vector."""
         whole = needed_mixes([found.mask])
         reading = batch_size, self.on_error, not hidden, self.num_workers
         several = embed_fused_rows(self.model, self.processor, found.clips, whole, *reading)
@@ -402,7 +402,7 @@ class ScalarSearch:
         return fused
 
     def _from_gallery(self, ids: list[str], clips: list[dict[str, Any]]) -> _Gallery:
-        """The clips of these identifiers as they were embedded before."""
+        """Return the clips with these identifiers from the gallery."""
         known = {name: row for row, name in enumerate(self.gallery.clip_ids)}
         missing = [name for name in ids if name not in known]
         if missing:
@@ -445,12 +445,12 @@ class ScalarSearch:
         )
 
     def _rerank(self, asked: _Texts | _Gallery, top_ranked: dict | None, encode_kwargs: dict[str, Any]):
-        """Candidates and their match logits, (queries, candidates) each."""
+        """Return candidates and their match logits, (queries, candidates) each."""
         sides = {
             type(side) for side in (asked, self._corpus) if not isinstance(side, _Texts) or side.texts is not None
         }
         if len(sides) < 2:
-            raise ValueError("The second stage reads a text and a clip together: it has nothing to say of this task.")
+            raise ValueError("The second stage reads a text and a clip together: it does not apply to this task.")
         chosen, known = [], []
         for _, scores in self._blocks(asked, top_ranked):
             chosen.append(first_candidates(scores, _UNKNOWN, self.rerank_depth))

@@ -1,7 +1,7 @@
-"""`scalar eval mteb`: tasks of mteb, of which each clip and query is embedded once and scored in several ways.
+"""`scalar eval mteb`: evaluates tasks of mteb with several scores, embedding each clip and query once.
 
-Results are those of mteb, in its own folders: `results/<model>/<revision>/<task>.json`, where each way of scoring is a
-model with a `ModelMeta` of its own, `organisation/model-scalar` say. What lies there already is not computed again.
+Results are mteb's own, in its folders: `results/<model>/<revision>/<task>.json`, where each score is a model with a
+`ModelMeta` of its own, such as `organisation/model-scalar`. Existing results are not computed again.
 """
 
 import logging
@@ -28,21 +28,21 @@ from modeling_scalar.model_identity import ModelIdentity, identify
 logger = logging.getLogger(__name__)
 
 JOINT = {"scalar": "SCALAR", "uniform": "equal weights", FUSED: "fused"}
-"""Ways of scoring that read all modalities of a clip, and their headings."""
+"""Scores that read all modalities of a clip, and their headings."""
 
-_COLUMNS = {"video": "video", "audio": "audio", "text": "subtitle"}  # of mteb, and the modalities that read them
+_COLUMNS = {"video": "video", "audio": "audio", "text": "subtitle"}  # mteb's names, and the modalities that read them
 
 
 @dataclass
 class Comparison:
     """
-    The ways of scoring side by side.
+    A comparison of scores.
 
     Args:
-        singles (`list[str]`): the modalities that are scored alone.
-        rows (`list[dict]`): a row for each task: `task`, `metric`, mteb's main score, and `scores`, from ways to
-            fractions.
-        left_out (`list[str]`): sentences about the tasks of a benchmark that are none for this model.
+        singles (`list[str]`): modalities that are scored alone.
+        rows (`list[dict]`): a row for each task: `task`, `metric`, mteb's main score, and `scores`, fractions by
+            score.
+        left_out (`list[str]`): sentences about tasks of a benchmark that this model cannot do.
         problems (`list[str]`): what could not be read and counts as absent.
     """
 
@@ -52,11 +52,11 @@ class Comparison:
     problems: list[str] = field(default_factory=list)
 
     def best_single(self, scores: dict[str, float]) -> str | None:
-        """Name the modality with the highest of these scores, `None` if none has one."""
+        """Return the modality with the highest score, `None` if none has one."""
         return max((name for name in self.singles if name in scores), key=scores.get, default=None)
 
     def table(self) -> str:
-        """Return a table of the main scores with a row per task and a column per way, and what is to be said of it."""
+        """Return a table of the main scores with a row per task and a column per score, and notes on it."""
         ways = [way for way in (*JOINT, *self.singles) if any(way in row["scores"] for row in self.rows)]
         lines = [["task", "metric", *(JOINT.get(way, way) for way in ways), "best single"]]
         for row in self.rows:
@@ -80,7 +80,7 @@ class Comparison:
 
 
 def _named(name: str) -> tuple[list[Any], bool]:
-    """The tasks of a name of mteb's, and whether it is that of a benchmark."""
+    """Return the tasks of a benchmark or task name of mteb, and whether it is a benchmark's."""
     try:
         return list(mteb.get_benchmark(name).tasks), True
     except KeyError as error:
@@ -96,10 +96,10 @@ def _named(name: str) -> tuple[list[Any], bool]:
 
 def find_tasks(names: Iterable[str]) -> list[tuple[Any, bool]]:
     """
-    Find tasks by names of benchmarks and of tasks, each of which may be several between commas.
+    Find tasks by names of benchmarks and of tasks; each name may be a comma-separated list.
 
     Returns:
-        `list` of tasks, each once, and whether it was asked for by the name of a benchmark alone.
+        `list` of unique tasks, and whether each was requested only by the name of a benchmark.
 
     Raises:
         ValueError: mteb has no such benchmark and no such task.
@@ -121,7 +121,7 @@ def _name_of(identity: ModelIdentity) -> str:
 
 
 def load_way(name: str, revision: str | None, model_path: str, method: str, device: str | None = None) -> ScalarSearch:
-    """Load a model that scores in one way: what `mteb.get_model` calls for what [`ways_of`] registers."""
+    """Load a model with one of the scores; `mteb.get_model` calls this for what [`ways_of`] registers."""
     device = default_device() if device is None else device_of_name(device)
     model, processor = load_model(model_path, device=device)
     options = model.score_options() | {"method": method}
@@ -133,14 +133,14 @@ def ways_of(
     search: ScalarSearch, model_path: str, name: str, experiment: dict[str, Any] | None = None
 ) -> dict[str, ScalarSearch]:
     """
-    Make each way of scoring a model of its own, registered with mteb in this process: SCALAR, equal weights, what the
-    model fuses itself if `search` embeds that, and every modality alone.
+    Create a model for each score, registered with mteb in this process: SCALAR, equal weights, the fused vectors if
+    `search` embeds them, and every modality alone.
 
     Args:
         search ([`ScalarSearch`]): embeds for all of them.
-        model_path (`str`): where the model was loaded from.
-        name (`str`): `organisation/model`, to which the way is added.
-        experiment (`dict`, *optional*): what else decides the scores, and by which mteb keeps results apart.
+        model_path (`str`): path or id that the model was loaded from.
+        name (`str`): `organisation/model`, to which the score is appended.
+        experiment (`dict`, *optional*): further settings that affect the scores, by which mteb separates results.
     """
     singles = [column for column in _COLUMNS.values() if column in search.modalities]
     joint = [way for way in JOINT if way != FUSED or search.fuses or FUSED in search.modalities]
@@ -159,7 +159,7 @@ def ways_of(
 
 
 def _ways_in(metadata: Any, ways: Iterable[str]) -> list[str]:
-    """Those that can score a task: a modality alone needs to be one of the clips'."""
+    """Return the scores that apply to a task: a modality alone needs to be one of the clips'."""
     sides = [set(metadata.get_modalities(side)) for side in (PromptType.document, PromptType.query)]
     columns = next((side for side in sides if side & {"video", "audio"}), set())
     here = {_COLUMNS[column] for column in columns}
@@ -170,11 +170,11 @@ def compare(
     search: ScalarSearch, ways: dict[str, ScalarSearch], tasks: Sequence[Any], config: MtebConfig
 ) -> Comparison:
     """
-    Evaluate every way on every task, each task embedded once.
+    Evaluate every score on every task, embedding each task once.
 
     Args:
-        search, ways: of [`ways_of`].
-        tasks (`Sequence[mteb.AbsTask]`): for which there is no [`why_not`].
+        search, ways: from [`ways_of`].
+        tasks (`Sequence[mteb.AbsTask]`): tasks without a [`why_not`].
         config ([`MtebConfig`]): `output` and how clips are read.
     """
     cache = mteb.ResultCache(config.output)
@@ -185,7 +185,7 @@ def compare(
         bar.set_postfix_str(name)
         here = _ways_in(task.metadata, ways)
         if any(cache.load_task_result(name, ways[way].mteb_model_meta) is None for way in here):
-            task.load_data()  # once for all ways
+            task.load_data()  # once for all scores
         scores = {}
         for way in here:
             run = mteb.evaluate(ways[way], task, cache=cache, encode_kwargs=dict(options), show_progress_bar=False)
@@ -202,11 +202,11 @@ def evaluate(config: MtebConfig) -> Comparison:
     Evaluate a model on tasks of mteb; see [`MtebConfig`].
 
     Returns:
-        [`Comparison`], whose table is in `table.txt` of the output too.
+        [`Comparison`], whose table is also written to `table.txt` in the output folder.
 
     Raises:
-        ValueError: a task is unknown, or none for this model. Of a benchmark such tasks are left out, as long as one
-            is left.
+        ValueError: a task is unknown, or this model cannot do it. Such tasks of a benchmark are left out, as long as
+            one is left.
     """
     asked = find_tasks(config.tasks)
     identity = identify(config.model_path).at_hand()

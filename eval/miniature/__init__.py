@@ -1,10 +1,10 @@
-"""The miniature benchmark: small real video files whose modalities overlap in part, as those of real videos do.
+"""The miniature benchmark: small real video files whose modalities partly overlap, as those of real videos do.
 
 The modalities of a clip can express its subject, its tempo and its scene together. How often they do is a parameter;
-at 0 they are independent. Captions speak of one modality, of several, or of what is shared, whichever modality has it,
-so the modality that answers a query depends on the query; some clips lack a track. A set can have further evidence, a
-title and words on the screen. Nothing here is in the paper. A set is a function of its settings: `draw_split` decides
-what every clip is, `render` writes one file.
+at 0 they are independent. Captions describe one modality, several, or what they share, so the modality that answers a
+query depends on the query; some clips lack a track. A set can have further evidence, a title and words on the screen.
+None of this is in the paper. A set is a function of its settings: `draw_split` draws the content of every clip,
+`render` writes one file.
 """
 
 from eval.miniature.ceilings import recall_ceilings

@@ -1,9 +1,9 @@
-"""What a perfect reader would reach on clips of the miniature benchmark: of all that a clip has, or of one modality.
+"""The results of perfect readers of clips of the miniature benchmark, which see all modalities of a clip, or one.
 
 - A reader of everything knows all that is true of each clip, and breaks ties at random.
-- A reader of one modality knows what that modality says, and how clips are drawn: what it says of a factor makes it
-  more or less probable that the other modalities say the same. It ranks clips by the probability that the caption is
-  true of them, which no reader of that modality can better.
+- A reader of one modality knows that modality, and how clips are drawn: its value of a factor makes the same value of
+  other modalities more or less probable. It ranks clips by the probability that the caption is true of them, which no
+  reader of that modality can surpass.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ import numpy as np
 from eval.miniature.clips import MiniatureClip, expressed_value, names_of
 from eval.miniature.vocabulary import EVIDENCE, FACTORS, VOCABULARY
 
-_CLOSE = 1e-9  # probabilities that differ by less, relatively, are ties
+_CLOSE = 1e-9  # probabilities with a smaller relative difference are ties
 
 _Claims = frozenset[tuple[str, ...]]
 
 
 class _Factor:
-    """All combinations of the attributes with which modalities can express a factor, and how probable each is."""
+    """All combinations of the attributes with which modalities can express a factor, and their probabilities."""
 
     def __init__(self, factor: str, shared: float):
         values = FACTORS[factor]
@@ -44,10 +44,10 @@ class _Factor:
             self.probabilities[together] += shared / len(values) / together.sum()
 
     def holds(self, claims: _Claims) -> np.ndarray:
-        """In which states these claims are true."""
+        """Return the states in which these claims are true."""
         true = np.ones(len(self.states), dtype=bool)
         for claim in claims:
-            if len(claim) == 2:  # of the factor itself: true if any modality expresses the value
+            if len(claim) == 2:  # about the factor itself: true if any modality expresses the value
                 true &= np.logical_or.reduce([found == claim[1] for found in self.expressed.values()])
             else:
                 column = self.names.index(claim[:2])
@@ -56,7 +56,7 @@ class _Factor:
 
     @cache  # noqa: B019 - one instance for a call
     def own(self, modality: str) -> np.ndarray:
-        """What the modality says in each state, as a number; 0 everywhere if it has no part in the factor."""
+        """Return the modality's value in each state, as a number; 0 everywhere if it does not express the factor."""
         code = np.zeros(len(self.states), dtype=np.int64)
         for column, (of, _) in enumerate(self.names):
             if of == modality:
@@ -64,7 +64,7 @@ class _Factor:
         return code
 
     def said(self, clip: MiniatureClip, modality: str) -> int:
-        """What the modality of a clip says, as [`own`] numbers it."""
+        """Return the value of a clip's modality, numbered as in [`own`]."""
         code = 0
         for codes, (of, name) in zip(self.codes, self.names, strict=True):
             if of == modality:
@@ -73,7 +73,7 @@ class _Factor:
 
 
 def _probabilities(clips: Sequence[MiniatureClip], modality: str, shared: float) -> np.ndarray:
-    """How probable it is for a reader of one modality that each caption (rows) is true of each clip (columns)."""
+    """Return a one-modality reader's probability that each caption (rows) is true of each clip (columns)."""
     factors = {name: _Factor(name, shared) for name in FACTORS}
     has = np.array([modality in clip.attributes for clip in clips])
     said = {
@@ -107,7 +107,7 @@ def _probabilities(clips: Sequence[MiniatureClip], modality: str, shared: float)
 
 
 def _shares(clips: Sequence[MiniatureClip], modality: str | None, shared: float) -> np.ndarray:
-    """For each caption the chance that its own clip comes first."""
+    """Return for each caption the probability that its own clip ranks first."""
     if modality is None:
         clips_of: dict[tuple[str, ...], np.ndarray] = {}
         for number, clip in enumerate(clips):
@@ -124,17 +124,17 @@ def recall_ceilings(
     clips: Sequence[MiniatureClip], kinds: Sequence[str], modality: str | None = None, shared: float = 0.6
 ) -> dict[str, float | None]:
     """
-    Return the R@1 from text to video, in percent, expected of a perfect reader that breaks ties at random.
+    Return the expected text-to-video R@1, in percent, of a perfect reader that breaks ties at random.
 
     Args:
         clips (`Sequence[MiniatureClip]`): the gallery.
-        kinds (`Sequence[str]`): kinds of captions to tell apart.
-        modality (`str`, *optional*): all that the reader knows of a clip; by default everything.
-        shared (`float`, defaults to 0.6): with which the clips were drawn; a reader of one modality knows it. It does
-            not know that clips can disagree.
+        kinds (`Sequence[str]`): kinds of captions to distinguish.
+        modality (`str`, *optional*): the only modality that the reader knows; by default it knows everything.
+        shared (`float`, defaults to 0.6): the value that the clips were drawn with, known to a reader of one modality.
+            It does not know that clips can disagree.
 
     Returns:
-        `dict`: of all captions as `"all"`, then of each kind; `None` where there are none.
+        `dict`: for all captions as `"all"`, then for each kind; `None` if there are none.
     """
     if not clips:
         return dict.fromkeys(("all", *kinds))

@@ -1,4 +1,4 @@
-"""The miniature benchmark as a folder: every clip rendered, the annotation, and a manifest that repeats it."""
+"""Generates the miniature benchmark in a folder: rendered clips, the annotation, and a manifest to repeat it."""
 
 import hashlib
 import json
@@ -24,13 +24,13 @@ from gallery.files import read_json
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3  # of the drawing and rendering: a change of either is a different benchmark
+VERSION = 3  # of drawing and rendering: a change of either is a different benchmark
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hear Ctrl-C afterwards: of what is raised while a process forks, Python prints a traceback and forgets it."""
-    if current_thread() is not main_thread():  # others never hear it
+    """Delay Ctrl-C: an exception raised while a process forks is lost after Python prints its traceback."""
+    if current_thread() is not main_thread():  # other threads never receive it
         yield
         return
     heard: list[int] = []
@@ -50,7 +50,7 @@ def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> 
                 render(clip, folder)
                 progress.update()
             return
-        # A terminal sends Ctrl-C to all processes; this one hears it and ends the others.
+        # A terminal sends Ctrl-C to all processes; this one handles it and ends the others.
         deaf = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
         with ProcessPoolExecutor(num_proc, **deaf) as pool:
             try:
@@ -60,7 +60,7 @@ def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> 
                     progress.update()
             except BrokenProcessPool as error:
                 raise OSError(
-                    "A process that writes clips was ended from outside, for want of memory perhaps. Give the command "
+                    "A process that writes clips was killed, perhaps because memory ran out. Run the command "
                     "again with a smaller --num-proc."
                 ) from error
             except BaseException:
@@ -76,7 +76,7 @@ def _write_annotation(path: Path, clips: Sequence[MiniatureClip]) -> str:
 
 
 def check_version(manifest: dict[str, Any], folder: Path) -> None:
-    """Raise a ValueError if a manifest is that of another version of the miniature benchmark."""
+    """Raise a ValueError if a manifest is of another version of the miniature benchmark."""
     version = manifest.get("version")
     if version != VERSION:
         raise ValueError(
@@ -86,7 +86,7 @@ def check_version(manifest: dict[str, Any], folder: Path) -> None:
 
 
 def _is_finished(output: Path, settings: dict[str, Any]) -> bool:
-    """Whether `output` holds this very set; a ValueError if it holds anything else."""
+    """Whether `output` holds exactly this set; raise a ValueError if it holds anything else."""
     manifest_path = output / "miniature.json"
     if manifest_path.exists():
         manifest = read_json(manifest_path)
@@ -94,7 +94,7 @@ def _is_finished(output: Path, settings: dict[str, Any]) -> bool:
         found = {name: manifest.get(name) for name in settings}
         if found != settings:
             raise ValueError(
-                f"{output} holds a miniature benchmark with {found}, but one with {settings} was asked for. "
+                f"{output} holds a miniature benchmark with {found}, but {settings} was requested. "
                 "Choose another folder or remove this one."
             )
         return True
@@ -144,27 +144,27 @@ def generate(
     evidence: Sequence[str] = (),
     num_proc: int | None = None,
 ) -> Path:
-    """Write the miniature benchmark into a folder.
+    """Generate the miniature benchmark in a folder.
 
-    The folder appears under its name only when it is complete: until then it is called `<output>.partial`, and what an
-    interrupted call left there is made anew. A complete folder with the same settings is returned as it is.
+    The folder gets its name only when it is complete: until then it is `<output>.partial`, and what an interrupted
+    call left there is generated again. A complete folder with the same settings is returned unchanged.
 
     Args:
-        output (`str` or `os.PathLike`): the folder to make.
+        output (`str` or `os.PathLike`): the folder to create.
         num_train (`int`, defaults to 1500), num_validation (`int`, defaults to 300), num_test (`int`, defaults to
-            300): clips of each split. A split may be empty, but not all of them.
+            300): number of clips of each split. A split may be empty, but not all of them.
         seed (`int`, defaults to 0): not negative. The same settings give the same set.
-        shared (`float`, defaults to 0.6): in [0, 1]: how probable it is, for each factor of a clip (subject, tempo,
-            scene), that all its modalities say the same of it. At 0 they are independent.
-        complete (`bool`): no clip lacks anything. By default `ABSENT_SHARES` of the clips lack picture, sound or
-            subtitle, which the manifest repeats.
-        disagree (`float`, defaults to 0): in [0, 1]: how probable it is that what a clip's caption is not about is
-            that of another clip.
-        alone (`bool`): each clip has further rows, one for each modality, with that modality alone and a caption of
-            it: what a backbone learns to see and hear from.
-        evidence (`Sequence[str]`): what clips have besides, "title" and "screen". They are the same clips, and some
-            have other captions, which need it. Without it nothing of a set is different.
-        num_proc (`int`, *optional*): processes; one per CPU if not given. The set does not depend on it.
+        shared (`float`, defaults to 0.6): in [0, 1]: the probability, for each factor of a clip (subject, tempo,
+            scene), that all its modalities agree. At 0 they are independent.
+        complete (`bool`): give every clip all modalities. By default `ABSENT_SHARES` of the clips, also in the
+            manifest, lack video, audio or subtitle.
+        disagree (`float`, defaults to 0): in [0, 1]: the probability that what a clip's caption does not describe is
+            taken from another clip.
+        alone (`bool`): add a row per modality to each clip, with that modality alone and a caption of it, for training
+            a backbone.
+        evidence (`Sequence[str]`): further evidence, "title" and "screen". The clips are the same otherwise, and some
+            have other captions, which need it. Without it the set does not change.
+        num_proc (`int`, *optional*): number of processes; by default one per CPU. The set does not depend on it.
     Returns:
         `Path`: the folder, with `<split>/` and `<split>.jsonl` for each split, and `miniature.json`.
     Raises:
@@ -178,7 +178,7 @@ def generate(
     if not (0 <= shared <= 1 and 0 <= disagree <= 1):
         raise ValueError(f"`shared` and `disagree` must be probabilities in [0, 1], got {shared!r} and {disagree!r}.")
     if unknown := set(evidence) - set(EVIDENCE):
-        raise ValueError(f"`evidence` is some of {list(EVIDENCE)}, got {sorted(unknown)}.")
+        raise ValueError(f"`evidence` must be among {list(EVIDENCE)}, got {sorted(unknown)}.")
     evidence = [name for name in EVIDENCE if name in evidence]
     num_proc = num_proc if num_proc is not None else os.cpu_count() or 1
     if num_proc < 1:

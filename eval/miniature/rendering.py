@@ -1,4 +1,4 @@
-"""From what a clip of the miniature benchmark is to its frames, its sound and its file."""
+"""Renders a clip of the miniature benchmark: its frames, its sound and its file."""
 
 import math
 from fractions import Fraction
@@ -43,9 +43,9 @@ def _signed_distance(shape: str, x: np.ndarray, y: np.ndarray, radius: float) ->
 
 
 def draw_frames(attributes: dict[str, str], rng: np.random.Generator) -> np.ndarray:
-    """Draw the picture track as a uint8 array `(NUM_FRAMES, FRAME_SIZE, FRAME_SIZE, 3)`.
+    """Draw the video track as a uint8 array `(NUM_FRAMES, FRAME_SIZE, FRAME_SIZE, 3)`.
 
-    Each motion leaves its trace in the set of frames whatever their order: places, sizes, or absence.
+    Each motion is visible in the set of frames whatever their order: by places, sizes, or absence.
     """
     grid = np.arange(FRAME_SIZE) + 0.5
     centre = FRAME_SIZE / 2 + rng.uniform(-2, 2, size=2)
@@ -94,7 +94,7 @@ _GLYPHS = {
 def write_on(frames: np.ndarray, text: str) -> np.ndarray:
     """Write a line of capitals, digits and spaces into a dark bar of 9 pixels at the foot of frames, which it copies.
 
-    In a frame of `FRAME_SIZE` there is room for ten of them, white and 5 x 7 pixels large.
+    A frame of `FRAME_SIZE` has room for ten of them, white and 5 x 7 pixels large.
     """
     columns = np.frombuffer(b"\0".join(_GLYPHS[letter] for letter in text), np.uint8)  # a gap between two
     line = (columns[None] >> np.arange(7, dtype=np.uint8)[:, None]) & 1  # (7, width)
@@ -118,7 +118,7 @@ def _tone(timbre: str, phase: np.ndarray, frequency: np.ndarray, age: np.ndarray
         return np.sin(phase)
     if timbre == "warble":
         time = np.arange(NUM_SAMPLES) / SAMPLE_RATE
-        return np.sin(phase + 0.2 * frequency / 9 * np.sin(2 * np.pi * 9 * time))  # ±20 %, nine times a second
+        return np.sin(phase + 0.2 * frequency / 9 * np.sin(2 * np.pi * 9 * time))  # ±20 %, nine times per second
     if timbre == "noise":
         ratios = 2 ** rng.uniform(-0.3, 0.3, size=40)
         return sum(np.sin(ratio * phase + start) for ratio, start in zip(ratios, rng.uniform(0, 6.3, 40), strict=True))
@@ -133,7 +133,7 @@ def _tone(timbre: str, phase: np.ndarray, frequency: np.ndarray, age: np.ndarray
 
 
 def draw_waveform(attributes: dict[str, str], rng: np.random.Generator) -> np.ndarray:
-    """Draw the sound track as float32 `(NUM_SAMPLES,)` at `SAMPLE_RATE`, peak below 1."""
+    """Draw the audio track as float32 `(NUM_SAMPLES,)` at `SAMPLE_RATE`, peak below 1."""
     time = np.arange(NUM_SAMPLES) / SAMPLE_RATE
     duration = NUM_SAMPLES / SAMPLE_RATE
     rhythm = attributes["rhythm"]
@@ -166,29 +166,29 @@ def draw_waveform(attributes: dict[str, str], rng: np.random.Generator) -> np.nd
     return (np.clip(wave, -0.95, 0.95) * rng.uniform(0.7, 1)).astype(np.float32)
 
 
-# PyAV's encoder of text tracks wants the head of an ASS file; none of it reaches the track.
+# PyAV's encoder of text tracks needs the header of an ASS file, which is not written to the track.
 _ASS_HEADER = (
     b"[Script Info]\nScriptType: v4.00+\n\n[V4+ Styles]\nFormat: Name\nStyle: Default\n\n[Events]\nFormat: Text\n"
 )
 
 
 def render(clip: MiniatureClip, folder: Path) -> None:
-    """Write the file of a clip: h264 picture, AAC sound and a text track, each only if the clip has it; further
-    evidence too, a title as a tag and words on the screen in the picture."""
+    """Write the file of a clip: h264 video, AAC audio and a text track, each only if the clip has it; also further
+    evidence, a title as a tag and words on the screen in the video."""
     rng = np.random.default_rng(clip.key)
     with av.open(folder / clip.path, "w") as container:
         if clip.texts.get("title"):
             container.metadata["title"] = clip.texts["title"]
         # All streams have to exist before the first packet.
         if "video" in clip.attributes:
-            # Without "zerolatency" (no B-frames, no lookahead) x264 encodes the same frames differently now and then.
+            # Without "zerolatency" (no B-frames, no lookahead) x264 sometimes encodes the same frames differently.
             options = {"crf": "23", "preset": "veryfast", "tune": "zerolatency"}
             video = container.add_stream("libx264", rate=FRAME_RATE, options=options)
             video.width = video.height = FRAME_SIZE
             video.pix_fmt = "yuv420p"
             video.thread_count = 1
         if "audio" in clip.attributes:
-            # FFmpeg's "fast" coder takes about half the time, and is nearer to these short tones than its default.
+            # FFmpeg's "fast" coder takes about half the time, and is closer to these short tones than its default.
             audio = container.add_stream("aac", rate=SAMPLE_RATE, layout="mono", options={"aac_coder": "fast"})
             audio.bit_rate = 32_000
         if clip.subtitle is not None:

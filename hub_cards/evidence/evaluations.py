@@ -1,7 +1,7 @@
-"""How well a staged model or adapter retrieves: the `results.json` of `scalar eval run`, one in each folder.
+"""The results of a staged model or adapter: `results.json` of `scalar eval run`, one in each folder.
 
-Every metric on a card comes from there: those of the front matter as they are, those of the tables rounded, and the
-sentences about what speaks against the model.
+All metrics on a card come from there: the exact values in the front matter, the rounded ones in the tables, and the
+sentences about the model's weaknesses.
 """
 
 import re
@@ -34,18 +34,18 @@ class Result:
 
     @property
     def method(self) -> str:
-        """The score that the model was trained for."""
+        """The model's own score."""
         return self.content["score"]["method"]
 
     @property
     def rates(self) -> Mapping[float, Mapping[str, Any]]:
-        """What was measured in the first stage, by masking rate."""
+        """The first stage's results, by masking rate."""
         rates = {entry["rate"]: entry for entry in self.content["retrieval"]["rates"]}
         return dict(sorted(rates.items()))
 
     @property
     def gallery(self) -> str:
-        """What distinguishes the task from others on the same benchmark: candidates, queries and masks."""
+        """The gallery, queries and masks, which distinguish the task from others on the same benchmark."""
         retrieval = self.content["retrieval"]
         sha256 = self.content["gallery"]["sha256"]
         return f"gallery {sha256[:12]}, {retrieval['num_queries']} queries, mask seed {retrieval['mask_seed']}"
@@ -59,7 +59,7 @@ def read_result(path: Path) -> Result:
     Read one evaluation, a `results.json` of `scalar eval run`; it is named after its folder.
 
     Raises:
-        FileNotFoundError: the file is not there.
+        FileNotFoundError: the file does not exist.
         ValueError: it is not a result, or lacks metrics of the model's own score.
     """
     content = read_json(path)
@@ -82,11 +82,11 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def check_weights(result: Result, digests: Mapping[str, str]) -> None:
-    """Raise a ValueError unless a result names the weights that are published, by the SHA-256 of each file."""
+    """Raise a ValueError unless a result names the published weights, by the SHA-256 of each file."""
     measured = result.content["embedded"].get("weights")
     if measured != dict(digests):
         raise ValueError(
-            f"The result {result.name!r} was measured with other weights: it names {measured}, published are "
+            f"The result {result.name!r} was measured with other weights: it names {measured}, but published are "
             f"{dict(digests)}. Evaluate again, or publish the model that the result belongs to."
         )
 
@@ -104,7 +104,7 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
     Return the metrics of the model's own score with nothing masked, for the front matter of a card.
 
     Values are exactly as in `results.json`. The Hub groups them by task, benchmark, configuration and split, so the
-    gallery is part of the configuration, and what differs inside a group stands in the arguments of the metric.
+    gallery is part of the configuration, and differences inside a group are in the arguments of the metric.
     """
     found = []
     for result in results:
@@ -144,18 +144,18 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
 
 def leaderboard_entries(results: Sequence[Result], boards: Iterable[str]) -> dict[str, list[EvalResultEntry]]:
     """
-    Return what the leaderboards of benchmarks on the Hub show of the results.
+    Return the entries for leaderboards of benchmarks on the Hub.
 
     Args:
-        results (`Sequence[Result]`): as [`read_results`] gives them.
-        boards (`Iterable[str]`): `BENCHMARK=user/dataset:task` each. Only the publisher knows under which id a
-            benchmark is registered there, and with which task.
+        results (`Sequence[Result]`): from [`read_results`].
+        boards (`Iterable[str]`): each `BENCHMARK=user/dataset:task`. Only the publisher knows the id under which a
+            benchmark is registered there, and the task.
 
     Returns:
-        `dict`: by benchmark, text-to-video R@1 of the model's own score with nothing masked, for each of its results.
+        `dict`: text-to-video R@1 of the model's own score with nothing masked, for each result, by benchmark.
 
     Raises:
-        ValueError: a board is not written so, or of a benchmark that has no result.
+        ValueError: a board has another format, or its benchmark has no result.
     """
     found = {}
     for board in boards:
@@ -172,7 +172,7 @@ def leaderboard_entries(results: Sequence[Result], boards: Iterable[str]) -> dic
         measured = [result for result in results if result.content["benchmark"] == benchmark]
         if not measured:
             known = sorted({result.content["benchmark"] for result in results})
-            raise ValueError(f"Nothing that is published was measured on {benchmark!r}, only on {known}.")
+            raise ValueError(f"No published result was measured on {benchmark!r}, only on {known}.")
         found[benchmark] = [
             EvalResultEntry(
                 dataset_id=dataset,
@@ -190,7 +190,7 @@ def leaderboard_entries(results: Sequence[Result], boards: Iterable[str]) -> dic
 
 
 def tables(result: Result) -> list[tuple[str, Markdown, str]]:
-    """Return the title, the table and the note of each table of the report that is on a card."""
+    """Return the title, the table and the note of each report table that a card shows."""
     content = result.content
     one = Results({content["benchmark"]: {content["label"]: {content["seed"]: content}}})
     found = [scores_table(one, direction) for direction in DIRECTIONS]
@@ -201,7 +201,7 @@ def tables(result: Result) -> list[tuple[str, Markdown, str]]:
 
 
 def _laid_out(report: Table) -> Markdown:
-    """A table of the report; its cells are text from files that others may have written."""
+    """Format a table of the report; its cells are text from untrusted files."""
     head = [" ".join(filter(None, column)) for column in report.columns]
     return table(head, (row for block in report.readable_blocks() for row in block), report.num_keys)
 
@@ -222,10 +222,10 @@ def _others_above(result: Result, direction: str) -> Iterable[str]:
 
 def findings(result: Result) -> list[Markdown]:
     """
-    Return what speaks against the model in its own metrics, a sentence each.
+    Return the weaknesses of the model in its own metrics, a sentence each.
 
-    There is none if the own score is the best at every rate and in both directions, its gain positive, its lead over
-    the controls clear, and the second stage no worse than the first.
+    There are none if its own score is the best at every rate and in both directions, its gain is positive, its lead
+    over the controls is clear, and the second stage is no worse than the first.
     """
     run, rates = result.content, result.rates
     sentences = []
@@ -235,7 +235,7 @@ def findings(result: Result) -> list[Markdown]:
     gains = {rate: gain(rate)(run) for rate in rates}
     losses = [f"{value:+.1f} {_at(rate)}" for rate, value in gains.items() if value is not None and value < 0]
     if losses:
-        sentences.append(f"The aggregation gain is negative, the best single pathway ahead: {'; '.join(losses)}.")
+        sentences.append(f"The aggregation gain is negative, the best single pathway is ahead: {'; '.join(losses)}.")
     for entry in run["retrieval"].get("differences", []):
         if entry["low"] <= 0 <= entry["high"]:
             sentences.append(
@@ -243,7 +243,7 @@ def findings(result: Result) -> list[Markdown]:
                 f"to video, may be chance: its {percent(entry['confidence'])} interval over queries is "
                 f"[{entry['low']:+.1f}, {entry['high']:+.1f}]."
             )
-    # What the cross-encoder read for what a clip lacks.
+    # The cross-encoder's input for a missing modality.
     own = [entry for entry in second_stage(run["two_stage"]) if entry["method"] == result.method]
     for policy in dict.fromkeys(entry["policy"] for entry in own):
         stages = {rate: (first_stage(R1, rate)(run), two_stage(R1, rate, policy)(run)) for rate in rates}
@@ -260,7 +260,7 @@ def findings(result: Result) -> list[Markdown]:
 
 
 def presence(result: Result) -> str:
-    """Write how many clips of the gallery have each modality."""
+    """Format the number of clips in the gallery with each modality."""
     num_clips = result.content["retrieval"]["num_clips"]
     found = result.rates[0.0].get("presence", {})
     return ", ".join(f"{text(name)} {count:,} ({100 * count / num_clips:.0f} %)" for name, count in found.items())

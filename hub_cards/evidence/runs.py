@@ -1,4 +1,4 @@
-"""How a staged model or adapter was made: its `recipe.json`, `training.json` and `emissions.csv`, and its weights."""
+"""The training of a staged model or adapter: `recipe.json`, `training.json`, `emissions.csv`, and its weights."""
 
 import csv
 import math
@@ -15,7 +15,7 @@ from modeling_scalar.checking import part_of
 
 from ..markdown import Markdown, code, text
 
-# What a card reads of the records of a run.
+# Fields that a card reads from the records of a run.
 _TRAINING = {
     "trainable_parameters": dict,
     "num_examples": int,
@@ -31,7 +31,7 @@ _TRAINING = {
 }
 _RECIPE = {"objective": str | None, "max_steps": int | None}
 
-# Fields of a recipe that the card shows; all others are in the file beside it.
+# Fields of a recipe that the card shows; all others are in the file next to it.
 _SHOWN = (
     *("benchmark", "train_split", "objective", "adapter", "temperature", "matching_weight", "learning_rate"),
     *("lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "num_train_epochs", "max_steps", "seed"),
@@ -49,12 +49,12 @@ def _read(path: Path, kinds: Mapping[str, Any], what: str) -> dict[str, Any] | N
 
 
 def read_recipe(path: Path) -> dict[str, Any] | None:
-    """Read a `recipe.json`, `None` if it is not there; a ValueError names a field that is not as it must be."""
+    """Read a `recipe.json`, `None` if it does not exist; a ValueError names a field that is wrong."""
     return _read(path, _RECIPE, "recipe")
 
 
 def read_training(path: Path) -> dict[str, Any] | None:
-    """Read a `training.json`, `None` if it is not there; a ValueError names a field that is not as it must be."""
+    """Read a `training.json`, `None` if it does not exist; a ValueError names a field that is wrong."""
     training = _read(path, _TRAINING, "record")
     if training is not None and not (
         all(isinstance(count, int) for count in training["trainable_parameters"].values())
@@ -72,20 +72,20 @@ def training_table(
     recipe: Mapping[str, Any] | None, training: Mapping[str, Any] | None, adapter: Mapping[str, Any] | None
 ) -> list[tuple[str, Any]]:
     """
-    Return the rows of the table of training: what was set, by the names that a recipe has, and what the run recorded.
+    Return the rows of the training table: the settings, by their names in a recipe, and the records of the run.
 
-    Only for what `recipe.json`, `training.json` and `adapter_config.json` hold, as far as there are such.
+    Uses `recipe.json`, `training.json` and `adapter_config.json`, as far as they exist.
     """
     recipe, training, adapter = recipe or {}, training or {}, adapter or {}
     has_steps = (recipe.get("max_steps") or -1) > 0
     unread = "num_train_epochs" if has_steps else "max_steps"
     was_set = {name: recipe[name] for name in _SHOWN if recipe.get(name) is not None and name != unread}
-    if adapter.get("target_modules") != DUMMY_TARGET_MODULES:  # as an adapter of heads alone says
+    if adapter.get("target_modules") != DUMMY_TARGET_MODULES:  # the value for an adapter of heads alone
         was_set |= {name: adapter[name] for name in ("r", "lora_alpha", "lora_dropout") if name in adapter}
     rows = [(code(name), code(value) if isinstance(value, str) else text(value)) for name, value in was_set.items()]
     if recipe.get("new_model"):
         rows.append(("initial weights", "random"))
-    elif recipe.get("adapter") == "full" and recipe.get("model"):  # the base of an adapter is named elsewhere
+    elif recipe.get("adapter") == "full" and recipe.get("model"):  # an adapter's base is given elsewhere
         rows.append(("initial weights", code(recipe["model"])))
     if training:
         rows += [("examples", f"{training['num_examples']:,}"), ("steps", f"{training['global_step']:,}")]
@@ -95,11 +95,11 @@ def training_table(
 
 def read_emissions(path: Path) -> dict[str, Any] | None:
     """
-    Read CodeCarbon's record of a run, an `emissions.csv`; rows, such as those of a resumed run, are added up.
+    Read CodeCarbon's record of a run, an `emissions.csv`; rows, such as those of a resumed run, are summed.
 
     Returns:
-        `dict`: as the Hub reads `co2_eq_emissions`: grams of CO2 equivalents, their source, and where, if that is
-        known; or `None` if the file is not there.
+        `dict`: in the Hub's format for `co2_eq_emissions`: grams of CO2 equivalents, their source, and the location,
+        if known; or `None` if the file does not exist.
 
     Raises:
         ValueError: the file has no row, lacks a column, or holds something other than numbers.
@@ -124,13 +124,13 @@ def read_emissions(path: Path) -> dict[str, Any] | None:
 
 # Weights ------------------------------------------------------------------------------------------------------------
 
-# Numbers of a joint encoder that are saved with its weights and are none: nothing can train them.
+# Values of a joint encoder that are saved with its weights but are not parameters: they cannot be trained.
 _BUFFERS = ("input_max", "input_min", "layer_scalar", "output_max", "output_min")
 
 
 def count_parameters(files: Iterable[Path]) -> dict[str, int]:
     """
-    Count the parameters that the safetensors files of a model hold, by its parts; adapters count with their tower.
+    Count the parameters in the safetensors files of a model, by its parts; adapters count with their tower.
 
     Only the headers of the files are read.
     """

@@ -34,7 +34,7 @@ def reason(error: BaseException, api: HfApi, repo_type: str, repo_id: str, revis
     """Explain in a sentence or two why a request about a repository failed, and what to do."""
     where, endpoint = f"{repo_type} {repo_id}", api.endpoint
     if isinstance(error, LocalTokenNotFoundError):
-        return "There is no token. Log in with `hf auth login`, or set HF_TOKEN to a token with write access."
+        return "There is no token. Log in with `hf auth login`, or set HF_TOKEN to a token that may write."
     if isinstance(error, RevisionNotFoundError):
         return f"There is no revision {revision!r} in the {where}."
     if isinstance(error, GatedRepoError):
@@ -52,11 +52,11 @@ def reason(error: BaseException, api: HfApi, repo_type: str, repo_id: str, revis
     if isinstance(error, RepositoryNotFoundError):
         return f"The {where} does not exist, or the token may not see it."
     if status in (409, 412):
-        return f"The {where} has been changed in the meantime. Push again: its card is then read anew."
+        return f"The {where} has been changed in the meantime. Push again, to read its card again."
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so nothing can be published. Unset it, or use --dry-run."
     if isinstance(error, json.JSONDecodeError):
-        return f"What answers at {endpoint} is not a Hub. Check HF_ENDPOINT, and whether the network wants a login."
+        return f"The server at {endpoint} is not a Hub. Check HF_ENDPOINT, and whether the network requires a login."
     if status is not None and said:
         return f"{endpoint} answers {status}: {said}."
     if isinstance(error, httpx2.RequestError | LocalEntryNotFoundError | ConnectionError):
@@ -69,7 +69,7 @@ def explained(
     api: HfApi, repo_type: str, repo_id: str, revision: str | None = None, is_certain: bool = True
 ) -> Iterator[None]:
     """
-    Raise a [`PublishError`] that says what to do in place of an error of the Hub or of the network.
+    Raise a [`PublishError`] that says what to do, instead of an error of the Hub or of the network.
 
     Args:
         api ([`~huggingface_hub.HfApi`]): gives the endpoint.

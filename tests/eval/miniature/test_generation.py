@@ -270,5 +270,5 @@ def test_a_manifest_tells_what_further_evidence_there_is_and_how_much_is_absent(
 
 
 def test_an_unknown_kind_of_evidence_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"`evidence` is some of \['title', 'screen'\], got \['smell'\]"):
+    with pytest.raises(ValueError, match=r"`evidence` must be among \['title', 'screen'\], got \['smell'\]"):
         generate(tmp_path / "set", **FIVE, evidence=["title", "smell"])
