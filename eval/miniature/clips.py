@@ -1,4 +1,4 @@
-"""What each clip of the miniature benchmark is and what its caption says, drawn from the seed alone."""
+"""Draws the content of each clip of the miniature benchmark and its caption, from the seed alone."""
 
 import math
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ SPLITS = ("train", "validation", "test")
 # About one modality, about two or three, or naming what several modalities express together.
 KINDS = ("single", "several", "shared")
 
-# Share of the clips without this track. No clip lacks two, so that something is always left to retrieve by.
+# Share of the clips without this track. No clip lacks two, so that every clip can be retrieved.
 ABSENT_SHARES = {"video": 0.05, "audio": 0.15, "subtitle": 0.20}
-# The same of further evidence, each by itself; but without pictures there is no screen.
+# The same for further evidence, each independently; but without video there is no screen.
 EVIDENCE_ABSENT_SHARES = {"title": 0.15, "screen": 0.30}
 
-# A caption says as much as is true of one clip in 2^12, if its modalities have so much to say.
+# A caption is specific enough for one clip in 2^12, if its modalities say that much.
 _BITS = 12.0
 
 Attributes = dict[str, dict[str, str]]
@@ -45,21 +45,21 @@ _Name = tuple[str, str]  # a modality and one of its attributes
 
 @dataclass(frozen=True)
 class MiniatureClip:
-    """What one clip is, before it is rendered.
+    """The content of one clip, before it is rendered.
 
     Args:
         split (`str`): one of `SPLITS`.
         index (`int`): number of the clip in its split.
         key (`tuple[int, ...]`): seed of the clip's own generator.
         attributes (`dict[str, dict[str, str]]`): modality → attribute → value, for the modalities the clip has.
-        shared (`dict[str, str]`): factor → its value, for the factors that two or three modalities of the clip were
-            made to express together.
+        shared (`dict[str, str]`): factor → its value, for the factors that two or three modalities of the clip
+            express together.
         kind (`str`): one of `kinds_of` the set's evidence.
-        mentions (`dict[str, list[str]]`): modality → attributes of it that the caption speaks of.
+        mentions (`dict[str, list[str]]`): modality → its attributes that the caption mentions.
         concepts (`dict[str, str]`): those of `shared` that the caption names without saying which modality has them.
         caption (`str`): the query to which this clip is relevant.
-        subtitle (`str` or `None`): what is said, `None` for a clip without subtitle track.
-        texts (`dict[str, str | None]`): further evidence of the set, by its name; `None` where the clip lacks it.
+        subtitle (`str` or `None`): the spoken words, `None` for a clip without subtitle track.
+        texts (`dict[str, str | None]`): further evidence of the set, by its name; `None` if the clip lacks it.
         view (`str`, *optional*): the one modality that this row of the clip shows, if it does not show all.
     """
 
@@ -83,7 +83,7 @@ class MiniatureClip:
 
     @property
     def about(self) -> list[str]:
-        """Modalities that the caption speaks of: it mentions them, or they express a concept that it names."""
+        """Modalities that the caption describes: it mentions them, or they express a concept that it names."""
         return [
             modality
             for modality, values in self.attributes.items()
@@ -92,7 +92,7 @@ class MiniatureClip:
         ]
 
     def row(self) -> dict[str, object]:
-        """Return the clip's line of the annotation file; `None` stands for a track the clip lacks."""
+        """Return the clip's line of the annotation file; `None` marks a track that the clip lacks."""
         return {
             "video_id": f"mini_{self.split}_{self.index:06d}" + (f"_{self.view}" if self.view else ""),
             "caption": self.caption,
@@ -110,14 +110,14 @@ class MiniatureClip:
 
     @cached_property
     def facts(self) -> frozenset[tuple[str, ...]]:
-        """What is true of the clip: its attributes, and the factors' values that any of its modalities expresses."""
+        """Return what is true of the clip: its attributes, and the values of factors that its modalities express."""
         facts = {(m, name, value) for m, values in self.attributes.items() for name, value in values.items()}
         expressed = {(f, expressed_value(f, m, values)) for m, values in self.attributes.items() for f in FACTORS}
         return frozenset(facts | expressed)
 
     @cached_property
     def claims(self) -> frozenset[tuple[str, ...]]:
-        """What the caption says, in the terms of `facts`."""
+        """Return what the caption says, in the terms of `facts`."""
         said = {(m, name, self.attributes[m][name]) for m, names in self.mentions.items() for name in names}
         return frozenset(said | set(self.concepts.items()))
 
@@ -130,18 +130,18 @@ class MiniatureClip:
 
 
 def kinds_of(evidence: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the kinds of captions of a set: `KINDS`; with evidence also those that it answers alone, called as it is,
-    and "mixed", about two or three modalities, of which one or more are such evidence."""
+    """Return the kinds of captions of a set: `KINDS`; with evidence also one for each evidence that alone answers, of
+    its name, and "mixed", for captions of two or three modalities with such evidence among them."""
     return (*KINDS, *evidence, "mixed") if evidence else KINDS
 
 
 def expressed_value(factor: str, modality: str, values: dict[str, str]) -> str | None:
-    """Return which value of a factor a modality with these attributes expresses; `None` if it expresses none."""
+    """Return the value of a factor that a modality with these attributes expresses; `None` if it expresses none."""
     return _EXPRESSED.get((factor, modality), {}).get(tuple(values[name] for name in names_of(factor, modality)))
 
 
 def names_of(factor: str, modality: str) -> tuple[str, ...]:
-    """Return the attributes of a modality that express a factor, none if it has no part in it."""
+    """Return the attributes of a modality that express a factor; none if it does not express it."""
     return tuple(next(iter(FACTORS[factor].values())).get(modality, ()))
 
 
@@ -213,17 +213,17 @@ def _concept_phrase(concepts: dict[str, str], rng: np.random.Generator) -> str:
     return " ".join([words.get("subject", "something"), *(words[f] for f in ("tempo", "scene") if f in words)])
 
 
-# What a caption speaks of --------------------------------------------------------------------------------------------
+# Content of a caption ------------------------------------------------------------------------------------------------
 
 
 _FACTOR_OF = {(modality, name): factor for factor, modality in _EXPRESSED for name in names_of(factor, modality)}
 
 
 def _bits(names: Sequence[_Name], concepts: dict[str, str], shared: dict[str, str]) -> float:
-    """Count how much it says to mention attributes and to name concepts, in bits.
+    """Count the information in mentioned attributes and named concepts, in bits.
 
-    What is shared is said once, however many modalities say it. A clip can express as many values of a factor as it
-    has modalities, so a concept says less than an attribute.
+    Shared values count once, however many modalities express them. A clip can express as many values of a factor as it
+    has modalities, so a concept counts less than an attribute.
     """
     bits, told = 0.0, {factor: dict.fromkeys(VOCABULARY, 0.0) for factor in shared}
     for factor in concepts:
@@ -247,7 +247,7 @@ def _enough(
     shared: dict[str, str],
     rng: np.random.Generator,
 ) -> list[_Name]:
-    """Add attributes in random order to those that are `said`, until there is enough of them."""
+    """Add attributes in random order to those in `said`, until they are specific enough."""
     said = list(said)
     for place in rng.permutation(len(names)):
         if _bits(said, concepts, shared) >= _BITS:
@@ -257,7 +257,7 @@ def _enough(
 
 
 def _grouped(names: Sequence[_Name], attributes: Attributes) -> dict[str, list[str]]:
-    """Attributes as mentions, in the order of the vocabulary."""
+    """Return attributes as mentions, in the order of the vocabulary."""
     mentions = {m: [name for name in values if (m, name) in names] for m, values in attributes.items()}
     return {modality: found for modality, found in mentions.items() if found}
 
@@ -272,7 +272,7 @@ def _draw_mentions(
 
 
 def _own_names(attributes: Attributes, modality: str, concepts: dict[str, str]) -> list[_Name]:
-    """The attributes of a modality that the concepts do not tell."""
+    """Return the attributes of a modality that the concepts do not determine."""
     told = {
         name
         for factor, value in concepts.items()
@@ -285,9 +285,9 @@ def _own_names(attributes: Attributes, modality: str, concepts: dict[str, str]) 
 def _draw_shared(
     attributes: Attributes, shared: dict[str, str], rng: np.random.Generator
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Draw the concepts that a caption names, and what it adds of one modality's own.
+    """Draw the concepts that a caption names, and what it adds from one modality.
 
-    It names all that is shared, unless no modality has enough left to add: then one concept less, and so on.
+    It names all shared values, unless no modality has enough left to add: then one concept fewer, and so on.
     """
     concepts = {factor: shared[factor] for factor in (list(shared)[i] for i in rng.permutation(len(shared)))}
     modalities = [list(attributes)[i] for i in rng.permutation(len(attributes))]
@@ -313,7 +313,7 @@ def _put(
     phrases: list[str],
     rng: np.random.Generator,
 ) -> str:
-    """Put into words what is mentioned, in any order, after the phrases that are there."""
+    """Put the mentions into words, in any order, after the existing phrases."""
     modalities = list(mentions)
     said = [
         _phrase(modalities[place], mentions[modalities[place]], attributes, rng)
@@ -325,7 +325,7 @@ def _put(
 def _draw_caption(
     attributes: Attributes, shared: dict[str, str], rng: np.random.Generator
 ) -> tuple[str, dict[str, list[str]], dict[str, str], str]:
-    """Draw the kind of a caption, what it says, and its wording: kind, mentions, concepts and text."""
+    """Draw the kind of a caption, its content and its wording: kind, mentions, concepts and text."""
     kind = _choice(rng, KINDS)
     if kind == "shared" and not shared:
         kind = _choice(rng, KINDS[:2])
@@ -344,7 +344,7 @@ def _draw_caption(
 
 
 def _draw_attributes(shared: float, rng: np.random.Generator) -> tuple[Attributes, dict[str, str]]:
-    """Draw every modality by itself; then, for the factors that are shared, make all of them say the same thing."""
+    """Draw every modality independently; then make all of them agree in the factors that are shared."""
     attributes = {
         modality: {name: _choice(rng, list(values)) for name, values in names.items()}
         for modality, names in VOCABULARY.items()
@@ -366,15 +366,15 @@ def _draw_subtitle(attributes: dict[str, str], rng: np.random.Generator) -> str:
 def draw_clip(
     seed: int, split: str, index: int, absent: str | None = None, attempt: int = 0, *, shared: float = 0.6
 ) -> MiniatureClip:
-    """Draw what one clip shows, sounds like and says, and its caption.
+    """Draw the content of one clip, and its caption.
 
     Args:
-        seed (`int`): of the whole set, not negative.
+        seed (`int`): seed of the whole set, not negative.
         split (`str`): one of `SPLITS`.
         index (`int`): number of the clip in its split.
         absent (`str`, *optional*): the modality the clip lacks.
         attempt (`int`, defaults to 0): another value gives another, independent clip.
-        shared (`float`, defaults to 0.6): for each factor, the probability that all modalities say the same of it.
+        shared (`float`, defaults to 0.6): for each factor, the probability that all modalities agree in it.
     """
     rng = np.random.default_rng((seed, SPLITS.index(split), 1, index, attempt))
     attributes, together = _draw_attributes(shared, rng)
@@ -401,7 +401,7 @@ def draw_clip(
 
 
 def _with_text(clips: list[MiniatureClip], name: str, seed: tuple[int, ...]) -> list[MiniatureClip]:
-    """Give clips one kind of further evidence, but for the share that lacks it."""
+    """Add one kind of further evidence to clips, except for the share that lacks it."""
     number = list(EVIDENCE).index(name)
     order = np.random.default_rng((*seed, 4, number)).permutation(len(clips)).tolist()
     if name == "screen":
@@ -417,7 +417,7 @@ def _with_text(clips: list[MiniatureClip], name: str, seed: tuple[int, ...]) -> 
 
 
 def _draw_evidence_caption(clip: MiniatureClip, rng: np.random.Generator) -> MiniatureClip:
-    """Draw the kind of a caption, and a caption if it is of evidence that the clip has; else it keeps its own."""
+    """Draw the kind of a caption, and a caption if it is about evidence of the clip; else the clip keeps its own."""
     kind, present = _choice(rng, kinds_of(list(clip.texts))), [name for name in clip.texts if name in clip.attributes]
     if kind not in ([*present, "mixed"] if present else []):
         return clip
@@ -432,7 +432,7 @@ def _draw_evidence_caption(clip: MiniatureClip, rng: np.random.Generator) -> Min
 
 
 def _with_evidence(clips: list[MiniatureClip], evidence: Sequence[str], seed: tuple[int, ...]) -> list[MiniatureClip]:
-    """Give clips further evidence, and to some of them captions that need it; captions stay unique."""
+    """Add further evidence to clips, and give some of them captions that need it; captions stay unique."""
     for name in evidence:
         clips = _with_text(clips, name, seed)
     captions, given = {clip.caption for clip in clips}, []
@@ -444,7 +444,7 @@ def _with_evidence(clips: list[MiniatureClip], evidence: Sequence[str], seed: tu
 
 
 def _disagreeing(clip: MiniatureClip, shared: float, rng: np.random.Generator) -> MiniatureClip:
-    """Take what the caption is not about from another clip; its modalities share among themselves as usual."""
+    """Take what the caption does not describe from another clip, whose modalities share values as usual."""
     other, _ = _draw_attributes(shared, rng)
     replaced = [modality for modality in clip.attributes if modality in other and modality not in clip.about]
     attributes = clip.attributes | {modality: other[modality] for modality in replaced}
@@ -459,7 +459,7 @@ def _disagreeing(clip: MiniatureClip, shared: float, rng: np.random.Generator) -
 
 
 def views_alone(clip: MiniatureClip) -> list[MiniatureClip]:
-    """Return a clip once for each of its modalities, with that modality alone and a caption of it alone."""
+    """Return a clip once for each of its modalities, with that modality alone and a caption of it."""
     views = []
     for number, (modality, values) in enumerate(clip.attributes.items()):
         rng = np.random.default_rng((*clip.key, number))
@@ -495,11 +495,11 @@ def draw_split(
 
     Args:
         seed (`int`), split (`str`), shared (`float`): as in [`draw_clip`].
-        count (`int`): how many clips.
-        complete (`bool`): no clip lacks anything; else `ABSENT_SHARES` hold to the nearest clip.
-        disagree (`float`): in [0, 1]: how probable it is that what a clip's caption is not about is that of another
-            clip. Captions are the same.
-        evidence (`Sequence[str]`): names of `EVIDENCE`. They are the same clips with further texts, and some have
+        count (`int`): number of clips.
+        complete (`bool`): give every clip all modalities; else `ABSENT_SHARES` apply, rounded to whole clips.
+        disagree (`float`): in [0, 1]: the probability that what a clip's caption does not describe is taken from
+            another clip. Captions do not change.
+        evidence (`Sequence[str]`): names of `EVIDENCE`. The clips are the same, with further texts, and some have
             other captions.
     """
     shares = {} if complete else ABSENT_SHARES

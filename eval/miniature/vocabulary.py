@@ -1,7 +1,7 @@
-"""What a clip of the miniature benchmark can show, sound like and say, and the words that captions have for it.
+"""The possible content of clips of the miniature benchmark, and the words for it in captions.
 
-`VOCABULARY` is what a modality has by itself; `FACTORS` is what several modalities can express together. `EVIDENCE` is
-what a set can have besides, if it is asked for: texts that say what nothing else of a clip says.
+`VOCABULARY` is the content of each modality alone; `FACTORS` are values that several modalities can express together.
+`EVIDENCE` is optional: texts with content that nothing else in a clip has.
 """
 
 from itertools import product
@@ -16,18 +16,18 @@ COLOURS = {
     "purple": (155, 35, 215),
     "pink": (255, 105, 190),
 }
-# Of each ground, the plain colour and that of the second stripe.
+# For each ground, the plain colour and that of the second stripe.
 GROUNDS = {
     "black": ((8, 8, 8), (62, 62, 62)),
     "brown": ((84, 52, 30), (128, 92, 64)),
     "grey": ((112, 112, 112), (160, 160, 160)),
     "white": ((244, 244, 244), (196, 196, 196)),
 }
-# Fundamentals in Hz; a glide of half an octave either way leaves them apart.
+# Fundamentals in Hz, still distinct after a glide of half an octave either way.
 PITCHES = {"deep": 150, "low": 350, "high": 800, "shrill": 1800}
 # Share of the clip before the sound comes in.
 ENTRIES = {"prompt": 0.0, "delayed": 0.25, "late": 0.5}
-# Places as captions and subtitles put them.
+# Places as in captions and subtitles.
 PLACES = {
     "desert": ("in the desert", "in a desert"),
     "factory": ("at the factory", "in a factory"),
