@@ -1088,7 +1088,7 @@ _BENCHMARKS = [
     (
         "a table of nothing",
         f"{_OWN} own.json",
-        "own.json has the columns [], not ['caption', 'video_id']. Say what",
+        "own.json has the columns [], but not ['caption', 'video_id']. Name",
         {"own.json": "[]"},
     ),
     (
@@ -1221,7 +1221,7 @@ _BENCHMARKS = [
     (
         "a CSV with other columns",
         f"{_OWN} own.csv",
-        "own.csv has the columns ['id;text'], not ['caption', 'video_id'].",
+        "own.csv has the columns ['id;text'], but not ['caption', 'video_id'].",
         {"own.csv": "id;text\na;a dog\n"},
     ),
     (

@@ -154,7 +154,7 @@ def test_models_without_a_fused_vector_are_refused_before_anything_is_embedded(m
     for model in (Towers(ScalarJointConfig(projection_dim=4)), ScalarModel(make_tiny_config())):
         with pytest.raises(ValueError, match="takes several modalities at once"):
             check_fuses(model)
-    with pytest.raises(ValueError, match="give the model"):
+    with pytest.raises(ValueError, match="give a model"):
         RunConfig("out", embeddings_path=measured[0] / "results" / "embeddings", fused=True)
     with pytest.raises(ValueError, match="--fused"):
         RunConfig("out", embeddings_path="e", methods=["fused"])

@@ -579,7 +579,10 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, temperature
     (tmp_path / "staged" / "README.md").write_text(card)
     refuse(validate(tmp_path / "staged"))
     is_calibrated = bool(calibration) and calibration != {"modality_scale": [1, 1, 1]}
-    assert ("made comparable" in card, "for each of video, audio, subtitle" in card) == (is_calibrated, per_modality)
+    assert ("different modalities comparable" in card, "for each of video, audio, subtitle" in card) == (
+        is_calibrated,
+        per_modality,
+    )
     for name, values in calibration.items():
         row = f"{name.removeprefix('modality_')} of the cosines of video, audio, subtitle"
         assert f"| {row} | `{', '.join(map(str, values))}` |" in card

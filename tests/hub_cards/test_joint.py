@@ -184,7 +184,7 @@ def kind_on(card):
     assert len(kinds) <= 1, kinds
     if not kinds:
         assert "pip install datasets torch\n" in card and not any(word in card for word in ("import Auto", "[image]"))
-        assert card.count("](https://huggingface.co/user/named)") == 2 and "says how" in card
+        assert card.count("](https://huggingface.co/user/named)") == 2 and "describes how" in card
     return kinds[0] if kinds else None
 
 

@@ -451,7 +451,7 @@ def test_depths_beyond_what_was_read_are_refused(model, processor):
     stages = TwoStage(model, processor, dataset, embeddings, 3, progress=False)
     assert [row["depth"] for row in stages.metrics()] == [3]
     for depths in ((3, 4), ()):
-        with pytest.raises(ValueError, match="depths up to the 3 that were read"):
+        with pytest.raises(ValueError, match="depths up to the 3 candidates read"):
             stages.metrics(depths)
 
 
