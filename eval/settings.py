@@ -138,7 +138,7 @@ class EmbedConfig:
     words_of: WordsOf = None
     on_missing: OnMissing = "raise"
     batch_size: Annotated[
-        int, Option(min=1, help="Clips or captions per forward pass: at most so much work is lost by a kill.")
+        int, Option(min=1, help="Clips or captions per forward pass, which is also the most that a kill can lose.")
     ] = 32
     on_error: OnError = "raise"
     num_workers: Annotated[int, Option(min=1, help="Threads per process that read clips ahead.")] = 2
