@@ -335,7 +335,7 @@ def test_no_folder_of_this_machine_is_published_and_no_identifier_changed(tmp_pa
     assert found.model is None and found.metadata["local_model"] == "tiny"
     assert found.problems() == {"/videos/clip": ["a.mp4: audio stream 1: decoding stopped"]}
     assert found.metadata["left_out"] == ["/videos/other"]
-    assert "made by `tiny`" in re.sub(r"\s+", " ", gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
+    assert "computed by `tiny`" in re.sub(r"\s+", " ", gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
 
 
 # Galleries of search ----------------------------------------------------------------------------------------------
