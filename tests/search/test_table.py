@@ -263,7 +263,7 @@ def test_what_is_not_of_this_version_or_model_is_refused_in_a_sentence(tmp_path,
     execute(database, "DROP TABLE clips")
     push(gallery, table)
     other = made_gallery(tmp_path / "other", "clustered", 60, metadata={"fingerprint": "g" * 64})
-    with pytest.raises(ValueError, match="differ from those of .* in fingerprint.*choose another name"):
+    with pytest.raises(ValueError, match="differ from those of .* in fingerprint.*Choose another name"):
         push(other, table)
     execute(database, """UPDATE clips_about SET about = jsonb_set(about, '{format}', '99')""")
     for refused in (lambda: push(gallery, table), lambda: table.about(is_new=True)):
@@ -279,7 +279,7 @@ def test_a_row_that_somebody_changed_added_or_deleted_is_an_error(database, gall
     table, text = filled([database], gallery), made_texts(gallery, 1)[0]
     best = one(table, text)[0].key
     execute(database, "UPDATE clips SET video = audio, audio = video WHERE number = %s", [best])
-    with pytest.raises(DamagedError, match=f"1 clips of .*/clips are not as they were pushed, {best}"):
+    with pytest.raises(DamagedError, match=f"1 clips of .*/clips are not as they were pushed, such as {best}"):
         one(table, text)
     execute(database, "DELETE FROM clips WHERE number = %s", [best])
     with pytest.raises(DamagedError, match="/clips has 59 rows, but 60 were pushed"):
