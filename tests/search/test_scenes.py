@@ -73,7 +73,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_windows(films, loaded, mon
 
 def test_how_files_are_cut_is_checked_before_anything_is_read(films):
     for wanted in ("0.5", "shots", "nan", "inf"):
-        assert f"at least 1, or `scenes`, got '{wanted}'" in index("--segment", wanted, code=1).stderr
+        assert f"at least 1, or `scenes`; got '{wanted}'" in index("--segment", wanted, code=1).stderr
     assert index("--segment", "scenes", "--segment-max", "3", code=2)
     for segment in (None, 30.0):
         with pytest.raises(ValueError, match="--segment-max .* needs --segment scenes"):
