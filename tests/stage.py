@@ -8,6 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch.nn.functional import normalize
 from transformers import BertConfig, BertModel, ClapConfig, ClapModel, CLIPConfig, CLIPModel
+from transformers.dynamic_module_utils import custom_object_save
 
 from eval.embedding.embeddings import Embeddings
 from modeling_scalar import load_model
@@ -24,8 +25,9 @@ def _write_adapter(folder: Path) -> None:
     """An adapter of the small backbone, as `make demo` leaves it."""
     model, processor = load_model(ROOT / "recipes" / "miniature_backbone")
     config = LoraConfig(task_type="FEATURE_EXTRACTION", r=2, target_modules=r"text_model\..*\.query")
-    get_peft_model(model, config).save_pretrained(folder)
     model.config.save_pretrained(folder)
+    custom_object_save(model, folder, config=model.config)
+    get_peft_model(model, config).save_pretrained(folder)
     processor.save_pretrained(folder)
 
 

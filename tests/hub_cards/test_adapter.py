@@ -176,7 +176,7 @@ def test_a_base_that_was_not_pushed_here_is_asked_for(hub, adapter_dir, model_di
 def test_a_base_whose_folder_is_gone_is_asked_for(hub, adapter_dir, model_dir):
     commit = put_on_hub(hub, "user/base", model_dir)
     shutil.rmtree(model_dir)
-    with pytest.raises(ValueError, match="which is gone.*--base"):
+    with pytest.raises(ValueError, match="which does not exist any more.*--base"):
         find_base(hub.api(), adapter_dir, None)
     assert find_base(hub.api(), adapter_dir, "user/base") == ("user/base", commit)
 

@@ -220,7 +220,7 @@ VECTOR = [[1.0] + [0.0] * (DIM - 1)]
         ({"query_id": ["same"] * QUERIES}, r"not so: \['same'\]"),
         ({"clip_ids": [["nowhere"]] * QUERIES}, r"not so: \['0', '1'"),
         ({"clip_ids": [["clip 1 é"] * 2] * QUERIES}, r"not so: \['0', '1'"),
-        ({"clip_ids": [[]] + [["clip 1 é"]] * (QUERIES - 1)}, r"wrong: \['0'\]"),
+        ({"clip_ids": [[]] + [["clip 1 é"]] * (QUERIES - 1)}, r"not so: \['0'\]"),
         ({"embedding": [[1.0] + [0.0] * (DIM - 2)] * QUERIES}, f"must have the length {DIM}"),
         ({"embedding": [[0.5] * DIM] * QUERIES}, "Vectors of queries in .* must be of unit norm; wrong: .*0"),
         ({"caption": [None] + ["a"] * (QUERIES - 1)}, "must have no nulls, got 1"),
