@@ -1,4 +1,4 @@
-"""The application: its page, its calls, and what stands before them."""
+"""The web application: page, API, tools for assistants, and the guard in front of them."""
 
 import base64
 import hashlib
@@ -28,7 +28,7 @@ _page_router = APIRouter(include_in_schema=False)
 
 
 def _content_policy(page: str) -> str:
-    """What the page may do: run what is in it, and ask this service."""
+    """The page's content security policy: run its own scripts and styles, and query this service."""
 
     def hashes(tag: str) -> str:
         found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
@@ -43,7 +43,7 @@ def _content_policy(page: str) -> str:
 
 @cache
 def _page() -> tuple[str, dict[str, str]]:
-    """The page, and the headers that it is answered with."""
+    """The page and its response headers."""
     page = PAGE.read_text(encoding="utf-8")
     version = hashlib.sha256(page.encode()).hexdigest()[:32]
     return page, {
@@ -55,7 +55,7 @@ def _page() -> tuple[str, dict[str, str]]:
 
 @_page_router.api_route("/", methods=["GET", "HEAD"])
 async def the_page(request: Request) -> Response:
-    """The page; nothing if the browser has this version of it."""
+    """The page, or 304 if the browser has this version."""
     page, headers = _page()
     if is_known(request.headers, headers["etag"]):
         return Response(status_code=304, headers=headers)
@@ -64,20 +64,20 @@ async def the_page(request: Request) -> Response:
 
 @_page_router.get("/favicon.ico")
 async def no_icon() -> Response:
-    """Nothing: the page has its icon in it."""
+    """No content: the icon is in the page."""
     return Response(status_code=204)
 
 
 async def _assistants(request: Request) -> ASGIApp:
-    """What answers an assistant."""
+    """The application that answers assistants."""
     if request.app.state.assistants is None:
-        raise HTTPException(404, 'For assistants, the service needs `pip install "scalar-retrieval[mcp]"`.')
+        raise HTTPException(404, 'Assistants need `pip install "scalar-retrieval[mcp]"` on the server.')
     return request.app.state.assistants
 
 
 @asynccontextmanager
 async def _running(app: FastAPI) -> AsyncIterator[None]:
-    """Watch over the gallery, and embed what comes, as long as the service runs."""
+    """Follow changes of the gallery and embed uploads while the service runs."""
     service: routes.Service = app.state.service
     service.archive.source.start()
     if service.uploads is not None:
@@ -107,11 +107,11 @@ def build_app(
     Build the service.
 
     Args:
-        archive ([`~search.service.archive.Archive`]): what is searched.
-        uploads ([`~search.service.uploads.Uploads`], *optional*): where files can be added.
-        token ([`~search.service.guard.Token`], *optional*): that requests must carry.
-        names (`tuple[str, ...]`): names by which this machine may be called.
-        is_public (`bool`): whether pages of other sites may show this one.
+        archive ([`~search.service.archive.Archive`]): the gallery to search.
+        uploads ([`~search.service.uploads.Uploads`], *optional*): accepts new files.
+        token ([`~search.service.guard.Token`], *optional*): secret that requests must carry.
+        names (`tuple[str, ...]`): host names that requests may use.
+        is_public (`bool`): whether other sites may embed the page.
 
     Returns:
         An ASGI application.
@@ -120,7 +120,7 @@ def build_app(
         title="SCALAR search",
         summary="Find clips of a gallery by text, and see which modality made them match.",
         version="1",
-        docs_url=None,  # pages that load their code from elsewhere
+        docs_url=None,  # these pages load code from other hosts
         redoc_url=None,
         openapi_url="/api/openapi.json",
         lifespan=_running,

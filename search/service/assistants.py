@@ -1,6 +1,6 @@
-"""What assistants ask the service by the Model Context Protocol, at `/mcp`: to search, and to look into a hit.
+"""Tools for assistants by the Model Context Protocol, at `/mcp`: search, and details of a hit.
 
-Each request stands by itself, and is answered by JSON: nothing is kept between two of them.
+The server is stateless: each request is answered by JSON on its own.
 """
 
 import json
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 
 _MOST_HITS = 100
 _INSTRUCTIONS = (
-    "A gallery of video and sound that is searched by meaning. `search` finds moments: whole files, or windows of "
-    "longer ones from second `start` to `stop`. What a query has in quotation marks must be said in them. "
-    "`get_moment` tells what is said in one."
+    "A gallery of videos and sounds, searched by meaning. `search` finds moments: whole files, or windows of longer "
+    "ones from second `start` to `stop`. Words of a query in quotation marks must be spoken. `get_moment` returns "
+    "what is said in a moment."
 )
 
 
@@ -37,44 +37,44 @@ class _Arguments(BaseModel):
 
 
 class SearchArguments(_Arguments):
-    """Find the moments that fit words best, and how much each modality, as picture or sound, made them fit."""
+    """Find the moments that best match a text, with the weight of each modality, such as picture or sound."""
 
     query: str = Field(
         min_length=1,
         max_length=LONGEST_QUERY,
-        description='What to look for; "what is in quotation marks" must be said.',
+        description='Text to search for; words "in quotation marks" must be spoken.',
     )
-    k: int = Field(10, ge=1, le=_MOST_HITS, description="How many at most.")
-    modalities: list[Modality] | None = Field(None, min_length=1, description="What is looked at; all by default.")
-    filters: Wanted | None = Field(None, description="Which moments may be found; all by default.")
+    k: int = Field(10, ge=1, le=_MOST_HITS, description="Maximum number of hits.")
+    modalities: list[Modality] | None = Field(None, min_length=1, description="Modalities to search; all by default.")
+    filters: Wanted | None = Field(None, description="Conditions that moments must meet; none by default.")
 
 
 class MomentArguments(_Arguments):
-    """Tell what a moment is called, when it is, what it has, and what is said in it."""
+    """Return the name, times, modalities and spoken words of a moment."""
 
-    key: str = Field(max_length=LONGEST_KEY, description="Of a hit of `search`.")
+    key: str = Field(max_length=LONGEST_KEY, description="`key` of a hit of `search`.")
     query: str | None = Field(
         None,
         min_length=1,
         max_length=LONGEST_QUERY,
-        description="By which modalities are weighed and words are chosen.",
+        description="Text for which modalities are weighted and words are selected.",
     )
 
 
 class Moment(BaseModel):
     """A file, or a window of a longer one."""
 
-    key: str = Field(description="Names it to `get_moment`.")
+    key: str = Field(description="Identifies it in `get_moment`.")
     name: str
-    start: float | None = Field(description="Second of the file; none of a whole file.")
-    stop: float | None = Field(description="None where it goes on to the end.")
+    start: float | None = Field(description="Second of the file; null for a whole file.")
+    stop: float | None = Field(description="Second of the file; null if it lasts to the end.")
     score: float | None
-    weights: dict[str, float] | None = Field(description="How much each modality made it fit the query.")
-    presence: dict[str, bool] = Field(description="Which modalities it has.")
+    weights: dict[str, float] | None = Field(description="Weight of each modality for the query.")
+    presence: dict[str, bool] = Field(description="Whether it has each modality.")
 
     @classmethod
     def of(cls, found: Found) -> "Moment":
-        """A moment as it is told here."""
+        """Convert a hit of the service."""
         return cls(**found.model_dump(include=set(Moment.model_fields)))
 
 
@@ -82,16 +82,18 @@ class Moments(BaseModel):
     """The moments found, best first."""
 
     hits: list[Moment]
-    num_clips: int = Field(description="In the gallery.")
-    num_allowed: int = Field(description="Of these, those that could be found.")
+    num_clips: int = Field(description="Number of clips in the gallery.")
+    num_allowed: int = Field(description="Number of clips that meet the filters.")
     certainty: Certainty
-    unknown: dict[str, int] = Field(description="How many are left out because it is not known whether they fit.")
-    matches_well: bool | None = Field(description="Whether the best one fits as relevant ones do; none if not known.")
+    unknown: dict[str, int] = Field(description="Number of clips left out because a filtered value is unknown.")
+    matches_well: bool | None = Field(
+        description="Whether the best hit scores as relevant ones do; null if not calibrated."
+    )
     note: str | None
 
 
 class Said(BaseModel):
-    """Words, and the seconds of the file at which they are said."""
+    """Spoken words, with their seconds in the file."""
 
     start: float
     stop: float
@@ -101,16 +103,16 @@ class Said(BaseModel):
 class WholeMoment(Moment):
     """A moment with its words."""
 
-    words: list[Said] = Field(description="In their order; of very many those that fit the query best.")
-    num_words: int = Field(description="How many lines there are in all.")
+    words: list[Said] = Field(description="In order of time; if there are many, those that best match the query.")
+    num_words: int = Field(description="Total number of lines.")
 
 
 class Assistants:
     """
-    Answers to assistants.
+    The tools and their answers.
 
     Args:
-        service ([`~search.service.routes.Service`]): what they are answered from.
+        service ([`~search.service.routes.Service`]): what answers searches.
     """
 
     def __init__(self, service: Service):
@@ -122,7 +124,7 @@ class Assistants:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ASGIApp]:
-        """What answers, as long as the service runs."""
+        """The ASGI application, for as long as the service runs."""
         server = Server(
             "scalar-search",
             version="1",
@@ -130,7 +132,7 @@ class Assistants:
             on_list_tools=self._list,
             on_call_tool=self._call,
         )
-        # Which hosts and pages may ask, the guard has told before.
+        # The guard has already checked hosts and origins.
         manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
         async with manager.run():
             yield manager.handle_request
@@ -138,8 +140,8 @@ class Assistants:
     async def _search(self, asked: SearchArguments) -> Moments:
         request = SearchRequest(query=asked.query, k=asked.k, modalities=asked.modalities, filter=asked.filters)
         answer = await find(request, self._service)
-        told = answer.model_dump(include={"num_clips", "num_allowed", "certainty", "unknown", "matches_well", "note"})
-        return Moments(hits=list(map(Moment.of, answer.hits)), **told)
+        rest = answer.model_dump(include={"num_clips", "num_allowed", "certainty", "unknown", "matches_well", "note"})
+        return Moments(hits=list(map(Moment.of, answer.hits)), **rest)
 
     async def _moment(self, asked: MomentArguments) -> WholeMoment:
         found, cues, count = await moment(asked.key, asked.query, self._service)
@@ -163,9 +165,7 @@ class Assistants:
 
     async def _call(self, _: Any, params: Any) -> CallToolResult:
         if params.name not in self._tools:
-            return _told(
-                f"There is no tool {params.name!r:.100}; there are {' and '.join(self._tools)}.", is_error=True
-            )
+            return _result(f"There is no tool {params.name!r:.100}. Use {' or '.join(self._tools)}.", is_error=True)
         arguments, _, tool = self._tools[params.name]
         try:
             result = await tool(arguments.model_validate(params.arguments or {}))
@@ -176,11 +176,11 @@ class Assistants:
             answer = await answer_of(None, error)
             if answer.status_code >= 500:
                 logger.exception("An assistant could not be answered.")
-            return _told(json.loads(answer.body)["error"], is_error=True)
-        return _told(result.model_dump_json(), structured_content=result.model_dump(mode="json"))
+            return _result(json.loads(answer.body)["error"], is_error=True)
+        return _result(result.model_dump_json(), structured_content=result.model_dump(mode="json"))
 
 
-def _told(text: str, **others: Any) -> CallToolResult:
+def _result(text: str, **others: Any) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], **others)
 
 

@@ -77,20 +77,20 @@ def keep_running(gallery: str) -> None:
         ends.append(time.monotonic())
         if len(ends) == _MOST and ends[-1] - ends[0] < _WITHIN:
             raise ValueError(
-                f"The service of {gallery} ended {_MOST} times within {_WITHIN / 60:.0f} minutes. Make sure by "
-                f"`scalar verify {gallery}` that the gallery is whole, and start it again."
+                f"The service of {gallery} ended {_MOST} times within {_WITHIN / 60:.0f} minutes. Check the "
+                f"gallery with `scalar verify {gallery}`, then start the service again."
             )
         pause = _PAUSE if code > 0 else 0.0
         if code > 0:
-            say(f"The service could not start; it is tried again in {pause:.0f} seconds.")
+            say(f"The service could not start; retrying in {pause:.0f} seconds.")
         else:
             number = signal.Signals(-code)
             why = (
-                f" Probably a file of {gallery} was changed in place; `scalar verify {gallery}` names it."
+                f" Probably a file of {gallery} was modified in place; `scalar verify {gallery}` names it."
                 if number in _IN_PLACE
                 else ""
             )
-            say(f"The service was ended by {number.name} and is started again.{why}")
+            say(f"The service was ended by {number.name}; restarting it.{why}")
 
 
 __all__ = ["keep_running"]

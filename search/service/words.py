@@ -1,4 +1,4 @@
-"""What the service tells of what is said in a clip: the cues that fit a query best, and captions for players."""
+"""Spoken words in answers: the cues that best match a query, and captions for players."""
 
 import html
 from collections import Counter
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from gallery.transcripts import Cue
 from gallery.words import folded, places_of, split_query
 
-_LEAST = 3  # letters that two forms of a word begin with alike
+_LEAST = 3  # letters that two forms of a word must share at their beginning
 
 
 def _is_in(word: str, words: set[str]) -> bool:
-    """Whether a word is among some, maybe in another form."""
+    """Whether a word is one of `words`, perhaps in another form."""
     return word in words or any(
         min(len(word), len(other)) >= _LEAST and (word.startswith(other) or other.startswith(word)) for other in words
     )
@@ -19,11 +19,11 @@ def _is_in(word: str, words: set[str]) -> bool:
 
 def best_cues(cues: Sequence[Cue], query: str, most: int) -> list[tuple[Cue, bool]]:
     """
-    Choose what to show of what is said.
+    Select the cues to show.
 
     Returns:
-        The cues that have most words of the query, in quotation marks first, then rare ones, in their order, and
-        whether they have any; the first ones where none has.
+        At most `most` cues in order of time, each with whether it has words of the query: those with quotes, then
+        those with the rarest words; the first cues if none has any.
     """
     text, quoted = split_query(query)
     said, asked = [set(folded(cue.text).split()) for cue in cues], set(folded(text).split())
@@ -43,9 +43,9 @@ def _clock(seconds: float) -> str:
 
 
 def as_vtt(cues: Sequence[Cue]) -> str:
-    """Cues as players take them."""
-    told = [f"{_clock(cue.start)} --> {_clock(cue.stop)}\n{html.escape(cue.text, quote=False)}\n" for cue in cues]
-    return "\n".join(["WEBVTT\n", *told])
+    """Format cues as WebVTT."""
+    blocks = [f"{_clock(cue.start)} --> {_clock(cue.stop)}\n{html.escape(cue.text, quote=False)}\n" for cue in cues]
+    return "\n".join(["WEBVTT\n", *blocks])
 
 
 __all__ = ["as_vtt", "best_cues"]

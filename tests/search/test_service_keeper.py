@@ -105,7 +105,7 @@ def test_a_service_that_is_killed_is_started_again_and_refuses_nobody(start, tmp
         process.send_signal(number)  # to the parent alone
         output, errors = process.communicate(timeout=20)
     assert process.returncode == 0 and is_gone(children(tmp_path, 3)[2])
-    assert "ended by SIGBUS and is started again. Probably a file of videos was changed in place" in errors
+    assert "ended by SIGBUS; restarting it. Probably a file of videos was modified in place" in errors
     assert "`scalar verify videos` names it" in errors and "could not start" in errors and "Traceback" not in errors
 
 
@@ -114,7 +114,7 @@ def test_a_service_that_is_killed_again_and_again_is_given_up(start, tmp_path):
         process = start("os.kill(os.getpid(), signal.SIGKILL)", listener)
         output, errors = process.communicate(timeout=20)
     assert process.returncode == 1 and len(children(tmp_path, 5)) == 5
-    assert errors.count("ended by SIGKILL and is started again") == 4
+    assert errors.count("ended by SIGKILL; restarting it") == 4
     assert "ended 5 times within 10 minutes" in errors and "`scalar verify videos`" in errors
 
 
@@ -182,7 +182,7 @@ def test_a_gallery_that_is_changed_in_place_ends_no_service(commands, tmp_path):
     os.truncate(shard, 0)
     with pytest.raises((urllib.error.URLError, ConnectionError)):
         ask()
-    printed("ended by SIGBUS and is started again", "stderr")
+    printed("ended by SIGBUS; restarting it", "stderr")
     with pytest.raises(ValueError, match=re.escape(str(shard))):
         verify_gallery(gallery)
     printed("could not start", "stderr")
