@@ -103,7 +103,7 @@ def merged_by_rank(lists: torch.Tensor, cosines: torch.Tensor, k: int) -> list[l
     return found
 
 
-def told(values: torch.Tensor) -> str:
+def summary(values: torch.Tensor) -> str:
     """Median, 95th percentile and maximum."""
     return f"{values.median():6.0f} {values.quantile(0.95):6.0f} {values.amax():6.0f}"
 
@@ -119,7 +119,9 @@ def measure_lists(
         for temperature in TEMPERATURES:
             kth = best[temperature][0][:, k - 1 : k]
             length = (bounds >= kth - 1e-6).sum(1).float() + 1  # the last entry must lie below
-            print(f"    k = {k}, temperature {temperature:<5g}  {told(length)}{(length <= 128).float().mean():24.1%}")
+            print(
+                f"    k = {k}, temperature {temperature:<5g}  {summary(length)}{(length <= 128).float().mean():24.1%}"
+            )
     print("    recall@10 at temperature 0.1 with as many entries: bounds; three lists by rank, scored in full")
     truth = best[0.1][1][:, :10].tolist()
     for entries in ENTRIES:
@@ -231,7 +233,7 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
                 way = "all bounds" if collection.is_exact else "index"
                 print(
                     f"    {kind}, {way}: {statistics.median(seconds) * 1e3:.1f} ms (median), "
-                    f"{np.quantile(seconds, 0.95) * 1e3:.1f} (p95); {told(scored)} clips scored; "
+                    f"{np.quantile(seconds, 0.95) * 1e3:.1f} (p95); {summary(scored)} clips scored; "
                     f"recall@10 {same:.3f}; {dict(said)}"
                 )
         if options.url is not None:
@@ -339,10 +341,10 @@ def read_bounds(
     vector = f"[{','.join(map(str, text.half().tolist()))}]"
     products = ", ".join(f"-({name} <#> '{vector}')" for name in modalities)
     nearest = f"bound <#> '{vector[:-1]},1]'"
-    told = f"SELECT clip_id, -({nearest}), scalar_score(ARRAY[{products}], _gram, '{temperature}')"
+    statement = f"SELECT clip_id, -({nearest}), scalar_score(ARRAY[{products}], _gram, '{temperature}')"
     scores, rows = {}, 0
     with connection.transaction(), connection.cursor("found") as found:
-        found.execute(f"{told} FROM bounds JOIN clips ON clip = number ORDER BY {nearest}")
+        found.execute(f"{statement} FROM bounds JOIN clips ON clip = number ORDER BY {nearest}")
         while lines := found.fetchmany(ENTRIES[0]):
             for clip_id, bound, score in lines:
                 rows += 1
@@ -406,8 +408,8 @@ def measure_hnsw(options: argparse.Namespace, folder: Path) -> None:
                         same = np.mean([len(names & one[0]) / 10 for names, one in zip(known, found, strict=True)])
                         rows, scored = (torch.tensor([one[place] for one in found]).float() for place in (1, 2))
                         print(
-                            f"        ef_search {effort}: {taken:.1f} ms; rows read {told(rows)}; clips scored "
-                            f"{told(scored)}; recall@10 {same:.3f}"
+                            f"        ef_search {effort}: {taken:.1f} ms; rows read {summary(rows)}; clips scored "
+                            f"{summary(scored)}; recall@10 {same:.3f}"
                         )
                     sys.stdout.flush()
             table.close()

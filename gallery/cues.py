@@ -155,7 +155,7 @@ class ClipWords:
             if self._known is None:
                 self._known, self._before = self._read(), None
 
-    def told(self) -> tuple[list[str], list[bool]]:
+    def texts(self) -> tuple[list[str], list[bool]]:
         """The words of each clip as from [`~gallery.words.folded`], a line per text, and whether these are all of its
         words."""
         self.read()

@@ -65,7 +65,7 @@ def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {name: str(value) if value == math.inf else value for name, value in score_options_of(metadata).items()}
 
 
-def modalities_told(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """The modalities of clips according to the metadata, by default the paper's."""
     return tuple(metadata.get(MODALITIES) or PAPER_MODALITIES)
 
@@ -112,7 +112,7 @@ class Described:
 
     def __init__(self, metadata: Mapping[str, Any] | None, path: Any, modalities: Sequence[str] | None = None):
         self.path, self.metadata = path, dict(metadata or {})
-        self.modalities = modalities_told(self.metadata) if modalities is None else tuple(modalities)
+        self.modalities = modalities_in(self.metadata) if modalities is None else tuple(modalities)
         check_metadata(self.metadata, path or "the gallery", self.modalities)
 
     @property
@@ -186,7 +186,7 @@ __all__ = [
     "calibration_of",
     "check_metadata",
     "fitted_to",
-    "modalities_told",
+    "modalities_in",
     "recalibrated",
     "score_options_of",
 ]

@@ -240,7 +240,7 @@ class ClipFacts:
         words: "ClipWords | None" = None,
     ):
         self._names, self._files, self._has_windows = clips.column("clip_id"), files, has_windows
-        self._told = clips.column("seconds")
+        self._seconds = clips.column("seconds")
         self._modality_mask, self._modalities, self._words = modality_mask, list(modalities), words
 
     @cached_property
@@ -268,7 +268,7 @@ class ClipFacts:
     @cached_property
     def seconds(self) -> torch.Tensor:
         """`torch.DoubleTensor` of shape `(N,)`: the length of each clip, NaN where unknown."""
-        seconds = self._told
+        seconds = self._seconds
         if self._windows is not None:
             start, stop = (self._second(name) for name in ("start", "stop"))
             seconds = pc.coalesce(pc.subtract(stop, start), seconds)
@@ -289,8 +289,8 @@ class ClipFacts:
         return torch.from_numpy(pc.fill_null(pc.take(times, rows), _NO_DATE).to_numpy().copy())
 
     def words(self) -> tuple[list[str], list[bool]]:
-        """The words of each clip, and whether these are all: [`~gallery.cues.ClipWords.told`]."""
-        return self._words.told()
+        """The words of each clip, and whether these are all: [`~gallery.cues.ClipWords.texts`]."""
+        return self._words.texts()
 
     @cached_property
     def contents(self) -> tuple[np.ndarray, np.ndarray]:

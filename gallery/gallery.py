@@ -53,7 +53,7 @@ from gallery.described import (
     Described,
     NoClipError,
     calibration_of,
-    modalities_told,
+    modalities_in,
     recalibrated,
     score_options_of,
 )
@@ -433,7 +433,7 @@ class Gallery(Described):
             raise ValueError(f"{folder} already holds a gallery. Choose a new folder.")
         with GalleryWriter(folder, dtype or self.dtype, has_codes) as writer:
             writer.metadata = dict(self.metadata if metadata is None else metadata)
-            if modalities_told(writer.metadata) != self.modalities:  # e.g. in one that only `datasets` wrote
+            if modalities_in(writer.metadata) != self.modalities:  # e.g. in one that only `datasets` wrote
                 writer.metadata[MODALITIES] = list(self.modalities)
             for batch in self.clips.to_batches(COPIED_ROWS):
                 clip_ids, embeds, mask, *others = clips_of(pa.Table.from_batches([batch]))
@@ -562,7 +562,7 @@ class GalleryWriter(Writer):
     def modalities(self) -> tuple[str, ...]:
         """Names of the modalities: those of the existing clips, or else those in the metadata."""
         known = self._new.get("clips") or [part.table for part in self._old("clips")[:1]]
-        return modalities_of(known[0]) if known else modalities_told(self.metadata)
+        return modalities_of(known[0]) if known else modalities_in(self.metadata)
 
     def __contains__(self, clip_id: str) -> bool:
         return clip_id in self._pending or self._find("clips", clip_id) is not None

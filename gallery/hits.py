@@ -222,7 +222,7 @@ class Hits(list):
             name = mark + name[len(mark) - _NAME_WIDTH :]
         return name + seconds
 
-    def copies_told(self, hit: Hit) -> str:
+    def copies_line(self, hit: Hit) -> str:
         """The copies that a hit represents; only if there are some."""
         names, more = hit.copies[:_COPIES], len(hit.copies) - _COPIES
         if self.place_of(hit).start is not None:  # at the same seconds
@@ -240,7 +240,7 @@ class Hits(list):
             lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
             lines += [f"     {line}" for line in _weights_lines(hit, encoding)]
             if hit.copies:
-                lines.append(f"     {self.copies_told(hit)}")
+                lines.append(f"     {self.copies_line(hit)}")
         more = len(self) - len(self[:most])
         return [*lines, *([f"and {more} more"] if more else [])]
 
@@ -338,7 +338,7 @@ def _table(hits: Hits) -> str:
     for hit in hits[:_SHOWN]:
         match = "–" if hit.match is None else f"{hit.match:+.2f}"
         name = cell(hits.name_of(hit)[-500:])
-        copies = f'<div class="soft">{cell(hits.copies_told(hit))}</div>' if hit.copies else ""
+        copies = f'<div class="soft">{cell(hits.copies_line(hit))}</div>' if hit.copies else ""
         rows.append(
             f'<tr><td class="n soft">{hit.rank}</td><td class="n">{hit.score:.3f}</td>'
             + (f'<td class="n">{match}</td>' if has_match else "")

@@ -58,11 +58,11 @@ class _Repairer(Writer):
     """
     A writer that starts with whatever is intact, and commits it.
 
-    `told` reports in sentences what was found and done; `lost` counts lost rows by table, as far as that is known.
+    `report` says in sentences what was found and done; `lost` counts lost rows by table, as far as that is known.
     """
 
     def __init__(self, folder: Path):
-        self.told: list[str] = []
+        self.report: list[str] = []
         self.lost: dict[str, int] = dict.fromkeys(TABLES, 0)
         self._unlisted: dict[str, int] = {}  # tables with shards whose removed rows are unknown, and their number
         self._have_lost: set[str] = set()
@@ -157,9 +157,9 @@ class _Repairer(Writer):
         path = self.folder / MANIFEST
         if path.exists():
             place = self._aside(path, copied=path.is_file() and path.stat().st_size < _COPIED)
-            self.told.append(f"{wrong}. The manifest was written again; the old one is now {place}.")
+            self.report.append(f"{wrong}. The manifest was written again; the old one is now {place}.")
         else:
-            self.told.append(f"{MANIFEST} was missing. It was written again, from the files next to it.")
+            self.report.append(f"{MANIFEST} was missing. It was written again, from the files next to it.")
         entries = {}
         for name in TABLES:
             entries[name] = self._list_table(name)
@@ -169,7 +169,7 @@ class _Repairer(Writer):
         for path in (self.folder / name / DERIVED[0] for name in TABLES):
             if derived_is_whole(path):
                 return read_json(path)["metadata"]
-        self.told.append(
+        self.report.append(
             "The model that made the gallery is no longer known: give it to `scalar query` with --model. Nothing can "
             "be added to the gallery."
         )
@@ -199,7 +199,7 @@ class _Repairer(Writer):
         path = folder / shard.file
         if not path.is_file():
             place = f" What had its name was moved to {self._aside(path)}." if os.path.lexists(path) else ""
-            self.told.append(f"{name}/{shard.file} was missing: {lost}.{place}")
+            self.report.append(f"{name}/{shard.file} was missing: {lost}.{place}")
             self._lose(name, number)
             return None
         try:
@@ -211,7 +211,9 @@ class _Repairer(Writer):
                 why = error.what.removeprefix("is damaged: ")
             else:
                 why = str(error.__cause__ or error)
-            self.told.append(f"{name}/{shard.file} was damaged ({why}): {lost}. It was moved to {self._aside(path)}.")
+            self.report.append(
+                f"{name}/{shard.file} was damaged ({why}): {lost}. It was moved to {self._aside(path)}."
+            )
             self._lose(name, number)
             return None
         if shard.removed is None:
@@ -228,7 +230,7 @@ class _Repairer(Writer):
             return known, map_shard(folder, known, verified=True)
         except (OSError, ValueError):
             place = f" It was moved to {self._aside(listing)}." if os.path.lexists(listing) else ""
-            self.told.append(f"{name}/{shard.removed}, which listed removed rows, was damaged or missing.{place}")
+            self.report.append(f"{name}/{shard.removed}, which listed removed rows, was damaged or missing.{place}")
             self._unlisted[name] = self._unlisted.get(name, 0) + (known.num_removed if is_known else 0)
             self._is_changed = True
             return replace(known, removed=None, num_removed=0, removed_sha256=None), part
@@ -254,7 +256,7 @@ class _Repairer(Writer):
                     self._aside(path)
             elif os.path.lexists(path) and not derived_is_whole(path):
                 place = self._aside(path)
-                self.told.append(
+                self.report.append(
                     f"{name}/{path.name}, read by `datasets`, was damaged. It was moved to {place} and made again."
                 )
 
@@ -266,7 +268,7 @@ class _Repairer(Writer):
             used = {file for shard in entries[name] for file in (shard.file, shard.removed)}
             for path in sorted((self.folder / name).glob("*")):
                 if (SHARD_NAME.fullmatch(path.name) or REMOVED_NAME.fullmatch(path.name)) and path.name not in used:
-                    self.told.append(f"{name}/{path.name} belongs to no table. It was moved to {self._aside(path)}.")
+                    self.report.append(f"{name}/{path.name} belongs to no table. It was moved to {self._aside(path)}.")
         for path in self.folder.glob("*"):
             if SEALED_NAME.fullmatch(path.name):
                 self._aside(path)
@@ -321,10 +323,10 @@ class _Repairer(Writer):
         self._drop("files", forgotten)
         if forgotten and "clips" in self._have_lost:
             names = listed([key for key, *_ in forgotten])
-            self.told.append(f"The clips {names} are lost. `scalar index` embeds them again.")
+            self.report.append(f"The clips {names} are lost. `scalar index` embeds them again.")
         self._tell_of_queries(there)
         if "files" in self._have_lost:
-            self.told.append(
+            self.report.append(
                 "The records of some media files are lost: `scalar index` reads and embeds these files again."
             )
         if not self._is_changed:
@@ -344,7 +346,7 @@ class _Repairer(Writer):
         if len(without) == number:
             self._drop("clips", without)
         elif number > 0:
-            self.told.append(f"Up to {number} removed clips are back, and it is unknown which.")
+            self.report.append(f"Up to {number} removed clips are back, and it is unknown which.")
 
     def _tell_of_queries(self, there: set[str]) -> None:
         """Note in the metadata that a benchmark is incomplete: it can no longer be evaluated."""
@@ -355,7 +357,7 @@ class _Repairer(Writer):
         if "queries" not in self._have_lost and not (parts and "clips" in self._have_lost):
             return
         names = f", among them {listed(missing)}" if missing else ""
-        self.told.append(
+        self.report.append(
             f"{number} clips{names} and {self.lost['queries']} captions of an embedded benchmark are lost. The rest "
             "can be searched, but not evaluated: remove the gallery, and embed the benchmark again."
         )
@@ -382,7 +384,7 @@ def repair(folder: str | os.PathLike) -> list[str]:
         repairer.mend()
     verify(folder)
     Gallery.open(folder).check()
-    return repairer.told
+    return repairer.report
 
 
 __all__ = ["DAMAGED", "repair"]

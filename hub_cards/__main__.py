@@ -72,17 +72,17 @@ def validate(
     from .hub.card_rules import validate as find_problems
     from .hub.errors import REQUEST_ERRORS, first_line
 
-    problems, told = find_problems(path), "a valid card."
+    problems, verdict = find_problems(path), "a valid card."
     if not problems:
         try:
             problems = ask_hub(path, repo_type)
         except (*REQUEST_ERRORS, ConnectionError) as error:
-            told = f"nothing wrong here, but the Hub was not asked about its own rules ({first_line(error)})."
+            verdict = f"nothing wrong here, but the Hub was not asked about its own rules ({first_line(error)})."
     for problem in problems:
         show(*problem.splitlines())
     if problems:
         raise typer.Exit(1)
-    show(f"{path}: {told}")
+    show(f"{path}: {verdict}")
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m hub_cards") -> None:

@@ -106,8 +106,8 @@ def read_card(card: str) -> tuple[str | None, Details]:
             mapping.
     """
     kind, kept = read_marks(card)
-    told = {name: value for name, value in front_matter(card).items() if name not in _FROM_FILES}
-    return kind, Details(told, kept)
+    front = {name: value for name, value in front_matter(card).items() if name not in _FROM_FILES}
+    return kind, Details(front, kept)
 
 
 def render_text(template: str, **variables: Any) -> str:

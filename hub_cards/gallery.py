@@ -145,8 +145,8 @@ def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[Media
     for path, file in gallery.files.items():
         if file.reason is not None or media:
             reason = None if file.reason is None else names.shortened(file.reason)
-            told = file if media and path in names.files else replace(file, size=0, mtime_ns=0, sha256="")
-            files.setdefault(names.of_file(path), replace(told, path=names.of_file(path), reason=reason))
+            listed = file if media and path in names.files else replace(file, size=0, mtime_ns=0, sha256="")
+            files.setdefault(names.of_file(path), replace(listed, path=names.of_file(path), reason=reason))
     return list(files.values())
 
 
@@ -215,8 +215,8 @@ def stage_gallery(
         names, rows, queries = _Names(gallery), gallery.clips, gallery.queries
         rows = _with(rows, "clip_id", [to_utf8(names.of_clip(name)) for name in gallery.clip_ids])
         if "problems" in rows.column_names:
-            told = lists_of(rows, "problems")
-            rows = _with(rows, "problems", [list(map(names.shortened, of_clip)) for of_clip in told])
+            problems = lists_of(rows, "problems")
+            rows = _with(rows, "problems", [list(map(names.shortened, of_clip)) for of_clip in problems])
         with GalleryWriter(folder) as writer:
             known = _metadata(gallery, names, model) | made_by
             writer.metadata = {name: value for name, value in known.items() if value is not None}
@@ -287,7 +287,7 @@ def _failures(gallery: Gallery) -> tuple[list[str], list[tuple[str, str | None]]
     """Return what could not be read and counts as absent; and the missing clips with the reason, as far as known."""
     clips = gallery.clips_of_files()  # a file's readable windows are clips even if others could not be read
     failed = [file for file in gallery.files.values() if file.reason is not None]
-    problems = [f"{name}: {problem}" for name, told in gallery.problems().items() for problem in told]
+    problems = [f"{name}: {problem}" for name, found in gallery.problems().items() for problem in found]
     problems += [f"{file.path}: {file.reason}" for file in failed if file.path in clips]
     left_out = [(name, None) for name in gallery.metadata.get("left_out") or ()]
     left_out += [(file.path, file.reason) for file in failed if file.path not in clips]

@@ -62,7 +62,7 @@ _ADAPTER_FIELDS = {"peft_type": ("LORA",), "layer_replication": (None,)}
 
 
 @contextmanager
-def _told_of(name: str, what: str) -> Iterator[None]:
+def _naming(name: str, what: str) -> Iterator[None]:
     """Turn any error that libraries raise about a model's files into a ValueError that names the model."""
     try:
         yield
@@ -102,7 +102,7 @@ def load_config(
         )
     if num_tensors is not None:
         check_counts(identity.config, num_tensors, str(path))
-    with _told_of(str(path), "The configuration"):
+    with _naming(str(path), "The configuration"):
         config = AutoConfig.from_pretrained(
             identity.name, revision=identity.revision or "main", trust_remote_code=False
         )
@@ -133,19 +133,19 @@ def _load_weights(
 ) -> ScalarRetrievalModel:
     name, (kind, _) = base.name, _KINDS[config.model_type]
     heads = ("_head",) if kind is ScalarJointModel else ()
-    with _told_of(name, "A model with the configuration of"), torch.device("meta"):
+    with _naming(name, "A model with the configuration of"), torch.device("meta"):
         check_shapes(kind(config), in_backbone(shapes) if kind is ScalarJointModel else shapes, name)
     options = {"revision": base.revision or "main", "use_safetensors": True, "output_loading_info": True} | options
     with _without_report():
         model, info = kind.from_pretrained(name, config=config, **options)
-    for keys, allowed, told in (
+    for keys, allowed, problem in (
         (info["missing_keys"], (*_ADDED_MODULES, *heads) if may_add else (), "lacks {} weights of the model"),
         (info["unexpected_keys"], (*_OPTIONAL_MODULES, *heads), "holds {} weights that are not in its config.json"),
     ):
         wrong = sorted(key for key in keys if not key.split(".")[0].endswith(allowed))
         if wrong:
             raise ValueError(
-                f"{name} {told.format(len(wrong))}, such as {wrong[:3]}. Use the configuration that belongs to the "
+                f"{name} {problem.format(len(wrong))}, such as {wrong[:3]}. Use the configuration that belongs to the "
                 "weights, or save the model again."
             )
     return model
@@ -169,7 +169,7 @@ def load_processor(name: str) -> ScalarProcessor:
             f"{name} must hold a ScalarProcessor in its {PROCESSOR_NAME}, got {described!r:.200}. Save the model's "
             "processor in the same folder with `processor.save_pretrained`."
         )
-    with _told_of(name, "The processor of"):
+    with _naming(name, "The processor of"):
         processor = AutoProcessor.from_pretrained(name, trust_remote_code=False)
     # Without any of these files transformers builds a tokenizer without words.
     files = list(processor.tokenizer.vocab_files_names.values())
@@ -244,11 +244,11 @@ def _load_adapter(model: ScalarRetrievalModel, name: str, adapter: dict[str, Any
         ) from error
     found = {kind: sorted(getattr(info, kind)) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
     if any(found.values()):
-        told = ", ".join(
+        problem = ", ".join(
             f"{len(keys)} {kind.split('_')[0]} (such as {keys[0]})" for kind, keys in found.items() if keys
         )
         raise ValueError(
-            f"The weights of the adapter in {name} do not fit its base and its adapter_config.json: {told}. {mend}"
+            f"The weights of the adapter in {name} do not fit its base and its adapter_config.json: {problem}. {mend}"
         )
 
 
@@ -282,7 +282,7 @@ def load_model(
             (including those of concatenation heads for `has_concat_heads=True`), or a field is unknown.
     """
     identity = identify(name_or_path)
-    with _told_of(identity.name, "The model in"):
+    with _naming(identity.name, "The model in"):
         identity = identity.at_hand()
         name = identity.name
         if device is not None and dtype is None:

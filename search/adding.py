@@ -69,7 +69,7 @@ def add_modality(
     batches = in_batches(jobs(), batch_size)
     embedded = embed_batches(model, processor, reader, num_workers, batches, batches_ahead(batch_size, num_workers))
     found: list[tuple[str, torch.Tensor]] = []
-    told: dict[str, str | None] = {}
+    earlier: dict[str, str | None] = {}
     failed: dict[str, str] = {}
     bar = tqdm(total=len(gallery), unit="clip", desc=name, disable=not progress)
     with closing(embedded) as embedded, bar:
@@ -84,7 +84,7 @@ def add_modality(
                 if note.unheard or note.is_lost:
                     failed[note.file.path] = note.unheard or note.reason
             notes = (note.file for note in batch.notes)
-            told |= {note.path: note.texts for note in notes if note.sha256 == files[note.path].sha256}
+            earlier |= {note.path: note.texts for note in notes if note.sha256 == files[note.path].sha256}
             first += len(batch.notes)
             bar.update(len(batch.notes))
     for path, reason in failed.items():
@@ -92,7 +92,7 @@ def add_modality(
     vectors = torch.stack([vector for _, vector in found]) if found else torch.zeros(0, gallery.dim or 0)
     writer.add_modality(name, [clip_id for clip_id, _ in found], vectors)
     # Only now: once texts are recorded, no later run checks whether they were embedded.
-    writer.put_files([replace(files[path], texts=words) for path, words in told.items()])
+    writer.put_files([replace(files[path], texts=words) for path, words in earlier.items()])
     writer.commit()
     return len(found)
 

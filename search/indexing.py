@@ -113,9 +113,9 @@ class _Source:
         if not self.is_done or (self.num_clips and self.num_lost):  # a later run reads what became inaccessible
             return replace(self.file, reason=UNFINISHED)
         if not self.num_clips and self.file.reason is None:
-            return replace(self.file, reason=joined(self._told(self.reasons)))
+            return replace(self.file, reason=joined(self._messages(self.reasons)))
         if self.num_clips and failures:
-            return replace(self.file, reason=PARTLY + joined(self._told(failures)))
+            return replace(self.file, reason=PARTLY + joined(self._messages(failures)))
         return self.file
 
     def state(self) -> FileState:
@@ -129,10 +129,10 @@ class _Source:
         # a stream that ends within a window is missing in the windows after it
         texts = dict.fromkeys([*self.problems, *self.reasons])
         found = {text: self.problems.get(text, []) + self.reasons.get(text, []) for text in texts}
-        told = {"is_transcribed": self.is_transcribed, "heard": self.heard, "unused": self.unused}
-        return FileState(self.path, status, problems=tuple(self._told(found)), **told)
+        flags = {"is_transcribed": self.is_transcribed, "heard": self.heard, "unused": self.unused}
+        return FileState(self.path, status, problems=tuple(self._messages(found)), **flags)
 
-    def _told(self, found: dict[str, list[str | None]]) -> list[str]:
+    def _messages(self, found: dict[str, list[str | None]]) -> list[str]:
         """The findings, each with the times of its windows, unless it applies to all of them."""
         lines = []
         for text, spans in found.items():
@@ -262,7 +262,7 @@ class Indexer:
                 is "raise".
         """
         texts, report = texts or {}, Report()
-        timeless = [path for path, told in texts.items() if mark_of(told.get(_SUBTITLE))]
+        timeless = [path for path, given in texts.items() if mark_of(given.get(_SUBTITLE))]
         if self._segment is not None and timeless:
             raise ValueError(
                 f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {self._segment:g} "
@@ -354,8 +354,8 @@ class Indexer:
         for path in files:
             if path in report and not self._is_strict:
                 continue  # from a list, and gone or out of reach
-            file, told = known.files.get(path), texts.get(path, {})
-            words = told.get(_SUBTITLE)
+            file, given = known.files.get(path), texts.get(path, {})
+            words = given.get(_SUBTITLE)
             if file is None:
                 todo[path] = None
                 continue
@@ -366,7 +366,7 @@ class Indexer:
             mtime_ns, has_clips = unchanged_since(path, file, words, languages), path in known.clips
             is_unheard = words is None and self._speech.is_due(file.sha256) and known.lacks(path, _SUBTITLE, "audio")
             is_unheard |= self._screen.is_due(file.sha256) and known.lacks(path, SCREEN, "video")
-            is_news = not told.items() - {(_SUBTITLE, words)} <= file.words().items()
+            is_news = not given.items() - {(_SUBTITLE, words)} <= file.words().items()
             if mtime_ns is None or is_unheard or is_news or self._is_worth_it(known.problems_of(path)):
                 todo[path] = None
                 continue
@@ -389,10 +389,10 @@ class Indexer:
         keep()
         return todo
 
-    def _is_worth_it(self, told: Iterable[str]) -> bool:
+    def _is_worth_it(self, messages: Iterable[str]) -> bool:
         """Whether a limit that was exceeded has been raised since."""
         limits = self._decoder.limits
-        return any(LimitError.no_longer_holds(part, limits) for text in told for part in text.split("; "))
+        return any(LimitError.no_longer_holds(part, limits) for text in messages for part in text.split("; "))
 
     def _read(self, todo: dict[str, MediaFile | None], texts: Mapping[str, Mapping[str, str]], report: Report) -> None:
         """Read, embed and commit the chosen files, batch by batch."""

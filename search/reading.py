@@ -201,8 +201,8 @@ class Reader:
         if not names:
             return {}
         tags = {"title": self.processor.reader.read_title(job.path)} if "title" in names else {}
-        told = job.before | {name: text for name, text in tags.items() if text} | dict(job.texts)
-        texts = {name: told[name] for name in names if name in told}
+        available = job.before | {name: text for name, text in tags.items() if text} | dict(job.texts)
+        texts = {name: available[name] for name in names if name in available}
         others = {name: text for name, text in job.before.items() if name not in names}
         words = others | texts
         found.file = replace(found.file, texts=json.dumps(words, ensure_ascii=False) if words else None)

@@ -47,15 +47,15 @@ def _file_of(place: str | os.PathLike) -> Path | None:
 @contextmanager
 def announced(place: str | os.PathLike, address: str) -> Iterator[None]:
     """Record, while the service runs, that a gallery is served at an address."""
-    file, told = _file_of(place), {"address": address, "pid": os.getpid()}
+    file, record = _file_of(place), {"address": address, "pid": os.getpid()}
     with suppress(OSError):
         if file is not None:
-            write_json(told, file)
+            write_json(record, file)
     try:
         yield
     finally:
         with suppress(OSError, ValueError):
-            if file is not None and read_json(file) == told:
+            if file is not None and read_json(file) == record:
                 file.unlink()
 
 

@@ -130,20 +130,20 @@ def read_list(
         for name, cell in row.items():
             if not isinstance(cell, str | None) or (isinstance(cell, str) and "\0" in cell):
                 raise ValueError(f"{path}, {where}, column `{name}`: expected a text, got {cell!r}.")
-        told = {name: row.pop(name) for name in (_SUBTITLE, *evidence) if name in row}
-        told = {name: words for name, words in told.items() if words and words.strip()}
+        given = {name: row.pop(name) for name in (_SUBTITLE, *evidence) if name in row}
+        given = {name: words for name, words in given.items() if words and words.strip()}
         ((name, file),) = row.items()
         if not file:
             raise ValueError(f"{path}, {where}, column `{name}`: expected the path of a file, got {file!r}.")
-        if names_subtitle_file(told.get(_SUBTITLE)):
-            told[_SUBTITLE] = os.path.join(folder, told[_SUBTITLE])
-            if not os.path.isfile(told[_SUBTITLE]):
-                raise ValueError(f"{path}, {where}, column `{_SUBTITLE}`: there is no file {told[_SUBTITLE]!r}.")
+        if names_subtitle_file(given.get(_SUBTITLE)):
+            given[_SUBTITLE] = os.path.join(folder, given[_SUBTITLE])
+            if not os.path.isfile(given[_SUBTITLE]):
+                raise ValueError(f"{path}, {where}, column `{_SUBTITLE}`: there is no file {given[_SUBTITLE]!r}.")
         file = real_path(os.path.join(folder, file))
-        before, said = found.setdefault(file, (where, told))
-        if different := [name for name in (_SUBTITLE, *evidence) if said.get(name) != told.get(name)]:
+        before, said = found.setdefault(file, (where, given))
+        if different := [name for name in (_SUBTITLE, *evidence) if said.get(name) != given.get(name)]:
             raise ValueError(f"{path}, {before} and {where}, column `{different[0]}`: they disagree about {file}.")
-    return {file: told for file, (_, told) in found.items()}
+    return {file: given for file, (_, given) in found.items()}
 
 
 def find_clips(
@@ -166,17 +166,17 @@ def find_clips(
         FileNotFoundError: a path does not exist.
         ValueError: see [`read_list`]; or two lists disagree.
     """
-    found, told, selection = {}, {}, selection or Selection()
+    found, given, selection = {}, {}, selection or Selection()
     for path in map(Path, paths):
         if not is_table(path) or not path.exists():
             found |= dict.fromkeys(find_files([path], selection))
             continue
         for file, texts in read_list(path, ignored, evidence).items():
             for name, text in texts.items():
-                if told.setdefault(file, {}).setdefault(name, text) != text:
+                if given.setdefault(file, {}).setdefault(name, text) != text:
                     raise ValueError(f"{path} and a list before it disagree about the {name} of {file}.")
             found[file] = None
-    return [path for path in found if not selection.is_excluded(path)], told
+    return [path for path in found if not selection.is_excluded(path)], given
 
 
 __all__ = ["Selection", "find_clips", "find_files", "read_list"]

@@ -81,7 +81,7 @@ class Report(dict[str, FileState]):
         if num_transcribed := sum(state.is_transcribed for state in self.values()):
             yield f"{num_transcribed} files of this run have machine transcripts as subtitles"
         if unused := Counter(kind for state in self.values() for kind in state.unused):
-            yield _told_of_unused(unused, gallery.metadata.get(LANGUAGES, ()))
+            yield _unused_line(unused, gallery.metadata.get(LANGUAGES, ()))
         unreadable = self.of(Status.UNREADABLE)
         if num_old := sum(state.is_old for state in unreadable):
             have = "has" if num_old == 1 else "have"
@@ -91,11 +91,11 @@ class Report(dict[str, FileState]):
             yield f"unreadable{fate}: {state.path}: {state.reason}"
         for state in self.values():
             if state.problems:
-                told = "; ".join(problem.rstrip(".") for problem in state.problems)
+                listed = "; ".join(problem.rstrip(".") for problem in state.problems)
                 fate = ". It failed before and has not changed: not tried again." if state.is_old else ""
-                yield f"partly read: {state.path}: {told}{fate}"
+                yield f"partly read: {state.path}: {listed}{fate}"
         if cut := [state for state in self.values() if state.heard is not None]:
-            yield _told_of_cut(cut, gallery.metadata.get(SEGMENT))
+            yield _cut_line(cut, gallery.metadata.get(SEGMENT))
         for state in self.of(Status.OUT_OF_REACH):
             yield f"out of reach, its clips are kept: {state.path}: {state.reason}"
         for state in self.of(Status.GONE):
@@ -106,10 +106,10 @@ class Report(dict[str, FileState]):
             yield f"`scalar remove {quote(str(gallery.path))} PATH` removes the clips of what will not come back"
         lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
         counts = zip(gallery.modalities, lacking, strict=False)
-        if told := [f"{count} without {name}" for name, count in counts if count]:
+        if listed := [f"{count} without {name}" for name, count in counts if count]:
             first = gallery.modalities[lacking.index(max(lacking))]
             command = f"scalar info {quote(str(gallery.path))} --missing {first}"
-            yield f"in the gallery, {', '.join(told)}; `{command}` lists them"
+            yield f"in the gallery, {', '.join(listed)}; `{command}` lists them"
         if len(gallery) and gallery.metadata.get("is_encoder"):  # a trained model was calibrated in training
             source = "--embeddings", str(gallery.path), "--model", str(gallery.model), "--benchmark", "own"
             columns = "caption, path" if gallery.metadata.get(SEGMENT) is None else "caption, video_id"
@@ -117,7 +117,7 @@ class Report(dict[str, FileState]):
                 yield hint
 
 
-def _told_of_unused(unused: Counter[str], languages: Sequence[str]) -> str:
+def _unused_line(unused: Counter[str], languages: Sequence[str]) -> str:
     """Count the subtitles that are not read, and say how to choose others."""
     counts = ", ".join(
         f"{count} {kind}" for kind, count in sorted(unused.items(), key=lambda item: (-item[1], item[0]))
@@ -129,7 +129,7 @@ def _told_of_unused(unused: Counter[str], languages: Sequence[str]) -> str:
     )
 
 
-def _told_of_cut(states: list[FileState], segment: float | None) -> str:
+def _cut_line(states: list[FileState], segment: float | None) -> str:
     """Say that the end of some sound is left out, and how to index all of it."""
     first, heard = states[0].path, states[0].heard
     name = first if len(states) == 1 else f"{first} and {len(states) - 1} more"

@@ -31,7 +31,7 @@ from gallery.columns import (
     texts_of,
     to_utf8,
 )
-from gallery.described import MODALITIES, modalities_told, recalibrated, score_options_of
+from gallery.described import MODALITIES, modalities_in, recalibrated, score_options_of
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import gallery_manifest
 from gallery.storage import TABLES
@@ -266,7 +266,7 @@ class Embeddings:
             described[query].append(self.clip_ids[clip])
         problems, others = problems_of_clips(self.problems, self.clip_ids)
         metadata = self.metadata | ({"problems": others} if others else {})
-        if modalities_told(metadata) != self.modalities:
+        if modalities_in(metadata) != self.modalities:
             metadata[MODALITIES] = list(self.modalities)
         try:
             json.dumps(metadata, allow_nan=False)

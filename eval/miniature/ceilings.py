@@ -33,9 +33,9 @@ class _Factor:
         self.states = np.array(list(product(*(range(len(column)) for column in options))))
         self.expressed = {modality: [] for modality in modalities}
         for combination in combinations:
-            told = {name: value for name, value in zip(self.names, combination, strict=True)}
+            mentioned = {name: value for name, value in zip(self.names, combination, strict=True)}
             for modality, found in self.expressed.items():
-                own = {name: value for (of, name), value in told.items() if of == modality}
+                own = {name: value for (of, name), value in mentioned.items() if of == modality}
                 found.append(expressed_value(factor, modality, own))
         self.expressed = {modality: np.array(found, dtype=object) for modality, found in self.expressed.items()}
         self.probabilities = np.full(len(combinations), (1 - shared) / len(combinations))

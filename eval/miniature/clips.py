@@ -225,7 +225,7 @@ def _bits(names: Sequence[_Name], concepts: dict[str, str], shared: dict[str, st
     Shared values count once, however many modalities express them. A clip can express as many values of a factor as it
     has modalities, so a concept counts less than an attribute.
     """
-    bits, told = 0.0, {factor: dict.fromkeys(VOCABULARY, 0.0) for factor in shared}
+    bits, information = 0.0, {factor: dict.fromkeys(VOCABULARY, 0.0) for factor in shared}
     for factor in concepts:
         modalities = FACTORS[factor][concepts[factor]]
         bits += math.log2(len(FACTORS[factor]) / len(modalities))
@@ -234,10 +234,10 @@ def _bits(names: Sequence[_Name], concepts: dict[str, str], shared: dict[str, st
         if factor in concepts:
             bits += math.log2(len(FACTORS[factor][concepts[factor]][modality][name]))
         elif factor in shared:
-            told[factor][modality] += math.log2(len(VOCABULARY[modality][name]))
+            information[factor][modality] += math.log2(len(VOCABULARY[modality][name]))
         else:
             bits += math.log2(len(_WORDS[modality][name]))
-    return bits + sum(max(of_modality.values()) for of_modality in told.values())
+    return bits + sum(max(of_modality.values()) for of_modality in information.values())
 
 
 def _enough(
@@ -273,13 +273,13 @@ def _draw_mentions(
 
 def _own_names(attributes: Attributes, modality: str, concepts: dict[str, str]) -> list[_Name]:
     """Return the attributes of a modality that the concepts do not determine."""
-    told = {
+    expressed = {
         name
         for factor, value in concepts.items()
         for name, values in FACTORS[factor][value].get(modality, {}).items()
         if len(values) == 1
     }
-    return [(modality, name) for name in attributes[modality] if name not in told]
+    return [(modality, name) for name in attributes[modality] if name not in expressed]
 
 
 def _draw_shared(

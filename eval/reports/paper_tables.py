@@ -288,8 +288,10 @@ def classification_table(results: Results) -> Table:
     ]
 
     def published(numbers: Numbers) -> list[float | None]:
-        told = {method: numbers[2 * place : 2 * place + 2] for place, method in enumerate((None, "video", "audio"))}
-        return [number for method in methods for number in told.get(method) or (None, None)]
+        by_method = {
+            method: numbers[2 * place : 2 * place + 2] for place, method in enumerate((None, "video", "audio"))
+        }
+        return [number for method in methods for number in by_method.get(method) or (None, None)]
 
     return label_table(
         results,

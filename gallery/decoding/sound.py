@@ -14,10 +14,10 @@ from gallery.decoding.streams import (
     Request,
     check_complete,
     check_duration,
+    cut_message,
     opened,
     seconds_in_header,
     title_of,
-    told_of_cut,
     zero_of,
 )
 from gallery.decoding.subtitles import tracks_of
@@ -85,7 +85,7 @@ def _sound_in(path: str, container: "av.container.InputContainer", rate: int, st
     try:
         check_complete(path, container, stream, num_packets, end, seconds)
     except MediaError as error:
-        Request.note(error, told_of_cut(where, error, container, num_samples / rate))
+        Request.note(error, cut_message(where, error, container, num_samples / rate))
     if num_damaged:
         what = f"{num_packets - num_damaged} of {num_packets} packets {IN_PART}, the others are damaged."
         Request.note(first, f"{where}: {what}")
@@ -262,7 +262,7 @@ class _Track:
         """Report that the track is shorter than promised, if it is."""
         if self.cut is not None:
             where, read = describe(self.path, self.stream), self.num_samples / SAMPLING_RATE
-            Request.note(self.cut, told_of_cut(where, self.cut, self.container, read))
+            Request.note(self.cut, cut_message(where, self.cut, self.container, read))
 
     def _frames(self, container, stream, seconds: float) -> Iterator[tuple[int, "av.AudioFrame"]]:
         """Frames from `seconds` after the first sample on, or earlier, with the positions of their first samples."""

@@ -211,7 +211,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def told_of_cut(where: str, error: Exception, container: Any, read: float) -> str:
+def cut_message(where: str, error: Exception, container: Any, read: float) -> str:
     """A sentence on a stream of which only `read` seconds could be read, and why."""
     reason = str(error).removeprefix(f"{where}: ")
     promised = None if container.format.name == "avi" else seconds_in_header(container)  # avi: of the existing part
@@ -279,6 +279,6 @@ __all__ = [
     "opened",
     "seconds_in_header",
     "title_of",
-    "told_of_cut",
+    "cut_message",
     "zero_of",
 ]

@@ -18,9 +18,9 @@ from gallery.decoding.streams import (
     check_complete,
     check_duration,
     check_picture,
+    cut_message,
     in_window,
     opened,
-    told_of_cut,
     zero_of,
 )
 from modeling_scalar.media_scalar import MediaError, Upright, Window, av, damage, describe, first_stream
@@ -477,7 +477,7 @@ def _send_unless_damaged(
         if packets.cut is not None:
             read, stop = packets.end - zero, None if wanted.window is None else wanted.window[1]
             if not Request.is_lenient or stop is None or stop > read:  # earlier windows are intact
-                Request.note(packets.cut, told_of_cut(name, packets.cut, container, read))
+                Request.note(packets.cut, cut_message(name, packets.cut, container, read))
             end = read
         if packets.count == 0:
             return None

@@ -171,8 +171,8 @@ def main(
                 if ours != theirs:
                     compared[f"{ours} - {theirs}"] = differences(ranks, ours, theirs)
         for name, found in compared.items():
-            told = (f"{m} {d['difference']:+.1f} [{d['low']:+.1f}, {d['high']:+.1f}]" for m, d in found.items())
-            lines.append(f"- {name}: " + "; ".join(told))
+            parts = (f"{m} {d['difference']:+.1f} [{d['low']:+.1f}, {d['high']:+.1f}]" for m, d in found.items())
+            lines.append(f"- {name}: " + "; ".join(parts))
         measures = {
             key: [{n: retrieval_metrics(r) for n, r in of_model.items()} for of_model in of_models]
             for key, of_models in ranks.items()

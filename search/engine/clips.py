@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gallery.columns import precision_of, to_utf8
-from gallery.described import modalities_told
+from gallery.described import modalities_in
 from gallery.exact.bounds import DETAIL
 from gallery.filters import Filter
 from modeling_scalar.scores_scalar import MIN_NORM, ScoreOptions
@@ -86,9 +86,9 @@ class About:
     @property
     def modalities(self) -> tuple[str, ...]:
         """The names of each clip's vectors."""
-        return modalities_told(self.metadata)
+        return modalities_in(self.metadata)
 
-    def told(self) -> dict[str, Any]:
+    def as_metadata(self) -> dict[str, Any]:
         """The form stored in a collection's metadata; the gallery's metadata is text, as engines round numbers."""
         return {"scalar": {"format": FORMAT} | vars(self) | {"metadata": json.dumps(self.metadata)}}
 
@@ -229,14 +229,14 @@ class Engine(Protocol):
         """Raise an error if the engine cannot search, even if it can describe what it holds."""
 
 
-def about_told(told: Any, name: str) -> About:
+def about_from(stored: Any, name: str) -> About:
     """Read the metadata of a collection; a ValueError if they have another format."""
     try:
-        metadata = told["metadata"]  # may also be stored as an object
+        metadata = stored["metadata"]  # may also be stored as an object
         metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
-        about = About(told["dim"], told["dtype"], dict(metadata), told["detail"])
+        about = About(stored["dim"], stored["dtype"], dict(metadata), stored["detail"])
         numbers = all(type(number) is int and number > 0 for number in (about.dim, about.detail))
-        known = told["format"] == FORMAT and numbers and bool(precision_of(about.dtype))
+        known = stored["format"] == FORMAT and numbers and bool(precision_of(about.dtype))
     except (TypeError, KeyError, ValueError):
         known = False
     if not known:
@@ -260,7 +260,7 @@ __all__ = [
     "Counts",
     "Engine",
     "Point",
-    "about_told",
+    "about_from",
     "damaged",
     "point_id",
 ]

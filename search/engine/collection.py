@@ -40,7 +40,7 @@ from modeling_scalar.paired import aggregated
 from modeling_scalar.scores_scalar import CALIBRATION, ScoreOptions
 
 from .address import KEY_VARIABLE, Address
-from .clips import MIN_CLIP_NORM, About, Asked, Counts, Point, about_told, damaged
+from .clips import MIN_CLIP_NORM, About, Asked, Counts, Point, about_from, damaged
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
 
 logger = logging.getLogger(__name__)
@@ -190,11 +190,15 @@ class Collection:
                 if error.status_code == 404 and call != self.client.collection_exists:
                     raise NoCollectionError(_NONE.format(self.name)) from None
                 if error.status_code not in _AGAIN or pause is None:
-                    raise EngineError(f"The engine refuses a request for {self.name!r}: {_told(error)}") from None
+                    raise EngineError(
+                        f"The engine refuses a request for {self.name!r}: {_message_of(error)}"
+                    ) from None
             except (ApiException, ResourceExhaustedResponse) as error:
                 is_late = isinstance(getattr(error, "source", None), httpx.TimeoutException)
                 if pause is None or (is_late and not self.is_patient):
-                    raise EngineError(f"The engine does not answer: {_told(error)}. Is the address right?") from None
+                    raise EngineError(
+                        f"The engine does not answer: {_message_of(error)}. Is the address right?"
+                    ) from None
             time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
@@ -219,8 +223,8 @@ class Collection:
         if is_new or about is None:
             if self.is_local and not self.exists():
                 raise NoCollectionError(_NONE.format(self.name))
-            told = (self._ask(self.client.get_collection).config.metadata or {}).get("scalar")
-            self._about = about = about_told(told, f"The collection {self.name!r}")
+            stored = (self._ask(self.client.get_collection).config.metadata or {}).get("scalar")
+            self._about = about = about_from(stored, f"The collection {self.name!r}")
         return about
 
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
@@ -257,7 +261,11 @@ class Collection:
         try:
             with _reading_nothing_but_clips() if self.is_local else nullcontext():  # a folder may have its name
                 self._ask(
-                    self.client.create_collection, vectors, metadata=about.told(), on_disk_payload=True, **options
+                    self.client.create_collection,
+                    vectors,
+                    metadata=about.as_metadata(),
+                    on_disk_payload=True,
+                    **options,
                 )
         except OSError:
             if not self.exists():  # otherwise an unanswered call or another process created it
@@ -282,7 +290,7 @@ class Collection:
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Replace the metadata of the gallery."""
         about = replace(self.about(), metadata=dict(metadata))
-        self._ask(self.client.update_collection, metadata=about.told())
+        self._ask(self.client.update_collection, metadata=about.as_metadata())
         self._about = None
 
     def __len__(self) -> int:
@@ -483,7 +491,7 @@ def _point_of(record: models.Record, about: About, dtype: type) -> Point | None:
     return point if is_whole and _is_place(place) else None
 
 
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """The message of an error in one line, without a key that it may contain."""
     content = getattr(error, "content", b"") or b""
     text = content.decode("utf-8", "replace") or str(getattr(error, "source", error))

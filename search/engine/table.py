@@ -35,7 +35,7 @@ from gallery.words import folded
 from modeling_scalar.scores_scalar import ScoreOptions
 
 from .address import TableAddress
-from .clips import MIN_CLIP_NORM, About, Asked, Counts, Point, about_told, damaged
+from .clips import MIN_CLIP_NORM, About, Asked, Counts, Point, about_from, damaged
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
 from .scoring import listed
 
@@ -134,7 +134,7 @@ def _from_text(text: str) -> str:
     return text.replace(f"{_ESCAPED}0", "\0").replace(f"{_ESCAPED}1", _ESCAPED)
 
 
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """The message of an error in one line, without a password that it may contain."""
     text, password = " ".join(str(error).split()) or type(error).__name__, os.environ.get("PGPASSWORD")
     return (text.replace(password, "...") if password else text)[:300]
@@ -187,7 +187,7 @@ class Table:
             except TimeoutError:
                 raise EngineError(f"{node.name} did not answer within {seconds:g} seconds.") from None
             except psycopg.Error as error:
-                raise EngineError(f"{node.name}: {_told(error)}") from None
+                raise EngineError(f"{node.name}: {_message_of(error)}") from None
         return answers
 
     def _each(self, ask: Callable[[_Node, psycopg.Connection], Answered]) -> list[Answered]:
@@ -263,7 +263,7 @@ class Table:
                 raise NoCollectionError(reason) from None
             except psycopg.errors.UndefinedColumn:
                 row = None
-            return _State(about_told(row and row[0], f"The table {node.name}"), *(row or ())[1:])
+            return _State(about_from(row and row[0], f"The table {node.name}"), *(row or ())[1:])
 
         return self._each(ask)
 
@@ -358,7 +358,7 @@ class Table:
         kind = f"{_TYPES[about.dtype][0]}({about.dim})"
         columns = [sql.SQL(f"{name} {kind}") for name, kind in _COLUMNS.items()]
         columns += [sql.SQL(f"{{}} {kind}").format(sql.Identifier(name)) for name in about.modalities]
-        metadata, missing = json.dumps(about.told()["scalar"]), self._missing()
+        metadata, missing = json.dumps(about.as_metadata()["scalar"]), self._missing()
 
         def make(node: _Node, connection: psycopg.Connection) -> None:
             number = self.nodes.index(node)
@@ -379,7 +379,7 @@ class Table:
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Replace the metadata of the gallery; within a push."""
-        about = replace(self.about(), metadata=dict(metadata)).told()["scalar"]
+        about = replace(self.about(), metadata=dict(metadata)).as_metadata()["scalar"]
         self._run("UPDATE {about} SET about = %s", [json.dumps(about)])
         self._about, self._here.changed = None, True
 

@@ -141,11 +141,11 @@ class View(ABC):
     def found(self, hits: Sequence[Hit], per_file: bool = False) -> list[Found]:
         """Hits in the form of the API."""
         places = [Place(hit.clip_id) if hit.place is None else hit.place for hit in hits]
-        told, with_stills = [], self.with_stills(places)
+        entries, with_stills = [], self.with_stills(places)
         for hit, place in zip(hits, places, strict=True):
             key = self.key_of(hit)
             kind = kind_of(place.path, hit.presence.get("video", True)) if self.is_here(place) else None
-            told.append(
+            entries.append(
                 Found(
                     rank=hit.rank,
                     key=key,
@@ -165,7 +165,7 @@ class View(ABC):
                     num_windows=self.num_windows(place) if per_file else None,
                 )
             )
-        return told
+        return entries
 
 
 class Source(ABC):

@@ -195,10 +195,12 @@ class FolderView(View):
         is_by_file = asked.per_file and self._has_windows
         if is_by_file:
             rows = rows[np.append(True, np.diff(files[rows]) != 0)[: len(rows)]]
-        told = self.gallery.clips.select(["clip_id", "presence", "problems"]).take(
+        columns = self.gallery.clips.select(["clip_id", "presence", "problems"]).take(
             rows[asked.skip : asked.skip + asked.k]
         )
-        clips = zip(texts_of(told, "clip_id"), presence_of(told).tolist(), lists_of(told, "problems"), strict=True)
+        clips = zip(
+            texts_of(columns, "clip_id"), presence_of(columns).tolist(), lists_of(columns, "problems"), strict=True
+        )
         hits = [self._hit(rank, *clip) for rank, clip in enumerate(clips, start=asked.skip + 1)]
         num_clips = len(self.gallery)
         hits = Hits(hits, num_clips, 0)

@@ -43,10 +43,10 @@ def keep_running(gallery: str) -> None:
     """
     if not hasattr(os, "fork"):  # Windows, where mapped files cannot be changed
         return
-    child, told, ends, pause = 0, [], deque(maxlen=_MOST), 0.0
+    child, received, ends, pause = 0, [], deque(maxlen=_MOST), 0.0
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        told.append(number)
+        received.append(number)
         if child:
             with suppress(ProcessLookupError):
                 os.kill(child, number)
@@ -68,11 +68,11 @@ def keep_running(gallery: str) -> None:
         code, child = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0
         os.close(reading)
         os.close(writing)
-        if told and code < 0:  # before it served: as if there were no child
+        if received and code < 0:  # before it served: as if there were no child
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-            signal.raise_signal(told[-1])
-        if told or code == 0 or (code > 0 and not ends):
+            signal.raise_signal(received[-1])
+        if received or code == 0 or (code > 0 and not ends):
             raise SystemExit(code)
         ends.append(time.monotonic())
         if len(ends) == _MOST and ends[-1] - ends[0] < _WITHIN:

@@ -83,10 +83,10 @@ def media_response(path: str, headers: Headers, cached: str = "no-cache") -> Res
     status = os.stat(real)
     if not stat.S_ISREG(status.st_mode):
         raise NoMediaError("The file of this clip is no longer a regular file.")
-    told = {"cache-control": f"private, {cached}"}
-    response = FileResponse(real, headers=told, media_type=media_type, stat_result=status)
+    caching = {"cache-control": f"private, {cached}"}
+    response = FileResponse(real, headers=caching, media_type=media_type, stat_result=status)
     version = response.headers["etag"]
-    return Response(status_code=304, headers=told | {"etag": version}) if is_known(headers, version) else response
+    return Response(status_code=304, headers=caching | {"etag": version}) if is_known(headers, version) else response
 
 
 __all__ = ["NoMediaError", "is_known", "kind_of", "media_response"]

@@ -27,13 +27,13 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 
 def _sentence(error: RequestValidationError) -> str:
     """The problems of a request, in one line."""
-    told = []
+    messages = []
     for wrong in error.errors()[:3]:
         where = ".".join(map(str, wrong["loc"][1:]))  # after the part of the request
         message = wrong["msg"].removeprefix("Value error, ").removesuffix(".")
         is_whole = wrong["type"] == "value_error" and where == "filter"  # a sentence that says what it is about
-        told.append(f"`{where}`: {message}" if where and not is_whole else message)
-    sentence = plain("; ".join(told)[:500], "utf-8")
+        messages.append(f"`{where}`: {message}" if where and not is_whole else message)
+    sentence = plain("; ".join(messages)[:500], "utf-8")
     return sentence if sentence.endswith("?") else f"{sentence}."
 
 

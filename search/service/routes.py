@@ -53,9 +53,9 @@ _STILL_CACHED = "max-age=600"  # seconds, so that browsing back and forth loads 
 _BUFFER = 2**20
 
 
-def _problems(told: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+def _problems(texts: dict[int, str]) -> dict[int | str, dict[str, Any]]:
     """Error responses of the schema."""
-    return {status: {"model": Problem, "description": text} for status, text in told.items()}
+    return {status: {"model": Problem, "description": text} for status, text in texts.items()}
 
 
 _ALWAYS = _problems(

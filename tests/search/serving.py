@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from transformers import BatchFeature
 
 from gallery.decoding import SandboxedReader
-from gallery.described import modalities_told
+from gallery.described import modalities_in
 from gallery.gallery import GalleryWriter
 from modeling_scalar.processing_scalar import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
@@ -138,7 +138,7 @@ def write_gallery(
     for name, data in contents.items():
         (place / "clips" / name.partition("#")[0]).write_bytes(data)
     ids = [str(place / "clips" / name) for name in contents]
-    modalities = modalities_told(metadata)
+    modalities = modalities_in(metadata)
     mask = torch.tensor([presence_of(name, modalities) for name in contents])
     with GalleryWriter(place / "gallery", "float32") as writer:
         writer.metadata = {"model": "words", "fingerprint": "f" * 64, "query_temperature": 0.1}

@@ -956,7 +956,7 @@ def test_a_key_that_cannot_be_sent_is_told_without_it(tmp_path, monkeypatch):
     for key in ('qu"ote-s', "back\\slash"):  # as it is repeated by what escapes it
         monkeypatch.setenv("QDRANT_API_KEY", key + "\n")
         for text in (key, repr(key), repr(key.encode()), json.dumps(key)):
-            told = collection_module._told(ResponseHandlingException(ValueError(f"Illegal header value {text}")))
+            told = collection_module._message_of(ResponseHandlingException(ValueError(f"Illegal header value {text}")))
             assert "..." in told and key[:4] not in told
 
 

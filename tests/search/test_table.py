@@ -447,7 +447,7 @@ def test_nodes_that_do_not_belong_together_are_errors_that_name_one(tmp_path, po
     assert f"no gallery in {names[databases[2]]}" in refused(*databases)
     push(gallery, table := table_of(*databases))  # which makes what is missing
     assert one(table, text).num_clips == 90
-    other = table.about().told()["scalar"] | {"metadata": '{"fingerprint": "other"}'}
+    other = table.about().as_metadata()["scalar"] | {"metadata": '{"fingerprint": "other"}'}
     execute(databases[1], about.format(sql.Literal(json.dumps(other))))
     assert "fingerprint" in refused(*databases)
     table.close()
