@@ -1,6 +1,6 @@
 """`python -m recipes.study`: tune every method, train every variant from one backbone, evaluate, report.
 
-What is left to do is read from the files of each run, so the same command continues after an interruption.
+The files of each run say what is still to do, so the same command continues after an interruption.
 """
 
 import argparse
@@ -12,15 +12,15 @@ from typing import Any
 
 from commands.errors import run_command, say
 
-# Heavy imports stay inside the functions that need them: the command itself only starts others.
+# Heavy imports are inside the functions that need them: the command itself only starts others.
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COUNTS = {"train": 1500, "validation": 500, "test": 1000}
 _NONE = dict.fromkeys(_COUNTS, 0)
-_COMPLETE = 900  # training clips of the study of masked views: so many of the 1,500 lack nothing
-_SECOND_SEED = 1  # of clips on which the main comparison is repeated
+_COMPLETE = 900  # training clips of the study of masked views: the number of the 1,500 that lack nothing
+_SECOND_SEED = 1  # seed of the clips on which the main comparison is repeated
 _BOTH_STAGES = ("--rate", "0", "--depth", "50", "--fusion-split", "validation")
-_COMPARED = ("scalar", "scalar_uniform", "gram", "pmrl", "hypergram", "triangle")  # each by all scores
+_COMPARED = ("scalar", "scalar_uniform", "gram", "pmrl", "hypergram", "triangle")  # whose embeddings every score ranks
 _RERANKED = ("scalar", "scalar_uniform", "gram")  # a second stage takes as long as a training
 _SHARING_VARIANTS = ("scalar", "scalar_uniform", "gram")
 _REPEATED = ("scalar", "scalar_uniform", "gram")
@@ -34,25 +34,26 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m recipes.study",
         description="Tune every method of the paper's study on the validation clips of the miniature benchmark, train "
-        "every variant, evaluate it on the test clips, print the tables. The same command continues what was "
-        "interrupted; a run is repeated once its folder is removed.",
+        "every variant, evaluate it on the test clips, print the tables. Run the same command to continue after an "
+        "interruption; remove the folder of a run to repeat it.",
     )
     parser.add_argument("--output", type=Path, default=Path("runs/study"), help="folder of the study")
     parser.add_argument("--seeds", type=int, nargs="+", default=[50, 51, 52, 53, 54], help="seeds of every variant")
-    parser.add_argument("--variants", nargs="+", choices=RECIPES, default=list(RECIPES), help="by default all")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at a time, each on one core")
+    parser.add_argument("--variants", nargs="+", choices=RECIPES, default=list(RECIPES), help="variants; default: all")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes, each on one core")
     parser.add_argument(
-        "--overlay", type=Path, default=_ROOT / "recipes" / "miniature.yaml", help="recipe laid over each variant's"
+        "--overlay",
+        type=Path,
+        default=_ROOT / "recipes" / "miniature.yaml",
+        help="recipe whose fields override those of each variant",
     )
     parser.add_argument(
         "--shared", type=float, nargs="*", default=[0.0, 0.3, 1.0],
-        help="degrees to which the modalities of further clips share what they are about; each is a benchmark",
+        help="probabilities with which modalities share what they are about; each is a benchmark of its own",
     )  # fmt: skip
-    parser.add_argument(
-        "--report-only", action="store_true", help="print the tables of what is in --results, without running anything"
-    )
-    parser.add_argument("--results", type=Path, help="folder of the results; by default OUTPUT/results")
-    parser.add_argument("--page", type=Path, help="write the page with these results to this file, and its figure")
+    parser.add_argument("--report-only", action="store_true", help="only print the tables of --results")
+    parser.add_argument("--results", type=Path, help="folder of the results; default: OUTPUT/results")
+    parser.add_argument("--page", type=Path, help="write the page with these results, and its figure, to this file")
     options = parser.parse_args(arguments)
     if options.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {options.jobs}")
@@ -63,7 +64,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _study(options: argparse.Namespace) -> dict[str, str]:
-    """Do what is left; return the names of what failed and why."""
+    """Do what is still to do; return the names of failed runs, with the reason."""
     from .jobs import execute
     from .results import collect
     from .runs import SECOND_STAGES, SHARED, Clips, Run, check_overlay
@@ -98,7 +99,7 @@ def _study(options: argparse.Namespace) -> dict[str, str]:
         return [variant for variant in variants if variant in options.variants]
 
     do(
-        [  # all variants of a seed before the next seed: an unfinished study can be reported already
+        [  # all variants of a seed before the next seed, so that an unfinished study can be reported
             Run(
                 variant,
                 seed,
@@ -142,7 +143,7 @@ def _study(options: argparse.Namespace) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is left of the study and report it; return the exit status, 1 if a run failed."""
+    """Continue the study and report it; return the exit status, 1 if a run failed."""
     options = _parse(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # children are stopped as after Ctrl-C
     try:

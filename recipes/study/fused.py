@@ -1,8 +1,8 @@
-"""`python -m recipes.study.fused`: whether to fuse inside an encoder, to weigh its vectors, or both.
+"""`python -m recipes.study.fused`: fusing inside an encoder, weighting its vectors, or both.
 
-Each model is a joint encoder (`recipes.study.joint` trains a small one). All that is chosen, temperatures, scales,
-offsets, the weight of a term and the best single modality, is chosen on the validation clips; all that is shown is of
-the test clips. A mask hides one modality of half of the clips, and what is fused is then that of what is left.
+Each model is a joint encoder (`recipes.study.joint` trains a small one). Temperatures, scales, offsets, the weight of
+a term and the best single modality are chosen on the validation clips; all results are of the test clips. A mask hides
+one modality of half of the clips; the fused vector is then that of the remaining ones.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from gallery.files import write_json
 from modeling_scalar.scores_scalar import DIRECTIONS
 
 _RATES = (0.0, 0.5)
-_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 100.0)  # of a term, beside the one that is fitted
+_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 100.0)  # of a term, in addition to the fitted one
 _USUAL = {"query_temperature": 0.1}
 _SHOWN = ("recall_at_1", "recall_at_5", "recall_at_10", "ndcg_at_10")
 _TITLES = {"recall_at_1": "R@1", "recall_at_5": "R@5", "recall_at_10": "R@10", "ndcg_at_10": "nDCG@10"}
@@ -32,7 +32,7 @@ Choice = tuple[str, dict[str, Any]]
 
 
 def choose(validation: Embeddings) -> dict[str, Choice]:
-    """Choose every rival's settings on the same clips, by the same rule: by likelihood what is a number, else by
+    """Choose the settings of every method on the same clips, by the same rule: numbers by likelihood, the rest by
     R@1."""
     left_out = {"modality_term": [0.0 if name == FUSED else None for name in validation.modalities]}
     singles = pathways(validation.modalities)

@@ -1,8 +1,8 @@
-"""`python -m recipes.study.gap`: embeddings with an artificial modality gap, and what calibration makes of it.
+"""`python -m recipes.study.gap`: calibration of embeddings with an artificial modality gap.
 
-In many joint encoders each modality has a region of its own, and texts lie nearer to some regions than to others. Here
-a vector is added to each modality, and one to the texts, before they are normalised again. The score is calibrated on
-embeddings of other clips than those that it is measured on, which have the same gap.
+In many joint encoders each modality has a region of its own, and texts are nearer to some regions than to others. Here
+a vector is added to each modality and one to the texts, which are then normalised again. The score is calibrated on
+other clips than those that are measured, with the same gap.
 """
 
 from dataclasses import replace
@@ -27,12 +27,12 @@ _BEFORE = {"method": "scalar", "query_temperature": 0.1}
 
 def add_gap(embeddings: Embeddings, size: float, seed: int = 0) -> Embeddings:
     """
-    Give each modality, and the texts, a region of their own.
+    Move each modality, and the texts, to a region of their own.
 
     Args:
         embeddings ([`~eval.embedding.embeddings.Embeddings`]): unit vectors.
-        size (`float`): norm of what is added to each; 0 changes nothing.
-        seed (`int`): of the directions, which are the same for all embeddings of one dimension.
+        size (`float`): norm of the added vectors; 0 changes nothing.
+        seed (`int`): seed of the directions, which are the same for all embeddings of one dimension.
     """
     texts, clips = embeddings.text_embeds.float(), embeddings.modality_embeds.float()
     generator = torch.Generator().manual_seed(seed)

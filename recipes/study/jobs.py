@@ -1,4 +1,4 @@
-"""Long work as tasks of several commands, a few at a time; what is done already is read from the files they leave."""
+"""Run tasks of several commands, a few at a time; the files they write say which are done."""
 
 import os
 import re
@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 120  # for a training to save a checkpoint after Ctrl-C
 
 @dataclass(frozen=True)
 class Stage:
-    """A command, and the file that it writes last: it is done once this file is there."""
+    """A command, and the file that it writes last: it is done once this file exists."""
 
     name: str
     command: tuple[str, ...]
@@ -27,7 +27,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Task:
-    """Commands that follow each other, with their logs in a folder."""
+    """Consecutive commands, with their logs in a folder."""
 
     name: str
     folder: Path
@@ -35,12 +35,12 @@ class Task:
 
     @property
     def next(self) -> Stage | None:
-        """What is to be done next; None if everything is done."""
+        """The next stage; None if all are done."""
         return next((stage for stage in self.stages if not stage.ends_with.is_file()), None)
 
 
 def error_line(log: str) -> str:
-    """Find the line of a log that says why a process failed: its last error, else its last line."""
+    """Return the line of a log that explains a failure: its last error, else its last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     # The launcher adds an error of its own about the error of the training.
     errors = [line for line in lines if re.match(r"(?i:error): |[\w.]+(Error|Exception|Interrupt)\b", line)]
@@ -49,7 +49,7 @@ def error_line(log: str) -> str:
 
 
 class _Process:
-    """One stage of a task and its log; in a group of its own, so that it can be stopped whole."""
+    """One stage of a task and its log, in a process group of its own, so that it can be stopped as a whole."""
 
     def __init__(self, task: Task):
         self.stage, self.started = task.next, time.monotonic()
@@ -82,7 +82,7 @@ class _Process:
 
 
 def _stop(processes: Sequence[_Process]) -> None:
-    """Interrupt processes as Ctrl-C does, wait for their checkpoints, and end what does not end."""
+    """Interrupt processes as Ctrl-C does, wait for their checkpoints, and kill those that do not end."""
     for process in processes:
         process.signal(signal.SIGINT)
     deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -98,15 +98,15 @@ def _stop(processes: Sequence[_Process]) -> None:
 
 def execute(tasks: Sequence[Task], jobs: int, description: str = "tasks") -> dict[Task, str]:
     """
-    Do what is left of each task, several at a time. A task that fails does not stop the others.
+    Run the remaining stages of each task, several tasks at a time. A task that fails does not stop the others.
 
     Args:
-        tasks (`Sequence[Task]`): finished ones are skipped.
-        jobs (`int`): processes at a time.
-        description (`str`): for the progress bar.
+        tasks (`Sequence[Task]`): tasks; finished ones are skipped.
+        jobs (`int`): number of processes at a time.
+        description (`str`): label of the progress bar.
 
     Returns:
-        `dict` of the tasks that failed to the line that says why.
+        `dict` of failed tasks to the line of the log that explains the failure.
     """
     waiting = deque(task for task in tasks if task.next is not None)
     running: dict[Task, _Process] = {}

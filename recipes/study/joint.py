@@ -1,10 +1,9 @@
-"""`python -m recipes.study.joint`: a small joint encoder from scratch, and what becomes of its vectors.
+"""`python -m recipes.study.joint`: train a small joint encoder from scratch.
 
-The encoder is of the class of EmbeddingGemma 2, with a thousandth of its parameters. It learns what such encoders
-learn: one vector of whatever is given of a clip, near the text that describes it. In each step a clip shows one of its
-modalities or a mix of them, so that vectors of one modality are trained, and fused ones. Nothing of it knows of an
-aggregation: `scalar eval run --fused` then says whether to fuse inside the encoder or to weigh one vector for each
-modality.
+The encoder has the class of EmbeddingGemma 2 and a thousandth of its parameters. It learns one vector for any part of
+a clip, near the text that describes it. In each step a clip shows one of its modalities or a mix of them, so that
+single and fused vectors are trained. No aggregation takes part: `scalar eval run --fused` then compares fusing inside
+the encoder with weighting one vector per modality.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""`python -m recipes.study.measure`: what a trained model finds, by its own score and by others, plain and fitted.
+"""`python -m recipes.study.measure`: ranks by a trained model, by its own score and by others, as trained and fitted.
 
-- Every number that is fitted, is fitted to the validation clips, in both directions, by `eval.protocol.calibration`;
-  every score may have as many.
-- Ranks are those of each query's own clip, and of each clip's own caption; ranks from `HIGHEST` on are kept as that.
+- Numbers are fitted to the validation clips, in both directions, by `eval.protocol.calibration`; every score may have
+  as many.
+- Ranks are those of each query's own clip, and of each clip's own caption; ranks above `HIGHEST` are stored as that.
 """
 
 import shutil
@@ -30,20 +30,20 @@ from gallery.files import write_json
 from modeling_scalar.scores_scalar import DIRECTIONS
 
 HIGHEST = 11
-"""Ranks beyond ten need not be told apart."""
+"""Ranks beyond ten are not distinguished."""
 
 FIXED_WEIGHTS = {
     "scalar": "scalar", "uniform": "weighted_centroid", "mean": "weighted_mean", "max": "max",
     "rank_fusion": "weighted_rank_fusion", "gram": "weighted_gram", "gram_span": "weighted_span",
     "pmrl": "weighted_pmrl",
 }  # fmt: skip
-"""Scores that have numbers to fit, and the registered score that has them."""
+"""Scores with numbers to fit, and the registered score that takes these."""
 
 AS_TRAINED, TEMPERATURE, FITTED_ALL = "as trained", "temperature", "fitted"
-"""Which numbers a score has: those of the training, a fitted temperature of the query's weights, or all fitted."""
+"""Numbers of a score: those of the training, a fitted temperature of the weights only, or all of them fitted."""
 
 ROUTER = "router"
-"""The ceiling of choosing: for each kind of caption the score that is best on validation clips."""
+"""The upper bound of choosing a score: for each kind of caption, the best one on validation clips."""
 
 Key = tuple[str, str]
 """A score and its numbers."""
@@ -53,13 +53,13 @@ Choice = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Clips:
-    """Embedded clips and the group of each caption: its kind with the modalities that it is about."""
+    """Embedded clips, and the group of each caption: its kind and the modalities it is about."""
 
     embeddings: Embeddings
     groups: list[tuple[str, ...]]
 
     def complete(self) -> "Clips":
-        """The clips that lack nothing, and the captions of them."""
+        """The clips that have every modality, and their captions."""
         found = self.embeddings
         clips = found.modality_mask.all(1).nonzero().flatten()
         kept = torch.isin(found.pairs[:, 1], clips).nonzero().flatten()
@@ -74,7 +74,7 @@ class Clips:
 
 
 def embed(model: Path, root: Path, split: str, output: Path) -> Clips:
-    """Embed a split of the miniature benchmark, or read what was embedded there."""
+    """Embed a split of the miniature benchmark, or load its stored embeddings."""
     embed_benchmark(output, model, "miniature", root, split, num_workers=1, dtype="float32", progress=False)
     embeddings = load_embeddings(output)
     kinds = embeddings.kinds()
@@ -83,7 +83,7 @@ def embed(model: Path, root: Path, split: str, output: Path) -> Clips:
 
 
 def choose(validation: Embeddings, scores: Iterable[str]) -> dict[Key, Choice]:
-    """Return each score with the numbers it was trained with, and, where it has any to fit, fitted to these clips."""
+    """Return each score with the numbers of its training and, if it has any to fit, with fitted ones."""
     trained = {name: value for name, value in score_options_of(validation.metadata).items() if name != "method"}
     chosen: dict[Key, Choice] = {}
     for score in scores:
@@ -99,7 +99,7 @@ def choose(validation: Embeddings, scores: Iterable[str]) -> dict[Key, Choice]:
 def own_ranks(
     embeddings: Embeddings, masks: Sequence[torch.Tensor], choice: Choice
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """For each mask and direction, the rank of each query's own candidate."""
+    """The rank of each query's own candidate, for each mask and direction."""
     method, options = choice
     for ranks in rank_pairs(embeddings, masks, [method], **options):
         yield {
@@ -109,7 +109,7 @@ def own_ranks(
 
 
 def _masks(embeddings: Embeddings) -> dict[str, torch.Tensor]:
-    """What is shown of each clip: everything, all but one modality of half of the clips, or no subtitle."""
+    """Masks of clips: nothing masked, one modality of half of the clips, or all subtitles."""
     (everything, half), _ = masks_of(embeddings, (0.0, 0.5), mask_seed=0)
     without = everything.clone()
     without[:, embeddings.modalities.index("subtitle")] = False
@@ -129,14 +129,14 @@ def measure(
     Rank the captions and clips of several sets by a model's own score, and by all scores if they are compared.
 
     Args:
-        validation ([`Clips`]): what numbers are fitted to, and the router's choice.
-        tests (`dict`): names of sets to the clips that are ranked; of `"test"` also masked.
-        compared (`bool`): rank the clips of `"test"` by every score, and by the router among them. Other sets, and
-            masked clips, are ranked by the model's own score and by single modalities.
+        validation ([`Clips`]): to fit numbers and the router to.
+        tests (`dict`): clips to rank, by the name of their set; those of `"test"` also masked.
+        compared (`bool`): rank the clips of `"test"` by every score and by the router. Other sets, and masked
+            clips, are ranked by the model's own score and by single modalities.
 
     Returns:
         Rows with `clips`, `score`, `numbers`, `masked` ("nothing", "half" or "subtitles"), `direction` and `ranks`, a
-        byte for each query; and what was fitted.
+        byte for each query; and the fitted scores.
     """
     own = score_options_of(validation.embeddings.metadata)["method"]
     scores = dict.fromkeys([own, *(measurable_methods(validation.embeddings) if compared else ())])
@@ -166,14 +166,14 @@ def measure(
 
 
 def main(
-    model: Annotated[Path, typer.Option(help="Folder of what was trained.")],
+    model: Annotated[Path, typer.Option(help="Folder of the trained model.")],
     root: Annotated[Path, typer.Option(help="Miniature benchmark with validation and test clips.")],
     output: Annotated[Path, typer.Option(help="Folder for ranks.parquet and fitted.json.")],
     scores: Annotated[Literal["own", "all"], typer.Option(help="The model's own score, or all.")] = "own",
-    split: Annotated[Literal["validation", "test"], typer.Option(help="Clips that are measured.")] = "test",
-    disagree: Annotated[Path | None, typer.Option(help="The same with modalities that disagree.")] = None,
+    split: Annotated[Literal["validation", "test"], typer.Option(help="Split to measure.")] = "test",
+    disagree: Annotated[Path | None, typer.Option(help="Benchmark whose modalities disagree.")] = None,
 ) -> None:
-    """Embed clips, fit what can be fitted to validation clips, and write the ranks of the others."""
+    """Embed clips, fit scores to validation clips, and write the ranks of the others."""
     with user_errors():
         output.mkdir(parents=True, exist_ok=True)
         validation = embed(model, root, "validation", output / "validation")
@@ -188,7 +188,7 @@ def main(
             {"score": score, "numbers": numbers, "options": options}
             for (score, numbers), (_, options) in chosen.items()
         ]
-        for folder in ("validation", "test", "disagree"):  # megabytes of what is measured now
+        for folder in ("validation", "test", "disagree"):  # megabytes that are no longer needed
             shutil.rmtree(output / folder, ignore_errors=True)
         own = score_options_of(validation.embeddings.metadata)["method"]
         write_json({"own": own, "scores": fitted}, output / "fitted.json")

@@ -1,7 +1,7 @@
-"""The study's tables and claims, from its results alone; and its page, a text with places for them.
+"""The study's tables and claims, computed from its results alone, and its page, a template that shows them.
 
-A claim is a difference of two selections with its interval over queries and seeds. Its p-value is adjusted by Holm's
-rule for the number of all claims.
+A claim is the difference of two selections, with its interval over queries and seeds. Its p-value is adjusted by
+Holm's rule for the number of all claims.
 """
 
 import re
@@ -40,10 +40,10 @@ class Claim:
     That the first of two selections finds more than the second.
 
     Args:
-        name (`str`): by which a page quotes it.
-        sentence (`str`): what is compared.
-        first, second ([`Selection`]): what is compared.
-        in_paper (`bool`): whether the paper has the first ahead.
+        name (`str`): identifies it in a page.
+        sentence (`str`): description of the comparison.
+        first, second ([`Selection`]): the compared selections.
+        in_paper (`bool`): whether the paper reports the first to be ahead.
     """
 
     name: str
@@ -63,7 +63,7 @@ def _both(name: str, sentence: str, first: Selection, second: Selection, in_pape
 
 
 def claims() -> list[Claim]:
-    """Return everything that the study says of a difference."""
+    """Return all claims of the study."""
     ours = Selection()
     found = []
     for variant in _BASELINES:
@@ -115,14 +115,14 @@ def claims() -> list[Claim]:
 
 
 def bound(results: Results, claim: Claim) -> dict[str, float] | None:
-    """Return the difference of a claim with its interval; `None` if one of the two was not measured."""
+    """Return the difference of a claim and its interval; `None` if a selection was not measured."""
     first, second = results.hits(claim.first), results.hits(claim.second)
     return hierarchical_bootstrap(first, second) if first.size and second.size else None
 
 
 @cache
 def judged(results: Results) -> dict[str, dict[str, Any]]:
-    """Return every claim that was measured with its interval and its adjusted p-value."""
+    """Return every measured claim with its interval and adjusted p-value."""
     found = {claim.name: {"claim": claim, **bounds} for claim in claims() if (bounds := bound(results, claim))}
     adjusted = holm([entry["p_value"] for entry in found.values()])
     for entry, value in zip(found.values(), adjusted, strict=True):
@@ -133,7 +133,7 @@ def judged(results: Results) -> dict[str, dict[str, Any]]:
 
 
 def interval(entry: dict[str, Any]) -> str:
-    """Return a difference with its bounds as readers see it."""
+    """Format a difference and its bounds."""
     return f"{entry['difference']:+.1f} [{entry['low']:.1f}, {entry['high']:.1f}]".replace("-", "−")
 
 
@@ -222,7 +222,7 @@ def short_table(results: Results) -> Table:
 
 
 def attribution_table(results: Results, direction: str = "text_to_video") -> Table:
-    """Each method's embeddings by each score."""
+    """Each method's embeddings ranked by each score."""
     rows: list[Row] = []
     for variant in ("scalar", *_BASELINES):
         cells = [_shown(results, Selection(variant, score), direction=direction) for score in _SCORES]
@@ -235,7 +235,7 @@ def attribution_table(results: Results, direction: str = "text_to_video") -> Tab
 
 
 def kinds_table(results: Results) -> Table:
-    """By the kind of caption."""
+    """R@1 by kind of caption."""
     kinds = {"about one modality": {"kinds": ("single",)}, "about several": {"kinds": ("several",)},
              "about what is shared": {"kinds": ("shared",)}}  # fmt: skip
     kinds |= {f"about {name} alone": {"about": name, "kinds": ("single",)} for name in _MODALITIES}
@@ -248,7 +248,7 @@ def kinds_table(results: Results) -> Table:
 
 
 def views_table(results: Results) -> Table:
-    """Masked views where training clips are complete, and where some lack something anyway."""
+    """Masked views, on complete training clips and on clips of which some lack a modality."""
     shown = {
         "R@1": {}, "R@10": {"at": 10}, "half masked": {"masked": "half"}, "without subtitles": {"masked": "subtitles"},
         "video to text": {"direction": BACK}, "picture alone": {"score": "video"}, "sound alone": {"score": "audio"},
@@ -265,7 +265,7 @@ def views_table(results: Results) -> Table:
 
 
 def disagreement_table(results: Results) -> Table:
-    """Where what a caption is not about is another clip's."""
+    """Clips in which everything that a caption is not about comes from another clip."""
     groups = {"about one modality": ("single",), "about several": ("several",), "about what is shared": ("shared",)}
     rows = [
         [label_name(variant),
@@ -279,7 +279,7 @@ def disagreement_table(results: Results) -> Table:
 
 
 def arity_table(results: Results) -> Table:
-    """Galleries of one arity beside the mixed one."""
+    """Complete clips alone, next to the gallery of mixed arity."""
     rows = [
         [label_name(variant),
          *(_shown(results, Selection(variant), clips=clips, numbers=numbers)
@@ -324,7 +324,7 @@ def repeated_table(results: Results) -> Table:
 
 
 def ceilings_table(results: Results) -> Table:
-    """What perfect readers would find, and what SCALAR's embeddings do."""
+    """R@1 of perfect readers and of SCALAR's embeddings."""
     rows: list[Row] = []
     for name in ("main", "repeated", *(n for n in _levels(results).values() if n != "main")):
         clips = results.study["clips"].get(name)
@@ -343,7 +343,7 @@ def ceilings_table(results: Results) -> Table:
 
 
 def settings_table(results: Results) -> Table:
-    """What was chosen for each method, and what its best trial had on validation clips."""
+    """The chosen settings of each method, and R@1 of its best trial on validation clips."""
     tuning = results.study["tuning"] or {"methods": {}}
     rows = []
     for variant, method in tuning["methods"].items():
@@ -357,7 +357,7 @@ def settings_table(results: Results) -> Table:
 
 
 def fitted_table(results: Results) -> Table:
-    """What was fitted, its mean over seeds."""
+    """The fitted numbers, means over seeds."""
     rows: list[Row] = []
     for variant in ("scalar", *_BASELINES):
         own = next((r["own"] for r in results.study["runs"] if r["variant"] == variant), None)
@@ -415,7 +415,7 @@ TABLES: dict[str, Callable[[Results], Table]] = {
     "settings": settings_table,
     "fitted": fitted_table,
 }
-"""What a page can show, by name."""
+"""The tables that a page can show, by name."""
 
 
 # Page ----------------------------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ TABLES: dict[str, Callable[[Results], Table]] = {
 
 def fill(text: str, results: Results) -> str:
     """
-    Put tables and differences into a text.
+    Fill a template with tables and differences.
 
     Args:
         text (`str`): with `{{table NAME}}`, a table with its note; `{{claim NAME VERDICT}}`, a difference with its
@@ -432,7 +432,7 @@ def fill(text: str, results: Results) -> str:
         results ([`Results`]): of a study.
 
     Raises:
-        ValueError: a place names nothing that was measured, or relies on another verdict.
+        ValueError: a placeholder names nothing that was measured, or relies on another verdict.
     """
 
     def put(match: re.Match) -> str:
@@ -493,7 +493,7 @@ Every table below is computed from the files of this folder, by
 
 
 def report(results: Results) -> str:
-    """Return all tables that something fills, in Markdown."""
+    """Return all tables with content, in Markdown."""
     tables: Sequence[Table] = [make(results) for make in TABLES.values()]
     parts = [f"## {table.title}\n\n{markdown(table.filled())}\n\n{table.note}" for table in tables if table.rows]
     return "\n\n".join([_PREFACE, *parts])

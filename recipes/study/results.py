@@ -1,8 +1,8 @@
-"""What the study measured, as it is kept in the repository: every rank, and every setting that led to it.
+"""The published results of the study: every rank, and every setting that led to it.
 
 - `ranks.parquet` has a row for each experiment, variant, seed, set of clips, score, kind of numbers, mask and
-  direction, with a byte for each query: the rank of its own candidate, from 11 on 11.
-- `study.json` has what was tried and chosen, what was fitted, the clips, and the second stage.
+  direction, with a byte for each query: the rank of its own candidate, at most 11.
+- `study.json` has the trials and chosen settings, the fitted numbers, the clips, and the second stage.
 """
 
 import json
@@ -32,7 +32,7 @@ def _of_run(folder: Path) -> tuple[str, int]:
 
 
 def _second_stage(path: Path) -> dict[str, Any]:
-    """What a report shows of one evaluation of the second stage."""
+    """The reported numbers of one evaluation of the second stage."""
     run = read_json(path)
     method = run["score"]["method"]
     first = {
@@ -54,11 +54,11 @@ def _second_stage(path: Path) -> dict[str, Any]:
 
 def collect(study: Path, clips: dict[str, Path], output: Path) -> None:
     """
-    Gather what the runs of a study measured into a folder of results.
+    Collect the measurements of a study's runs in a folder of results.
 
     Args:
         study (`Path`): folder of the study.
-        clips (`dict`): names to the folders of the benchmarks whose test clips were measured.
+        clips (`dict`): folders of the benchmarks whose test clips were measured, by name.
         output (`Path`): folder of the results.
     """
     output.mkdir(parents=True, exist_ok=True)
@@ -110,16 +110,16 @@ def collect(study: Path, clips: dict[str, Path], output: Path) -> None:
 @dataclass(frozen=True)
 class Selection:
     """
-    Some rows of the results, of all seeds: what one cell of a table is the mean of.
+    Some rows of the results, for all seeds: a cell of a table is their mean.
 
     Args:
-        variant (`str`): what was trained.
-        score (`str`, *optional*): what ranks; by default the variant's own.
-        numbers (`str`): of the score: "as trained", "temperature" or "fitted", the last that it has.
+        variant (`str`): the trained variant.
+        score (`str`, *optional*): the score; by default the variant's own.
+        numbers (`str`): of the score: "as trained", "temperature" or "fitted".
         experiment, clips, masked, direction (`str`): as in the file.
         at (`int`): hits count up to this rank, at most 10.
-        kinds (`tuple[str, ...]`): kinds of captions that count; by default all.
-        about (`str`, *optional*): captions that speak of this modality alone.
+        kinds (`tuple[str, ...]`): kinds of captions to count; by default all.
+        about (`str`, *optional*): count only captions about this modality alone.
     """
 
     variant: str = "scalar"
@@ -139,10 +139,10 @@ class Results:
     A folder of results.
 
     Args:
-        folder (`Path`): what [`collect`] wrote.
+        folder (`Path`): written by [`collect`].
 
     Raises:
-        FileNotFoundError: there are none.
+        FileNotFoundError: the folder has no results.
     """
 
     def __init__(self, folder: Path):
@@ -159,8 +159,8 @@ class Results:
         return found
 
     def ranks(self, chosen: Selection) -> np.ndarray:
-        """Return the ranks of a selection, `(seeds, queries)`, before kinds are chosen; no rows if there are none. A
-        score without the numbers that are asked for has those it was trained with."""
+        """Return the ranks of a selection, `(seeds, queries)`, for all kinds; no rows if it was not measured. A score
+        without the selected numbers has those of its training."""
         own = self._own.get((chosen.experiment, chosen.variant))
         names = chosen.experiment, chosen.variant, chosen.clips, chosen.score or own
         for numbers in dict.fromkeys((chosen.numbers, "as trained")):
@@ -169,7 +169,7 @@ class Results:
         return np.empty((0, 0), dtype=np.uint8)
 
     def hits(self, chosen: Selection) -> np.ndarray:
-        """Return 100 where a query of the selection finds its own, else 0, `(seeds, queries)`."""
+        """Return 100 where a query of the selection finds its own candidate, else 0, `(seeds, queries)`."""
         ranks = self.ranks(chosen)
         hits = 100.0 * (ranks <= chosen.at)
         if (chosen.kinds or chosen.about) and hits.size:
@@ -177,7 +177,7 @@ class Results:
         return hits
 
     def queries(self, experiment: str) -> list[list[str]]:
-        """Return of each query of an experiment's test clips its kind and the modalities that it is about."""
+        """Return the kind and modalities of each query of an experiment's test clips."""
         sets = self.study["clips"]
         return sets[experiment if "queries" in sets.get(experiment, {}) else "main"]["queries"]
 
@@ -191,7 +191,7 @@ class Results:
         return sorted({run["seed"] for run in self.study["runs"] if run["experiment"] == experiment})
 
     def options(self, variant: str, score: str, numbers: str, experiment: str = "main") -> list[dict[str, Any]]:
-        """Return what was fitted of a score, for each seed."""
+        """Return the fitted numbers of a score, for each seed."""
         return [
             entry["options"]
             for run in self.study["runs"]

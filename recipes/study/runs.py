@@ -1,6 +1,6 @@
-"""What the study trains and measures: variants, the clips they learn from, and the commands of each run.
+"""The runs of the study: variants, the clips they learn from, and the commands of each run.
 
-Variants with frozen towers read the outputs of these from one folder of features: all their seeds see the same frames.
+Variants with frozen towers read the towers' stored outputs, so all their seeds see the same frames.
 """
 
 import sys
@@ -27,26 +27,26 @@ RECIPES = {
     "hypergram": "hypergram",
     "triangle": "triangle",
 }
-"""Variants, which are the labels of their rows in tables, and their recipes in `recipes/`."""
+"""Recipes in `recipes/` by variant; variants are also the labels of rows in tables."""
 
 ABLATIONS = ("no_masked_views", "no_cross_arity", "no_semantic", "no_uniformity")
-"""Variants that differ from SCALAR by one term, and have its settings in everything else."""
+"""Variants that differ from SCALAR by one term, and have its settings otherwise."""
 
 SHARED = 0.6
-"""How much the modalities of the clips share that settings are chosen on and every variant is trained on."""
+"""Probability with which modalities share what they are about, in the clips of the main comparison."""
 
 SECOND_STAGES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "SCALAR, reads no subtitle": lambda settings: {"condition_on": "video,audio"},
     "SCALAR, five times the matching": lambda settings: {"matching_weight": 0.5},
     "SCALAR, LoRA at a tenth of the rate": lambda settings: {"lora_learning_rate": settings["learning_rate"] / 10},
 }
-"""What the second stage may depend on: names of rows, and what they change in the settings of SCALAR's training."""
+"""Variants of the second stage: names of rows, and their changes to the settings of SCALAR's training."""
 
 VIEWS = 8
-"""Draws of frames and segments stored for each training clip; longer trainings use them again."""
+"""Draws of frames and segments stored for each training clip; longer trainings reuse them."""
 
 _STEPS_OF_EPOCHS = ("loss_warmup_steps", "full_view_decay_steps")
-_WITH_TRAINED_TOWERS = ("scalar_full_ft",)  # stored outputs of frozen towers cannot train them
+_WITH_TRAINED_TOWERS = ("scalar_full_ft",)  # needs more than stored outputs of the towers
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -58,14 +58,14 @@ def recipe_of(variant: str) -> Path:
 @dataclass(frozen=True)
 class Clips:
     """
-    A miniature benchmark that the study learns from, or is measured on, and what is computed of it once.
+    A miniature benchmark to train or measure on, with what is computed from it once.
 
     Args:
         root (`Path`): folder of the benchmark.
         counts (`Mapping[str, int]`): clips of each split.
-        options (`Mapping`): of `scalar eval miniature` besides: `seed`, `shared`, `complete`, `disagree`.
-        model (`str`, *optional*): the backbone whose features of the training clips are kept; none of clips that are
-            only measured on.
+        options (`Mapping`): further options of `scalar eval miniature`: `seed`, `shared`, `complete`, `disagree`.
+        model (`str`, *optional*): the backbone whose features of the training clips are stored; none for clips that
+            are only measured on.
     """
 
     root: Path
@@ -75,7 +75,7 @@ class Clips:
 
     @property
     def features(self) -> Path:
-        """Folder for the outputs of frozen towers."""
+        """Folder of the frozen towers' outputs."""
         return self.root.with_name(f"{self.root.name}-features")
 
     @property
@@ -84,7 +84,7 @@ class Clips:
         return self.root / "semantic_targets.safetensors"
 
     def check(self) -> None:
-        """Raise a ValueError if other clips than the study's lie where it would make its own."""
+        """Raise a ValueError if the folder holds other clips than the study's."""
         path = self.root / "miniature.json"
         if not path.is_file():
             return
@@ -94,12 +94,12 @@ class Clips:
         found = {name: made.get(name) for name in expected}
         if found != expected:
             raise ValueError(
-                f"{self.root} holds clips with {found}, and the study wants {expected}. Remove it, or name another "
+                f"{self.root} must hold clips with {expected}, got {found}. Remove it, or name another "
                 "`root` in the overlay."
             )
 
     def task(self) -> Task:
-        """Return what makes the clips and, to train on, their semantic targets and their features."""
+        """Return the task that makes the clips and, for training, their semantic targets and features."""
         python = (sys.executable, "-m")
         source = ("--benchmark", "miniature", "--root", str(self.root))
         drawn = [part for name, number in self.counts.items() for part in (f"--num-{name}", str(number))]
@@ -124,15 +124,16 @@ class Clips:
 @dataclass(frozen=True)
 class Run:
     """
-    One training and what is measured of it, in a folder of its own.
+    One training and its measurements, in a folder of its own.
 
     Args:
-        variant (`str`), seed (`int`), folder (`Path`): what is trained, and where.
-        clips ([`Clips`]): what it learns from.
-        settings (`Mapping`): fields of the training that are laid over its recipes.
-        measured ([`Clips`], *optional*): what it is measured on, if that is other clips.
+        variant (`str`), seed (`int`), folder (`Path`): what is trained, with which seed, and where.
+        clips ([`Clips`]): the clips to train on.
+        settings (`Mapping`): fields that override those of the recipes.
+        measured ([`Clips`], *optional*): the clips to measure on, if others.
         measures (`Sequence[str]`): options of `recipes.study.measure`.
-        reranked (`Sequence[str]`): options of `scalar eval run` for the second stage; without any it is not measured.
+        reranked (`Sequence[str]`): options of `scalar eval run` for the second stage; by default it is not
+            measured.
         label (`str`, *optional*): name of its row in tables; by default the variant.
     """
 
@@ -148,17 +149,17 @@ class Run:
 
     @property
     def ranks(self) -> Path:
-        """Where every rank is."""
+        """File of all ranks."""
         return self.folder / "measured" / "ranks.parquet"
 
     @property
     def results(self) -> Path:
-        """Where the evaluation of the second stage writes."""
+        """Folder of the second stage's results."""
         return self.folder / "results"
 
     @property
     def trains_towers(self) -> bool:
-        """Whether the vision and audio towers are trained too."""
+        """Whether the vision and audio towers are trained."""
         return self.variant in _WITH_TRAINED_TOWERS
 
     def train_command(self, overlay: Path) -> tuple[str, ...]:
@@ -180,13 +181,13 @@ class Run:
         return (*command, *(part for name, value in fields.items() for part in (f"--{name}", str(value))))
 
     def measure_command(self) -> tuple[str, ...]:
-        """Return the command that ranks the clips of the benchmark by what was trained."""
+        """Return the command that ranks the clips of the benchmark."""
         root = (self.measured or self.clips).root
         command = [sys.executable, "-m", "recipes.study.measure", "--model", str(self.folder), "--root", str(root)]
         return (*command, "--output", str(self.ranks.parent), *self.measures)
 
     def rerank_command(self) -> tuple[str, ...]:
-        """Return the command that evaluates the second stage of what was trained."""
+        """Return the command that evaluates the second stage."""
         command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder)]
         command += ["--label", self.label or self.variant]
         command += ["--benchmark", "miniature", "--root", str(self.clips.root), "--output", str(self.results)]

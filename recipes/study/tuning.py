@@ -1,9 +1,9 @@
-"""Equal chances: every method has the same small number of trials, judged on the validation split alone.
+"""Tuning: every method has the same small number of trials, judged on the validation split alone.
 
-Coordinate by coordinate: the contrastive temperature first, then the learning rate, then the number of epochs, each
-with the best of what came before. A trial is one training with one seed; the best has the highest mean R@1 of both
-directions, by the method's own score with its fitted numbers. PMRL has no contrastive temperature: what is tuned is
-that of the directions, which it compares in place of scores and whose published value, 0.1, is among those tried.
+Coordinate by coordinate: the contrastive temperature, then the learning rate, then the number of epochs, each with the
+best values so far. A trial is one training with one seed; the best one has the highest mean R@1 of both directions, by
+the method's own score with its fitted numbers. PMRL has no contrastive temperature: that of its directions is tuned
+instead; its published value, 0.1, is in the grid.
 """
 
 import statistics
@@ -23,7 +23,7 @@ GRID: Mapping[str, tuple[float, ...]] = {
     "learning_rate": (1e-3, 3e-3, 1e-2),
     "num_train_epochs": (2, 4, 8),
 }
-"""What is tuned, in this order."""
+"""The values to try, in this order."""
 
 SEED = 50
 """The one seed of all trials."""
@@ -33,8 +33,7 @@ _MEASURES = ("--split", "validation")
 
 @dataclass
 class Trial:
-    """Settings and the mean R@1 of both directions that they reached on the validation split, in percent; None until
-    that is known."""
+    """Settings, and their mean R@1 of both directions on the validation split, in percent; None until it is known."""
 
     settings: dict[str, Any]
     recall_at_1: float | None = None
@@ -46,9 +45,9 @@ class Tuning:
     The trials of one method.
 
     Args:
-        variant (`str`): the method.
-        start (`Mapping`): settings to begin with, the values of the recipes.
-        trials (`list[Trial]`): what was tried.
+        variant (`str`): method.
+        start (`Mapping`): initial settings, those of the recipes.
+        trials (`list[Trial]`): trials so far.
     """
 
     variant: str
@@ -56,12 +55,12 @@ class Tuning:
     trials: list[Trial] = field(default_factory=list)
 
     def best(self) -> dict[str, Any]:
-        """Return the settings of the best trial, the first of equals; those of the start without any."""
+        """Return the settings of the best trial, the first of equals; without trials, those of the start."""
         known = [trial for trial in self.trials if trial.recall_at_1 is not None]
         return dict(max(known, key=lambda trial: trial.recall_at_1).settings) if known else dict(self.start)
 
     def propose(self, name: str) -> list[Trial]:
-        """Add trials of every value of one field, beside the best so far; return the new ones."""
+        """Add a trial for every value of one field, with the best other settings so far; return the new ones."""
         best = self.best()
         proposed = [best | {name: value} for value in GRID[name]]
         new = [Trial(settings) for settings in proposed if settings not in [trial.settings for trial in self.trials]]
@@ -70,7 +69,7 @@ class Tuning:
 
 
 def folder_name(variant: str, settings: Mapping[str, Any]) -> str:
-    """Name the folder of a trial after what it tries."""
+    """Name the folder of a trial after its settings."""
     return "-".join([variant, *(f"{settings[name]:g}" for name in GRID)])
 
 
@@ -82,17 +81,17 @@ def tune(
     do: Callable[[Sequence[Run], str], None],
 ) -> dict[str, Tuning]:
     """
-    Give every method its trials, and note all of them in `tuning.json`.
+    Run the trials of every method, and write them to `tuning.json`.
 
     Args:
-        variants (`Sequence[str]`): keys of `RECIPES`. Ablations are not tuned: they have the settings of SCALAR.
-        recipe (`Mapping`): where the trials begin, a value of each key of [`GRID`] among other fields.
-        clips ([`Clips`]): their training and validation splits are read.
-        folder (`Path`): for the runs.
-        do (`Callable`): trains and evaluates runs, with a description.
+        variants (`Sequence[str]`): keys of `RECIPES`. Ablations are not tuned: they take the settings of SCALAR.
+        recipe (`Mapping`): initial settings: a value for each key of [`GRID`], among other fields.
+        clips ([`Clips`]): their training and validation splits are used.
+        folder (`Path`): of the runs.
+        do (`Callable`): trains and evaluates runs; also takes a description.
 
     Returns:
-        `dict` of methods to their trials.
+        `dict` of trials by method.
 
     Raises:
         ValueError: no trial of a method could be measured.
@@ -131,8 +130,8 @@ def tune(
 
 
 def recall_at_1(run: Run) -> float | None:
-    """Return what a run reached with its own score and nothing masked, the mean of both directions in percent, with
-    fitted numbers if the score has any; None if it was not measured."""
+    """Return the mean R@1 of both directions, in percent, of a run's own score with nothing masked and fitted numbers,
+    if it has any; None if it was not measured."""
     if not run.ranks.is_file():
         return None
     fitted = read_json(run.ranks.with_name("fitted.json"))
@@ -143,7 +142,7 @@ def recall_at_1(run: Run) -> float | None:
 
 
 def settings_of(variant: str, tunings: Mapping[str, Tuning], recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a variant is trained with: its own best settings, or SCALAR's for an ablation."""
+    """Return the settings of a variant's trainings: its own best ones, or SCALAR's for an ablation."""
     return with_schedule(tunings["scalar" if variant in ABLATIONS else variant].best(), recipe)
 
 
