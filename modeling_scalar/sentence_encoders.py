@@ -149,7 +149,7 @@ class ScalarSentenceModel(JointEncoderModel):
         """Return the embeddings of tokens.
 
         Raises:
-            NotImplementedError: the encoder has none that it tells of.
+            NotImplementedError: the encoder exposes none.
         """
         network = self.encoder.transformers_model
         if network is None:

@@ -29,8 +29,8 @@ def _base_of_heads(heads: ModelIdentity) -> ModelIdentity:
     if others or not parts:
         found = f"an adapter that changes {others} too" if others else "no adapter"
         raise ValueError(
-            f"{folder} must hold an adapter of heads only, but holds {found}. For any other model embed the clips "
-            "anew."
+            f"{folder} must hold an adapter of heads only, but holds {found}. For any other model, embed the "
+            "clips again."
         )
     return heads.base
 

@@ -147,13 +147,13 @@ class ScalarTrainer(ResumableTrainer):
                 tower.compile()
         self.gradient_audit = GradientAudit(config.modalities, config.condition_on)
         self.add_callback(self.gradient_audit)
-        self._count_anew()
+        self._reset_counts()
 
     def _begin(self) -> None:
         super()._begin()
-        self._count_anew()
+        self._reset_counts()
 
-    def _count_anew(self) -> None:
+    def _reset_counts(self) -> None:
         self._last_step, self._micro_step = -1, 0
         self._clips_since_log, self._time_of_log = 0, 0.0
         self._left_out: set[int] = set()

@@ -358,12 +358,14 @@ class ScalarSearch:
         key = (task_metadata.name, str(part.get("hf_split")), str(part.get("hf_subset")), side.value)
         if self._kept is not None and key in self._kept:
             return self._kept[key]
-        embedded = self._embed_anew(dataset, task_metadata.get_modalities(side), encode_kwargs)
+        embedded = self._embed_dataset(dataset, task_metadata.get_modalities(side), encode_kwargs)
         if self._kept is not None:
             self._kept[key] = embedded
         return embedded
 
-    def _embed_anew(self, dataset: Dataset, modalities: list[str], encode_kwargs: dict[str, Any]) -> _Texts | _Gallery:
+    def _embed_dataset(
+        self, dataset: Dataset, modalities: list[str], encode_kwargs: dict[str, Any]
+    ) -> _Texts | _Gallery:
         batch_size = encode_kwargs.get("batch_size", 32)
         hidden = not encode_kwargs.get("show_progress_bar", True)
         ids = list(dataset["id"])

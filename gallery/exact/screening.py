@@ -43,7 +43,7 @@ from modeling_scalar.scores_scalar import ScoreOptions
 
 _TILE = 3 * 2**20  # products computed at once, in cache
 _NARROWEST, _WIDEST = 512, 65_536  # clips per tile
-_SAMPLED, _LEAST_SAMPLE = 64, 2048  # one clip in so many is sampled first, and at least so many
+_SAMPLED, _LEAST_SAMPLE = 64, 2048  # one clip in 64 is sampled first, and at least 2,048 clips
 _SAMPLED_AT_ONCE = 4096  # clips of the sample at a time
 _SLACK = 4  # about as many standard deviations a score may be below its estimate
 _COPIED_AT_ONCE = 512  # vectors multiplied at a time, in cache
