@@ -299,7 +299,7 @@ def matroska(*content: bytes, codec: str = "V_MJPEG", track: bytes = b"", info: 
 
 
 def wav(data: bytes, *, code=1, channels=1, rate=16_000, bits=16, align=None, claim=None) -> bytes:
-    """A WAV file whose header says what it is told to, whatever follows."""
+    """A WAV file whose header has the values it is given, whatever follows."""
     align = channels * bits // 8 if align is None else align
     form = struct.pack("<HHIIHH", code, channels, rate, rate * align % 2**32, align, bits)
     size = len(data) if claim is None else claim
@@ -562,9 +562,9 @@ class Case:
         kind (`str`): why it is here.
         make (`Callable`): writes it, and what belongs to it, to a path.
         reads (`tuple[str, ...]`): the modalities that are there afterwards.
-        says (`tuple[str, ...]`): a regular expression for each problem that is told; without one nothing is wrong.
+        says (`tuple[str, ...]`): a regular expression for each problem that is reported; without one nothing is wrong.
         perhaps (`tuple[str, ...]`): modalities that may be there too, where damage depends on what an encoder wrote.
-            If one of them is not, a problem is told; if they all are, none need be.
+            If one of them is not, a problem is reported; if they all are, none need be.
         is_listed (`bool`): whether indexing a folder meets it as a file of this name.
     """
 
@@ -764,7 +764,7 @@ hollow("cover_alone.mp4", partial(media, "mp4", cover=True))
 hollow("data_alone.ts", lambda: _data_alone(), NOTHING, UNREADABLE)
 hollow("wordless_sidecar.mp4", MP4, VA, beside={".srt": b""})
 
-# What is cut off must be told wherever the container says how much there should be; what came before it is read.
+# What is cut off must be reported wherever the container says how much there should be; what came before it is read.
 truncated = _add("truncated: a copy or a download that broke off")
 GONE = (NOTHING, UNREADABLE)
 HALF = (VA, f"video stream.*{PARTLY}.*{SHORT}", f"audio stream.*{PARTLY}.*{SHORT}")

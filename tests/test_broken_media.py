@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 @dataclass(frozen=True)
 class Answer:
-    """What reading gave: the modalities, the problems told, the seconds it took, and what it left open."""
+    """What reading gave: the modalities, the problems reported, the seconds it took, and what it left open."""
 
     reads: tuple[str, ...]
     problems: tuple[str, ...]
@@ -98,7 +98,7 @@ def _wait_for_lines(running, least: int, seconds: float) -> list[str]:
 @pytest.fixture(scope="module")
 def answers(commands, media_corpus, tiny_model_dir, tmp_path_factory):
     """What reading each file gives, in a process that is killed if a file takes too long."""
-    todo, told, folder = list(CORPUS), {}, tmp_path_factory.mktemp("answers")
+    todo, reported, folder = list(CORPUS), {}, tmp_path_factory.mktemp("answers")
     names = folder / "names.json"
     while todo:
         names.write_text(json.dumps(todo))
@@ -109,31 +109,33 @@ def answers(commands, media_corpus, tiny_model_dir, tmp_path_factory):
             if len(lines) == count:  # this file hangs, or has ended the process
                 running.kill()
                 ended = running.wait(60)
-                told[todo[count]] = Answer((), (f"NO ANSWER: {ended.code} {ended.stderr[-2000:]}",), SECONDS, 0)
+                reported[todo[count]] = Answer((), (f"NO ANSWER: {ended.code} {ended.stderr[-2000:]}",), SECONDS, 0)
                 break
             for line in lines[count : len(todo)]:
                 name, reads, problems, seconds, num_open = json.loads(line)
-                told[name] = Answer(tuple(reads), tuple(problems), seconds, num_open)
+                reported[name] = Answer(tuple(reads), tuple(problems), seconds, num_open)
             if len(lines) > len(todo):
-                told[""] = json.loads(lines[-1])  # the decoders that were waiting for more
+                reported[""] = json.loads(lines[-1])  # the decoders that were waiting for more
                 assert running.wait(10).code == 0
             count = len(lines)
         todo = todo[count + 1 :]
-    return told
+    return reported
 
 
 def _faults(name: str, answer: Answer, folder: Path) -> list[str]:
     """In what an answer differs from that of the table."""
-    case, told = CORPUS[name], answer.problems
+    case, reported = CORPUS[name], answer.problems
     certain, possible = set(case.reads), {*case.reads, *case.perhaps}
     faults = []
     if not certain <= set(answer.reads) <= possible:
         faults.append(f"read {answer.reads}, not {case.reads}")
     if set(answer.reads) != possible or not case.perhaps:
-        faults += [f"nobody says {part!r}" for part in case.says if not any(re.search(part, line) for line in told)]
-    faults += [f"says {line!r}" for line in told if not any(re.search(part, line) for part in case.says)]
+        faults += [
+            f"nobody says {part!r}" for part in case.says if not any(re.search(part, line) for line in reported)
+        ]
+    faults += [f"says {line!r}" for line in reported if not any(re.search(part, line) for part in case.says)]
     files = [os.path.join(folder, name), os.path.join(folder, os.path.splitext(name)[0])]
-    faults += [f"{line!r} does not name the file" for line in told if not any(file in line for file in files)]
+    faults += [f"{line!r} does not name the file" for line in reported if not any(file in line for file in files)]
     if answer.seconds > SECONDS:
         faults.append(f"took {answer.seconds:.1f} s")
     return [f"{name!r}: {fault}" for fault in faults]
@@ -194,8 +196,8 @@ def run(commands, *arguments, code=0, timeout=120):
     outcome = commands.run(*arguments, timeout=timeout)
     assert outcome.code == code, f"{outcome.code}: {outcome.stdout[-3000:]}\n{outcome.stderr[-3000:]}"
     assert "Traceback" not in outcome.stderr
-    told = outcome.stdout + outcome.stderr
-    assert not [name for name in STRANGE if name in told]
+    reported = outcome.stdout + outcome.stderr
+    assert not [name for name in STRANGE if name in reported]
     return outcome
 
 
@@ -218,21 +220,21 @@ class Files:
     def check_index(self, paths: list[Path], output: Path) -> None:
         """Indexing tells what each file is due, a second time it changes nothing, and the gallery is whole."""
         arguments = ["-m", "search", "index", *paths, "--model", self.model, "--output", output]
-        told = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
+        reported = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
         gallery = Gallery.open(output)
         self.check_gallery(gallery)
         whole, unreadable = len(gallery), len(gallery.files) - len(gallery)
         end = f"{unreadable} unreadable; {whole} clips in the gallery"
-        assert told[0] == f"{whole} new, 0 changed, 0 unchanged, {end}"
-        lines = Counter(line.split(":")[0] for line in told[1:] if not line.startswith("in the gallery"))
+        assert reported[0] == f"{whole} new, 0 changed, 0 unchanged, {end}"
+        lines = Counter(line.split(":")[0] for line in reported[1:] if not line.startswith("in the gallery"))
         assert lines == Counter({"unreadable": unreadable, "partly read": len(gallery.problems())})
         run(self.commands, "-m", "search", "verify", output)
 
         before = {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
-        told = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
-        assert told[0] == f"0 new, 0 changed, {whole} unchanged, {end}"
+        reported = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
+        assert reported[0] == f"0 new, 0 changed, {whole} unchanged, {end}"
         unchanged = sum(file.reason is not None for file in gallery.files.values())
-        assert not unchanged or told[1].startswith(f"{unchanged} of the unreadable files failed before")
+        assert not unchanged or reported[1].startswith(f"{unchanged} of the unreadable files failed before")
         assert before == {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
         run(self.commands, "-m", "search", "info", output)
 
@@ -389,9 +391,9 @@ def test_training_reads_hostile_files_and_leaves_out_those_of_which_nothing_can_
         "report_to": "none",
     }
     options = [part for name, value in settings.items() for part in (f"--{name}", value)]
-    told = run(few.commands, "train.py", Path("recipes/gram.yaml").absolute(), *options).stderr
+    reported = run(few.commands, "train.py", Path("recipes/gram.yaml").absolute(), *options).stderr
     num_empty = sum(not few.answers[name].reads for name in FEW)
-    assert num_empty > 5 and f"{num_empty} of {len(FEW)} training clips were left out" in " ".join(told.split())
+    assert num_empty > 5 and f"{num_empty} of {len(FEW)} training clips were left out" in " ".join(reported.split())
     assert (tmp_path / "run" / "adapter_model.safetensors").is_file()
 
 

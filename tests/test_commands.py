@@ -54,7 +54,7 @@ def test_a_fault_of_ours_keeps_its_traceback_and_asks_to_report_it(capsys):
     )
 
 
-def test_an_interrupt_is_told_in_a_word(capsys):
+def test_an_interrupt_is_reported_in_a_word(capsys):
     with pytest.raises(SystemExit) as ended, user_errors():
         raise KeyboardInterrupt("Nothing was sent.")
     assert ended.value.code == 130
@@ -68,9 +68,9 @@ def test_a_traceback_of_an_expected_error_is_shown_on_demand(capsys, monkeypatch
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_told_with_the_file_and_what_helps():
-    told = describe(OSError(errno.ENOSPC, "No space left on device", "/somewhere/gallery.json"))
-    assert "disk is full" in told and "/somewhere/gallery.json" in told and "Free some space" in told
+def test_a_full_disk_is_reported_with_the_file_and_what_helps():
+    reported = describe(OSError(errno.ENOSPC, "No space left on device", "/somewhere/gallery.json"))
+    assert "disk is full" in reported and "/somewhere/gallery.json" in reported and "Free some space" in reported
 
 
 def test_what_a_terminal_could_obey_is_escaped():

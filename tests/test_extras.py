@@ -70,7 +70,7 @@ def test_an_extra_that_is_missing_is_named_by_the_room_that_needs_it(monkeypatch
         assert describe(raised.value).endswith(f'is not installed: `pip install "scalar-retrieval[{extra}]"`.')
 
 
-def test_a_module_of_no_extra_is_told_as_it_is():
+def test_a_module_of_no_extra_is_reported_as_it_is():
     with pytest.raises(ModuleNotFoundError) as raised:
         importlib.import_module("nothing_of_ours")
     assert describe(raised.value) == "No module named 'nothing_of_ours'"
@@ -98,9 +98,11 @@ def test_with_the_base_alone_every_command_says_what_to_install(tmp_path):
             f"try:\n    with user_errors():\n        run({command.split()!r})\n"
             "except SystemExit as ended:\n    print(ended.code)\n"
         )
-        told = environment.run(script.replace("import run\n", "import run\nsys.stderr = sys.stdout\n"), {}, tmp_path)
-        assert told.startswith("Error: This needs the package ") and told.endswith("\n1\n"), told
-        assert f'not installed: `pip install "scalar-retrieval[{extra}]"`.' in told
+        reported = environment.run(
+            script.replace("import run\n", "import run\nsys.stderr = sys.stdout\n"), {}, tmp_path
+        )
+        assert reported.startswith("Error: This needs the package ") and reported.endswith("\n1\n"), reported
+        assert f'not installed: `pip install "scalar-retrieval[{extra}]"`.' in reported
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_the_direction_is_really_tested():
     assert (0, "modeling_scalar") in imported(ROOT / "eval" / "source.py")
 
 
-def test_a_library_does_not_change_how_ctrl_c_is_told():
+def test_a_library_does_not_change_how_ctrl_c_is_reported():
     """Programs do, by importing `commands.interrupts`; who imports a gallery has a program of their own."""
     found = {module for path in (ROOT / "gallery").rglob("*.py") for _, module in imported(path)}
     assert {module for module in found if module.split(".")[0] == "commands"} == {"commands.texts"}

@@ -62,7 +62,7 @@ def test_every_command_is_accepted_by_its_parser(place):
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "reported"),
     [
         ("scalar index ~/Videos --outputs galleries/videos", "No such option"),
         ("scalar index ~/Videos", "--output"),
@@ -80,9 +80,9 @@ def test_every_command_is_accepted_by_its_parser(place):
         ('pip install "scalar-retrieval[find]"', "no extra"),
     ],
 )
-def test_a_wrong_command_is_found_and_told(command, told, place):
+def test_a_wrong_command_is_found_and_reported(command, reported, place):
     (problem,), _ = check_commands(blocks_of(f"Text.\n\n```sh\n{command}  # as it's said\n```\n", "page.md"))
-    assert told in problem.partition("\n")[2]
+    assert reported in problem.partition("\n")[2]
 
 
 def test_placeholders_and_what_may_be_left_out_are_accepted(place):
@@ -105,7 +105,7 @@ def test_python_on_a_page_runs_from_its_first_line_to_its_last(page, place):
     run_python(PYTHON[page])
 
 
-def test_python_that_fails_is_told_with_its_page_and_line(place):
+def test_python_that_fails_is_reported_with_its_page_and_line(place):
     text = (
         "# Title\n\n```python\nimport torch\n```\n\nText.\n\n```python\nvector = torch.ones(3)\nvector.norms()\n```\n"
     )

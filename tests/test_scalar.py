@@ -60,7 +60,7 @@ def test_an_unknown_command_is_usage_and_names_the_nearest(capsys):
     assert "Error: No such command 'tran'. Did you mean 'train'?" in capsys.readouterr().err
 
 
-def test_errors_are_told_as_everywhere(commands, tmp_path):
+def test_errors_are_reported_as_everywhere(commands, tmp_path):
     done = commands.run("-m", "commands.scalar", "info", "nowhere", cwd=tmp_path)
     assert done.code == 1 and done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
     done = commands.run("-m", "commands.scalar", "train", "nowhere.yaml", cwd=tmp_path)

@@ -100,9 +100,9 @@ def test_a_wrong_input_is_answered_by_one_sentence_and_changes_nothing(row, plac
     before = digests(place)
     outcome = commands.run(*row.argv(), cwd=place, timeout=20)
     lines = outcome.stderr.splitlines()
-    told = outcome.stdout if row.is_finding else outcome.stdout + outcome.stderr if row.code != 1 else lines[-1]
+    reported = outcome.stdout if row.is_finding else outcome.stdout + outcome.stderr if row.code != 1 else lines[-1]
     assert (outcome.code, "Traceback" in outcome.stderr) == (row.code, False), outcome.stderr[-3000:]
-    assert row.message in told, told
+    assert row.message in reported, reported
     if row.code == 1 and not row.is_finding:
         assert [line for line in lines if line.startswith("Error: ")] == lines[-1:]
     assert outcome.peak < PEAK
@@ -209,7 +209,7 @@ def test_ctrl_c_ends_a_command_in_a_word_and_leaves_nothing_running(argv, moment
     assert not is_running(running.pid)
 
 
-def test_ctrl_c_while_libraries_load_is_told_in_a_word(valid, tmp_path):
+def test_ctrl_c_while_libraries_load_is_reported_in_a_word(valid, tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -244,10 +244,10 @@ def test_ctrl_c_while_libraries_load_is_told_in_a_word(valid, tmp_path):
         "-m search index data/test --model model --output",
     ],
 )
-def test_a_full_disk_is_told_in_a_sentence(argv, place, tmp_path, commands):
+def test_a_full_disk_is_reported_in_a_sentence(argv, place, tmp_path, commands):
     with small_disk(tmp_path / "disk", 200_000) as disk:
         (disk / "full").write_bytes(bytes(180_000))
         outcome = commands.run(*argv.split(), disk / "out", cwd=place, timeout=30)
     assert outcome.code == 1 and "Traceback" not in outcome.stderr, outcome.stderr[-3000:]
-    told = outcome.stderr.splitlines()[-1]
-    assert told.startswith("Error: ") and ("disk is full" in told or "No space left" in told), told
+    reported = outcome.stderr.splitlines()[-1]
+    assert reported.startswith("Error: ") and ("disk is full" in reported or "No space left" in reported), reported

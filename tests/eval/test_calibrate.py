@@ -56,8 +56,8 @@ def write_embeddings(folder, metadata, num_clips=60, gap=True):
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Scores(ScalarJointConfig(has_logit_scale=True, initializer_range=0.03)).save_pretrained("model")
-    told = {"method": "scalar", "query_temperature": 0.1}
-    metadata = {"model": "model", "query_temperature": 0.1, "score_options": told, "note": "kept"}
+    reported = {"method": "scalar", "query_temperature": 0.1}
+    metadata = {"model": "model", "query_temperature": 0.1, "score_options": reported, "note": "kept"}
     write_embeddings("gallery", metadata | {"fingerprint": identify("model").fingerprint})
     return tmp_path
 
@@ -71,12 +71,12 @@ def run(*arguments, code=0):
 def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     config, metadata = (place / "model" / "config.json").read_bytes(), Gallery.open("gallery").metadata
     arguments = ["--embeddings", "gallery", "--output", "out", "--scale-offset", "--folds", 2, "--write"]
-    told = run(*arguments, "--model", "model")
-    assert "60 queries, 60 clips, 2 folds" in told
-    assert "query temperature: 0.1 before" in told and "modality offset: video " in told
+    reported = run(*arguments, "--model", "model")
+    assert "60 queries, 60 clips, 2 folds" in reported
+    assert "query temperature: 0.1 before" in reported and "modality offset: video " in reported
     assert (
         "Written to model/config.json, gallery. Galleries of this model that were not given still belong to its"
-        in told
+        in reported
     )
     report = json.loads((place / "out" / "calibration.json").read_text())
     assert report["is_better"] and report["written"] == ["model/config.json", "gallery"] and len(report["folds"]) == 2
@@ -97,8 +97,8 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     plain = gallery.search(embeddings.text_embeds, 1, 0.1, modality_scale=[1, 1, 1], modality_offset=[0, 0, 0])
     assert right > sum(hit.clip_id == name for (hit,), name in zip(plain, embeddings.query_ids, strict=True)) + 5
     # once more: from there, there is nothing to gain
-    told = run(*arguments, "--model", "model")
-    assert "keep your current settings. Only the least score was written, to gallery." in told
+    reported = run(*arguments, "--model", "model")
+    assert "keep your current settings. Only the least score was written, to gallery." in reported
     assert Gallery.open("gallery").metadata == gallery.metadata  # the same one
 
 
@@ -109,16 +109,16 @@ def test_the_weight_of_a_term_is_written_too(place):
     noise = torch.cat([1.5 * noise, 0.2 * noise[:, :1]], dim=1)
     embeds = normalize(torch.cat([facts, facts.sum(1, keepdim=True)], dim=1) + noise, dim=-1)
     names, pairs = [f"{row}" for row in range(60)], torch.arange(60)[:, None].expand(-1, 2)
-    told = {"method": "scalar", "query_temperature": 0.1, "modality_term": [None, None, 0.0]}
-    metadata = {"model": "fuses", "query_temperature": 0.1, "score_options": told}
+    reported = {"method": "scalar", "query_temperature": 0.1, "modality_term": [None, None, 0.0]}
+    metadata = {"model": "fuses", "query_temperature": 0.1, "score_options": reported}
     Scores(ScalarJointConfig(modalities=["video", "audio", "fused"], has_logit_scale=True)).save_pretrained("fuses")
     metadata |= {"fingerprint": identify("fuses").fingerprint}
     mask, texts = torch.ones(60, 3, dtype=torch.bool), normalize(facts.sum(1), dim=-1)
     fused = ("video", "audio", "fused")
     Embeddings(texts, embeds, mask, pairs, names, names, names, metadata=metadata, modalities=fused).save("whole")
     arguments = ["--embeddings", "whole", "--output", "out", "--folds", 2, "--term", "fused"]
-    told = run(*arguments, "--write", "--model", "fuses")
-    assert "fused is a term of weight " in told and "Written to fuses/config.json, whole." in told
+    reported = run(*arguments, "--write", "--model", "fuses")
+    assert "fused is a term of weight " in reported and "Written to fuses/config.json, whole." in reported
     terms = json.loads((place / "fuses" / "config.json").read_text())["modality_term"]
     assert terms[:2] == [None, None] and terms[2] > 0.1
     gallery = Gallery.open("whole")
@@ -129,19 +129,21 @@ def test_the_weight_of_a_term_is_written_too(place):
     Scores(ScalarJointConfig(modalities=["video", "audio"], has_logit_scale=True)).save_pretrained("parts")
     metadata |= {"model": "parts", "fingerprint": identify("parts").fingerprint}
     Embeddings(texts, embeds, mask, pairs, names, names, names, metadata=metadata, modalities=fused).save("whole")
-    told = run(*arguments, "--write", "--model", "parts", code=1)
-    assert "parts does not embed fused, so searches would not have this term." in told
-    told = run("--embeddings", "gallery", *arguments[2:], code=1)
-    assert "names fused, but these clips have only video, audio, subtitle." in told
+    reported = run(*arguments, "--write", "--model", "parts", code=1)
+    assert "parts does not embed fused, so searches would not have this term." in reported
+    reported = run("--embeddings", "gallery", *arguments[2:], code=1)
+    assert "names fused, but these clips have only video, audio, subtitle." in reported
     assert "leave out --term" in run(*arguments, "--subtitles", code=1)
 
 
 def test_what_is_no_gain_is_not_written(place):
     write_embeddings("even", {"model": "model", "query_temperature": 0.1}, num_clips=18, gap=False)
     metadata = Gallery.open("even").metadata
-    told = run("--embeddings", "even", "--output", "out", "--folds", 2, "--write")
-    assert "Fewer than 19 clips have queries of their own: too few to fit the least score of a match." in told
-    assert "The interval of the gain in MRR includes zero: keep your current settings. Nothing was written." in told
+    reported = run("--embeddings", "even", "--output", "out", "--folds", 2, "--write")
+    assert "Fewer than 19 clips have queries of their own: too few to fit the least score of a match." in reported
+    assert (
+        "The interval of the gain in MRR includes zero: keep your current settings. Nothing was written." in reported
+    )
     assert Gallery.open("even").metadata == metadata
 
 
@@ -157,16 +159,18 @@ def test_what_is_too_low_a_score_is_kept_of_the_scores_that_the_gallery_is_searc
     assert ("Only the least score was written, to even." in run(*arguments, "--write")) != scale_offset
     report, gallery = json.loads((place / "out" / "calibration.json").read_text()), Gallery.open(name)
     assert report["written"] == [name] and report["least_score_is_certain"]
-    told, embeddings = gallery.least_score, load_embeddings(name)
-    assert told["score"] == report["least_score"]["score"] and told["num_clips"] == 60
+    reported, embeddings = gallery.least_score, load_embeddings(name)
+    assert reported["score"] == report["least_score"]["score"] and reported["num_clips"] == 60
     if not scale_offset:
-        assert gallery.metadata == before | {"least_score": told}
-    # so that of the queries it was fitted to so many are told that nothing matches, and without their clips many
+        assert gallery.metadata == before | {"least_score": reported}
+    # so that of the queries it was fitted to so many are reported as unmatched, and without their clips many
     found = gallery.search(embeddings.text_embeds, k=2)
     doubtful = [hits.matches_well is False for hits in found]
-    assert doubtful == [hits[0].score < told["score"] for hits in found] and sum(doubtful) == 2  # floor(0.05 * 61) - 1
+    assert (
+        doubtful == [hits[0].score < reported["score"] for hits in found] and sum(doubtful) == 2
+    )  # floor(0.05 * 61) - 1
     others = [hits[hits[0].clip_id == name].score for hits, name in zip(found, embeddings.query_ids, strict=True)]
-    assert sum(score < told["score"] for score in others) > 20
+    assert sum(score < reported["score"] for score in others) > 20
     # and no longer where the weights are fitted anew
     with GalleryWriter(name) as writer:
         options = gallery.metadata.get("score_options", {}) | {"query_temperature": 0.3}
@@ -176,7 +180,7 @@ def test_what_is_too_low_a_score_is_kept_of_the_scores_that_the_gallery_is_searc
     assert all(hits.matches_well is None for hits in Gallery.open(name).search(embeddings.text_embeds, k=1))
 
 
-def test_what_cannot_be_written_to_is_told_before_anything_is_read(place):
+def test_what_cannot_be_written_to_is_reported_before_anything_is_read(place):
     write_joint_encoder(place / "encoder")
     gallery = ["--embeddings", "gallery", "--output", "out", "--write"]
     table = ["--benchmark", "own", "--root", "clips.csv", "--output", "out", "--write"]
@@ -186,8 +190,8 @@ def test_what_cannot_be_written_to_is_told_before_anything_is_read(place):
         ("encoder", "an encoder as published"),
         ("adapter", "without a configuration scores as its base"),
     ):
-        told = run(*table, "--model", model, code=1)
-        assert "There is nothing to write to" in told and reason in told and "give the gallery" in told
+        reported = run(*table, "--model", model, code=1)
+        assert "There is nothing to write to" in reported and reason in reported and "give the gallery" in reported
     assert "nothing to write to" in run("--embeddings", "x.npz", "--output", "out", "--write", code=1)
     assert "the cosines of subtitles are unknown" in run(*gallery, "--subtitles", "--scale-offset", code=1)
     assert "Subtitles as queries need clips with subtitles" in run(
@@ -202,8 +206,8 @@ def test_a_score_without_numbers_has_nothing_to_calibrate(place):
         writer.metadata = writer.metadata | {"score_options": {"method": "gram"}}
         writer.commit()
     arguments = ["--embeddings", "gallery", "--output", "out", "--folds", 2]
-    told = run(*arguments, code=1)
-    assert "The score 'gram' has no numbers to fit; scores with such numbers: scalar, uniform, " in told
+    reported = run(*arguments, code=1)
+    assert "The score 'gram' has no numbers to fit; scores with such numbers: scalar, uniform, " in reported
     with GalleryWriter("gallery") as writer:
         writer.metadata = writer.metadata | {"score_options": {"method": "max"}}
         writer.commit()
@@ -217,19 +221,19 @@ def test_a_score_without_numbers_has_nothing_to_calibrate(place):
 def test_other_scores_are_fitted_to_compare_them_and_never_written(place, method):
     metadata = Gallery.open("gallery").metadata
     arguments = ["--embeddings", "gallery", "--output", "out", "--folds", 2, "--method", method]
-    told = run(*arguments)
-    assert f"60 queries, 60 clips, 2 folds, the score {method}" in told and "query temperature" not in told
+    reported = run(*arguments)
+    assert f"60 queries, 60 clips, 2 folds, the score {method}" in reported and "query temperature" not in reported
     for title in ("R@1, text to video", "R@1, video to text", "R@1, mean of both", "MRR, mean of both"):
-        assert f"\n{title:20} " in told
-    assert "modality scale: video " in told and ("modality offset: video " in told) == (method == "max")
+        assert f"\n{title:20} " in reported
+    assert "modality scale: video " in reported and ("modality offset: video " in reported) == (method == "max")
     report = json.loads((place / "out" / "calibration.json").read_text())
     assert report["method"] == method and report["before"] == {} and report["least_score"] is None
     assert "query_temperature" not in report["after"] and len(report["after"]["modality_scale"]) == 3
     assert report["is_better"] == (report["measures"]["mean_reciprocal_rank"]["low"] > 0)
     ending = "The gain is above zero." if report["is_better"] else "The interval of the gain in MRR includes zero."
-    assert told.splitlines()[-1] == ending
-    told = run(*arguments, "--write", code=1)
-    assert "Only a fit of the model's own score can be written: leave out --method or --write." in told
+    assert reported.splitlines()[-1] == ending
+    reported = run(*arguments, "--write", code=1)
+    assert "Only a fit of the model's own score can be written: leave out --method or --write." in reported
     assert Gallery.open("gallery").metadata == metadata
     assert "The score 'video' has no numbers to fit" in run(*arguments[:-1], "video", code=1)
 
@@ -297,9 +301,9 @@ def test_a_gallery_of_an_encoder_as_it_is_published_keeps_what_is_fitted_to_capt
     assert "The gain is above zero; --write saves it." in run("--embeddings", "videos", *table)
     assert Gallery.open("videos").metadata == metadata
     assert json.loads((place / "out" / "calibration.json").read_text())["written"] == []
-    told = run("--embeddings", "videos", *table, "--write")
-    assert "Written to videos alone: " in told and "is an encoder as published" in told
-    assert "Galleries of this model" not in told  # the model is what it was
+    reported = run("--embeddings", "videos", *table, "--write")
+    assert "Written to videos alone: " in reported and "is an encoder as published" in reported
+    assert "Galleries of this model" not in reported  # the model is what it was
     assert seen[0].captions == [f"caption {number}" for number in range(6)] and seen[0].clip_ids == list("abcdef")
     gallery = Gallery.open("videos")
     assert gallery.query_temperature == 0.04 and gallery.calibration == {"modality_offset": [0.0, 0.1, 0.2]}
@@ -310,10 +314,10 @@ def test_a_gallery_of_an_encoder_as_it_is_published_keeps_what_is_fitted_to_capt
 def test_queries_of_a_gallery_are_not_fitted_into_another_model(place):
     Scores(ScalarJointConfig(has_logit_scale=True, initializer_range=0.07)).save_pretrained("other")
     before = (place / "other" / "config.json").read_bytes(), Gallery.open("gallery").metadata
-    told = run("--embeddings", "gallery", "--model", "other", "--output", "out", "--write", code=1)
-    assert "Embeddings of different models cannot be compared" in told
+    reported = run("--embeddings", "gallery", "--model", "other", "--output", "out", "--write", code=1)
+    assert "Embeddings of different models cannot be compared" in reported
     assert ((place / "other" / "config.json").read_bytes(), Gallery.open("gallery").metadata) == before
-    assert not (place / "out").exists()  # it was told before the fit
+    assert not (place / "out").exists()  # it was reported before the fit
 
 
 def test_a_gallery_that_is_being_written_leaves_the_model_as_it_is(place, monkeypatch):
@@ -327,17 +331,17 @@ def test_a_gallery_that_is_being_written_leaves_the_model_as_it_is(place, monkey
     assert (place / "model" / "config.json").read_bytes() != before
 
 
-def test_an_interval_below_zero_is_told_from_one_around_it():
+def test_an_interval_below_zero_is_distinguished_from_one_around_it():
     config = CalibrateConfig("out", embeddings_path="x.npz")
-    for low, high, told in (
+    for low, high, reported in (
         (-3.0, -1.0, "The interval of the gain in MRR is below zero: keep your current settings."),
         (-3.0, 0.0, "The interval of the gain in MRR includes zero: keep your current settings."),
         (0.0, 1.0, "The interval of the gain in MRR includes zero: keep your current settings."),
     ):
-        assert format_calibration(gains(low, high), config, [])[-1] == told
+        assert format_calibration(gains(low, high), config, [])[-1] == reported
 
 
-def test_of_windows_the_subtitles_are_those_shown_in_them_and_what_is_left_out_is_told(place, encoder, caplog):
+def test_of_windows_the_subtitles_are_those_shown_in_them_and_what_is_left_out_is_reported(place, encoder, caplog):
     talk, gone = place / "talk.mp4", place / "gone.mp4"
     spoken = [("00:00:01", "a dog"), ("00:00:31", "rain"), ("00:01:02", "bells"), ("00:01:40", "a star")]
     cues = [f"{number}\n{time},000 --> {time},900\n{words}\n" for number, (time, words) in enumerate(spoken)]
@@ -380,11 +384,11 @@ def test_a_gallery_is_evaluated_with_the_weights_that_it_is_searched_with(place,
     model, processor = load_model(encoder, query_temperature=0.5, modality_scale=[1.0, 2.0, 3.0])
     model.save_pretrained("own")
     processor.save_pretrained("own")
-    told = {"query_temperature": 0.04, "modality_offset": [0.0, 0.1, 0.2]}
-    write_clips("videos", list("ab"), "own", query_temperature=0.04, score_options={"method": "scalar"} | told)
+    reported = {"query_temperature": 0.04, "modality_offset": [0.0, 0.1, 0.2]}
+    write_clips("videos", list("ab"), "own", query_temperature=0.04, score_options={"method": "scalar"} | reported)
     write_clips("silent", list("ab"), "own")
     write_table(place / "clips.csv", "ab")
-    for name, expected in (("videos", told), ("silent", {"query_temperature": 0.1})):  # by default the paper's
+    for name, expected in (("videos", reported), ("silent", {"query_temperature": 0.1})):  # by default the paper's
         embeddings = embeddings_of(
             RunConfig("out", "own", "own", "clips.csv", embeddings_path=name, progress=False, two_stage=False)
         )
@@ -408,8 +412,8 @@ def test_subtitles_are_read_from_the_files_of_a_gallery_or_from_a_table(place):
         (clips / f"{number}.srt").write_text(f"1\n00:00:00,000 --> 00:00:01,000\n{words}\n")
         lines.append(f"{number},caption {number},{clips}/{number}.mkv,{clips}/{number}.mkv,{words}")
     (place / "table.csv").write_text("\n".join(lines) + "\n")
-    told = CliRunner().invoke(search, ["index", "clips", "--model", "encoder", "--output", "found"])
-    assert told.exit_code == 0, told.output
+    reported = CliRunner().invoke(search, ["index", "clips", "--model", "encoder", "--output", "found"])
+    assert reported.exit_code == 0, reported.output
     asked = CalibrateConfig("out", embeddings_path="found", subtitles=True, num_folds=2, progress=False)
     found, written = calibrate(asked)
     assert (found.num_queries, found.num_clips, written) == (4, 5, [])  # bells are asked for once

@@ -117,7 +117,7 @@ def test_a_model_without_these_modalities_reads_what_it_read(place):
     assert got.modalities == MODALITIES and torch.equal(got.modality_embeds, expected.modality_embeds)
 
 
-def test_what_a_benchmark_lacks_is_absent_and_told_once(place, caplog):
+def test_what_a_benchmark_lacks_is_absent_and_reported_once(place, caplog):
     rows = train_rows(place).remove_columns("screen")
     model, processor = load_model(place / "five")
     _say_once.cache_clear()
@@ -126,8 +126,10 @@ def test_what_a_benchmark_lacks_is_absent_and_told_once(place, caplog):
             embeddings = embed_dataset(model, processor, rows.select(range(2)), progress=False)
             say_unread(rows.column_names, processor.modalities)
     assert embeddings.modality_mask[:, FIVE.index("screen")].tolist() == [False, False]
-    told = [record.getMessage() for record in caplog.records if record.name == "eval.benchmarks.rows"]
-    assert len(told) == 1 and told[0].startswith("The model embeds screen, but the benchmark has no such column")
+    reported = [record.getMessage() for record in caplog.records if record.name == "eval.benchmarks.rows"]
+    assert len(reported) == 1 and reported[0].startswith(
+        "The model embeds screen, but the benchmark has no such column"
+    )
     caplog.clear()
     for _ in range(2):
         say_unread([*rows.column_names, "placard"], ["video", "audio", "subtitle", "title"])

@@ -385,7 +385,7 @@ def biased(tmp_path):
     return tmp_path
 
 
-def test_scales_and_offsets_are_fitted_told_and_written_by_name(biased):
+def test_scales_and_offsets_are_fitted_reported_and_written_by_name(biased):
     command = ["calibrate", "--embeddings", biased / "gallery", "--output", biased / "out", "--folds", 2, "--write"]
     command += ["--scale-offset", "--model", biased / "model"]
     done = CliRunner().invoke(app, list(map(str, command)))
@@ -393,12 +393,12 @@ def test_scales_and_offsets_are_fitted_told_and_written_by_name(biased):
     report = json.loads((biased / "out" / "calibration.json").read_text())
     assert report["is_better"] and report["modalities"] == list(FIVE)
     for name in ("modality_scale", "modality_offset"):
-        told = dict(zip(FIVE, report["after"][name], strict=True))
+        reported = dict(zip(FIVE, report["after"][name], strict=True))
         line = next(line for line in done.output.splitlines() if line.startswith(name.replace("_", " ")))
-        assert line.endswith(", ".join(f"{key} {value:.4g}" for key, value in told.items()))
+        assert line.endswith(", ".join(f"{key} {value:.4g}" for key, value in reported.items()))
         config = json.loads((biased / "model" / "config.json").read_text())
-        assert config[name] == [told[own] for own in ("screen", "title", "video", "audio")]
-    assert told["title"] < min(value for name, value in told.items() if name != "title")
+        assert config[name] == [reported[own] for own in ("screen", "title", "video", "audio")]
+    assert reported["title"] < min(value for name, value in reported.items() if name != "title")
     gallery = Gallery.open(biased / "gallery")
     assert gallery.calibration == {name: report["after"][name] for name in ("modality_scale", "modality_offset")}
     after = evaluate_embeddings(load_embeddings(gallery.path), ("scalar",), (0.0,), **report["after"])
@@ -469,9 +469,9 @@ def test_tables_and_figures_of_five_modalities_show_the_five_names(tmp_path, dra
     (name,) = (name for name in drawn if name.startswith("weights_"))
     picture, text = drawn[name].axes
     assert labels_of(picture) == list(FIVE)
-    told = [line.get_text() for line in text.texts]
+    reported = [line.get_text() for line in text.texts]
     for modality, count in results["retrieval"]["rates"][0]["decided"].items():
-        assert any(line.startswith(f"{modality} decides {count} queries") for line in told)
+        assert any(line.startswith(f"{modality} decides {count} queries") for line in reported)
 
 
 def test_colours_are_those_of_the_paper_and_differ_for_eight():

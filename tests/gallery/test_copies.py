@@ -28,7 +28,7 @@ def write(folder, hashes, names=None, **metadata):
     return Gallery.open(folder)
 
 
-def told(hits):
+def reported(hits):
     return [(hit.rank, hit.clip_id, hit.copies) for hit in hits]
 
 
@@ -49,7 +49,7 @@ def test_copies_are_one_hit_and_as_many_hits_come_as_are_asked_for(tmp_path):
         for hits, everything in zip(
             gallery.search(queries, k, unique=True), gallery.search(queries, len(gallery)), strict=True
         ):
-            assert told(hits) == without_copies(gallery, everything, hashes)[:k]
+            assert reported(hits) == without_copies(gallery, everything, hashes)[:k]
             assert hits.num_allowed == 15 and hits.num_clips == 18  # unread files, of no hash, are no copies
     (hits,) = gallery.search(queries[:1], 18)
     assert len(hits) == 18 and not any(hit.copies for hit in hits)
@@ -64,7 +64,11 @@ def test_only_copies_that_may_be_found_count(tmp_path):
         "/clips/2.mp4": ("/clips/3.mp4",),
     }
     hits = gallery.search(like="/clips/0.mp4", unique=True)
-    assert told(hits)[0] == (1, "/clips/2.mp4", ("/clips/3.mp4",))  # not itself, but that there are copies is told
+    assert reported(hits)[0] == (
+        1,
+        "/clips/2.mp4",
+        ("/clips/3.mp4",),
+    )  # not itself, but that there are copies is reported
 
 
 def test_windows_are_copies_at_the_same_seconds_and_files_by_their_best_window(tmp_path):
@@ -73,7 +77,7 @@ def test_windows_are_copies_at_the_same_seconds_and_files_by_their_best_window(t
     gallery, query = write(tmp_path / "gallery", hashes, names, segment=2), vectors(1, 1)[:, 0]
     (everything,) = gallery.search(query, 9)
     (hits,) = gallery.search(query, 9, unique=True)
-    assert told(hits) == without_copies(gallery, everything, hashes) and len(hits) == 6
+    assert reported(hits) == without_copies(gallery, everything, hashes) and len(hits) == 6
     (hits,) = gallery.search(query, 2, unique=True, per_file=True)
     assert [hit.place.path for hit in hits] in (["/clips/x.mp4", "/clips/z.mp4"], ["/clips/z.mp4", "/clips/x.mp4"])
     (copied,) = (hit for hit in hits if hit.copies)

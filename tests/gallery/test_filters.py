@@ -249,9 +249,9 @@ def test_a_gallery_without_clips_has_none_that_fulfil_anything(tmp_path):
 def test_dates_are_moments_in_utc():
     moment = datetime(2026, 1, 31, tzinfo=UTC)
     zone = timezone(timedelta(hours=2))
-    for told in ("2026-01-31", " 2026-01-31T00:00 ", "2026-01-31T02:00+02:00", "2026-01-31T00:00Z", date(2026, 1, 31),
+    for given in ("2026-01-31", " 2026-01-31T00:00 ", "2026-01-31T02:00+02:00", "2026-01-31T00:00Z", date(2026, 1, 31),
                  datetime(2026, 1, 31), datetime(2026, 1, 31, 2, tzinfo=zone)):  # fmt: skip
-        assert Filter(after=told) == Filter(after=moment) and Filter(after=told).after.tzinfo is UTC
+        assert Filter(after=given) == Filter(after=moment) and Filter(after=given).after.tzinfo is UTC
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_hits_of_many_queries_tell_of_each_clip_what_is_stored_of_it(tmp_path):
     stored = dict(
         zip(gallery.clip_ids, zip(gallery.modality_embeds(), gallery.modality_mask, strict=True), strict=True)
     )
-    told = dict(zip(["/new/1", "/new/2", "/new/3"], map(tuple, problems), strict=True))
+    reported = dict(zip(["/new/1", "/new/2", "/new/3"], map(tuple, problems), strict=True))
     found = gallery.search(queries, 40)
     assert [len(hits) for hits in found] == [35] * 9
     for query, hits in zip(queries, found, strict=True):
@@ -154,7 +154,7 @@ def test_hits_of_many_queries_tell_of_each_clip_what_is_stored_of_it(tmp_path):
             cosines = (vectors.double() @ query.double() / 0.1).masked_fill(~present, -torch.inf)
             torch.testing.assert_close(list(hit.weights.values()), cosines.softmax(0).tolist(), atol=1e-5, rtol=0)
             assert list(hit.presence.values()) == present.tolist()
-            assert hit.problems == told.get(hit.clip_id, ())
+            assert hit.problems == reported.get(hit.clip_id, ())
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 100])
@@ -395,7 +395,7 @@ def test_what_is_not_looked_at_or_not_allowed_is_as_if_it_were_not_there(tmp_pat
             if method == "scalar":
                 assert [hit.weights for hit in hits] == [pytest.approx(hit.weights, abs=1e-6) for hit in expected]
     whole = {name: row for row, name in enumerate(gallery.clip_ids)}
-    for hit in found[0]:  # but it is told what the clip has
+    for hit in found[0]:  # but its modalities are reported
         assert list(hit.presence.values()) == gallery.modality_mask[whole[hit.clip_id]].tolist()
 
 
@@ -407,7 +407,7 @@ def test_modalities_and_allowed_clips_are_checked(tmp_path):
         gallery.search(make_queries(1), allowed=torch.ones(4, dtype=torch.bool))
 
 
-def test_it_is_told_how_many_clips_were_scored_in_full(tmp_path):
+def test_it_is_reported_how_many_clips_were_scored_in_full(tmp_path):
     gallery = write(tmp_path, make_clips(3000, seed=0))
     (hits,) = gallery.search(make_queries(1), 5)
     assert len(hits) == 5 <= hits.num_scored < hits.num_clips == 3000

@@ -90,7 +90,7 @@ def test_any_modalities_are_shown_by_name_four_to_a_line_each_in_a_colour_of_its
     assert read.texts[read.texts.index("clip") + 1 :][: len(names)] == list(names)
 
 
-def test_colours_of_eight_modalities_are_told_apart_with_every_colour_vision():
+def test_colours_of_eight_modalities_are_distinguished_with_every_colour_vision():
     assert least_difference([*_COLORS.values(), *_FURTHER[:5]]) > 9 and least_difference(_FURTHER) > 15
 
 
@@ -103,7 +103,7 @@ def test_the_second_stage_and_scores_without_weights_are_shown():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({}, "Exact among 1,000 clips: 14 scored in full, the others proved to be below the best."),
         ({"num_scored": 1000}, "Exact among 1,000 clips: all were scored in full."),
@@ -127,11 +127,11 @@ def test_the_second_stage_and_scores_without_weights_are_shown():
         ),
     ],
 )
-def test_exactness_counts_what_could_be_a_hit(options, told):
-    assert make_hits("/v/1.mp4", **options).remarks() == [told]
+def test_exactness_counts_what_could_be_a_hit(options, reported):
+    assert make_hits("/v/1.mp4", **options).remarks() == [reported]
 
 
-def test_remarks_are_told_once_for_all_queries():
+def test_remarks_are_reported_once_for_all_queries():
     results = [
         make_hits("/v/1.mp4", unknown={"duration": 1, "date": 1200}, notes=["A note."]),
         make_hits("/v/2.mp4", num_scored=20, notes=["A note."]),
@@ -186,7 +186,7 @@ def test_each_bar_is_as_long_as_its_weight():
     assert weights == ["73", "27"]
 
 
-def test_hits_of_a_gallery_know_what_is_to_be_told(tmp_path):
+def test_hits_of_a_gallery_carry_what_is_reported(tmp_path):
     gallery = write(tmp_path, make_clips(30))
     (hits,) = gallery.search(make_queries(1), 3, allowed=Filter(has="audio"))
     assert hits.root == "/clips" and hits.name_of(hits[0]) == hits[0].clip_id.removeprefix("/clips/")

@@ -48,14 +48,14 @@ def test_a_writer_is_refused_in_this_process_and_in_others_until_the_first_is_cl
 def test_a_killed_writer_lets_go_though_its_own_children_live(tmp_path):
     """As those that decode, which a kill may leave."""
     write(tmp_path / "gallery", make_clips(2))
-    read, told = os.pipe()
+    read, reported = os.pipe()
     child = os.fork()
     if not child:
         os.setpgid(0, 0)
         writer = GalleryWriter(tmp_path / "gallery")
         if not os.fork():
             signal.pause()
-        os.write(told, b"." if writer.folder else b"")
+        os.write(reported, b"." if writer.folder else b"")
         signal.pause()
     assert os.read(read, 1) == b"." and refused(GalleryWriter, tmp_path / "gallery")
     os.kill(child, signal.SIGKILL)

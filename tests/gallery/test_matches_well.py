@@ -32,9 +32,9 @@ def written(tmp_path):
     ids, embeds, mask = make_clips(30)
     texts = torch.stack([normalize((embeds[6] * mask[6][:, None]).sum(0), dim=-1), make_queries(1)[0]])
 
-    def write(told=None, count=30, **metadata):
+    def write(reported=None, count=30, **metadata):
         with GalleryWriter(tmp_path / "gallery", "float32") as writer:
-            writer.metadata = MADE_BY | metadata | ({} if told is None else {LEAST_SCORE: told})
+            writer.metadata = MADE_BY | metadata | ({} if reported is None else {LEAST_SCORE: reported})
             writer.put_clips(ids[:count], embeds[:count], mask[:count])
             writer.commit()
         return Gallery.open(tmp_path / "gallery"), texts
@@ -53,7 +53,7 @@ def test_without_a_fit_nothing_is_claimed(written):
     assert gallery.least_score is None
 
 
-def test_a_query_that_nothing_answers_is_told_so_with_what_is_nearest(written):
+def test_a_query_that_nothing_answers_is_reported_with_the_nearest_clips(written):
     gallery, texts = written(fitted())
     plain = Gallery.open(gallery.path).search(texts, k=3)
     assert answers(plain) == [True, False]
@@ -103,10 +103,10 @@ def test_a_fit_to_other_scores_is_none(written, metadata):
     assert gallery.least_score == own and fitted_to(gallery.metadata) == own["score_options"]
 
 
-@pytest.mark.parametrize(("num_clips", "is_told"), [(1, True), (33, True), (34, False)])
-def test_it_holds_in_galleries_of_more_clips_and_of_a_tenth_less(written, num_clips, is_told):
+@pytest.mark.parametrize(("num_clips", "is_reported"), [(1, True), (33, True), (34, False)])
+def test_it_holds_in_galleries_of_more_clips_and_of_a_tenth_less(written, num_clips, is_reported):
     gallery, texts = written(fitted(num_clips=num_clips))
-    assert answers(gallery.search(texts)) == ([True, False] if is_told else [None, None])
+    assert answers(gallery.search(texts)) == ([True, False] if is_reported else [None, None])
 
 
 def test_a_further_modality_makes_it_another_search(written):

@@ -25,9 +25,9 @@ def make(count, modalities=NAMES, seed=0, dim=16):
     return [f"/clips/{row}.mp4" for row in range(count)], embeds * mask[..., None], mask
 
 
-def write(folder, clips, modalities=NAMES, dtype="float32", **told):
+def write(folder, clips, modalities=NAMES, dtype="float32", **reported):
     with GalleryWriter(folder, dtype) as writer:
-        writer.metadata = MADE_BY | {"modalities": list(modalities)} | told
+        writer.metadata = MADE_BY | {"modalities": list(modalities)} | reported
         writer.put_clips(*clips)
         writer.commit()
     return Gallery.open(folder)
@@ -67,9 +67,9 @@ def test_a_modality_that_is_added_or_taken_out_changes_nothing_of_the_others(tmp
     names, embeds, mask = make(200)
     mask[:, 0] |= ~mask[:, :4].any(1)
     embeds[:, 0] = torch.nn.functional.normalize(embeds[:, 0] + 1e-3, dim=-1) * mask[:, :1]
-    told = {"score_options": {"modality_scale": [1.5, 1, 1, 0.5], "modality_offset": [0, 0.1, 0, 0]}}
+    reported = {"score_options": {"modality_scale": [1.5, 1, 1, 0.5], "modality_offset": [0, 0.1, 0, 0]}}
     four, queries = NAMES[:4], make_queries(8)
-    before = write(tmp_path / "four", (names, embeds[:, :4], mask[:, :4]), four, dtype, **told)
+    before = write(tmp_path / "four", (names, embeds[:, :4], mask[:, :4]), four, dtype, **reported)
     with GalleryWriter(before.path) as writer:
         writer.remove_clips(names[10:20])
         writer.commit()

@@ -271,7 +271,7 @@ def test_weights_of_a_clip_as_query_are_those_of_its_own_vectors(tmp_path):
     assert list(first.weights.values()) == pytest.approx(weights.tolist(), abs=1e-6)
 
 
-def test_why_no_clip_is_like_one_is_told_of_the_others(tmp_path):
+def test_why_no_clip_is_like_one_is_reported_of_the_others(tmp_path):
     names, embeds, mask = make_clips(3)
     mask = torch.tensor([[True, False, False], [False, True, False], [False, True, False]])
     gallery = write(tmp_path / "three", (names, embeds, mask))
@@ -286,6 +286,6 @@ def test_why_no_clip_is_like_one_is_told_of_the_others(tmp_path):
         hits = gallery.search(like=names[0], **options)
         assert not hits and hits.reason == why.format(gallery.path)
     alone = write(tmp_path / "one", (names[:1], embeds[:1], mask[:1]))
-    told = f"No hits for {names[0]!r}: {alone.path} holds no other clips."
-    assert alone.search(like=names[0]).remarks() == [told]
-    assert alone.search(like=names[0], per_file=True).remarks() == [told]
+    reported = f"No hits for {names[0]!r}: {alone.path} holds no other clips."
+    assert alone.search(like=names[0]).remarks() == [reported]
+    assert alone.search(like=names[0], per_file=True).remarks() == [reported]

@@ -154,8 +154,8 @@ def test_damage_is_named_by_verifying_and_repairing_keeps_exactly_what_is_whole(
             continue
         with pytest.raises(ValueError, match=f"(?s){file.split('/')[-1]}.*scalar repair"):
             verify_gallery(folder)
-        told = repair(folder)
-        assert told and file in " ".join(told), (kind, told)
+        reported = repair(folder)
+        assert reported and file in " ".join(reported), (kind, reported)
         assert damaged is None or listing(folder)[f"damaged/{file}"] == damaged, kind
         found = content(folder)
         assert found[0] == {key: value for key, value in clips.items() if name != "clips" or key not in lost}, kind
@@ -174,10 +174,10 @@ def test_lost_clips_are_counted_and_named_and_the_next_indexing_embeds_them(buil
     source, (clips, files, *_) = built[build_videos]
     shutil.copytree(source, tmp_path / "gallery")
     (tmp_path / "gallery" / "clips" / "data-000002-1.arrow").unlink()
-    told = repair(tmp_path / "gallery")
+    reported = repair(tmp_path / "gallery")
     lost = sorted(names_of(2)[1:])
-    assert told[0] == "clips/data-000002-1.arrow was missing: 3 rows are lost."
-    assert told[1] == f"The clips {lost} are lost. `scalar index` embeds them again."
+    assert reported[0] == "clips/data-000002-1.arrow was missing: 3 rows are lost."
+    assert reported[1] == f"The clips {lost} are lost. `scalar index` embeds them again."
     known = Gallery.open(tmp_path / "gallery").files
     assert not set(lost) & set(known) and "/broken2" in known
 
@@ -215,8 +215,8 @@ def test_without_manifest_and_without_what_datasets_reads_the_shards_tell_what_t
     for file in ("state.json", "dataset_info.json"):
         for name in ("clips", "files"):
             (folder / name / file).unlink()
-    told = " ".join(repair(folder))
-    assert "The model that made the gallery is no longer known" in told
+    reported = " ".join(repair(folder))
+    assert "The model that made the gallery is no longer known" in reported
     found = content(folder)
     assert clips.items() <= found[0].items() and set(found[0]) - set(clips) <= {names_of(2)[0], names_of(1)[2]}
     assert found[3] == {}
@@ -228,8 +228,10 @@ def test_beside_the_manifest_of_another_gallery_all_that_is_whole_is_kept(built,
     shutil.copytree(source, tmp_path / "gallery")
     other = write(tmp_path / "other", make_clips(5, seed=9)).path
     shutil.copy(other / MANIFEST, tmp_path / "gallery")
-    told = repair(tmp_path / "gallery")
-    assert told[0].startswith("gallery.json belonged to another gallery. The manifest was written again; the old one")
+    reported = repair(tmp_path / "gallery")
+    assert reported[0].startswith(
+        "gallery.json belonged to another gallery. The manifest was written again; the old one"
+    )
     assert content(tmp_path / "gallery") == expected
     assert repair(tmp_path / "gallery") == []
 
@@ -301,8 +303,8 @@ def test_a_shard_that_is_whole_for_arrow_but_holds_no_unit_vectors_is_put_aside_
     assert raw.count(value) == 1
     second.write_bytes(raw.replace(value, bytes(64)))
     (tmp_path / MANIFEST).unlink()
-    told = " ".join(repair(tmp_path))
-    assert "must be of unit norm" in told and len(Gallery.open(tmp_path)) == 3
+    reported = " ".join(repair(tmp_path))
+    assert "must be of unit norm" in reported and len(Gallery.open(tmp_path)) == 3
 
 
 def test_a_copy_that_is_killed_after_its_commit_is_whole_and_completed_by_the_next_writer(

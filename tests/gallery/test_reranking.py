@@ -180,15 +180,15 @@ def test_a_clip_that_cannot_be_read_keeps_its_place_and_is_named(place):
     assert all(hits.index(hit) == places[hit.clip_id] for hit in unread)
     read = [hit for hit in hits if hit.match is not None]
     assert len(read) == 3 and [hit.match for hit in read] == sorted((hit.match for hit in read), reverse=True)
-    order, told = hits.notes
+    order, reported = hits.notes
     assert order == "The first 7 hits were put in order by the cross-encoder."
     assert remarks_of([hits])[-1].startswith("First stage: exact among ")
-    assert re.match(r"Of these, 4 keep their places: .*; and 1 more\.", told)
-    assert told in hits.remarks() and told in str(hits)
+    assert re.match(r"Of these, 4 keep their places: .*; and 1 more\.", reported)
+    assert reported in hits.remarks() and reported in str(hits)
     reasons = {
         "its file is gone": 1, "or was replaced": 1, "damaged": 1, "nothing that the cross-encoder reads": 1,
     }  # fmt: skip
-    assert sum(told.count(reason) for reason in reasons) == 3  # as many as are named
+    assert sum(reported.count(reason) for reason in reasons) == 3  # as many as are named
 
 
 def test_a_touched_file_is_read_all_the_same(place):
@@ -243,10 +243,10 @@ def test_words_that_a_list_gave_are_not_replaced_by_those_of_the_file(place, tin
     assert hits.notes[0].startswith(
         "No hit was put in order by the cross-encoder, as none of the first 2 could be read"
     )
-    told = dict(reason.split(": ", 1) for reason in hits.notes[0].split(": ", 1)[1].rstrip(".").split("; "))
+    reported = dict(reason.split(": ", 1) for reason in hits.notes[0].split(": ", 1)[1].rstrip(".").split("; "))
     by_name = {hits.name_of(hit): hit.clip_id for hit in hits}
-    told = {by_name[name]: reason for name, reason in told.items()}
-    assert "came from a list" in told[files[0]] and "its subtitle file" in told[files[1]]
+    reported = {by_name[name]: reason for name, reason in reported.items()}
+    assert "came from a list" in reported[files[0]] and "its subtitle file" in reported[files[1]]
     hits = gallery.search("low", 7, rerank=7, modalities=["video", "audio"])
     assert {hit.clip_id for hit in hits if hit.match is not None} == {files[0]}
 

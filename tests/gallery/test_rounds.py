@@ -27,8 +27,8 @@ class Table:
                 self.rounds.append(self.given)
                 self.given = {}
                 self.condition.notify_all()
-            is_told = self.condition.wait_for(lambda: len(self.rounds) > number or self.has_left, timeout=20)
-            assert is_told, f"{place} waits in vain"
+            is_reported = self.condition.wait_for(lambda: len(self.rounds) > number or self.has_left, timeout=20)
+            assert is_reported, f"{place} waits in vain"
             if len(self.rounds) == number:
                 raise RuntimeError("Connection closed by peer")
             given = self.rounds[number]
@@ -108,7 +108,7 @@ def play(size, num_batches, place=None, fails_at=None, error=None):
     return got, ends
 
 
-def told(num_batches):
+def reported(num_batches):
     return [[start**2, (start + 1) ** 2] for start in range(num_batches)]
 
 
@@ -116,7 +116,7 @@ def told(num_batches):
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_results_are_those_of_one_process_in_order(size, num_batches):
     got, ends = play(size, num_batches)
-    assert got == told(num_batches) and ends == [None] * size
+    assert got == reported(num_batches) and ends == [None] * size
 
 
 MOMENTS = [("asked", number) for number in range(5)] + [("given", number) for number in range(4)]
@@ -128,7 +128,7 @@ MOMENTS = [("asked", number) for number in range(5)] + [("given", number) for nu
 def test_whenever_a_process_fails_the_first_one_says_why(fails_at, place, num_rounds):
     what, number = fails_at
     got, ends = play(3, 3 * num_rounds - 1, place, fails_at, OSError("too many open files"))
-    assert got == told(3 * num_rounds - 1)[: len(got)]
+    assert got == reported(3 * num_rounds - 1)[: len(got)]
     if number <= (num_rounds if what == "asked" else max(0, num_rounds - AHEAD)):
         assert isinstance(ends[0], ValueError) and str(ends[0]) == "too many open files"
         assert isinstance(ends[place], SystemExit) and ends[place].code == 1
@@ -142,7 +142,7 @@ def test_whenever_a_process_fails_the_first_one_says_why(fails_at, place, num_ro
 @pytest.mark.parametrize(("place", "error"), [(0, ValueError("damaged")), (1, RuntimeError("a fault of ours"))])
 def test_whenever_a_process_dies_all_others_end(fails_at, place, error):
     got, ends = play(3, 20, place, fails_at, error)
-    assert got == told(20)[: len(got)] and len(got) < 20
+    assert got == reported(20)[: len(got)] and len(got) < 20
     assert ends[place] is error and isinstance(ends[2], SystemExit)
     assert place == 0 or "Another process of this run has ended" in str(ends[0])
 

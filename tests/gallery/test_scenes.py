@@ -181,7 +181,7 @@ def test_what_has_no_pictures_is_shared_evenly(tmp_path):
     assert starts_of(tmp_path / "sound.wav", most=4.0) == pytest.approx([0, 10 / 3, 20 / 3], abs=1e-3)
 
 
-def test_a_static_film_and_a_short_one_are_not_cut_and_what_is_gone_is_told(tmp_path):
+def test_a_static_film_and_a_short_one_are_not_cut_and_what_is_gone_is_reported(tmp_path):
     write_media(tmp_path / "still.mp4", num_frames=60, size=48, pictures=lambda index: seen(0, 0).copy())
     assert starts_of(tmp_path / "still.mp4") == [0.0]
     path = write_film(tmp_path / "short.mp4", [1.5, 1.5])

@@ -188,7 +188,7 @@ def test_rows_with_other_columns_are_refused_until_the_table_is_cleared(tmp_path
 # One writer, any number of readers
 
 
-def test_a_second_writer_is_told_and_the_first_goes_on(tmp_path):
+def test_a_second_writer_is_reported_and_the_first_goes_on(tmp_path):
     with GalleryWriter(tmp_path) as first:
         with pytest.raises(ValueError, match="Another process writes"):
             GalleryWriter(tmp_path)
@@ -280,7 +280,7 @@ def fork(function, *arguments):
     os._exit(0)
 
 
-def write(stop, told=None):
+def write(stop, reported=None):
     with GalleryWriter(folder, "float32") as writer:
         writer.metadata = MADE_BY
         for number in range(len(writer.gallery()) // 8, stop):
@@ -288,8 +288,8 @@ def write(stop, told=None):
             if number % 7 == 6:  # clips that are there already, put again
                 writer.put_clips(*((column[:2] for column in make_clips(8, seed=number - 3))))
             writer.commit()
-            if told is not None:
-                os.write(told, b".")
+            if reported is not None:
+                os.write(reported, b".")
             if number % 10 == 9:
                 writer.compact()
 
@@ -317,7 +317,7 @@ def content(number):
 
 dice, done, kills = random.Random(0), 0, 0
 while kills < 10:
-    told, tell = os.pipe()
+    reported, tell = os.pipe()
     child = fork(write, 10_000, tell)
     os.close(tell)
     time.sleep(dice.uniform(0.02, 0.25))
@@ -325,8 +325,8 @@ while kills < 10:
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
     kills += 1
-    done += len(os.read(told, 100_000))
-    os.close(told)
+    done += len(os.read(reported, 100_000))
+    os.close(reported)
     if not os.path.exists(f"{folder}/{MANIFEST}"):
         assert not done
         continue

@@ -55,13 +55,13 @@ def put(writer, seed, version=0, rows=slice(None)):
     writer.put_files([MediaFile(name, version, 1, "a") for name in names[rows]])
 
 
-def write(told, dice):
+def write(reported, dice):
     while True:
         try:
             writer = GalleryWriter(folder, "float32")
         except ValueError as error:
             assert "Another process writes to" in str(error), error
-            os.write(told, b"refused\\n")
+            os.write(reported, b"refused\\n")
             time.sleep(0.05)
             continue
         with writer:
@@ -85,9 +85,9 @@ def write(told, dice):
                     changes.append(f"-{gone}")
                 elif seed % 50 == 17:
                     finish = writer.compact
-                os.write(told, f"begins {writer.snapshot.manifest['commit']} {' '.join(changes)}\\n".encode())
+                os.write(reported, f"begins {writer.snapshot.manifest['commit']} {' '.join(changes)}\\n".encode())
                 finish()
-                os.write(told, b"ends\\n")
+                os.write(reported, b"ends\\n")
         time.sleep(0.02)
 
 
@@ -149,13 +149,13 @@ class Told:
         self.pending, self.commits = None, self.commits + 1
 
 
-def check(told):
+def check(reported):
     opened = Gallery.open(folder)
     with GalleryWriter(folder):  # what a kill left is cleared away
         pass
     opened.verify()
     expected = {}
-    for seed, version in told.versions.items():
+    for seed, version in reported.versions.items():
         names, embeds, _ = vectors(seed, 0)
         if version:
             embeds[:CHANGED] = vectors(seed, version)[1][:CHANGED]
@@ -166,19 +166,19 @@ def check(told):
 
 
 def main():
-    dice, told, stop = random.Random(0), Told(), f"{folder}.stop"
+    dice, reported, stop = random.Random(0), Told(), f"{folder}.stop"
     with GalleryWriter(folder, "float32") as writer:
         writer.metadata = MADE_BY
         put(writer, 0)
         writer.commit()
-    told.versions[0] = 0
+    reported.versions[0] = 0
     readers = [fork(read, random.Random(seed), stop) for seed in (1, 2)]
     pipe, tell = os.pipe()
     writers = [fork(write, tell, random.Random(10 + place)) for place in range(2)]
     until, kills, next_kill = time.monotonic() + seconds, 0, time.monotonic() + 0.5
     while time.monotonic() < until:
         if select.select([pipe], [], [], 0.02)[0]:
-            told.take(os.read(pipe, 1_000_000))
+            reported.take(os.read(pipe, 1_000_000))
         if time.monotonic() < next_kill:
             continue
         next_kill = time.monotonic() + dice.uniform(0.02, 0.5)
@@ -192,13 +192,13 @@ def main():
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL, "a writer has failed"
     os.close(tell)
     while raw := os.read(pipe, 1_000_000):
-        told.take(raw)
-    told.settle(read_manifest(Path(folder))[0]["commit"])
+        reported.take(raw)
+    reported.settle(read_manifest(Path(folder))[0]["commit"])
     open(stop, "w").close()
     assert all(os.waitpid(child, 0)[1] == 0 for child in readers)
-    check(told)
+    check(reported)
     assert repair(folder) == []
-    print(f"{kills} kills, {told.commits} commits, {told.refused} refusals")
+    print(f"{kills} kills, {reported.commits} commits, {reported.refused} refusals")
 
 
 main()
@@ -217,8 +217,8 @@ def test_two_writers_two_readers_and_random_kills_lose_nothing_and_disturb_no_re
         timeout=SECONDS + 120,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    told = done.stdout.split()
-    numbers = {name.strip(","): int(number) for number, name in zip(told[-6::2], told[-5::2], strict=True)}
+    reported = done.stdout.split()
+    numbers = {name.strip(","): int(number) for number, name in zip(reported[-6::2], reported[-5::2], strict=True)}
     assert min(numbers[name] for name in ("kills", "commits", "refusals")) >= SECONDS, done.stdout
     assert done.stdout.count("reader: ") == 2
     print(done.stdout)

@@ -174,7 +174,7 @@ def test_scripts_of_substation_alpha_are_read_with_their_seconds(tmp_path):
     assert reader.read_subtitle(path) == ""
 
 
-def test_of_tracks_and_files_the_preferred_language_is_read_and_the_others_are_told(tmp_path):
+def test_of_tracks_and_files_the_preferred_language_is_read_and_the_others_are_reported(tmp_path):
     film = write_film(tmp_path / "film.mkv", [("fra+forced", "un peu"), ("fra", "bonjour"), ("ger", "guten tag")])
     assert SandboxedReader().read_subtitle_of(film) == "bonjour"  # not the first, which is of a few words
     assert MediaReader().read_subtitle_of(film) == "un peu"

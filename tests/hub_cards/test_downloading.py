@@ -37,7 +37,7 @@ def index(*arguments, code=0):
     return result
 
 
-def test_without_a_model_the_default_is_taken_and_its_download_is_told_first(hub, place):
+def test_without_a_model_the_default_is_taken_and_its_download_is_reported_first(hub, place):
     sizes = [path.stat().st_size for path in (place / "encoder").rglob("*") if path.is_file()]
     before = pending_download("user/encoder")
     folder = identify("user/encoder").download()
@@ -49,9 +49,14 @@ def test_without_a_model_the_default_is_taken_and_its_download_is_told_first(hub
 
 
 def test_indexing_needs_the_hub_once(hub, place):
-    told = index().stderr
-    announced, loaded = told.index("Downloading the model user/encoder"), told.index("parameters in float32, ")
-    assert "Downloading the model" in told and hub.url in told and "HF_HUB_OFFLINE=1" in told and announced < loaded
+    reported = index().stderr
+    announced, loaded = reported.index("Downloading the model user/encoder"), reported.index("parameters in float32, ")
+    assert (
+        "Downloading the model" in reported
+        and hub.url in reported
+        and "HF_HUB_OFFLINE=1" in reported
+        and announced < loaded
+    )
     assert Gallery.open("gallery").model == "user/encoder"
     with hub.offline():
         again = index()
@@ -62,8 +67,8 @@ def test_indexing_needs_the_hub_once(hub, place):
 
 def test_without_the_hub_and_without_a_copy_the_error_says_what_to_do(hub, place):
     with hub.offline():
-        told = index(code=1).stderr
-    assert "user/encoder" in told and "cannot be reached" in told and "hf download user/encoder" in told
+        reported = index(code=1).stderr
+    assert "user/encoder" in reported and "cannot be reached" in reported and "hf download user/encoder" in reported
     assert not (place / "gallery").exists()
     assert index("--model", "encoder").exit_code == 0
     assert "1 unchanged" in index().stdout  # the gallery's own model, not the default
@@ -91,8 +96,8 @@ def test_a_hub_that_never_answers_is_one_that_cannot_be_reached(place, request):
     request.getfixturevalue("silent")
     index("--model", "user/encoder")  # what lies here needs no answer
     assert load_model("user/encoder")[0].num_parameters() == load_model(place / "encoder")[0].num_parameters()
-    told = index("--model", "user/other", code=1).stderr
-    assert "'user/other'" in told and "cannot be reached" in told and "(user/encoder was)" in told
+    reported = index("--model", "user/other", code=1).stderr
+    assert "'user/other'" in reported and "cannot be reached" in reported and "(user/encoder was)" in reported
     with pytest.raises(ValueError, match="user/other.* cannot be reached.*user/encoder was"):
         load_model("user/other")
     assert pending_download("user/other") is None

@@ -22,8 +22,8 @@ def test_a_full_disk_leaves_what_is_published_as_it_was(hub, model_dir, tmp_path
     (model_dir / "recipe.json").write_text('{"seed": 1}')
     with small_disk(tmp_path / "disk", 64 * 1024) as disk:
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
-        told = push(model_dir, 1).stderr.splitlines()[-1]
-        assert told.startswith("Error: ") and ("disk is full" in told or "No space left" in told)
+        reported = push(model_dir, 1).stderr.splitlines()[-1]
+        assert reported.startswith("Error: ") and ("disk is full" in reported or "No space left" in reported)
         assert not list(disk.iterdir())  # nothing is left to keep it full
         assert hub.repo(NAME).files() == published and hub.repo(NAME).branches == branches
     monkeypatch.setattr(tempfile, "tempdir", None)

@@ -686,9 +686,9 @@ def test_what_is_pushed_is_loaded_by_datasets_alone(tmp_path, hub, run_python):
     for name in ("float16", "float32"):
         for config in ("clips", "queries"):
             expected = load_from_disk(tmp_path / name / config)
-            told = found[f"{name}-{config}"]
-            assert told["features"] == {"test": str(expected.features)} and told["rows"] == expected[:]
-            assert told["streamed"] == expected.to_list()
+            reported = found[f"{name}-{config}"]
+            assert reported["features"] == {"test": str(expected.features)} and reported["rows"] == expected[:]
+            assert reported["streamed"] == expected.to_list()
 
 
 def test_a_gallery_is_opened_by_its_address(tmp_path, hub):

@@ -43,7 +43,7 @@ def test_files_go_up_in_one_commit_and_come_down_unchanged(hub):
     assert not hub.unknown and not hub.leaks()
 
 
-def test_what_is_missing_is_told_apart(hub):
+def test_what_is_missing_is_distinguished(hub):
     push(hub.api())
     with pytest.raises(RevisionNotFoundError):
         hub.api().model_info("user/scalar", revision="nothing")
@@ -93,7 +93,7 @@ def test_the_hub_goes_away_and_comes_back(hub):
     assert hub.url == url and hub.api().model_info("user/scalar").id == "user/scalar"
 
 
-def test_clients_in_this_process_need_not_be_told(hub):
+def test_clients_in_this_process_need_no_report(hub):
     huggingface_hub.create_repo("user/scalar")
     assert list(hub.repos) == [("model", "user/scalar")] and huggingface_hub.whoami()["name"] == "user"
 

@@ -93,14 +93,14 @@ def test_a_card_that_shows_a_token_is_not_sent_to_the_hub(hub, tmp_path):
     assert found.exit_code == 1 and "looks like an access token" in found.stdout and len(hub.requests) == 1
 
 
-def test_what_the_hub_says_of_a_card_is_told(hub, tmp_path):
+def test_what_the_hub_says_of_a_card_is_reported(hub, tmp_path):
     (tmp_path / "README.md").write_text("---\nlicense: mine\n---\n")
     with hub.fail("POST", "/validate-yaml", status=400, body=b"- a licence\n- a tag"):
-        told = CliRunner().invoke(app, ["validate", str(tmp_path)])
-    assert told.exit_code == 1 and told.stdout == "- a licence\n- a tag\n"
+        reported = CliRunner().invoke(app, ["validate", str(tmp_path)])
+    assert reported.exit_code == 1 and reported.stdout == "- a licence\n- a tag\n"
     with hub.offline():
-        told = CliRunner().invoke(app, ["validate", str(tmp_path)])
-    assert told.exit_code == 0 and "the Hub was not asked about its own rules" in told.stdout
+        reported = CliRunner().invoke(app, ["validate", str(tmp_path)])
+    assert reported.exit_code == 0 and "the Hub was not asked about its own rules" in reported.stdout
 
 
 def test_a_card_that_the_hub_refuses_is_not_published(hub, push):

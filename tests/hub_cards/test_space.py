@@ -140,5 +140,5 @@ def test_what_is_open_to_all_is_said_and_takes_no_files(tmp_path, monkeypatch, o
     monkeypatch.chdir(tmp_path)
     (tmp_path / "token").write_text("a-token-of-enough-letters")
     (tmp_path / "token").chmod(0o600)
-    told = CliRunner().invoke(app, ["serve", "gallery", "--host", "0.0.0.0", *options])
-    assert told.exit_code == 1 and message in told.stderr
+    reported = CliRunner().invoke(app, ["serve", "gallery", "--host", "0.0.0.0", *options])
+    assert reported.exit_code == 1 and message in reported.stderr

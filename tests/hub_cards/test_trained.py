@@ -45,8 +45,8 @@ def test_coordinates_of_codecarbon_stay_here(adapter_dir, staged):
     (adapter_dir / "emissions.csv").write_text(f"{columns}\n{row}\n")
     stage_adapter(adapter_dir, staged, "user/base", None)
     assert not (staged / "emissions.csv").exists()
-    told = json.loads((staged / "emissions.json").read_text())
-    assert told == {"emissions": 100.0, "source": "CodeCarbon 3.0", "geographical_location": "upper, bavaria"}
+    reported = json.loads((staged / "emissions.json").read_text())
+    assert reported == {"emissions": 100.0, "source": "CodeCarbon 3.0", "geographical_location": "upper, bavaria"}
 
 
 def test_results_can_be_chosen(adapter_dir, staged, tmp_path):

@@ -223,7 +223,7 @@ def test_sentence_transformers_encodes_texts_and_sounds_of_a_folder(tiny_model_d
     assert torch.equal(sentences.encode(media["text"], convert_to_tensor=True), expected["text"])
 
 
-def test_sentence_transformers_encodes_videos_and_pictures_if_told_how(tiny_model_dir, media, tmp_path):
+def test_sentence_transformers_encodes_videos_and_pictures_if_configured(tiny_model_dir, media, tmp_path):
     methods = {"text": "text", "audio": "audio", "video": "video", "image": "video"}
     modalities = {
         name: {"method": f"get_{tower}_features", "method_output_name": "pooler_output"}

@@ -466,8 +466,8 @@ def test_sound_beyond_the_limit_is_left_out_and_said_once(folders, joint, caplog
     sound = np.random.default_rng(1).uniform(-0.5, 0.5, 24_000).astype(np.float32)
     with caplog.at_level(logging.WARNING):
         long = [processor.read_clip(None, audio=sound) for _ in range(2)]
-    told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert len(told) == 1 and "waveform" in told[0] and "0.5 s" in told[0]
+    reported = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(reported) == 1 and "waveform" in reported[0] and "0.5 s" in reported[0]
     assert long[0].duration == 1.5
     torch.testing.assert_close(embed(joint[0], processor, long[:1]), embed(*joint, [Clip(waveform=sound[:8000])]))
 
@@ -481,8 +481,8 @@ def test_a_subtitle_that_is_cut_is_said_once(folders, caplog):
         assert "left out" not in caplog.text
         for _ in range(2):
             processor(clips=[Clip(subtitle="a" * exact), Clip(subtitle="a" * (exact + 1), path="long.mp4")])
-    told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert len(told) == 1 and "long.mp4" in told[0] and "60 tokens" in told[0] and "61" in told[0]
+    reported = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(reported) == 1 and "long.mp4" in reported[0] and "60 tokens" in reported[0] and "61" in reported[0]
 
 
 def test_a_clip_of_which_the_encoder_takes_nothing_says_so(folders):

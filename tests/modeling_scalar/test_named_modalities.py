@@ -346,8 +346,8 @@ def test_a_text_that_is_cut_is_said_once_for_each_modality(six, caplog):
         for _ in range(2):
             processor(clips=[Clip(texts={"title": "a" * 100, "screen": "b"}, path="long.mp4")])
     processor.max_subtitle_length = before
-    told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert len(told) == 1 and "long.mp4: the encoder reads 60 tokens of a title; the rest of the 1" in told[0]
+    reported = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(reported) == 1 and "long.mp4: the encoder reads 60 tokens of a title; the rest of the 1" in reported[0]
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_each_modality_meets_its_own_vector_of_the_text(encoder):
             weights = (c / 0.3).softmax(0)
             norm = (weights[:, None] * vectors[here]).sum(0).norm()
             assert output.scores[query, clip].item() == pytest.approx(((weights * c).sum() / norm).item(), abs=1e-5)
-            told = model.compute_weights(output.text_embeds, output.modality_embeds, mask)[query, clip, here]
-            torch.testing.assert_close(told.double(), weights, atol=1e-5, rtol=0)
+            reported = model.compute_weights(output.text_embeds, output.modality_embeds, mask)[query, clip, here]
+            torch.testing.assert_close(reported.double(), weights, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -92,10 +92,10 @@ def test_padding_and_what_is_masked_change_no_vector(encoder):
 
 
 def test_subtitles_are_left_out_and_that_is_said(encoder, monkeypatch):
-    told = []
-    monkeypatch.setattr("modeling_scalar.pe_av.logger.warning", told.append)
+    reported = []
+    monkeypatch.setattr("modeling_scalar.pe_av.logger.warning", reported.append)
     assert ScalarPeAvModel(encoder).config.modalities == ["video", "audio"]
-    assert told == ["PE-AV has no head for subtitle, which is left out of every clip."]
+    assert reported == ["PE-AV has no head for subtitle, which is left out of every clip."]
     with pytest.raises(ValueError, match="PE-AV embeds video and audio, got the modalities"):
         ScalarPeAvModel(encoder, ["subtitle"])
     with pytest.raises(ValueError, match='has no "fused" vector'):
@@ -161,12 +161,12 @@ def test_sound_is_read_at_the_rate_that_it_hears(folder, tmp_path, monkeypatch):
     window = sandboxed(processor).read_clip(None, tmp_path / "tone.wav", window=(0.25, 0.75)).waveform
     np.testing.assert_array_equal(window, heard[12_000:36_000])
 
-    told = []
-    monkeypatch.setattr("modeling_scalar.processing_joint_scalar.logger.warning", told.append)
+    reported = []
+    monkeypatch.setattr("modeling_scalar.processing_joint_scalar.logger.warning", reported.append)
     processor.max_audio_seconds = 0.5
     clip = processor.read_clip(None, tmp_path / "tone.wav", processed=True)
     assert np.array_equal(clip.waveform, heard[:24_000]) and clip.duration == 1
-    assert len(told) == 1 and "the encoder reads the first 0.5 s" in told[0]
+    assert len(reported) == 1 and "the encoder reads the first 0.5 s" in reported[0]
     (tmp_path / "click.wav").write_bytes(wav(tone(479)))
     clip = processor.read_clip(None, tmp_path / "click.wav")
     assert not clip.has("audio") and "shorter than one 30 ms window" in clip.problems[0]

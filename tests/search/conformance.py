@@ -487,10 +487,10 @@ class Conformance:
             copied = {clip.copy_of: [c.name for c in made.clips if c.copy_of == clip.copy_of] for clip in copies}
             assert {hit.clip_id: list(hit.copies) for hit in hits if hit.copies} == copied
 
-    def test_what_makes_no_sense_is_told(self, engine, tmp_path):
+    def test_what_makes_no_sense_is_reported(self, engine, tmp_path):
         made = Made(make_clips(seed=9, kinds=("random",)))
         searcher, text = engine.hold(made.write(tmp_path)), make_texts(made, 1)
-        for error, told, arguments, options in (
+        for error, reported, arguments, options in (
             (ValueError, "at least 1", (text, 0), {}),
             (ValueError, f"must have shape .*{DIM}", (text[:, :-1],), {}),
             (ValueError, "unit norm", (2 * text,), {}),
@@ -503,7 +503,7 @@ class Conformance:
             (ValueError, "must be one of|bounds of the score", (text,), {"method": "best"}),
             (TypeError, "typing", (text,), {"typing": 1}),
         ):
-            with pytest.raises(error, match=told):
+            with pytest.raises(error, match=reported):
                 searcher.search(*arguments, **options)
         with pytest.raises(ValueError, match="no clip 'none'"):
             searcher.clip_named("none")

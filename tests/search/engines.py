@@ -215,14 +215,14 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             with server.lock:
                 result = self._result(path[0], (self.command, *path[1:]), body)
-        told = json.dumps({"result": result, "status": "ok" if status == 200 else {"error": result}, "time": 0.0})
+        reported = json.dumps({"result": result, "status": "ok" if status == 200 else {"error": result}, "time": 0.0})
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         if status == 429:
             self.send_header("Retry-After", "1")
-        self.send_header("Content-Length", str(len(told)))
+        self.send_header("Content-Length", str(len(reported)))
         self.end_headers()
-        self.wfile.write(told.encode())
+        self.wfile.write(reported.encode())
 
     do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = _answer
 

@@ -1,4 +1,4 @@
-"""Recognisers for tests: one that hears what it is told to, and a tiny one of transformers with random weights."""
+"""Recognisers for tests: one that hears what it is set to, and a tiny one of transformers with random weights."""
 
 import json
 from threading import Lock

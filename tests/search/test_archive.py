@@ -158,7 +158,7 @@ def index(commands, archive, tiny_model_dir):
 
 @pytest.fixture(scope="module")
 def unbroken(index, tmp_path_factory):
-    """The gallery of one run, and what it told."""
+    """The gallery of one run, and what it reported."""
     output = tmp_path_factory.mktemp("unbroken") / "gallery"
     outcome = index(output).wait(200)
     assert outcome.code == 0, outcome.stderr[-3000:]
@@ -210,8 +210,8 @@ def searching(folder, stop, faults):
 @pytest.mark.promise("data", "Indexing 2,000 files with twenty kills ends in the clips of an unbroken run")
 def test_killed_twenty_times_an_archive_is_indexed_as_in_an_unbroken_run(archive, index, unbroken, tmp_path):
     folder, dice = tmp_path / "gallery", random.Random(1)
-    told, stop = {"searches": 0, "errors": []}, threading.Event()
-    reader = threading.Thread(target=searching, args=(folder, stop, told))
+    reported, stop = {"searches": 0, "errors": []}, threading.Event()
+    reader = threading.Thread(target=searching, args=(folder, stop, reported))
     reader.start()
 
     def num_done():
@@ -236,7 +236,7 @@ def test_killed_twenty_times_an_archive_is_indexed_as_in_an_unbroken_run(archive
         stop.set()
         reader.join()
     assert outcome.code == 0, outcome.stderr[-3000:]
-    assert told["errors"] == [] and told["searches"] > NUM_KILLS
+    assert reported["errors"] == [] and reported["searches"] > NUM_KILLS
     assert len(kills) == NUM_KILLS and kills[-1] < NUM_FILES and len(set(kills)) > NUM_KILLS // 2, kills
 
     whole, killed = Gallery.open(unbroken[0]), Gallery.open(folder)

@@ -75,7 +75,7 @@ def test_an_assistant_searches_and_looks_into_what_it_found(place, mode):
     assert [line["text"] for line in plain["words"]] == ["Karin, sit!", "Good dog."] and plain["num_words"] == 2
 
 
-def test_an_assistant_is_told_that_nothing_matches_well(place):
+def test_an_assistant_learns_that_nothing_matches_well(place):
     with serving(make_app(place)) as address:
         unknown = asking(address, lambda client: call(client, "search", query="a dog"))
     write_gallery(place, **FITTED)
@@ -95,7 +95,7 @@ def test_a_window_has_its_seconds_and_its_words(place):
     assert [line["text"] for line in moment["words"]] == ["Good dog."] and moment["presence"]["video"]
 
 
-def test_what_is_wrong_is_told_in_a_sentence(place):
+def test_what_is_wrong_is_reported_in_a_sentence(place):
     async def ask(client):
         return [
             await call(client, "search", query=""),
@@ -109,21 +109,21 @@ def test_what_is_wrong_is_told_in_a_sentence(place):
         ]
 
     with serving(make_app(place)) as address:
-        told = asking(address, ask)
-    empty, many, smell, swapped, none, unknown, blank, tool = told
+        reported = asking(address, ask)
+    empty, many, smell, swapped, none, unknown, blank, tool = reported
     assert empty.startswith("`query`: ") and "`k`: " in many and "`colour`: " in many
     assert "`modalities` must name some of" in smell and "Swap them?" in swapped
     assert none == blank == "`query`: type what you are looking for."
     assert unknown.startswith("There is no such clip") and tool.startswith("There is no tool 'remove'")
-    assert not any("Traceback" in text or str(place) in text for text in told)
+    assert not any("Traceback" in text or str(place) in text for text in reported)
 
 
-def test_a_fault_is_told_without_the_inside_of_the_service(place, monkeypatch, caplog):
+def test_a_fault_is_reported_without_the_inside_of_the_service(place, monkeypatch, caplog):
     app = make_app(place)
     monkeypatch.setattr(app.archive, "search", lambda *_: {}["secret"])
     with serving(app) as address:
-        told = asking(address, lambda client: call(client, "search", query="a dog"))
-    assert told == "Internal error of the service; see its log." and "secret" in caplog.text
+        reported = asking(address, lambda client: call(client, "search", query="a dog"))
+    assert reported == "Internal error of the service; see its log." and "secret" in caplog.text
 
 
 def test_an_assistant_needs_the_token_and_the_name_of_this_machine(place):

@@ -91,8 +91,8 @@ def test_several_processes_make_the_gallery_of_one_and_tell_it_once(index, alone
     whole, options, outcome = alone
     first, *others = ended(index(tmp_path / "gallery", *options, size=size))
     assert first.code == 0, first.stderr
-    told = first.stdout.replace(str(tmp_path / "gallery"), str(whole))
-    assert told == outcome.stdout and "1 unreadable" not in first.stdout and "3 unreadable" in first.stdout
+    reported = first.stdout.replace(str(tmp_path / "gallery"), str(whole))
+    assert reported == outcome.stdout and "1 unreadable" not in first.stdout and "3 unreadable" in first.stdout
     assert f"on cpu by {size} processes" in first.stderr and first.stderr.count("clips per second") == 1
     for other in others:
         assert other.code == 0 and other.stdout == "" and "clips per second" not in other.stderr, other.stderr
@@ -118,10 +118,10 @@ def test_if_one_dies_the_others_end_and_the_next_run_goes_on(index, alone, tmp_p
         running[victim].kill()
         outcomes = ended(running)
         assert outcomes[victim].code == -signal.SIGKILL and outcomes[1 - victim].code == 1
-        told = outcomes[1 - victim].stderr
-        assert "Traceback" not in told
+        reported = outcomes[1 - victim].stderr
+        assert "Traceback" not in reported
         if victim:
-            assert "Error: Another process of this run has ended. What was embedded before is saved" in told
+            assert "Error: Another process of this run has ended. What was embedded before is saved" in reported
         with GalleryWriter(output):  # what a kill left is cleared away
             pass
         gallery = Gallery.open(output)
@@ -135,7 +135,7 @@ def test_if_one_dies_the_others_end_and_the_next_run_goes_on(index, alone, tmp_p
     torch.testing.assert_close(ours.modality_embeds(), theirs.modality_embeds(), atol=1e-6, rtol=0)  # other batches
 
 
-def test_what_stops_a_run_is_told_by_the_first_process_alone(index, tmp_path):
+def test_what_stops_a_run_is_reported_by_the_first_process_alone(index, tmp_path):
     outcomes = ended(index(tmp_path / "gallery", "--on-error", "raise", size=2))
     assert [one.code for one in outcomes] == [1, 1]
     assert "Error: " in outcomes[0].stderr and "07 broken.mp4" in outcomes[0].stderr
@@ -168,20 +168,20 @@ def test_ctrl_c_ends_all_and_a_second_run_is_refused_meanwhile(index, tmp_path):
     Gallery.open(tmp_path / "gallery").verify()
 
 
-@pytest.mark.parametrize("told", [0, 1])
-def test_ctrl_c_ends_a_process_that_waits_for_one_that_does_not_answer(index, tmp_path, told):
+@pytest.mark.parametrize("reported", [0, 1])
+def test_ctrl_c_ends_a_process_that_waits_for_one_that_does_not_answer(index, tmp_path, reported):
     running = index(tmp_path / "gallery", size=2, batch_size=1)
     stop = time.monotonic() + 60
     while not (tmp_path / "gallery" / "gallery.json").is_file():
         assert time.monotonic() < stop
         time.sleep(0.005)
-    running[1 - told].kill(signal.SIGSTOP)  # as a machine that was cut off
+    running[1 - reported].kill(signal.SIGSTOP)  # as a machine that was cut off
     time.sleep(1)
-    running[told].kill(signal.SIGINT)
-    outcome = running[told].wait(60)
+    running[reported].kill(signal.SIGINT)
+    outcome = running[reported].wait(60)
     assert outcome.code == 130 and "Traceback" not in outcome.stderr
-    running[1 - told].kill(signal.SIGKILL)
-    assert running[1 - told].wait(60).code == -signal.SIGKILL
+    running[1 - reported].kill(signal.SIGKILL)
+    assert running[1 - reported].wait(60).code == -signal.SIGKILL
     Gallery.open(tmp_path / "gallery").verify()
 
 
@@ -190,15 +190,15 @@ def test_the_launcher_ends_all_if_one_dies(videos, tiny_model_dir, tmp_path):
     command += ["--main_process_port", free_port(), "-m", "search", "index", videos, "--model", tiny_model_dir]
     command += ["--output", tmp_path / "gallery", "--batch-size", "1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    with (tmp_path / "told").open("w") as told:
+    with (tmp_path / "reported").open("w") as reported:
         process = subprocess.Popen(
-            [sys.executable, *map(str, command)], cwd=ROOT, env=environment, stdout=told, stderr=told,
+            [sys.executable, *map(str, command)], cwd=ROOT, env=environment, stdout=reported, stderr=reported,
             start_new_session=True,
         )  # fmt: skip
     try:
         stop = time.monotonic() + 120
         while not (tmp_path / "gallery" / "gallery.json").is_file():
-            assert time.monotonic() < stop, (tmp_path / "told").read_text()
+            assert time.monotonic() < stop, (tmp_path / "reported").read_text()
             time.sleep(0.01)
         workers = []
         for entry in os.listdir("/proc"):
@@ -215,7 +215,7 @@ def test_the_launcher_ends_all_if_one_dies(videos, tiny_model_dir, tmp_path):
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    text = (tmp_path / "told").read_text()
+    text = (tmp_path / "reported").read_text()
     assert "another process of it may have died" in text or "Another process of this run has ended" in text, text
     with GalleryWriter(tmp_path / "gallery"):
         pass

@@ -102,10 +102,10 @@ def check_same(gallery, collection, texts, **options):
     """The same clips in the same order with the same scores wherever the engine's answer is exact; how many are."""
     asked = EngineSearcher(collection, "it").search(texts, **options)
     exact = 0
-    for told, known in zip(asked, gallery.search(texts, **options), strict=True):
-        assert told.certainty is not Certainty.INDEX
-        if told.certainty is Certainty.EXACT:
-            assert [replace(hit, key=None) for hit in told] == list(known)
+    for reported, known in zip(asked, gallery.search(texts, **options), strict=True):
+        assert reported.certainty is not Certainty.INDEX
+        if reported.certainty is Certainty.EXACT:
+            assert [replace(hit, key=None) for hit in reported] == list(known)
             exact += 1
     return exact
 
@@ -149,9 +149,9 @@ def test_that_nothing_matches_well_travels_with_a_push(tmp_path, new_collection)
     before = EngineSearcher(collection, "it").search(texts, 1)
     assert [hits.matches_well for hits in before] == [None] * 4
     least = sorted(hits[0].score for hits in before)[2]
-    told = {"score": least, "num_clips": 100, "modalities": list(gallery.modalities)}
+    reported = {"score": least, "num_clips": 100, "modalities": list(gallery.modalities)}
     with GalleryWriter(gallery.path) as writer:
-        writer.metadata = writer.metadata | {"least_score": told | {"score_options": fitted_to(gallery.metadata)}}
+        writer.metadata = writer.metadata | {"least_score": reported | {"score_options": fitted_to(gallery.metadata)}}
         writer.commit()
     assert vars(push(Gallery.open(gallery.path), collection))["unchanged"] == 100
     searcher = EngineSearcher(collection, "it")
@@ -205,9 +205,9 @@ def test_an_answer_is_no_more_exact_than_the_list_of_the_engine(tmp_path, new_co
     nearest, text = collection.nearest, made_texts(gallery, 1)
     first = nearest(np.append(text[0].numpy(), np.float32(1)), 1, None)[0][0]
     collection.nearest = lambda *asked: [entry for entry in nearest(*asked) if entry[0] != first]  # an index's miss
-    told = EngineSearcher(collection, "it").search(text, 5)[0]
-    assert told.certainty is Certainty.INDEX and "but for what the index missed" in told.remarks()[-1]
-    assert point_id("", told[0].clip_id) != first
+    reported = EngineSearcher(collection, "it").search(text, 5)[0]
+    assert reported.certainty is Certainty.INDEX and "but for what the index missed" in reported.remarks()[-1]
+    assert point_id("", reported[0].clip_id) != first
 
 
 def test_a_proof_needs_a_bound_above_zero_unless_all_is_read(tmp_path, collection):
@@ -249,17 +249,17 @@ def test_clips_like_one_are_proved_where_it_is_asked_by_one_vector(tmp_path, col
     push(gallery, collection)
     asked, counts = EngineSearcher(collection, "it"), {True: 0, False: 0}
     for name, mask in zip(gallery.clip_ids[:14], gallery.modality_mask, strict=False):
-        told, known = like(asked, name), like(gallery, name)
+        reported, known = like(asked, name), like(gallery, name)
         is_one = int(mask.sum()) == 1
         counts[is_one] += 1
-        assert told.certainty is (Certainty.EXACT if is_one else Certainty.STOPPED)
+        assert reported.certainty is (Certainty.EXACT if is_one else Certainty.STOPPED)
         if is_one:
-            assert [replace(hit, key=None) for hit in told] == list(known)
+            assert [replace(hit, key=None) for hit in reported] == list(known)
         else:  # what is found has its true score, and most of the best are
-            assert told.num_scored <= 3 * 20 and "there may be better ones" in told.remarks()[-1]
+            assert reported.num_scored <= 3 * 20 and "there may be better ones" in reported.remarks()[-1]
             scores = {hit.clip_id: hit.score for hit in gallery.search(like=name, k=150)}
-            assert [hit.score for hit in told] == [scores[hit.clip_id] for hit in told]
-            assert len({hit.clip_id for hit in told} & {hit.clip_id for hit in known}) >= 3
+            assert [hit.score for hit in reported] == [scores[hit.clip_id] for hit in reported]
+            assert len({hit.clip_id for hit in reported} & {hit.clip_id for hit in known}) >= 3
         alone = like(asked, name, modalities=["audio"]) if mask[1] else None
         assert alone is None or alone.certainty is Certainty.EXACT
     assert min(counts.values()) > 2
@@ -270,8 +270,8 @@ def test_clips_like_one_of_a_calibrated_gallery_are_not_said_to_be_proved(tmp_pa
     monkeypatch.setattr(asking, "_UNPROVED", 20)
     gallery = made_gallery(tmp_path / "gallery", "clustered", 100, metadata=CALIBRATED)
     push(gallery, collection)
-    told = like(EngineSearcher(collection, "it"), gallery.clip_ids[0], modalities=["video"])
-    assert told.certainty is Certainty.STOPPED and len(told) == 5
+    reported = like(EngineSearcher(collection, "it"), gallery.clip_ids[0], modalities=["video"])
+    assert reported.certainty is Certainty.STOPPED and len(reported) == 5
 
 
 @pytest.mark.slow
@@ -322,8 +322,8 @@ def test_lengths_and_calibrations_of_many_digits_come_back_as_they_were(tmp_path
         gallery = writer.gallery()
     push(gallery, collection)
     collection._about = None
-    told = collection.client.get_collection(collection.name).config.metadata["scalar"]["metadata"]
-    assert isinstance(told, str)  # in which no number is rounded
+    reported = collection.client.get_collection(collection.name).config.metadata["scalar"]["metadata"]
+    assert isinstance(reported, str)  # in which no number is rounded
     assert collection.about().metadata["score_options"] == gallery.metadata["score_options"]
     assert len(collection.fetch([point_id("", name) for name in names])) == 3
     collection.describe = None
@@ -418,7 +418,7 @@ def test_vectors_that_cannot_be_compared_are_refused(tmp_path, new_collection):
     assert "date" not in EngineSearcher(collection, "it").metadata
 
 
-def test_models_without_a_fingerprint_are_told_apart_by_their_names(tmp_path, new_collection):
+def test_models_without_a_fingerprint_are_distinguished_by_their_names(tmp_path, new_collection):
     collection, unknown = new_collection("local mode"), {"fingerprint": None}
     push(made_gallery(tmp_path / "a", "random", 5, metadata=unknown), collection)
     assert push(made_gallery(tmp_path / "b", "random", 5, metadata=unknown), collection, "same").new == 5
@@ -433,8 +433,8 @@ def test_parts_of_a_collection_are_pushed_one_by_one_and_searched_as_one(tmp_pat
     for number, gallery in enumerate(halves):
         assert push(gallery, collection, part=f"machine {number}") == PushReport(new=30)
     both, texts = write(tmp_path / "both", (names, embeds, mask)), make_queries(5)
-    for told, known in zip(EngineSearcher(collection, "it").search(texts, 9), both.search(texts, 9), strict=True):
-        assert [hit.clip_id for hit in told] == [hit.clip_id for hit in known]
+    for reported, known in zip(EngineSearcher(collection, "it").search(texts, 9), both.search(texts, 9), strict=True):
+        assert [hit.clip_id for hit in reported] == [hit.clip_id for hit in known]
     with GalleryWriter(tmp_path / "0") as writer:
         writer.remove_clips(names[:2:2])
         writer.commit()
@@ -485,9 +485,9 @@ def test_a_file_of_many_windows_is_left_out_while_others_are_looked_for(tmp_path
     asked, sizes = EngineSearcher(either, "it"), []
     nearest = either.nearest
     either.nearest = lambda query, limit, where: sizes.append(limit) or nearest(query, limit, where)
-    told, known = (one.search(embeds[:1, 0], 4, per_file=True)[0] for one in (asked, gallery))
-    assert [hit.clip_id for hit in told] == [hit.clip_id for hit in known] and len(told) == 4
-    assert max(sizes) <= 128 and told.certainty is Certainty.EXACT
+    reported, known = (one.search(embeds[:1, 0], 4, per_file=True)[0] for one in (asked, gallery))
+    assert [hit.clip_id for hit in reported] == [hit.clip_id for hit in known] and len(reported) == 4
+    assert max(sizes) <= 128 and reported.certainty is Certainty.EXACT
 
 
 def of_odd_names(folder, counts):
@@ -518,10 +518,10 @@ def test_a_file_that_is_called_as_a_window_is_one_in_every_list(tmp_path, collec
     collection.nearest = lambda *query: lists.append(query) or nearest(*query)
     for k in (2, 3, 4, 5, 9):
         lists.clear()
-        told, known = (one.search(text, k, per_file=True)[0] for one in (asked, gallery))
-        assert [replace(hit, key=None) for hit in told] == list(known)
-        assert len({told.place_of(hit).path for hit in told}) == len(told) == min(k, 5) and len(lists) < 6
-        assert told.certainty is Certainty.EXACT and told.num_scored <= told.num_allowed == 18
+        reported, known = (one.search(text, k, per_file=True)[0] for one in (asked, gallery))
+        assert [replace(hit, key=None) for hit in reported] == list(known)
+        assert len({reported.place_of(hit).path for hit in reported}) == len(reported) == min(k, 5) and len(lists) < 6
+        assert reported.certainty is Certainty.EXACT and reported.num_scored <= reported.num_allowed == 18
 
 
 def test_all_lists_for_files_together_are_no_longer_than_asked_for(tmp_path, new_collection, monkeypatch):
@@ -534,8 +534,8 @@ def test_all_lists_for_files_together_are_no_longer_than_asked_for(tmp_path, new
     asked = EngineSearcher(collection, "it")
     assert asked.search(text, 4, per_file=True)[0].certainty is Certainty.EXACT and len(limits) > 1
     limits.clear()
-    (told,) = asked.search(text, 4, per_file=True, most=8)
-    assert told.certainty is Certainty.STOPPED and limits == [16]  # four for each hit, and then it is spent
+    (reported,) = asked.search(text, 4, per_file=True, most=8)
+    assert reported.certainty is Certainty.STOPPED and limits == [16]  # four for each hit, and then it is spent
 
 
 def test_clips_are_scored_a_few_at_a_time(tmp_path, new_collection, monkeypatch):
@@ -549,7 +549,7 @@ def test_clips_are_scored_a_few_at_a_time(tmp_path, new_collection, monkeypatch)
     assert max(sizes) == 7 and len(sizes) > 10
 
 
-def test_the_file_of_a_clip_is_told_by_its_payload_alone(tmp_path, either):
+def test_the_file_of_a_clip_is_read_from_its_payload_alone(tmp_path, either):
     gallery, _ = of_odd_names(tmp_path / "gallery", 2)
     push(gallery, either)
     asked = EngineSearcher(either, "it")
@@ -573,14 +573,14 @@ def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
     )
     assert "0 new, 0 changed, 2 unchanged, 0 removed" in run("push", "gallery", address).stdout
     assert "0 new, 2 changed, 0 unchanged, 0 removed" in run("push", "gallery", address, "--rewrite").stdout
-    told, known = (run("query", where, "audio", "--k", "2", "--json") for where in (address, "gallery"))
-    assert told.stdout == known.stdout and "cat.mp4" in told.stdout
-    assert "Exact among 2 clips: all were scored in full" in told.stderr
+    reported, known = (run("query", where, "audio", "--k", "2", "--json") for where in (address, "gallery"))
+    assert reported.stdout == known.stdout and "cat.mp4" in reported.stdout
+    assert "Exact among 2 clips: all were scored in full" in reported.stderr
     masked = run("query", address, "audio", "--mask", "audio")
     assert "dog" in masked.stdout and "cat.mp4" not in masked.stdout
-    told, known = (run("query", where, "--like", "clips/cat.mp4", "--json") for where in (address, "gallery"))
-    assert told.stdout == known.stdout and "dog" in told.stdout
-    assert "Exact among 1 of 2 clips: all were scored in full" in told.stderr
+    reported, known = (run("query", where, "--like", "clips/cat.mp4", "--json") for where in (address, "gallery"))
+    assert reported.stdout == known.stdout and "dog" in reported.stdout
+    assert "Exact among 1 of 2 clips: all were scored in full" in reported.stderr
     assert "There is no clip 'none.mp4'" in run("query", address, "--like", "none.mp4", code=1).stderr
     missing = run("query", address + "x", "audio", code=1)
     assert missing.stderr == "Error: There is no collection 'clipsx'. `scalar push GALLERY ADDRESS` makes it.\n"
@@ -593,8 +593,8 @@ def test_the_commands_push_and_ask(place, tmp_path, monkeypatch):  # noqa: F811
     assert "support patterns of paths" in run("query", address, "audio", "--path", "*.mkv", code=1).stderr
     assert "words in quotation marks" in run("query", address, 'an "audio"', code=1).stderr
     assert "does not know which files are copies" in run("query", address, "audio", "--unique", code=1).stderr
-    told = run("query", address, "--like", "model/config.json", code=1).stderr  # any file that is no clip
-    assert "This engine only finds clips like its own" in told
+    reported = run("query", address, "--like", "model/config.json", code=1).stderr  # any file that is no clip
+    assert "This engine only finds clips like its own" in reported
 
 
 @pytest.mark.slow
@@ -676,8 +676,8 @@ def test_what_was_changed_in_the_engine_is_repaired_by_writing_all_of_it_again(t
     best = gallery.search(text, 1)[0][0].clip_id
     put_as(collection, point_id("", best), vectors={BOUND: np.zeros((4, 25)).tolist()})
     worst = gallery.search(text, 300)[0][-1].clip_id
-    told = EngineSearcher(collection, "it").search(text, 1)[0]
-    assert told.certainty is Certainty.EXACT and told[0].clip_id != best  # what docs/qdrant.md says of it
+    reported = EngineSearcher(collection, "it").search(text, 1)[0]
+    assert reported.certainty is Certainty.EXACT and reported[0].clip_id != best  # what docs/qdrant.md says of it
     put_as(collection, point_id("", worst), vectors={before[point_id("", worst)][0]["has"][0]: [0.5] * 24})
     assert push(gallery, collection) == PushReport(unchanged=300) and contents(collection) != before
     assert push(gallery, collection, rewrite=True) == PushReport(changed=300)
@@ -724,8 +724,8 @@ def test_an_answer_of_a_collection_that_was_replaced_meanwhile_is_none(tmp_path,
         ({}, {"query_temperature": 0.5}, False),
     )):  # fmt: skip
         galleries = [
-            made_gallery(tmp_path / f"{number}{n}", "random", 20, metadata=told)
-            for n, told in enumerate((first, second))
+            made_gallery(tmp_path / f"{number}{n}", "random", 20, metadata=reported)
+            for n, reported in enumerate((first, second))
         ]
         collection, text = new_collection("local mode"), made_texts(galleries[0], 1)
         push(galleries[0], collection)
@@ -756,7 +756,7 @@ def test_what_a_collection_says_of_itself_is_what_it_said_when_it_was_asked(tmp_
     collection.describe(old.metadata | {"query_temperature": 0.5})
 
     class Racing(Collection):
-        _about = property(lambda self: old, lambda self, value: None)  # what another thread was told before
+        _about = property(lambda self: old, lambda self, value: None)  # the former answer of another thread
 
     racing = Racing(collection.client, collection.name)
     assert racing.about() is old and racing.about(is_new=True).metadata["query_temperature"] == 0.5
@@ -792,8 +792,8 @@ def test_a_clip_that_changes_is_read_old_or_new(tmp_path, new_collection, kind):
             assert len(points) == 60 and None not in points
             seen |= {point.digest for point in points}
             reads += 1
-            for told in EngineSearcher(collection, "it").search(make_queries(1, dim=24), 5):
-                assert len(told) == 5
+            for reported in EngineSearcher(collection, "it").search(make_queries(1, dim=24), 5):
+                assert len(reported) == 5
     finally:
         writer.join(60)
     assert seen <= whole
@@ -922,7 +922,7 @@ def test_very_many_clips_are_not_counted_one_by_one(tmp_path, new_collection, mo
 def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
     monkeypatch.setenv("QDRANT_API_KEY", "very-secret")
     collection = new_collection("local mode")
-    for code, told in ((401, "QDRANT_API_KEY"), (403, "QDRANT_API_KEY"), (400, r"400 .*\.\.\.")):
+    for code, reported in ((401, "QDRANT_API_KEY"), (403, "QDRANT_API_KEY"), (400, r"400 .*\.\.\.")):
         body = b'{"status": {"error": "Invalid key very-secret"}}' + b"x" * 241 + b" very-secret"  # cut off
         error = UnexpectedResponse(code, "no", body, Headers({"api-key": "very-secret"}))
         failing = SimpleNamespace(side=error)
@@ -931,13 +931,13 @@ def test_a_key_is_in_no_message(tmp_path, new_collection, monkeypatch):
             raise failing.side
 
         monkeypatch.setattr(collection.client, "collection_exists", fail)
-        with pytest.raises(OSError, match=told) as caught:
+        with pytest.raises(OSError, match=reported) as caught:
             collection.exists()
         assert "very-s" not in str(caught.value) and caught.value.__suppress_context__
     monkeypatch.undo()
 
 
-def test_a_key_that_cannot_be_sent_is_told_without_it(tmp_path, monkeypatch):
+def test_a_key_that_cannot_be_sent_is_reported_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(collection_module, "_PAUSES", ())
     server = EdgeServer(tmp_path / "engine", key="very-secret")
     try:
@@ -956,8 +956,10 @@ def test_a_key_that_cannot_be_sent_is_told_without_it(tmp_path, monkeypatch):
     for key in ('qu"ote-s', "back\\slash"):  # as it is repeated by what escapes it
         monkeypatch.setenv("QDRANT_API_KEY", key + "\n")
         for text in (key, repr(key), repr(key.encode()), json.dumps(key)):
-            told = collection_module._message_of(ResponseHandlingException(ValueError(f"Illegal header value {text}")))
-            assert "..." in told and key[:4] not in told
+            reported = collection_module._message_of(
+                ResponseHandlingException(ValueError(f"Illegal header value {text}"))
+            )
+            assert "..." in reported and key[:4] not in reported
 
 
 def test_a_server_is_asked_over_http_with_a_key(tmp_path, monkeypatch):
@@ -1013,7 +1015,7 @@ def test_addresses_are_read():
 
 
 @pytest.mark.parametrize(
-    "text,told",
+    "text,reported",
     [
         ("http://host/clips", "Expected the address"),
         ("qdrant+ftp://host/clips", "Expected the address"),
@@ -1041,8 +1043,8 @@ def test_addresses_are_read():
         ("qdrant+file:///clips", "absolute folder"),
     ],
 )
-def test_an_address_that_is_none_is_told_without_secrets(text, told):
-    with pytest.raises(ValueError, match=told) as caught:
+def test_an_address_that_is_none_is_reported_without_secrets(text, reported):
+    with pytest.raises(ValueError, match=reported) as caught:
         parse_address(text)
     assert "very-secret" not in str(caught.value)
 
@@ -1077,10 +1079,10 @@ def test_a_folder_of_somebody_else_is_searched_and_runs_no_code(tmp_path):
         "out of input": b"",
         "damaged": pickle.dumps([1]),
     }
-    for told, row in rows.items():
+    for reported, row in rows.items():
         with closing(sqlite3.connect(storage)) as folder, folder:
             folder.execute("INSERT OR REPLACE INTO points VALUES ('evil', ?)", (row,))
-        with pytest.raises(DamagedError, match=told) as caught:
+        with pytest.raises(DamagedError, match=reported) as caught:
             Collection.at(copied)
         assert "push the gallery again" in str(caught.value) and not run.exists()
     shutil.copytree(storage.parent, tmp_path / "engine" / "collection" / "others")  # which nobody lists
@@ -1102,7 +1104,7 @@ def test_only_a_push_makes_the_folder_of_a_collection(place, tmp_path):  # noqa:
     assert "There is no collection 'clips'" in wrong.stderr and not (tmp_path / "typo").exists()
 
 
-def test_a_folder_that_another_process_uses_is_told(tmp_path):
+def test_a_folder_that_another_process_uses_is_reported(tmp_path):
     address = parse_address(f"qdrant+file://{tmp_path}/engine/clips")
     collection = Collection.at(address)
     with pytest.raises(OSError, match="Another process uses the collections"):
@@ -1153,7 +1155,7 @@ def test_the_index_of_the_engine_finds_nearly_all_that_its_vectors_hold(tmp_path
     recall = np.mean([len(a & b) / 50 for a, b in zip(exact, near, strict=True)])
     assert 0.9 < recall <= 1
     asked = EngineSearcher(collection, "it").search(texts, 10)
-    assert {told.certainty for told in asked} == {Certainty.INDEX}
+    assert {reported.certainty for reported in asked} == {Certainty.INDEX}
     known = gallery.search(texts, 10)
     same = [len({h.clip_id for h in a} & {h.clip_id for h in b}) for a, b in zip(asked, known, strict=True)]
     assert np.mean(same) > 9
@@ -1194,8 +1196,8 @@ def test_a_node_that_is_killed_loses_nothing(tmp_path, new_collection):
 
 
 @pytest.mark.parametrize("number, detail, rows", [(4, 3, None), (5, 3, 35), (5, 2, None), (4, 4, 35)])
-def test_many_rows_of_bounds_are_told_before_they_are_written(new_collection, caplog, number, detail, rows):
+def test_many_rows_of_bounds_are_reported_before_they_are_written(new_collection, caplog, number, detail, rows):
     metadata = MADE_BY | {"modalities": [f"m{m}" for m in range(number)]}
     new_collection("local mode").create(About(24, "float16", metadata, detail))
-    told = f"A clip with all {number} modalities takes {rows} rows of bounds, 2 kB."
-    assert (told in caplog.text and "postgresql://" in caplog.text) == (rows is not None)
+    reported = f"A clip with all {number} modalities takes {rows} rows of bounds, 2 kB."
+    assert (reported in caplog.text and "postgresql://" in caplog.text) == (rows is not None)

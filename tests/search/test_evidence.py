@@ -41,7 +41,7 @@ def write_clip(path, title, colour):
 
 
 class Signs:
-    """Reads on the screen what is told of its colour."""
+    """Reads on the screen what is reported of its colour."""
 
     name = "signs"
 
@@ -84,9 +84,9 @@ def presence():
 
 
 def test_each_clip_is_found_by_its_evidence_and_the_largest_weight_names_it(place):
-    told = index("clips", "--model", "light", "--read-text")
+    reported = index("clips", "--model", "light", "--read-text")
     assert (
-        "4 new" not in told.stdout and "3 new" in told.stdout and "1 unreadable" in told.stdout
+        "4 new" not in reported.stdout and "3 new" in reported.stdout and "1 unreadable" in reported.stdout
     )  # d.mp4 has no words
     assert presence() == (
         ("subtitle", "title", "screen"), {"a.mp4": [0, 1, 0], "b.mp4": [0, 1, 1], "c.mp4": [0, 1, 1]},
@@ -109,12 +109,12 @@ def test_a_modality_is_added_to_a_gallery_and_taken_out_and_comes_again(place):
     index("clips", "--model", "light")
     before = Gallery.open("gallery")
     (place / "list.csv").write_text("path,mood\nclips/a.mp4,a quiet morning in the kitchen\nclips/b.mp4,\n")
-    told = index("clips", "list.csv", code=1).stderr
-    assert "has the unknown columns ['mood']" in told and "--add NAME" in told
-    told = index("clips", "list.csv", "--text", "mood", code=1).stderr
-    assert "has the modalities subtitle, title. Add mood with --add mood." in told
-    told = index("clips", "list.csv", "--add", "mood").stderr
-    assert "Added mood to gallery: 1 of 3 clips have it." in told
+    reported = index("clips", "list.csv", code=1).stderr
+    assert "has the unknown columns ['mood']" in reported and "--add NAME" in reported
+    reported = index("clips", "list.csv", "--text", "mood", code=1).stderr
+    assert "has the modalities subtitle, title. Add mood with --add mood." in reported
+    reported = index("clips", "list.csv", "--add", "mood").stderr
+    assert "Added mood to gallery: 1 of 3 clips have it." in reported
     after = Gallery.open("gallery", verify=True)
     assert after.modalities == ("subtitle", "title", "mood") and after.modality_mask[:, 2].tolist() == [
         True,
@@ -171,7 +171,7 @@ def test_what_an_encoder_fuses_is_added_as_a_modality_and_kept_up_to_date(place)
         (("--read-text",), "Add screen with --add screen"),
     ],
 )
-def test_what_cannot_be_added_or_taken_out_is_told(place, options, message):
+def test_what_cannot_be_added_or_taken_out_is_reported(place, options, message):
     index("clips", "--model", "light")
     assert message in index("clips", *options, code=1).stderr
     assert presence()[0] == ("subtitle", "title")
@@ -200,17 +200,17 @@ def test_what_was_read_and_said_is_taken_over_by_a_gallery_of_another_model(plac
     assert len(like) == 3
 
 
-def test_what_fails_at_reading_words_is_told_of_each_file_and_tried_again(place, monkeypatch):
+def test_what_fails_at_reading_words_is_reported_of_each_file_and_tried_again(place, monkeypatch):
     def fail(self, picture):
         raise ScreenError("signs could not read a picture")
 
     (place / "list.csv").write_text("path,subtitle\nclips/a.mp4,somebody speaks of bread\n")
     with monkeypatch.context() as patched:
         patched.setattr(Signs, "__call__", fail)
-        told = index("clips", "list.csv", "--model", "light", "--read-text").stdout
-        assert "a.mp4: signs could not read a picture" in told  # though a list gave its subtitle
+        reported = index("clips", "list.csv", "--model", "light", "--read-text").stdout
+        assert "a.mp4: signs could not read a picture" in reported  # though a list gave its subtitle
         index("clips", "list.csv", "--drop", "screen")
-        told = index("clips", "list.csv", "--add", "screen", "--read-text").stderr
-        assert "b.mp4 has no screen: signs could not read a picture" in told and "0 of 3 clips have it" in told
+        reported = index("clips", "list.csv", "--add", "screen", "--read-text").stderr
+        assert "b.mp4 has no screen: signs could not read a picture" in reported and "0 of 3 clips have it" in reported
     index("clips", "list.csv", "--read-text")
     assert {name for name, mask in presence()[1].items() if mask[2]} == {"b.mp4", "c.mp4"}

@@ -495,8 +495,8 @@ def test_a_file_that_nobody_can_reach_is_not_gone_and_never_pruned(folder, monke
     with monkeypatch.context() as patched:
         make_fail(patched, folder)
         report, gallery = again(folder, [], **options)
-        told = {state.path: state.reason for state in report.of("out of reach")}
-        assert told == dict.fromkeys(files, "Input/output error") and list(report) == files
+        reported = {state.path: state.reason for state in report.of("out of reach")}
+        assert reported == dict.fromkeys(files, "Input/output error") and list(report) == files
         assert gallery.clip_ids == files == list(gallery.files)
         assert again(folder, files, **options)[0] == report
     report, _ = again(folder, files, **options)

@@ -24,13 +24,13 @@ def place(tmp_path, monkeypatch):
 
 
 def test_files_are_indexed_and_found_by_a_joint_encoder(place):
-    told = run("index", "clips", "--model", "encoder", "--output", "gallery", "--dtype", "float32")
-    assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in told and "30 ms" in told
+    reported = run("index", "clips", "--model", "encoder", "--output", "gallery", "--dtype", "float32")
+    assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in reported and "30 ms" in reported
     assert (
         "not calibrated yet: with a table of captions (columns caption, path), `scalar eval calibrate --embeddings "
         f"gallery --model {place / 'encoder'} --benchmark own --root captions.csv --output results/calibration` "
         "reports the gain on held-out clips before anything is written\n"
-    ) in told
+    ) in reported
     gallery = Gallery.open(place / "gallery")
     names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
     presence = dict(zip(names, gallery.modality_mask.tolist(), strict=True))
@@ -51,8 +51,8 @@ def test_files_are_indexed_and_found_by_a_joint_encoder(place):
     with GalleryWriter("gallery") as writer:
         writer.metadata = writer.metadata | {"query_temperature": 0.2, "score_options": {"query_temperature": 0.2}}
         writer.commit()
-    told = run("index", "clips", "--model", "encoder", "--output", "gallery")
-    assert "2 unchanged" in told and "calibrate" not in told
+    reported = run("index", "clips", "--model", "encoder", "--output", "gallery")
+    assert "2 unchanged" in reported and "calibrate" not in reported
 
 
 def test_other_prompts_are_another_model_to_a_gallery(place):

@@ -73,7 +73,7 @@ def test_an_update_looks_at_what_changed_and_at_nothing_else(tmp_path):
         report, num_asked = update(files[1:2], [])
         assert names(of(report, "changed")) == ["1.mp4"] and model.batches[1:] == [[9]] and num_asked == 0
         (folder / "2.mp4").unlink()
-        for gone in ([files[2]], []):  # what is kept is told again
+        for gone in ([files[2]], []):  # what is kept is reported again
             report, num_asked = update([], gone)
             assert names(of(report, "gone")) == ["2.mp4"] and num_asked == 1
         indexer.prune = True

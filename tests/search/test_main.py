@@ -103,23 +103,23 @@ def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
 def test_index_fails_when_nothing_could_be_indexed_and_the_gallery_keeps_its_model(place):
     result = index("clips/empty.mp4", code=1)
     assert "1 unreadable; 0 clips" in result.stdout and "None of these files could be read." in result.stderr
-    told = run("info", "gallery").stdout
-    assert "unreadable files: 1" in told  # not to be tried again until it changes
-    assert told.startswith("clips: 0\n")
+    reported = run("info", "gallery").stdout
+    assert "unreadable files: 1" in reported  # not to be tried again until it changes
+    assert reported.startswith("clips: 0\n")
     assert "1 new" in run("index", "clips/cat.mp4", "--output", "gallery").stdout  # by its own model
 
 
-def test_a_file_that_can_no_longer_be_read_is_told_as_a_clip_that_is_removed(place):
+def test_a_file_that_can_no_longer_be_read_is_reported_as_a_removed_clip(place):
     index()
     (place / "clips" / "cat.mp4").write_text("")
-    told = index().stdout
-    assert "1 unchanged, 2 unreadable; 1 clips" in told
-    assert f"unreadable, and its clips are removed: {place / 'clips' / 'cat.mp4'}: " in told
-    assert f"unreadable: {place / 'clips' / 'empty.mp4'}: " in told
+    reported = index().stdout
+    assert "1 unchanged, 2 unreadable; 1 clips" in reported
+    assert f"unreadable, and its clips are removed: {place / 'clips' / 'cat.mp4'}: " in reported
+    assert f"unreadable: {place / 'clips' / 'empty.mp4'}: " in reported
     assert "removed" not in index().stdout
 
 
-def test_what_a_gallery_cannot_be_is_told_before_the_model_is_loaded(place, monkeypatch):
+def test_what_a_gallery_cannot_be_is_reported_before_the_model_is_loaded(place, monkeypatch):
     index()
     monkeypatch.setattr("modeling_scalar.load_model", None)
     options = ("--model", "model", "--output")
@@ -142,22 +142,22 @@ def test_index_without_any_video_is_an_error(place):
 
 def test_what_is_left_out_of_folders_is_counted_and_can_be_asked_for(place):
     (place / "clips" / ".hidden.mp4").write_text("video")
-    told = index("clips", "--exclude", "cat.*")
-    assert "1 hidden or system files and folders are skipped; --hidden includes them." in told.stderr
-    assert "1 new, 0 changed, 0 unchanged, 1 unreadable" in told.stdout
-    told = index("clips", "--hidden")
-    assert "2 new, 0 changed, 1 unchanged, 1 unreadable" in told.stdout and "left out" not in told.stderr
+    reported = index("clips", "--exclude", "cat.*")
+    assert "1 hidden or system files and folders are skipped; --hidden includes them." in reported.stderr
+    assert "1 new, 0 changed, 0 unchanged, 1 unreadable" in reported.stdout
+    reported = index("clips", "--hidden")
+    assert "2 new, 0 changed, 1 unchanged, 1 unreadable" in reported.stdout and "left out" not in reported.stderr
     (place / "only").mkdir()
     (place / "clips" / ".hidden.mp4").rename(place / "only" / ".hidden.mp4")
-    told = index("only", code=1).stderr
-    assert "No video or audio file in 'only'. 1 hidden or system files and folders are skipped" in told
+    reported = index("only", code=1).stderr
+    assert "No video or audio file in 'only'. 1 hidden or system files and folders are skipped" in reported
 
 
-def test_a_path_that_fits_nothing_is_told_what_would(place):
+def test_a_path_that_fits_nothing_is_reported_with_what_would(place):
     index()
-    told = run("query", "gallery", "audio", "--path", "CLIPS/**").stderr
+    reported = run("query", "gallery", "audio", "--path", "CLIPS/**").stderr
     cat = place / "clips" / "cat.mp4"
-    assert f"--path: no path matches, but 2 would in other upper and lower case, such as {cat}." in told
+    assert f"--path: no path matches, but 2 would in other upper and lower case, such as {cat}." in reported
     assert f"--path: no path matches; paths look like {cat}." in run("query", "gallery", "audio", "--path", "y").stderr
     assert "--path" not in run("query", "gallery", "audio", "--path", "clips", "--path", "y").stderr
 
@@ -175,8 +175,10 @@ def test_a_folder_that_was_deleted_is_named_to_be_removed(place):
     index()
     shutil.rmtree(place / "clips")
     assert index("clips", code=1).stderr.endswith("Error: There is no file or folder 'clips'.\n")
-    told = "There is no file or folder 'clips'. If it was deleted, `scalar remove gallery clips` removes its clips."
-    assert told in index("clips", "--prune", code=1).stderr
+    reported = (
+        "There is no file or folder 'clips'. If it was deleted, `scalar remove gallery clips` removes its clips."
+    )
+    assert reported in index("clips", "--prune", code=1).stderr
     assert run("remove", "gallery", "clips").stdout == "2 clips removed; 0 clips in the gallery\n"
     assert "unreadable files: 0" in run("info", "gallery").stdout  # nothing is left of the folder
 
@@ -195,7 +197,7 @@ def test_files_are_removed_by_name_whether_they_are_there_or_not(place):
     assert "There is no gallery in 'nowhere'" in run("remove", "nowhere", "clips", code=1).stderr
 
 
-def test_what_prune_keeps_and_why_is_told(place):
+def test_what_prune_keeps_and_why_is_reported(place):
     index()
     (place / "clips").rename(place / "away")
     (place / "clips").mkdir()
@@ -398,8 +400,8 @@ def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
     for command in (["query", "gallery", "video"], ["info", "gallery"], ["verify", "gallery"], ["compact", "gallery"]):
         assert "scalar repair gallery" in run(*command, code=1).stderr
     assert "scalar repair gallery" in index(code=1).stderr
-    told = run("repair", "gallery").stdout
-    assert "gallery.json was damaged" in told and told.endswith("gallery is intact: 2 clips.\n")
+    reported = run("repair", "gallery").stdout
+    assert "gallery.json was damaged" in reported and reported.endswith("gallery is intact: 2 clips.\n")
     assert run("query", "gallery", "video", "audio").stdout == before and "2 clips" in run("verify", "gallery").stdout
     assert "2 unchanged" in index().stdout
     assert "There is no gallery in 'nowhere'" in run("repair", "nowhere", code=1).stderr
@@ -410,10 +412,10 @@ def test_a_query_that_nothing_matches_says_so_where_that_was_fitted(place):
     plain = run("query", "gallery", "video", "--k", "1").stdout
     (unknown,) = json.loads(run("query", "gallery", "video", "--json").stdout)
     gallery = Gallery.open("gallery")
-    told = {"num_clips": 2, "modalities": list(gallery.modalities), "score_options": fitted_to(gallery.metadata)}
+    reported = {"num_clips": 2, "modalities": list(gallery.modalities), "score_options": fitted_to(gallery.metadata)}
     for least, matches_well in ((1.5, False), (0.5, True)):
         with GalleryWriter("gallery") as writer:
-            writer.metadata = writer.metadata | {"least_score": told | {"score": least}}
+            writer.metadata = writer.metadata | {"least_score": reported | {"score": least}}
             writer.commit()
         (answer,) = json.loads(run("query", "gallery", "video", "--json").stdout)
         assert answer == unknown | {"matches_well": matches_well} and unknown["matches_well"] is None
@@ -461,13 +463,15 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
         (["--before", "1971-01-02"], [dog]),
         (["--after", "1971-01-02T00:00"], [cat]),
     ):
-        names, told = found(*options)
+        names, reported = found(*options)
         assert names == expected
-        assert ("Exact among 2 clips" if len(expected) == 2 else "Exact among 1 of 2 clips") in told
-    names, told = found("--path", "nowhere")
-    assert names == [] and told.startswith("No hits for 'audio': the filter leaves none of the 2 clips in gallery.\n")
-    names, told = found("--min-duration", "1")
-    assert names == [] and "2 clips were left out because it is not known how long they last." in told
+        assert ("Exact among 2 clips" if len(expected) == 2 else "Exact among 1 of 2 clips") in reported
+    names, reported = found("--path", "nowhere")
+    assert names == [] and reported.startswith(
+        "No hits for 'audio': the filter leaves none of the 2 clips in gallery.\n"
+    )
+    names, reported = found("--min-duration", "1")
+    assert names == [] and "2 clips were left out because it is not known how long they last." in reported
     wrong = run("query", "gallery", "audio", "--after", "soon", code=1)
     assert "`after` must be a date like 2026-01-31" in wrong.stderr
 
@@ -478,9 +482,11 @@ def test_what_a_query_has_in_quotation_marks_must_be_said(place):
     (place / "clips" / "lost.mp4").write_text("audio subtitle")
     index()
     asked = run("query", "gallery", '"audio"', "audio", "--json")
-    told = json.loads(asked.stdout)
-    assert [(answer["query"], answer["num_allowed"]) for answer in told] == [('"audio"', 1), ("audio", 3)]
-    assert [os.path.basename(hit["clip_id"]) for hit in told[0]["hits"]] == ["cat.mp4"] and len(told[1]["hits"]) == 3
+    reported = json.loads(asked.stdout)
+    assert [(answer["query"], answer["num_allowed"]) for answer in reported] == [('"audio"', 1), ("audio", 3)]
+    assert [os.path.basename(hit["clip_id"]) for hit in reported[0]["hits"]] == ["cat.mp4"] and len(
+        reported[1]["hits"]
+    ) == 3
     assert "1 clip was left out because it is not known what is said in them." in asked.stderr
     assert "A query is empty" in run("query", "gallery", '""', code=1).stderr
 
@@ -489,15 +495,18 @@ def test_clips_like_a_file_of_another_place_are_found(place):
     index()
     (place / "else").mkdir()
     (place / "else" / "sound.mp4").write_text("audio")
-    (told,) = json.loads(run("query", "gallery", "--like", "else/sound.mp4", "--json").stdout)
-    names = [hit["clip_id"].rsplit("/", 1)[-1] for hit in told["hits"]]
-    assert told["like"] == "else/sound.mp4" and names == ["cat.mp4", "dog [bold]1.mp4"]  # all of them: it is no clip
+    (reported,) = json.loads(run("query", "gallery", "--like", "else/sound.mp4", "--json").stdout)
+    names = [hit["clip_id"].rsplit("/", 1)[-1] for hit in reported["hits"]]
+    assert reported["like"] == "else/sound.mp4" and names == [
+        "cat.mp4",
+        "dog [bold]1.mp4",
+    ]  # all of them: it is no clip
     assert run("query", "gallery", "--like", "else/sound.mp4").stdout.startswith("like: else/sound.mp4\n")
-    told = run("query", "gallery", "--like", "else/sound.mp4", "--mask", "audio", code=1).stderr
-    assert "has none of the selected modalities" in told
+    reported = run("query", "gallery", "--like", "else/sound.mp4", "--mask", "audio", code=1).stderr
+    assert "has none of the selected modalities" in reported
     (place / "else" / "nothing.mp4").write_text("words")
-    told = run("query", "gallery", "--like", "else/nothing.mp4", code=1).stderr
-    assert "Nothing in this file can be compared with clips. else/nothing.mp4: it has no picture" in told
+    reported = run("query", "gallery", "--like", "else/nothing.mp4", code=1).stderr
+    assert "Nothing in this file can be compared with clips. else/nothing.mp4: it has no picture" in reported
     (place / "else" / "bad.jpg").write_text("no picture")
     assert "else/bad.jpg: not a readable picture" in run("query", "gallery", "--like", "else/bad.jpg", code=1).stderr
 
@@ -507,8 +516,8 @@ def test_copies_are_shown_once_if_that_is_wanted(place):
     index()
     hits = {}
     for option in ("--unique", "--per-file"):
-        (told,) = json.loads(run("query", "gallery", "audio", "--json", option).stdout)
-        hits[option] = {hit["clip_id"]: hit.get("copies") for hit in told["hits"]}
+        (reported,) = json.loads(run("query", "gallery", "audio", "--json", option).stdout)
+        hits[option] = {hit["clip_id"]: hit.get("copies") for hit in reported["hits"]}
     cat, copy, dog = (str(place / "clips" / name) for name in ("cat.mp4", "copy.mp4", "[red]/dog [bold]1.mp4"))
     assert hits == {"--unique": {cat: [copy], dog: []}, "--per-file": dict.fromkeys((cat, copy, dog))}
     assert "     and 1 copy: copy.mp4\n" in run("query", "gallery", "audio", "--unique").stdout
@@ -520,28 +529,28 @@ def test_clips_like_one_are_found_without_the_model(place):
     lines = run("query", "gallery", "--like", "cat.mp4").stdout.splitlines()
     # cat is a sound: for the picture, which it lacks, its sound is the query, too
     assert lines[:2] == ["like: " + str(place / "clips" / "cat.mp4"), "  1  0.939  [red]/dog [bold]1.mp4"]
-    (told,) = json.loads(run("query", "gallery", "--like", "clips/cat.mp4", "--json").stdout)
-    assert told["like"] == "clips/cat.mp4" and [hit["rank"] for hit in told["hits"]] == [1]
+    (reported,) = json.loads(run("query", "gallery", "--like", "clips/cat.mp4", "--json").stdout)
+    assert reported["like"] == "clips/cat.mp4" and [hit["rank"] for hit in reported["hits"]] == [1]
     assert "There is no clip 'bird.mp4'" in run("query", "gallery", "--like", "bird.mp4", code=1).stderr
     assert "either queries or --like, not both" in run("query", "gallery", "video", "--like", "cat.mp4", code=1).stderr
     assert "There is no query" in run("query", "gallery", code=1).stderr
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (("--temperature", "0"), "must be positive"),
         (("--fusion-weight", "1"), "needs --rerank"),
         (("--rerank", "5", "--fusion-weight", "-1"), "finite number from 0"),
     ],
 )
-def test_a_number_out_of_its_range_is_told_before_the_model_is_loaded(place, options, told):
+def test_a_number_out_of_its_range_is_reported_before_the_model_is_loaded(place, options, reported):
     index()
-    (place / "model" / "model.safetensors").unlink()  # which would be told first
-    assert told in run("query", "gallery", "video", *options, code=1).stderr
+    (place / "model" / "model.safetensors").unlink()  # which would be reported first
+    assert reported in run("query", "gallery", "video", *options, code=1).stderr
 
 
-def test_a_model_without_a_second_stage_is_told(place):
+def test_a_model_without_a_second_stage_is_reported(place):
     index()
     assert "stage needs a cross-encoder" in run("query", "gallery", "video", "--rerank", "50", code=1).stderr
     wrong = run("query", "gallery", "--like", "cat.mp4", "--rerank", "5", code=1)

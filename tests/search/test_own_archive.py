@@ -139,7 +139,7 @@ def heard():
 
 @pytest.fixture(scope="module")
 def indexed(place, tiny_model_dir, heard):
-    """The archive, the gallery of it, and what its indexing told."""
+    """The archive, the gallery of it, and what its indexing reported."""
     num_files = write_archive(place / "archive")
     recognizer = heard_by("whisper", None)
 
@@ -151,11 +151,11 @@ def indexed(place, tiny_model_dir, heard):
     recognizer.hear = hear
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("search.index_folder._recognizer", lambda *_: recognizer)
-        told = run(
+        reported = run(
             "index", place / "archive", "--model", tiny_model_dir, "--output", place / "gallery",
             "--transcribe", tiny_model_dir, "--language", "de,en", "--exclude", "drafts/**",
         )  # fmt: skip
-    return SimpleNamespace(folder=place / "archive", gallery=place / "gallery", told=told, num_files=num_files)
+    return SimpleNamespace(folder=place / "archive", gallery=place / "gallery", reported=reported, num_files=num_files)
 
 
 def index(indexed, model, *options):
@@ -189,8 +189,8 @@ def test_the_archive_is_as_large_as_that_of_the_study(indexed):
 
 @pytest.mark.parametrize("name", ["chord", "music", "rain", "hum", "silence"])
 def test_nothing_is_written_for_what_is_no_speech(indexed, name):
-    told = transcript(indexed, f"sounds/{name}.wav")
-    assert told is None or "-->" not in told
+    reported = transcript(indexed, f"sounds/{name}.wav")
+    assert reported is None or "-->" not in reported
 
 
 def test_speech_is_written_down_a_pause_is_skipped_and_a_loop_is_refused(indexed, heard):
@@ -202,7 +202,7 @@ def test_speech_is_written_down_a_pause_is_skipped_and_a_loop_is_refused(indexed
 
 def test_digital_silence_is_no_sound(indexed):
     assert "sounds/silence.wav" not in presence(indexed)
-    assert re.search(r"silence\.wav: it has no picture, no sound", indexed.told.out)
+    assert re.search(r"silence\.wav: it has no picture, no sound", indexed.reported.out)
 
 
 # Subtitles ----------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_subtitles_are_found_by_all_their_names_in_the_languages_that_are_prefer
 
 
 def test_what_is_left_unused_is_counted(indexed):
-    assert "de,en first; unused: 2 in en, 2 in fr, 1 without a language." in indexed.told.out
+    assert "de,en first; unused: 2 in en, 2 in fr, 1 without a language." in indexed.reported.out
 
 
 # Files --------------------------------------------------------------------------------------------------------------
@@ -237,20 +237,20 @@ def test_files_of_cameras_and_odd_names_are_clips(indexed):
 
 def test_what_is_hidden_or_excluded_is_left_out_and_counted(indexed, tiny_model_dir, place):
     assert not any(name.startswith(("drafts", ".", "@")) or "/." in name for name in presence(indexed))
-    assert "4 hidden or system files and folders are skipped; --hidden includes them." in indexed.told.err
-    told = run(
+    assert "4 hidden or system files and folders are skipped; --hidden includes them." in indexed.reported.err
+    reported = run(
         "index", indexed.folder / "ordinary", "--model", tiny_model_dir, "--output", place / "hidden", "--hidden"
     )
-    assert "17 new" in told.out and "hidden or system" not in told.err
+    assert "17 new" in reported.out and "hidden or system" not in reported.err
 
 
-def test_what_can_be_read_of_damaged_files_counts_and_is_told(indexed, tiny_model_dir):
+def test_what_can_be_read_of_damaged_files_counts_and_is_reported(indexed, tiny_model_dir):
     found = presence(indexed)
     for name in ("half.mp4", "stretch.mp4", "half.mkv"):
         assert found[f"damaged/{name}"][0], name
-        assert re.search(rf"partly read: .*{name}: .*could be read", indexed.told.out), name
+        assert re.search(rf"partly read: .*{name}: .*could be read", indexed.reported.out), name
     for name in ("no index.mp4", "empty.mp4", "text.mp4"):
-        assert re.search(rf"unreadable: .*{name}: ", indexed.told.out), name
+        assert re.search(rf"unreadable: .*{name}: ", indexed.reported.out), name
     again = index(indexed, tiny_model_dir).out
     assert "0 new, 0 changed" in again and "4 of the unreadable files failed before" in again
 
@@ -262,8 +262,8 @@ def test_copies_are_one_hit_and_a_renamed_file_keeps_its_clip(indexed, tiny_mode
     assert sum(os.path.basename(name) in alike for name in every) == len(alike) == 4
     assert sum(os.path.basename(name) in alike for name in once) == 1 and len(once) == len(every) - 3
     (indexed.folder / "ordinary" / "05.mp4").rename(indexed.folder / "ordinary" / "renamed.mp4")
-    told = index(indexed, tiny_model_dir).out
-    assert "1 moved" in told and "ordinary/renamed.mp4" in presence(indexed)
+    reported = index(indexed, tiny_model_dir).out
+    assert "1 moved" in reported and "ordinary/renamed.mp4" in presence(indexed)
     assert "ordinary/05.mp4" not in presence(indexed)
 
 

@@ -103,7 +103,7 @@ def shown(page):
     return page.locator(".hit .name").all_inner_texts()
 
 
-def told(hit, on=SIX):
+def reported(hit, on=SIX):
     """What the page says of the modalities of a hit."""
     lines = []
     for name, label in ((name, SIX[name]) for name in hit["presence"]):
@@ -117,7 +117,7 @@ def check(page, hits, on=SIX):
     assert page.locator(".hit .rank").all_inner_texts() == [str(hit["rank"]) for hit in hits]
     assert page.locator(".hit .score").all_inner_texts() == [f"{hit['score']:.3f}" for hit in hits]
     for card, hit in zip(page.locator(".hit").all(), hits, strict=True):
-        assert card.locator(".weights li").all_inner_texts() == told(hit, on)
+        assert card.locator(".weights li").all_inner_texts() == reported(hit, on)
         mark = "scale => parseFloat(scale.firstChild.style.left) * scale.clientWidth / 100"
         width = card.locator(".scale").evaluate("scale => scale.clientWidth")  # from -1 to 1, 0 in the middle
         assert card.locator(".scale").evaluate(mark) == pytest.approx(width * (1 + hit["score"]) / 2, abs=1)
@@ -555,7 +555,7 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_that_is_gone_is_told_from_one_that_cannot_be_played(open_page, tmp_path):
+def test_a_file_that_is_gone_is_distinguished_from_one_that_cannot_be_played(open_page, tmp_path):
     with served(tmp_path, {"gone.webm": b"x", "odd.webm": b"x"}) as (address, _):
         (tmp_path / "clips" / "gone.webm").unlink()
         page = open_page(address)
@@ -567,7 +567,7 @@ def test_a_file_that_is_gone_is_told_from_one_that_cannot_be_played(open_page, t
 
 
 @pytest.mark.slow
-def test_why_a_file_cannot_be_had_now_is_told_and_it_can_be_tried_again(open_page, tmp_path, talk):
+def test_why_a_file_cannot_be_had_now_is_reported_and_it_can_be_tried_again(open_page, tmp_path, talk):
     picture = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7")
     with served(tmp_path, {"talk.webm": talk, "dot.gif": picture}, secret=SECRET) as (address, app):
         page = open_page(address)
@@ -678,7 +678,7 @@ def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(open_page,
         assert shown(page) == [hit["name"] for hit in app.ask(query="a dog")]
 
 
-def test_colours_of_eight_modalities_are_told_apart_with_every_colour_vision():
+def test_colours_of_eight_modalities_are_distinguished_with_every_colour_vision():
     text = PAGE.read_text(encoding="utf-8")
     schemes = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
     assert len(schemes) == 2

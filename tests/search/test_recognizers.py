@@ -135,7 +135,7 @@ def test_ctrl_c_ends_hearing_a_stretch_again_at_other_temperatures(converted, mo
     assert heard == ["once", "stopped"]
 
 
-def test_what_recognises_no_speech_is_told(tiny_model_dir):
+def test_what_recognises_no_speech_is_reported(tiny_model_dir):
     with pytest.raises(ValueError, match=r"(?i)speech|auto"):
         SpeechRecognizer(str(tiny_model_dir))
 

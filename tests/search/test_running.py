@@ -38,11 +38,11 @@ def test_queries_are_embedded_by_the_service_of_the_gallery(place, gallery):
     app = make_app(place)
     texts = ["a dog", "two cats"]
     with serving(app) as address, announced(gallery, address):
-        told = query(place / "link")  # its model lies nowhere
+        reported = query(place / "link")  # its model lies nowhere
         served = ask_served(gallery, FINGERPRINT, texts)
         assert torch.equal(served.embed(texts[::-1]), torch.cat([app.archive.embed(text) for text in texts[::-1]]))
         assert served.method == app.archive.method
-        for text, answer in zip(texts, told, strict=True):
+        for text, answer in zip(texts, reported, strict=True):
             hits = app.archive.source.view().search(queries=app.archive.embed(text), k=10)
             expected = [(hit.clip_id, pytest.approx(hit.score)) for hit in hits]
             assert answer["query"] == text and [(hit["clip_id"], hit["score"]) for hit in answer["hits"]] == expected

@@ -22,8 +22,8 @@ def films(place):  # noqa: F811
 
 
 def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
-    told = index("--segment", "scenes", "--segment-max", "6").stdout
-    assert "3 new" in told
+    reported = index("--segment", "scenes", "--segment-max", "6").stdout
+    assert "3 new" in reported
     of_film = [name for name in names() if name.startswith("film")]
     starts = [float(name.partition("#t=")[2].partition(",")[0]) for name in of_film]
     assert sorted(starts) == pytest.approx([0, 3, 5.5, 9, 13.5], abs=0.21)
@@ -34,15 +34,15 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
 
     write_film(films / "clips" / "more.mp4", [4, 4])
     for options in ((), ("--segment", "scenes"), ("--segment", "scenes", "--segment-max", "6")):
-        told = index(*options).stdout
-        assert "0 changed" in told and [name for name in names() if name.startswith("film")] == of_film
+        reported = index(*options).stdout
+        assert "0 changed" in reported and [name for name in names() if name.startswith("film")] == of_film
     assert len([name for name in names() if name.startswith("more")]) == 2
     for options in (("--segment", "6"), ("--segment", "scenes", "--segment-max", "7")):
-        told = index(*options, code=1).stderr
-        assert "holds scenes of at most 6 seconds. Omit --segment" in told
+        reported = index(*options, code=1).stderr
+        assert "holds scenes of at most 6 seconds. Omit --segment" in reported
     index("--output", "other", "--segment", "6")
-    told = index("--output", "other", "--segment", "scenes", code=1).stderr
-    assert "holds windows of 6 seconds. Omit --segment" in told
+    reported = index("--output", "other", "--segment", "scenes", code=1).stderr
+    assert "holds windows of 6 seconds. Omit --segment" in reported
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_windows(films, loaded, monkeypatch):  # noqa: F811

@@ -1,4 +1,4 @@
-"""Words on the screen: each line told once, with its seconds, and kept beside a gallery."""
+"""Words on the screen: each line reported once, with its seconds, and kept beside a gallery."""
 
 import os
 import sys
@@ -48,7 +48,7 @@ def at(*frames, pace=2.0):
         # what comes and goes together is one cue, in reading order
         ([["title", "by somebody"], ["title", "by somebody"], ["end"]], [(0, 4, "title\nby somebody"), (4, 6, "end")]),
         ([["title"], ["title", "more"], ["more"]], [(0, 4, "title"), (2, 6, "more")]),
-        # the same line, read a little differently; what was read most often is told
+        # the same line, read a little differently; what was read most often is reported
         ([["Chapter one: belIs"], ["Chapter one: bells"], ["CHAPTER ONE BELLS"], ["Chapter one: bells"]],
          [(0, 8, "Chapter one: bells")]),
         ([["Grusse aus Koln am Rhein"], ["Grüsse aus Köln am Rhein"], ["Grüsse aus Köln am Rhein"]],
@@ -66,7 +66,7 @@ def at(*frames, pace=2.0):
          [(0, 4, "the door is on the left\nthe door is on the lift")]),
     ],
 )  # fmt: skip
-def test_a_line_is_told_once_from_its_first_frame_to_the_next_without_it(frames, expected):
+def test_a_line_is_reported_once_from_its_first_frame_to_the_next_without_it(frames, expected):
     assert cues_of(at(*frames), end=2.0 * len(frames)) == [Cue(*cue) for cue in expected]
 
 
@@ -134,11 +134,11 @@ def slides(tmp_path_factory):
 
 def test_words_of_a_file_are_kept_with_its_seconds_and_who_read_them(slides, tmp_path):
     fake = Fake()
-    screen, told = Screen(tmp_path, fake), []
-    screen.tell = lambda path, second: told.append((path, second))
+    screen, reported = Screen(tmp_path, fake), []
+    screen.tell = lambda path, second: reported.append((path, second))
     found = screen.of(str(slides), "a1", SandboxedReader())
     assert found == str(Transcripts(tmp_path, SCREEN).with_words("a1")) and len(fake.pictures) == 3
-    assert told == [(str(slides), pytest.approx(2.0 * place)) for place in range(5)]
+    assert reported == [(str(slides), pytest.approx(2.0 * place)) for place in range(5)]
     cues = read_cues(found)
     assert [cue.text for cue in cues] == ["brightness of 2", "brightness of 4"]
     assert [(cue.start, cue.stop) for cue in cues] == [(2.0, 6.0), (6.0, pytest.approx(10.0, abs=0.1))]
@@ -175,14 +175,14 @@ def test_of_half_a_recording_the_words_are_read_that_are_there(slides, tmp_path)
 
 def test_a_long_file_is_read_at_a_slower_pace(slides, tmp_path, monkeypatch):
     monkeypatch.setattr("search.screen.MOST_FRAMES", 2)
-    told = []
+    reported = []
     screen = Screen(tmp_path, Fake())
-    screen.tell = lambda path, second: told.append(second)
+    screen.tell = lambda path, second: reported.append(second)
     screen.of(str(slides), "a1", SandboxedReader())
-    assert told == pytest.approx([0.0, 5.0], abs=0.11)
+    assert reported == pytest.approx([0.0, 5.0], abs=0.11)
 
 
-def test_a_reader_that_fails_is_told_and_asked_again(slides, tmp_path):
+def test_a_reader_that_fails_is_reported_and_asked_again(slides, tmp_path):
     with pytest.raises(ScreenError):
         Screen(tmp_path, Fake(fail=True)).of(str(slides), "a1", SandboxedReader())
     assert os.listdir(tmp_path / "transcripts") == []

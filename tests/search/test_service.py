@@ -93,7 +93,7 @@ def test_hits_are_those_of_the_formula_at_any_temperature(client):
     assert [len(search(client, k=k)["hits"]) for k in (1, 3)] == [1, 3]
 
 
-def test_that_nothing_matches_well_is_told_where_it_was_fitted_to_such_a_search(tmp_path):
+def test_that_nothing_matches_well_is_reported_where_it_was_fitted_to_such_a_search(tmp_path):
     write_gallery(tmp_path, **FITTED)
     with TestClient(make_app(tmp_path), ADDRESS) as client:
 
@@ -102,8 +102,8 @@ def test_that_nothing_matches_well_is_told_where_it_was_fitted_to_such_a_search(
             assert len(answer["hits"]) >= 3
             return answer["matches_well"], answer["note"], answer["hits"][0]["key"]
 
-        *told, key = ask(query="a dog", per_file=True, unique=True, filter=None, modalities=list(MODALITIES))
-        assert told == [False, NOTHING_MATCHES]
+        *reported, key = ask(query="a dog", per_file=True, unique=True, filter=None, modalities=list(MODALITIES))
+        assert reported == [False, NOTHING_MATCHES]
         for other in (
             {"temperature": 0.2}, {"modalities": ["video"]}, {"filter": {"has": ["video"]}},
             {"path": "like", "key": key},
@@ -234,7 +234,7 @@ def test_a_filter_that_leaves_nothing_says_so(client):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "reported"),
     [
         ({"min_duration": 5, "max_duration": 2}, "Swap"), ({"after": "2026-02-01", "before": "2026-01-01"}, "Swap"),
         ({"has": ["audio"], "lacks": ["audio"]}, "Choose one"), ({"lacks": list(MODALITIES)}, "every clip"),
@@ -246,9 +246,9 @@ def test_a_filter_that_leaves_nothing_says_so(client):
         ({"before": "9999-12-31T23:59-14:00"}, "UTC"),
     ],
 )  # fmt: skip
-def test_a_senseless_filter_is_refused(client, wanted, told):
+def test_a_senseless_filter_is_refused(client, wanted, reported):
     sentence = search(client, code=422, filter=wanted)["error"]
-    assert told.lower() in sentence.lower() and sentence[-1] in ".?" and sentence[-2] not in ".?"
+    assert reported.lower() in sentence.lower() and sentence[-1] in ".?" and sentence[-2] not in ".?"
 
 
 def test_a_hostile_pattern_is_answered(client):
@@ -263,7 +263,7 @@ def test_an_answer_says_how_exact_it_is(client):
     assert answer["exact"] and 1 <= answer["num_scored"] <= answer["num_allowed"] == answer["num_clips"] == 5
 
 
-def test_each_file_is_told_once_where_that_is_asked_for(tmp_path):
+def test_each_file_is_reported_once_where_that_is_asked_for(tmp_path):
     names = [clip_id_of(name, (start, start + 1)) for name in ("talk.webm", "song.webm") for start in range(9)]
     write_gallery(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
     with TestClient(make_app(tmp_path), ADDRESS) as client:
@@ -352,7 +352,7 @@ def test_what_a_browser_has_already_is_not_sent_again(client):
             assert client.get(address, headers={"if-none-match": other}).status_code == 200
 
 
-def test_the_head_of_a_file_is_told_without_reading_it(client, monkeypatch):
+def test_the_headers_of_a_file_are_sent_without_reading_it(client, monkeypatch):
     address = media_of(client, "dog.webm")
     for headers in ({}, {"range": "bytes=3-5"}, {"if-none-match": "*"}):
         whole = client.get(address, headers=headers)
@@ -442,7 +442,7 @@ def test_a_window_tells_its_seconds_and_plays_its_file(tmp_path):
         assert {client.get(hit["media"]).content for hit in hits} == {b"talk"}
 
 
-def test_names_that_are_no_text_are_told_and_played(tmp_path):
+def test_names_that_are_no_text_are_reported_and_played(tmp_path):
     name = os.fsdecode(b"caf\xe9\n\xff.webm")
     write_gallery(tmp_path, {name: b"data"})
     with TestClient(make_app(tmp_path), ADDRESS) as client:
@@ -450,7 +450,7 @@ def test_names_that_are_no_text_are_told_and_played(tmp_path):
         assert hit["name"] == "caf\\udce9\\n\\udcff.webm" and client.get(hit["media"]).content == b"data"
 
 
-def test_beside_a_name_that_is_no_text_others_are_told_as_short(tmp_path):
+def test_beside_a_name_that_is_no_text_others_are_reported_as_short(tmp_path):
     write_gallery(tmp_path, {os.fsdecode(b"caf\xe9.webm"): b"data", "2.webm": b"data"})
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         assert sorted(hit["name"] for hit in search(client)["hits"]) == ["2.webm", "caf\\udce9.webm"]
@@ -540,7 +540,7 @@ def test_a_question_that_is_too_long_is_refused_whether_it_says_so_or_not(client
     assert client.post("/api/search", content=iter([body]), headers=headers).status_code == 413
 
 
-def test_a_fault_is_told_without_its_traceback(place, monkeypatch):
+def test_a_fault_is_reported_without_its_traceback(place, monkeypatch):
     app = make_app(place)
     monkeypatch.setattr(app.archive, "search", lambda *_: 1 / 0)
     with TestClient(app, ADDRESS, raise_server_exceptions=False) as client:
@@ -548,7 +548,7 @@ def test_a_fault_is_told_without_its_traceback(place, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [ValueError("/videos/caf\udce9:\nwrong"), OSError("/videos"), KeyError("/videos")])
-def test_what_a_library_says_is_not_told(place, monkeypatch, error):
+def test_what_a_library_says_is_not_reported(place, monkeypatch, error):
     app = make_app(place)
 
     def search_fails(*_):
@@ -568,14 +568,16 @@ def test_no_path_of_the_server_leaves_it(tmp_path, caplog):
         shard = next((tmp_path / "gallery" / "clips").glob("*.arrow"))
         shard.write_bytes(b"x")
         (tmp_path / "gallery" / "gallery.json").touch()
-        told = [hits, client.get("/api/gallery").json(), upload, finished(client, send(client, data=b"video"))]
-    assert "cannot be opened" in told[1]["problem"] and told[1]["model"] == "words" and str(shard) in caplog.text
-    assert str(tmp_path) not in json.dumps(told)
+        reported = [hits, client.get("/api/gallery").json(), upload, finished(client, send(client, data=b"video"))]
+    assert (
+        "cannot be opened" in reported[1]["problem"] and reported[1]["model"] == "words" and str(shard) in caplog.text
+    )
+    assert str(tmp_path) not in json.dumps(reported)
     keys = [base64.urlsafe_b64decode(hit["key"] + "=" * 4) for hit in hits]
     assert not [key for key in keys if b"clips" in key or b"webm" in key]
 
 
-def test_what_comes_in_floods_is_told_to_ask_again(place, monkeypatch):
+def test_floods_of_requests_are_asked_to_retry(place, monkeypatch):
     monkeypatch.setattr(guard, "MOST_REQUESTS", 0)
     with TestClient(make_app(place), ADDRESS) as client:
         response = client.get("/api/gallery")
@@ -688,8 +690,8 @@ def guarded(tmp_path_factory):
 
 
 def test_a_token_must_be_long_and_can_be_sent():
-    for secret, told in (("short", str(SHORTEST_TOKEN)), ("é" * 20, "ASCII"), ("two words of a token", "spaces")):
-        with pytest.raises(ValueError, match=told):
+    for secret, reported in (("short", str(SHORTEST_TOKEN)), ("é" * 20, "ASCII"), ("two words of a token", "spaces")):
+        with pytest.raises(ValueError, match=reported):
             Token(secret)
 
 
@@ -838,8 +840,8 @@ def test_a_file_that_waits_can_be_removed_and_a_later_service_knows_what_was_sen
         assert removed(client, sent[2])["state"] == "removed"
         assert {finished(client, upload)["state"] for upload in sent[:2]} == {"done"}
     with TestClient(make_app(place, uploads=True), ADDRESS) as client:
-        told = client.get(f"/api/uploads/{sent[0]['id']}").json()
-        assert (told["name"], told["state"]) == ("party.mp4", "done")
+        reported = client.get(f"/api/uploads/{sent[0]['id']}").json()
+        assert (reported["name"], reported["state"]) == ("party.mp4", "done")
         assert removed(client, sent[0])["state"] == "removed"
     assert len(verify_gallery(place / "gallery")[0]) == len(PRESENCE) + 1
 
@@ -858,8 +860,8 @@ def test_a_file_is_removed_once_the_process_that_writes_to_the_gallery_has_finis
     monkeypatch.setattr(uploading, "_RETRY_SECONDS", 0.05)
     upload = finished(taking, send(taking))
     with GalleryWriter(place / "gallery"):
-        told = held_up(taking, taking.delete(f"/api/uploads/{upload['id']}").json())
-        assert told["state"] == "removing"
+        reported = held_up(taking, taking.delete(f"/api/uploads/{upload['id']}").json())
+        assert reported["state"] == "removing"
     assert removed(taking, upload)["state"] == "removed" and not sent_files(place)
 
 
@@ -883,7 +885,7 @@ def test_uploads_take_up_no_more_than_is_set_aside(place):
         send(client, data=b"video".ljust(46), code=507)
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(taking, place, monkeypatch):
+def test_a_full_disk_is_reported_and_leaves_nothing(taking, place, monkeypatch):
     class Full(io.BytesIO):
         def flush(self):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -920,13 +922,13 @@ def test_what_was_sent_waits_for_another_process_that_writes_to_the_gallery(plac
             sent = [send(client, f"{number}.mp4", b"video %d" % number) for number in range(10)]
             assert {held_up(client, upload)["state"] for upload in sent} <= {"waiting", "embedding"}
         with TestClient(make_app(place, uploads=True), ADDRESS) as client:  # the service is started again
-            told = [held_up(client, client.get(f"/api/uploads/{upload['id']}").json()) for upload in sent]
-            assert {upload["state"] for upload in told} <= {"waiting", "embedding"}
+            reported = [held_up(client, client.get(f"/api/uploads/{upload['id']}").json()) for upload in sent]
+            assert {upload["state"] for upload in reported} <= {"waiting", "embedding"}
             assert client.delete(f"/api/uploads/{sent[9]['id']}").json()["state"] == "removing"
         assert len(sent_files(place)) == 20
     with TestClient(make_app(place, uploads=True), ADDRESS) as client:
-        told = [finished(client, client.get(f"/api/uploads/{upload['id']}").json()) for upload in sent]
-        assert {(upload["state"], upload["error"]) for upload in told} == {("done", None)}
+        reported = [finished(client, client.get(f"/api/uploads/{upload['id']}").json()) for upload in sent]
+        assert {(upload["state"], upload["error"]) for upload in reported} == {("done", None)}
     assert len(Gallery.open(place / "gallery")) == len(PRESENCE) + 10
 
 
@@ -960,11 +962,11 @@ def test_files_that_waited_when_a_service_ended_are_embedded_by_the_next(place):
     app = make_app(place, uploads=True)
     with TestClient(app, ADDRESS) as client:
         with app.archive.lock:  # the model is busy
-            told = [client.get(f"/api/uploads/{upload['id']}").json() for upload in sent]
-            assert {upload["state"] for upload in told} <= {"waiting", "embedding"}
-            assert [upload["name"] for upload in told] == ["0.mp4", "1.mp4", "2.mp4"]
+            reported = [client.get(f"/api/uploads/{upload['id']}").json() for upload in sent]
+            assert {upload["state"] for upload in reported} <= {"waiting", "embedding"}
+            assert [upload["name"] for upload in reported] == ["0.mp4", "1.mp4", "2.mp4"]
         assert removed(client, sent[2])["state"] == "removed"
-        assert [finished(client, upload)["state"] for upload in told[:2]] == ["done", "done"]
+        assert [finished(client, upload)["state"] for upload in reported[:2]] == ["done", "done"]
         names = {hit["name"] for hit in search(client, k=9)["hits"]}
     assert names == {*PRESENCE, "0.mp4", "1.mp4"}
 
@@ -1012,11 +1014,11 @@ def test_a_second_service_that_takes_files_for_a_gallery_is_refused(taking, plac
 
 
 def test_errors_name_what_helps(client):
-    told = json.dumps([search(client, code=422, k=0), search(client, code=422, modalities=["smell"])])
-    assert "`k`" in told and "'audio'" in told
+    reported = json.dumps([search(client, code=422, k=0), search(client, code=422, modalities=["smell"])])
+    assert "`k`" in reported and "'audio'" in reported
 
 
-def test_a_file_that_was_changed_is_told_and_what_it_holds_is_not_shown(tmp_path, monkeypatch, caplog):
+def test_a_file_that_was_changed_is_reported_and_what_it_holds_is_not_shown(tmp_path, monkeypatch, caplog):
     write_gallery(tmp_path)
     (file,) = (tmp_path / "gallery" / "clips").glob("*.arrow")
     raw = bytearray(file.read_bytes())
@@ -1031,8 +1033,8 @@ def test_a_file_that_was_changed_is_told_and_what_it_holds_is_not_shown(tmp_path
         with GalleryWriter(tmp_path / "gallery") as writer:
             writer.metadata = writer.metadata | {"query_temperature": 0.2}  # so that it is opened anew
             writer.commit()
-        told = client.post("/api/search", json={"query": "a dog", "k": 50})
-        assert told.status_code == 500 and told.json() == {
+        reported = client.post("/api/search", json={"query": "a dog", "k": 50})
+        assert reported.status_code == 500 and reported.json() == {
             "error": "A file of the gallery is damaged; see the log of the service."
         }
         stop = time.monotonic() + 20

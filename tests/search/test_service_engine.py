@@ -129,16 +129,16 @@ def name_of(hit):
     return hit["name"].removeprefix("clips/")
 
 
-def same(told, known):
+def same(reported, known):
     """Whether two answers are the same, but for what an engine does not know."""
-    for answer in (told, known):
+    for answer in (reported, known):
         del answer["seconds"], answer["num_scored"]
         for hit in answer["hits"]:
             assert hit["name"] and (hit["kind"] is None) == (hit["media"] is None)
             hit["name"] = name_of(hit)
             for name in OTHERWISE:
                 del hit[name]
-    return told == known
+    return reported == known
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,10 @@ def test_an_engine_answers_as_the_folder_does(both, options):
     for hit, mine in zip(ask(folder, **options)["hits"], ask(engine, **options)["hits"], strict=True):
         assert mine["key"] == point_id("", str(folder.place / "clips" / hit["name"]))
         more = {name: value for name, value in options.items() if name != "modalities"}
-        told, known = (
+        reported, known = (
             ask(client, call="like", key=key, **more) for client, key in ((engine, mine["key"]), (folder, hit["key"]))
         )
-        assert same(told, known)
+        assert same(reported, known)
 
 
 def test_files_that_are_on_this_machine_are_played(both, tmp_path):
@@ -175,7 +175,7 @@ def test_files_that_are_on_this_machine_are_played(both, tmp_path):
             assert "Search again" in ask(engine, code=404, call="like", key=key)["error"]
 
 
-def test_files_of_another_machine_are_told_and_not_played(tmp_path):
+def test_files_of_another_machine_are_reported_and_not_played(tmp_path):
     write_gallery(tmp_path)
     with asking_both(tmp_path, f"qdrant+file://{tmp_path}/engine/clips") as (_, engine):
         for path in (tmp_path / "clips").iterdir():
@@ -201,24 +201,24 @@ def test_a_collection_cannot_make_other_files_public(tmp_path):
 def test_a_clip_by_its_key_has_the_weights_of_the_search(both):
     for client in both:
         hits = ask(client)["hits"]
-        told = [client.app.archive.moment(hit["key"], "a dog") for hit in hits]
-        assert [found.weights for found in told] == [pytest.approx(hit["weights"]) for hit in hits]
-        assert [found.name for found in told] == [hit["name"] for hit in hits] and told[0].score is None
+        reported = [client.app.archive.moment(hit["key"], "a dog") for hit in hits]
+        assert [found.weights for found in reported] == [pytest.approx(hit["weights"]) for hit in hits]
+        assert [found.name for found in reported] == [hit["name"] for hit in hits] and reported[0].score is None
         assert client.app.archive.moment(hits[0]["key"], None).weights is None
         with pytest.raises(UnknownClipError):
             client.app.archive.moment("0" * len(hits[0]["key"]), None)
 
 
-def test_what_an_engine_cannot_be_asked_is_told_in_a_sentence(both):
+def test_what_an_engine_cannot_be_asked_is_reported_in_a_sentence(both):
     folder, engine = both
     about, known = (client.get("/api/gallery").json() for client in (engine, folder))
     assert set(known["filters"]) - set(about["filters"]) == {"paths", "words"} and "has" in about["filters"]
-    told = ask(engine, code=422, filter={"paths": ["holiday/**"]})["error"]
-    assert told.startswith("This engine does not support patterns of paths.")
+    reported = ask(engine, code=422, filter={"paths": ["holiday/**"]})["error"]
+    assert reported.startswith("This engine does not support patterns of paths.")
     key = ask(engine)["hits"][0]["key"]
     assert "patterns of paths" in ask(engine, code=422, call="like", key=key, filter={"paths": ["*"]})["error"]
-    told = ask(engine, 'a dog "Karin"', code=422)["error"]
-    assert told.startswith("This engine does not support words in quotation marks. Omit the marks")
+    reported = ask(engine, 'a dog "Karin"', code=422)["error"]
+    assert reported.startswith("This engine does not support words in quotation marks. Omit the marks")
     assert not about["uploads"] and not about["lists"] and known["lists"]
     assert "Enter a query" in engine.post("/api/clips", json={}).json()["error"]
     for client, word in ((engine, "scalar push"), (folder, "--allow-uploads")):
@@ -248,18 +248,18 @@ def test_an_answer_says_how_certain_it_is(both, tmp_path, server, monkeypatch):
         assert answer["certainty"] == "stopped early" and not answer["exact"] and answer["num_allowed"] == 24
 
 
-def test_each_file_is_told_once_by_an_engine_too(tmp_path):
+def test_each_file_is_reported_once_by_an_engine_too(tmp_path):
     names = [clip_id_of(name, (start, start + 1)) for name in ("talk.webm", "song.webm") for start in range(9)]
     write_gallery(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
     with asking_both(tmp_path, f"qdrant+file://{tmp_path}/engine/clips") as (folder, engine):
-        told, known = (ask(client, per_file=True) for client in (engine, folder))
-        assert list(map(name_of, told["hits"])) == list(map(name_of, known["hits"]))
-        assert [hit["start"] for hit in told["hits"]] == [hit["start"] for hit in known["hits"]]
-        assert told["num_files"] is None and {hit["num_windows"] for hit in told["hits"]} == {None}
-        assert told["exact"] and told["num_clips"] == 19
+        reported, known = (ask(client, per_file=True) for client in (engine, folder))
+        assert list(map(name_of, reported["hits"])) == list(map(name_of, known["hits"]))
+        assert [hit["start"] for hit in reported["hits"]] == [hit["start"] for hit in known["hits"]]
+        assert reported["num_files"] is None and {hit["num_windows"] for hit in reported["hits"]} == {None}
+        assert reported["exact"] and reported["num_clips"] == 19
 
 
-def test_an_engine_that_does_not_answer_is_told_and_answers_again(tmp_path, server, caplog):
+def test_an_engine_that_does_not_answer_is_reported_and_answers_again(tmp_path, server, caplog):
     write_gallery(tmp_path)
     with asking_both(tmp_path, f"qdrant+{server.url}/clips") as (_, engine), caplog.at_level(logging.DEBUG):
         before, about = ask(engine), engine.get("/api/gallery").json()
@@ -270,8 +270,8 @@ def test_an_engine_that_does_not_answer_is_told_and_answers_again(tmp_path, serv
             assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
             assert response.json()["error"] == engine_module._AWAY and KEY not in response.text
         assert engine.get(f"/api/clips/{key}/media").status_code == 503
-        told = engine.get("/api/gallery").json()
-        assert told["problem"] == engine_module._AWAY and told | {"problem": None} == about
+        reported = engine.get("/api/gallery").json()
+        assert reported["problem"] == engine_module._AWAY and reported | {"problem": None} == about
         server.come_back()
         assert ask(engine)["hits"] == before["hits"] and engine.get("/api/gallery").json() == about
         server.fails += [500, 401]
@@ -301,7 +301,7 @@ def test_only_one_request_finds_out_whether_the_engine_is_back(tmp_path, server,
 
 @contextmanager
 def hanging(collection, name="nearest"):
-    """A call to the engine that does not come back before it is told to, and then fails; `calls` are those made."""
+    """A call to the engine that does not come back before it is allowed to, and then fails; `calls` are those made."""
     gate, calls, late, call = Event(), [], [], getattr(collection, name)
 
     def hang(*arguments, **options):
@@ -330,7 +330,7 @@ def test_searches_that_hang_stop_nothing_else(engine, monkeypatch, caplog):
     with ThreadPoolExecutor(12) as clients:
         source, hit = engine.source, ask(engine)["hits"][0]
         with hanging(source._collection) as hung:
-            told = [clients.submit(ask, engine, code=503) for _ in range(12)]
+            reported = [clients.submit(ask, engine, code=503) for _ in range(12)]
             wait_until(lambda: len(hung.calls) == SEARCHES)
             about = engine.get("/api/gallery").json()
             assert (about["num_clips"], about["problem"]) == (5, None)
@@ -338,7 +338,7 @@ def test_searches_that_hang_stop_nothing_else(engine, monkeypatch, caplog):
             assert not hung.is_released() and len(hung.calls) == SEARCHES
             monkeypatch.setattr(engine_module, "_RETRY_SECONDS", 1000.0)
             hung.release()
-            assert [future.result()["error"] for future in told] == [engine_module._AWAY] * 12
+            assert [future.result()["error"] for future in reported] == [engine_module._AWAY] * 12
             assert len(hung.calls) <= 2 * SEARCHES  # whoever had looked already; the others are refused at once
             assert engine.get("/api/gallery").json() == about | {"problem": engine_module._AWAY}
             made = len(hung.calls)
@@ -362,7 +362,7 @@ def test_files_and_summaries_that_hang_stop_no_search(engine):
             with hanging(collection, "count") as counts:
                 first = clients.submit(engine.get, "/api/gallery")
                 wait_until(lambda: counts.calls)
-                # One counts, and the others are told what is known.
+                # One counts, and the others get what is known.
                 assert [engine.get("/api/gallery").json()["num_clips"] for _ in range(6)] == [5] * 6
                 assert not counts.is_released()
                 counts.release()
@@ -420,7 +420,7 @@ def test_a_clip_that_is_removed_meanwhile_is_not_there(engine, monkeypatch):
         ask(engine, call="like", key=second["key"])
 
 
-def test_what_is_damaged_in_an_engine_is_told_and_stops_no_other_search(engine, monkeypatch, caplog):
+def test_what_is_damaged_in_an_engine_is_reported_and_stops_no_other_search(engine, monkeypatch, caplog):
     key, collection = ask(engine)["hits"][0]["key"], engine.source._collection
     monkeypatch.setattr(engine_module, "_RETRY_SECONDS", 1000.0)
 
@@ -455,7 +455,7 @@ def test_an_engine_is_asked_no_more_than_needed(engine, monkeypatch):
     assert without_look < len(server.asked)
 
 
-def test_estimates_are_told_as_such_and_no_filter_leaves_more_than_there_is(engine, monkeypatch):
+def test_estimates_are_reported_as_such_and_no_filter_leaves_more_than_there_is(engine, monkeypatch):
     for client in (engine.folder, engine):
         assert not ask(client)["estimated"] and not client.get("/api/gallery").json()["estimated"]
     monkeypatch.setattr(collection_module, "_COUNTED", 4)
@@ -489,10 +489,10 @@ def test_what_is_pushed_meanwhile_is_found_and_another_model_is_refused(tmp_path
         assert ask(engine, code=503)["error"] == engine_module._OTHERWISE
         write_gallery(tmp_path, fingerprint="e" * 64)
         push_to(address, tmp_path / "gallery")
-        told = ask(engine, code=503)["error"]
-        assert told == engine_module._OTHERWISE and "There is no collection" in caplog.text
+        reported = ask(engine, code=503)["error"]
+        assert reported == engine_module._OTHERWISE and "There is no collection" in caplog.text
         assert "The gallery was made with" in caplog.text and "cannot be compared" in caplog.text
-        assert engine.get("/api/gallery").json()["problem"] == told
+        assert engine.get("/api/gallery").json()["problem"] == reported
         server.engine.shard.close()
         server.engine.shard = engine_before
         server.engine.metadata["scalar"]["metadata"] = server.engine.metadata["scalar"]["metadata"].replace(
@@ -527,13 +527,13 @@ def test_many_may_ask_at_once_while_clips_are_pushed(tmp_path):
         with ThreadPoolExecutor(7) as pool:
             pusher = pool.submit(pushing)
             try:
-                told = list(
+                reported = list(
                     pool.map(lambda number: ask(engine, f"a {number % 9}", temperature=0.1 + number), range(60))
                 )
             finally:
                 stop.append(True)
             pusher.result()
-        assert {len(answer["hits"]) for answer in told} <= {4, 5} and most[0] == 1
+        assert {len(answer["hits"]) for answer in reported} <= {4, 5} and most[0] == 1
         assert same(ask(engine, "a cat"), known)
 
 
@@ -568,13 +568,13 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
     assert "There is no collection 'clips'" in serve(address)
     push_to(address, tmp_path / "gallery")
-    for told, options in (
+    for reported, options in (
         ("--allow-uploads needs a gallery in a folder", ["--allow-uploads"]),
         ("--max-upload limits uploads: it needs --allow-uploads", ["--max-upload", 3]),
         ("--limit limits uploads", ["--limit", "time=3"]),
         ("words", []),  # the model, which is not there
     ):
-        assert told in serve(address, *options)
+        assert reported in serve(address, *options)
     assert "not contain secrets" in serve(f"{address}?api_key=x")
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (WordModel(), WordProcessor()))
     monkeypatch.setattr("modeling_scalar.model_identity.model_fingerprint", lambda *_: "f" * 64)
@@ -596,7 +596,7 @@ def test_the_command_serves_a_collection_and_refuses_what_makes_no_sense(tmp_pat
     monkeypatch.setattr("modeling_scalar.model_identity.model_fingerprint", lambda *_: "e" * 64)
     assert "Embeddings of different models cannot be compared" in serve(address, "--model", tmp_path / "words")
     server.fails += [401] * 2
-    told = serve(address)
-    assert "Put its key into QDRANT_API_KEY" in told and KEY not in told
+    reported = serve(address)
+    assert "Put its key into QDRANT_API_KEY" in reported and KEY not in reported
     assert "or the address of a collection" in " ".join(serve("--help", code=0).lower().split())
     assert set(PRESENCE) == set(map(name_of, answers[0]["hits"]))

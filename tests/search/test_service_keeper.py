@@ -1,4 +1,4 @@
-"""The service is started again where the system ends it, and ends when it is told to."""
+"""The service is started again where the system ends it, and ends on request."""
 
 import os
 import re

@@ -56,7 +56,7 @@ def test_a_question_that_trickles_is_answered(address):
     assert answer.startswith(b"HTTP/1.1 200") and b'"hits"' in answer
 
 
-def test_who_does_not_send_the_body_is_told_so(address, monkeypatch):
+def test_a_missing_request_body_is_reported(address, monkeypatch):
     monkeypatch.setattr("search.service.guard._SILENT_SECONDS", 0.1)
     with closing(socket.create_connection(address)) as connection:
         assert answer_to(connection, HEAD + BODY[:3]).startswith(b"HTTP/1.1 408")
@@ -79,7 +79,7 @@ def test_a_file_that_does_not_come_to_its_end_is_left(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "status"), [("/api/uploads?name=a.mp4", 413), ("/api/uploads?name=b.mp4", 507), ("/api/search", 413)]
 )
-def test_who_sends_too_much_and_closes_the_connection_is_told_so(tmp_path, path, status):
+def test_a_body_that_is_too_large_is_reported_before_the_connection_closes(tmp_path, path, status):
     write_gallery(tmp_path)
     options = {"most_bytes": 6_000_000, "quota": 8_000_000} if status == 507 else {"most_bytes": 1_000_000}
     with (
@@ -147,9 +147,9 @@ def test_a_token_comes_from_a_file_that_others_cannot_read(tmp_path, monkeypatch
         read_token(file)
     file.chmod(0o600)
     assert read_token(file) == "another-token-of-letters"
-    for content, told in ((b" \n", "empty"), (b"\xff\xfe", "text")):
+    for content, reported in ((b" \n", "empty"), (b"\xff\xfe", "text")):
         file.write_bytes(content)
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=reported):
             read_token(file)
 
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monk
     gallery = tmp_path / "gallery"
     with closing(listen("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        for options, told in (
+        for options, reported in (
             ((gallery, "--host", "0.0.0.0"), "--token-file"),
             ((gallery, "--port", port), "is already in use"),
             ((gallery, "--limit", "memory=x"), "memory"),
@@ -171,7 +171,7 @@ def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monk
             ((gallery, "--port", 0), "words"),  # the model, which is not there
         ):
             result = CliRunner().invoke(app, ["serve", *map(str, options)])
-            assert result.exit_code == 1 and told in result.output and "Traceback" not in result.output
+            assert result.exit_code == 1 and reported in result.output and "Traceback" not in result.output
         monkeypatch.setenv(server.TOKEN_VARIABLE, "short")
         result = CliRunner().invoke(app, ["serve", str(gallery), "--host", "0.0.0.0"])
     assert result.exit_code == 1 and "16" in result.output and "short" not in result.output
@@ -208,13 +208,13 @@ def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
     for options in (["--hostname", "search.lan"], more):
         result = CliRunner().invoke(app, list(map(str, [*arguments, *options])))
         assert result.exit_code == 0 and "Serving 5 clips at http://here/" in result.output, result.output
-    assert [told["uploads"] for told in about] == [False, True] and about[1]["most_bytes"] == 2_500_000
+    assert [reported["uploads"] for reported in about] == [False, True] and about[1]["most_bytes"] == 2_500_000
     assert [limit.time for limit in limits] == [7]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_told_to_end(commands, tmp_path, number):
+def test_the_command_serves_until_it_is_stopped(commands, tmp_path, number):
     encoder = write_joint_encoder(tmp_path / "encoder")
     (tmp_path / "tone.wav").write_bytes(wav(tone(16_000)))
     gallery, token = tmp_path / "gallery", tmp_path / "token"

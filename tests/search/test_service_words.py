@@ -84,8 +84,8 @@ def test_a_clip_tells_its_words_and_its_captions(client):
         ({"query": "dogs", "start": 0, "stop": 2}, [(CUES[0].text, True)]),
         ({"query": "dogs", "start": 2, "stop": 3}, [(CUES[1].text, False)]),
     ):
-        told = client.get(f"/api/clips/{key}/words", params=options).json()
-        assert [(cue["text"], cue["is_asked"]) for cue in told] == texts
+        reported = client.get(f"/api/clips/{key}/words", params=options).json()
+        assert [(cue["text"], cue["is_asked"]) for cue in reported] == texts
     captions = client.get(f"/api/clips/{key}/captions")
     assert captions.headers["content-type"].startswith("text/vtt") and captions.text == as_vtt(CUES)
     heard = client.get(f"/api/clips/{found['heard.webm', None]['key']}/words").json()
@@ -127,13 +127,13 @@ def test_what_is_quoted_must_be_said_in_a_clip(client):
 
 def test_cues_with_what_is_quoted_come_first_and_it_is_marked(client):
     key = hits(client)["talk.webm", 0]["key"]
-    told = client.get(f"/api/clips/{key}/words", params={"query": 'dogs answer "ALL nothing" "animals"'}).json()
-    marked = {cue["text"]: [cue["text"][start:stop] for start, stop in cue["marks"]] for cue in told}
+    reported = client.get(f"/api/clips/{key}/words", params={"query": 'dogs answer "ALL nothing" "animals"'}).json()
+    marked = {cue["text"]: [cue["text"][start:stop] for start, stop in cue["marks"]] for cue in reported}
     assert marked == {CUES[1].text: ["animals"], CUES[2].text: []}
     assert best_cues(CUES, 'two dogs answer the other "animals"', 1) == [(CUES[1], True)]
 
 
-def test_nothing_is_told_of_what_is_no_subtitle_file(client):
+def test_nothing_is_reported_of_what_is_no_subtitle_file(client):
     found = hits(client)
     for key in (found["silent.webm", None]["key"], "0" * 16):  # a link that leads elsewhere, and no clip
         for call in ("words", "captions"):

@@ -111,7 +111,7 @@ def test_a_column_of_media_of_datasets_names_its_files(tmp_path):
     assert [os.path.basename(path) for path in read_list(tmp_path / "list.parquet")] == ["a.mp4", "b.mp4"]
 
 
-def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp_path):
+def test_a_list_is_distinguished_from_media_and_folders_by_its_name_and_what_it_holds(tmp_path):
     write_data_set(tmp_path / "set", ROWS)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "state.json").touch()
@@ -129,7 +129,7 @@ def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "reported"),
     [
         ("a.csv", "", "must have one column `path`, or `video`, with the names of files; there is none"),
         ("a.csv", "file,subtitle\nx.mp4,\n", r"must have one column `path`.*got \['file', 'subtitle'\]"),
@@ -153,9 +153,9 @@ def test_a_list_is_told_from_media_and_folders_by_its_name_and_what_it_holds(tmp
         ("a.parquet", "PAR1 no", "not a Parquet file, or is damaged"),
     ],
 )
-def test_what_is_wrong_with_a_list_is_told_with_its_name_line_and_column(tmp_path, name, content, told):
+def test_what_is_wrong_with_a_list_is_reported_with_its_name_line_and_column(tmp_path, name, content, reported):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=told) as caught:
+    with pytest.raises(ValueError, match=reported) as caught:
         read_list(tmp_path / name)
     assert str(caught.value).startswith(str(tmp_path / name))
 
@@ -171,7 +171,7 @@ def test_several_data_sets_in_one_and_damaged_ones_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("names", [["path", "path"], ["path", "subtitle", "subtitle"], ["path", "id", "id"]])
-def test_columns_of_a_parquet_file_that_are_there_twice_are_told_unless_they_are_ignored(tmp_path, names):
+def test_columns_of_a_parquet_file_that_are_there_twice_are_reported_unless_they_are_ignored(tmp_path, names):
     pa.parquet.write_table(pa.table([pa.array(["x.mp4"])] * len(names), names=names), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=rf"a\.parquet: the columns \['{names[-1]}'\] appear more than once"):
         read_list(tmp_path / "a.parquet")
@@ -207,7 +207,7 @@ def place(tmp_path, tiny_model_dir):
     return Place(tmp_path)
 
 
-def told(result):
+def reported(result):
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()[0]
 
@@ -222,26 +222,26 @@ def test_what_a_list_says_is_embedded_and_again_only_when_it_says_something_else
     table = write_csv(place / "list.csv", [{"path": "a.mp4", "subtitle": "a dog barks"}])
     table.write_text(table.read_text() + "nowhere.mp4,\nb.mp4,\n")
     result = index(place, table)
-    assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in told(result) and "nowhere.mp4: " in result.stdout
+    assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in reported(result) and "nowhere.mp4: " in result.stdout
     first, mask = vectors(place)
     assert mask == [[True, False, True], [True, True, True]]  # the words of the list; those beside the file
     table.write_text("path,subtitle\na.mp4,a dog barks\n")
-    assert "0 new, 0 changed, 1 unchanged" in told(index(place, table))
+    assert "0 new, 0 changed, 1 unchanged" in reported(index(place, table))
     table.write_text("path,subtitle\na.mp4,a cat meows\n")  # as many letters
-    assert "0 new, 1 changed, 0 unchanged" in told(index(place, table))
+    assert "0 new, 1 changed, 0 unchanged" in reported(index(place, table))
     second, mask = vectors(place)
     assert not torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
     torch.testing.assert_close(second[0], second[1])  # the same words, from the list and from a file
     table.write_text("path,subtitle\na.mp4,b.srt\n")
-    assert "0 new, 1 changed, 0 unchanged" in told(index(place, table))
-    assert "0 new, 0 changed, 1 unchanged" in told(index(place, table))
-    assert "0 new, 1 changed, 0 unchanged" in told(index(place, place / "a.mp4"))
+    assert "0 new, 1 changed, 0 unchanged" in reported(index(place, table))
+    assert "0 new, 0 changed, 1 unchanged" in reported(index(place, table))
+    assert "0 new, 1 changed, 0 unchanged" in reported(index(place, place / "a.mp4"))
     assert vectors(place)[1] == [[True, False, False], [True, True, True]]
 
 
 def test_words_without_times_cannot_be_cut_into_windows(place):
     (place / "list.csv").write_text("path,subtitle\na.mp4,b.srt\n")
-    assert "1 new" in told(index(place, place / "list.csv", "--segment", "2"))
+    assert "1 new" in reported(index(place, place / "list.csv", "--segment", "2"))
     (place / "list.csv").write_text("path,subtitle\na.mp4,a dog barks\n")
     result = index(place, place / "list.csv")
     assert result.exit_code == 1 and "a.mp4 has a subtitle without times" in result.stderr

@@ -21,12 +21,12 @@ from tests.gallery.decoding.test_program import write_media
 from tests.search.recognizing import heard_by, save_ctc
 from tests.search.sounds import CHORD, SPEECH
 from tests.search.test_indexing import of, problems_of
-from tests.search.test_sources import index, place, told  # noqa: F401
+from tests.search.test_sources import index, place, reported  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
 def all_is_speech(request, monkeypatch):
-    """The sounds of these clips are no speech: what hears them is told that all is, unless a test says otherwise."""
+    """The sounds of these clips are no speech: the recogniser hears some in all of them by default."""
     if "real_voice" not in request.fixturenames:
         monkeypatch.setattr("search.speech.speech_stretches", lambda voice, longest: [(0, 512 * len(voice))])
 
@@ -77,7 +77,7 @@ def transcribed(report):
     return [path.rsplit("/")[-1] for path, state in report.items() if state.is_transcribed]
 
 
-def test_a_recogniser_that_fails_is_told_of_its_file_and_asked_again(videos, tiny_model, tiny_processor):
+def test_a_recogniser_that_fails_is_reported_of_its_file_and_asked_again(videos, tiny_model, tiny_processor):
     for name in ("silent.mp4", "with subtitles.mp4"):
         (videos / name).unlink()
 
@@ -88,9 +88,9 @@ def test_a_recogniser_that_fails_is_told_of_its_file_and_asked_again(videos, tin
         recognizer = heard_by("whisper", fail)
         report, words = run(videos, tiny_model, tiny_processor, recognizer)
         assert words == {"said.mp4": False}
-        ((path, (told,)),) = problems_of(report).items()
+        ((path, (reported,)),) = problems_of(report).items()
         assert path.endswith("said.mp4") and not of(report, "unreadable") and len(recognizer.calls) == 1
-        assert told.startswith("fake/model could not recognise the words: RuntimeError: Kernel size")
+        assert reported.startswith("fake/model could not recognise the words: RuntimeError: Kernel size")
     with pytest.raises(ValueError, match="said.mp4: fake/model could not recognise"):
         with GalleryWriter(videos.parent / "gallery") as writer:
             files = find_files([videos])
@@ -217,7 +217,7 @@ def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(vid
 
 def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, tmp_path, monkeypatch):
     monkeypatch.setattr("search.speech.speech_stretches", lambda voice, longest: [(0, 8000), (8000, 9000)])
-    stop, told, ended = Stop(), [], []
+    stop, reported, ended = Stop(), [], []
 
     def answer(count):
         if count == 3:
@@ -234,11 +234,11 @@ def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, t
 
     recognizer = heard_by("whisper", answer)
     speech = Speech(tmp_path, recognizer)
-    speech.tell = lambda path, second: told.append(second)
+    speech.tell = lambda path, second: reported.append(second)
     thread = Thread(target=listen)
     thread.start()
     thread.join(30)
-    assert told == [0.0, 0.5, 0.0] and len(ended) == 1
+    assert reported == [0.0, 0.5, 0.0] and len(ended) == 1
     assert os.listdir(tmp_path / "transcripts") == ["a1.speech.vtt"]  # what was not heard to its end is heard again
 
 
@@ -285,7 +285,7 @@ def test_the_command_hears_and_says_so(place, tmp_path):  # noqa: F811
     save_ctc(speech_model)
     (place / "b.srt").unlink()
     result = index(place, place / "a.mp4", place / "b.mp4", "--transcribe", speech_model)
-    assert "2 new" in told(result)
+    assert "2 new" in reported(result)
     assert "1 files of this run have machine transcripts as subtitles" in result.stdout
     assert Gallery.open(place / "gallery").modality_mask.tolist() == [[True, False, False], [True, True, True]]
     (transcript,) = (place / "gallery" / "transcripts").iterdir()

@@ -35,8 +35,8 @@ def test_a_gallery_reads_the_languages_that_it_was_begun_with(tiny_model_dir, tm
     several, german = tmp_path / "several", tmp_path / "german"
     write(several, [("eng", "a cat meows"), ("ger", "a dog barks")], srt="hello", de_srt="a low tone", sub="0")
     write(german, [("", "a dog barks")], srt="a low tone")
-    told = index(several, tiny_model_dir, "--language", "de,en").stdout
-    assert "of each file is read, de,en first; unused: 1 in .sub, which is not read, 1 in en, 1 without a" in told
+    reported = index(several, tiny_model_dir, "--language", "de,en").stdout
+    assert "of each file is read, de,en first; unused: 1 in .sub, which is not read, 1 in en, 1 without a" in reported
     assert "; unused: " not in index(german, tiny_model_dir).stdout
     assert torch.equal(vectors(several), vectors(german)) and vectors(several).any(dim=1).all()
 
@@ -46,6 +46,6 @@ def test_a_gallery_reads_the_languages_that_it_was_begun_with(tiny_model_dir, tm
     (several / "clips" / "talk.de.srt").write_text(CUE.format("a high tone"))
     assert "1 changed, 1 unchanged" in index(several, tiny_model_dir).stdout
     assert not torch.equal(vectors(several), vectors(german))
-    told = index(several, tiny_model_dir, "--language", "en", code=1).stderr
-    assert "chosen with --language de,en. Omit --language" in told
+    reported = index(several, tiny_model_dir, "--language", "en", code=1).stderr
+    assert "chosen with --language de,en. Omit --language" in reported
     assert "got 'gibberish'" in index(several, tiny_model_dir, "--language", "gibberish", code=1).stderr

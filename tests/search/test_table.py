@@ -174,8 +174,10 @@ def test_what_a_sample_leaves_out_is_not_among_the_best(tmp_path, database, monk
             push(gallery, table)
             for temperature in (0.001, 0.1, math.inf):
                 found = [searcher.search(texts, 5, temperature) for searcher in (EngineSearcher(table, "it"), gallery)]
-                for told, known in zip(*found, strict=True):
-                    assert [(hit.clip_id, hit.score) for hit in told] == [(hit.clip_id, hit.score) for hit in known]
+                for reported, known in zip(*found, strict=True):
+                    assert [(hit.clip_id, hit.score) for hit in reported] == [
+                        (hit.clip_id, hit.score) for hit in known
+                    ]
     assert len(percents) >= 108 and set(percents) == {20.0}
 
 
@@ -339,7 +341,7 @@ def test_secrets_stand_in_no_address_and_no_message(postgres, gallery, monkeypat
         "postgresql://h/d/c?x=1",
     ],
 )
-def test_what_is_no_address_of_a_table_is_told(text):
+def test_what_is_no_address_of_a_table_is_reported(text):
     with pytest.raises(ValueError, match="Expected the address of a table"):
         parse_tables(text)
 
@@ -360,8 +362,8 @@ def test_the_commands_push_and_ask_a_table(place, database):  # noqa: F811
     address = f"{database}/clips"
     assert "2 new, 0 changed, 0 unchanged, 0 removed; 2 clips" in run("push", "gallery", address).stdout
     for asked in (["audio", "--k", "2"], ["--like", "clips/cat.mp4"], ["audio", "--path", "cat*"], ['"audio"']):
-        told, known = (run("query", where, *asked, "--json") for where in (address, "gallery"))
-        assert told.stdout == known.stdout
+        reported, known = (run("query", where, *asked, "--json") for where in (address, "gallery"))
+        assert reported.stdout == known.stdout
     assert "The second stage reads files" in run("query", address, "audio", "--rerank", 5, code=1).stderr
     assert "The address lists the nodes" in run("push", "gallery", address + "2", "--shards", 2, code=1).stderr
     assert run("push", "--print-sql").stdout == FUNCTION
@@ -453,7 +455,7 @@ def test_nodes_that_do_not_belong_together_are_errors_that_name_one(tmp_path, po
     table.close()
 
 
-def test_nodes_are_served_as_a_folder_is_and_one_that_is_away_is_told(tmp_path, postgres, at_once):  # noqa: F811
+def test_nodes_are_served_as_a_folder_is_and_one_that_is_away_is_reported(tmp_path, postgres, at_once):  # noqa: F811
     (server,) = postgres(1)
     write_gallery(tmp_path)
     gallery = Gallery.open(tmp_path / "gallery")
@@ -470,10 +472,10 @@ def test_nodes_are_served_as_a_folder_is_and_one_that_is_away_is_told(tmp_path, 
         for options in ({}, {"filter": {"paths": ["*.webm"], "has": ["audio"]}}, {"modalities": ["video"], "k": 2}):
             assert same(ask(own, **options), ask(folder, **options))
         hits = [ask(client)["hits"] for client in (own, folder)]
-        told, found = (
+        reported, found = (
             ask(client, call="like", key=of[0]["key"]) for client, of in zip((own, folder), hits, strict=True)
         )
-        assert same(told, found) and own.get("/").status_code == 200
+        assert same(reported, found) and own.get("/").status_code == 200
         server.kill()
         assert "does not answer" in ask(own, code=503)["error"] and own.get("/").status_code == 200
         server.start()

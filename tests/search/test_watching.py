@@ -57,10 +57,10 @@ def test_what_is_there_at_first_is_passed_on_at_once_and_subtitles_belong_to_a_f
     assert passed == [[], [["a.mp4", "b.mp4"]], [], [["b.mp4"]]]
 
 
-def test_files_that_are_gone_are_told_once(tmp_path, monkeypatch):
+def test_files_that_are_gone_are_reported_once(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / f"{name}.mp4").touch()
-    told, steps = (
+    reported, steps = (
         [],
         iter([nothing, (tmp_path / "a.mp4").unlink, nothing, nothing, (tmp_path / "c.mp4").touch, nothing]),
     )
@@ -72,32 +72,32 @@ def test_files_that_are_gone_are_told_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
-        watch(lambda: map(str, tmp_path.glob("*.mp4")), lambda *given: told.append(given), 1)
-    assert [gone for _, gone in told] == [[], [str(tmp_path / "a.mp4")], []]
-    assert told[2][0] == [str(tmp_path / "c.mp4")]
+        watch(lambda: map(str, tmp_path.glob("*.mp4")), lambda *given: reported.append(given), 1)
+    assert [gone for _, gone in reported] == [[], [str(tmp_path / "a.mp4")], []]
+    assert reported[2][0] == [str(tmp_path / "c.mp4")]
 
 
 def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkeypatch, capsys):
     folder, away = tmp_path / "clips", tmp_path / "away"
     folder.mkdir()
     (folder / "a.mp4").touch()
-    told, real = [], str(folder / "a.mp4")
+    reported, real = [], str(folder / "a.mp4")
     leave, come = (lambda: folder.rename(away)), (lambda: away.rename(folder))
     steps = iter([nothing, leave, nothing, nothing, come, nothing, leave, come, nothing, (folder / "a.mp4").unlink])
 
     def sleep(_):
-        if len(told) == 2:
+        if len(reported) == 2:
             raise KeyboardInterrupt
         next(steps, nothing)()
 
     monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
-        watch(lambda: find_files([folder]), lambda *given: told.append(given), 1)
-    assert told == [([real], []), ([], [real])] and next(steps, None) is None
+        watch(lambda: find_files([folder]), lambda *given: reported.append(given), 1)
+    assert reported == [([real], []), ([], [real])] and next(steps, None) is None
     assert capsys.readouterr().err.count("Cannot scan now: There is no file or folder") == 1
 
 
-def test_a_file_that_is_gone_is_told_after_two_looks(tmp_path, monkeypatch):
+def test_a_file_that_is_gone_is_reported_after_two_looks(tmp_path, monkeypatch):
     file = tmp_path / "a.mp4"
     file.touch()
     steps = [nothing, file.unlink, file.touch, nothing, nothing, file.unlink, nothing, nothing, file.touch, nothing]
@@ -139,18 +139,18 @@ def test_a_report_of_several_runs_counts_every_file_once():
     assert report.counts() == "0 new, 1 changed, 1 unchanged, 1 unreadable, 1 out of reach, 1 removed"
 
 
-def test_a_file_that_is_out_of_reach_is_not_told_as_gone(tmp_path, monkeypatch):
+def test_a_file_that_is_out_of_reach_is_not_reported_as_gone(tmp_path, monkeypatch):
     folder, away = tmp_path / "clips", tmp_path / "away"
     folder.mkdir()
     (folder / "a.mp4").touch()
-    real, told, meanwhile, failing = str(folder / "a.mp4"), [], [], pytest.MonkeyPatch()
+    real, reported, meanwhile, failing = str(folder / "a.mp4"), [], [], pytest.MonkeyPatch()
 
     def leave():
         folder.rename(away)
         make_fail(failing, folder)
 
     def come():
-        meanwhile.extend(told)
+        meanwhile.extend(reported)
         failing.undo()
         away.rename(folder)
 
@@ -163,12 +163,12 @@ def test_a_file_that_is_out_of_reach_is_not_told_as_gone(tmp_path, monkeypatch):
 
     monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
-        watch(lambda: map(str, folder.glob("*.mp4")), lambda *given: told.append(given), 1)
-    assert meanwhile == [([real], [])] and told[1:] == [([], [real])]
+        watch(lambda: map(str, folder.glob("*.mp4")), lambda *given: reported.append(given), 1)
+    assert meanwhile == [([real], [])] and reported[1:] == [([], [real])]
 
 
-def test_what_a_link_led_to_is_told_as_gone_once_though_the_link_is_there(tmp_path, monkeypatch):
-    file, link, told = tmp_path / "store" / "a.mp4", tmp_path / "clips" / "a.mp4", []
+def test_the_lost_target_of_a_link_is_reported_once(tmp_path, monkeypatch):
+    file, link, reported = tmp_path / "store" / "a.mp4", tmp_path / "clips" / "a.mp4", []
     for path in (file, link):
         path.parent.mkdir()
     file.touch()
@@ -184,9 +184,9 @@ def test_what_a_link_led_to_is_told_as_gone_once_though_the_link_is_there(tmp_pa
 
     monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
-        watch(lambda: find_files([link.parent]), lambda *given: told.append(given), 1)
+        watch(lambda: find_files([link.parent]), lambda *given: reported.append(given), 1)
     real = str(file)
-    assert told == [([real], []), ([real], []), ([real], [real])]  # as it is, out of reach, gone
+    assert reported == [([real], []), ([real], []), ([real], [real])]  # as it is, out of reach, gone
 
 
 def test_clips_of_what_a_link_led_to_are_pruned_while_its_folder_is_watched(place, monkeypatch):  # noqa: F811
@@ -270,7 +270,7 @@ def test_a_watched_drive_that_is_taken_away_costs_no_clips(place, monkeypatch): 
     assert "gone from disk" not in result.stdout
 
 
-def test_what_cannot_be_watched_is_told(place):  # noqa: F811
+def test_what_cannot_be_watched_is_reported(place):  # noqa: F811
     (place / "list.csv").write_text("path\nclips/cat.mp4\n")
     arguments = ("--model", "model", "--output", "gallery")
     assert "`--watch` takes folders" in run("index", "list.csv", *arguments, "--watch", code=1).stderr

@@ -76,8 +76,8 @@ def test_each_window_is_a_clip_with_what_is_in_it(place, loaded):
         with torch.no_grad():
             expected, _ = model.get_modality_features(**processor(clips=[clip]))
         torch.testing.assert_close(gallery.modality_embeds()[row], expected[0], atol=1e-6, rtol=0)
-    told = index().stdout
-    assert "0 new, 0 changed, 2 unchanged" in told and len(Gallery.open("gallery")) == 4
+    reported = index().stdout
+    assert "0 new, 0 changed, 2 unchanged" in reported and len(Gallery.open("gallery")) == 4
 
 
 def test_how_long_a_clip_lasts_is_kept_of_files_and_of_windows(place, loaded):
@@ -96,9 +96,9 @@ def test_how_long_a_clip_lasts_is_kept_of_files_and_of_windows(place, loaded):
 
 def test_hits_show_their_seconds_and_a_file_once_if_wanted(place):
     index("--segment", "2")
-    told = run("query", "gallery", "word 2").stdout
+    reported = run("query", "gallery", "word 2").stdout
     for span in ("talk.mkv [0-2 s]", "talk.mkv [2-4 s]", "talk.mkv [4 s to the end]", "short.wav\n"):
-        assert span in told
+        assert span in reported
     (every,) = json.loads(run("query", "gallery", "word 2", "--json").stdout)
     (once,) = json.loads(run("query", "gallery", "word 2", "--json", "--per-file", "--k", "2").stdout)
     assert [hit["rank"] for hit in once["hits"]] == [1, 2] and len(every["hits"]) == 4
@@ -137,15 +137,15 @@ def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkey
     assert of(index_one_by_one(), "unchanged") == files and len(embedded) == 4
 
 
-def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):
+def test_what_is_wrong_with_a_window_is_reported_with_its_seconds(place):
     (place / "clips" / "talk.srt").write_bytes(bytes(range(256)) * 9)
     lines = ("a", *" " * 5, "b")  # nothing between the first second and the last
     data = media("matroska", "mjpeg", "", "subrip", frames=5, size=(32, 32), lines=lines)
     (place / "clips" / "gap.mkv").write_bytes(data)
-    told = index("--segment", "2", "--on-error", "missing").stdout.split("\n")
-    (gap,) = [line for line in told if "gap.mkv" in line]
+    reported = index("--segment", "2", "--on-error", "missing").stdout.split("\n")
+    (gap,) = [line for line in reported if "gap.mkv" in line]
     assert gap.startswith("partly read: ") and "gap.mkv: 2-4 s, 4-5.45 s: it has no picture" in gap
-    (talk,) = [line for line in told if "talk.mkv" in line]
+    (talk,) = [line for line in reported if "talk.mkv" in line]
     assert talk.count("UTF-8") == 1 and " s: " not in talk  # it is true of every window
     assert [name for name in names() if name.startswith("gap")] == ["gap.mkv#t=0,2", "gap.mkv#t=5.45"]
     assert "3 unchanged" in index().stdout
@@ -154,15 +154,15 @@ def test_what_is_wrong_with_a_window_is_told_with_its_seconds(place):
     assert names("other") == ["gap.mkv#t=0,2", "gap.mkv#t=5.45", "short.wav"]  # in which nothing is damaged
 
 
-def test_windows_after_the_end_of_half_a_recording_are_told_once_and_not_read_again(place, monkeypatch):
+def test_windows_after_the_end_of_half_a_recording_are_reported_once_and_not_read_again(place, monkeypatch):
     (place / "clips" / "talk.srt").unlink()
     data = (place / "clips" / "talk.mkv").read_bytes()
     (place / "clips" / "talk.mkv").write_bytes(data[: len(data) // 2])
-    (told,) = [line for line in index("--segment", "1").stdout.split("\n") if "talk.mkv" in line]
+    (reported,) = [line for line in index("--segment", "1").stdout.split("\n") if "talk.mkv" in line]
     assert names() == ["short.wav", *(f"talk.mkv#t={second},{second + 1}" for second in range(len(names()) - 1))]
     assert len(names()) in (4, 5)  # about three seconds of six
-    assert told.startswith("partly read: ") and told.count("could be read: the container promises") == 2
-    assert "-5 s" in told or "more windows" in told
+    assert reported.startswith("partly read: ") and reported.count("could be read: the container promises") == 2
+    assert "-5 s" in reported or "more windows" in reported
     problems = Gallery.open("gallery").problems()
     assert {name.rpartition("/")[2] for name in problems} == {names()[-1]}  # those before it are whole
     monkeypatch.setattr(SandboxedReader, "read_frames", lambda *_, **__: pytest.fail("read again"))
@@ -173,9 +173,9 @@ def test_the_windows_of_a_file_that_was_moved_are_moved_too(place):
     index("--segment", "2")
     for suffix in ("mkv", "srt"):
         (place / "clips" / f"talk.{suffix}").rename(place / "clips" / f"speech.{suffix}")
-    told = index()
-    assert "0 new, 0 changed, 1 unchanged, 1 moved, 0 unreadable; 4 clips in the gallery" in told.stdout
-    assert "gone" not in told.stdout
+    reported = index()
+    assert "0 new, 0 changed, 1 unchanged, 1 moved, 0 unreadable; 4 clips in the gallery" in reported.stdout
+    assert "gone" not in reported.stdout
     assert names() == ["short.wav", *(name.replace("talk", "speech") for name in TALK)]
     assert run("verify", "gallery")
 
@@ -191,9 +191,9 @@ def test_a_gallery_keeps_the_length_of_its_windows(place):
 
 
 def test_no_file_is_cut_into_more_windows_than_can_be_listed(place, loaded, monkeypatch):
-    told = "A file can have at most 1,000,000 windows, but `--limit duration=1e+18` allows more of 2 seconds."
+    reported = "A file can have at most 1,000,000 windows, but `--limit duration=1e+18` allows more of 2 seconds."
     monkeypatch.setattr("search.indexing.windows_of", lambda *_: pytest.fail("windows were listed"))
-    assert told in index("--segment", "2", "--limit", "duration=1e18", code=1).stderr
+    assert reported in index("--segment", "2", "--limit", "duration=1e18", code=1).stderr
     assert not (place / "gallery").exists()
     with GalleryWriter("gallery") as writer:  # which knows how long its windows are
         writer.metadata = {"model": "encoder", "segment": 2.0}
@@ -202,12 +202,14 @@ def test_no_file_is_cut_into_more_windows_than_can_be_listed(place, loaded, monk
         Indexer(writer, None, sandboxed(loaded[1], Limits(duration=1e18)))
 
 
-def test_sound_that_the_encoder_does_not_hear_is_told_with_the_way_to_keep_it(place, loaded, monkeypatch):
+def test_sound_that_the_encoder_does_not_hear_is_reported_with_the_way_to_keep_it(place, loaded, monkeypatch):
     monkeypatch.setattr(loaded[1], "max_audio_seconds", 2)
     (place / "clips" / "talk.mkv").unlink()
     (place / "clips" / "long.wav").write_bytes(wav(tone(72_000)))
-    told = index().stdout
-    assert "long.wav, the sound after the first 2 s is left out; to index all" in told and "--segment 2\n" in told
+    reported = index().stdout
+    assert (
+        "long.wav, the sound after the first 2 s is left out; to index all" in reported and "--segment 2\n" in reported
+    )
     assert "left out" not in index().stdout  # of what was indexed before
     assert np.isclose(sum(Gallery.open("gallery").modality_mask[:, 1].tolist()), 2)
 
@@ -220,20 +222,20 @@ def test_sound_that_the_encoder_does_not_hear_is_told_with_the_way_to_keep_it(pl
     ]  # fmt: skip
     assert "in windows the sound after the first 2 s is left out; to index all" in index_windows("longer", "2.2")
     monkeypatch.setattr(SandboxedReader, "read_duration", lambda *_: None)
-    told = index_windows("untold", "2")
-    assert "longer than the header says" in told and "--segment" not in told
+    reported = index_windows("unreported", "2")
+    assert "longer than the header says" in reported and "--segment" not in reported
 
 
 def test_a_few_milliseconds_more_than_the_encoder_hears_are_not_worth_a_word(place, loaded, monkeypatch, caplog):
     processor = loaded[1]
     monkeypatch.setattr(processor, "max_audio_seconds", 1)
     monkeypatch.setattr(processor, "_said", set())
-    for more, is_told in ((479, False), (480, True)):
+    for more, is_reported in ((479, False), (480, True)):
         (place / "clips" / "short.wav").write_bytes(wav(tone(16_000 + more)))
         processor.read_clip("clips/short.wav", processed=True)
-        assert ("reads the first 1 s" in caplog.text) == is_told
+        assert ("reads the first 1 s" in caplog.text) == is_reported
 
 
 def test_speed_and_time_left_are_said_after_the_first_batch(place):
-    told = index("--segment", "2", "--batch-size", "1").stderr
-    assert told.count("clips per second; about") == 1 and " left" in told
+    reported = index("--segment", "2", "--batch-size", "1").stderr
+    assert reported.count("clips per second; about") == 1 and " left" in reported

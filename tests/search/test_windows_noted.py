@@ -101,14 +101,17 @@ def test_repairing_keeps_windows_and_forgets_files_of_which_one_is_lost(place):
     assert len(run(place)[1]) == 4
 
 
-def test_windows_that_failed_are_noted_of_their_file_and_told_in_later_runs(place):
+def test_windows_that_failed_are_noted_of_their_file_and_reported_in_later_runs(place):
     talk = str(place / "clips" / "talk.mp4")
     report, gallery, embedded = run(place)
     assert embedded == [9, 1, 3, 6] and names(of(report, "new")) == ["short.mp4", "talk.mp4"]
-    told = "2-4 s, 8-10 s: sound: it takes 120 s; the limit is time=60"
-    assert problems_of(report)[talk][0].startswith(told) and "6-8 s: it has no picture" in problems_of(report)[talk][1]
+    reported = "2-4 s, 8-10 s: sound: it takes 120 s; the limit is time=60"
+    assert (
+        problems_of(report)[talk][0].startswith(reported)
+        and "6-8 s: it has no picture" in problems_of(report)[talk][1]
+    )
     reason = gallery.files[talk].reason
-    assert reason.startswith(PARTLY + told) and "it has no picture" not in reason  # nothing to read is no failure
+    assert reason.startswith(PARTLY + reported) and "it has no picture" not in reason  # nothing to read is no failure
     report, gallery, embedded = run(place)
     assert not embedded and len(of(report, "unchanged")) == 2 and not of(report, "unreadable")
     assert problems_of(report) == {talk: [reason]} and old(report) == [talk]
@@ -144,8 +147,11 @@ def test_windows_that_failed_for_two_limits_are_read_again_once_either_is_raised
     talk.write_text("1 video\n2 slow huge video")
     run(place)
     run(place, Limits(time=61))
-    told = run(place)[1].files[str(talk)].reason
-    assert told.startswith(PARTLY + "2 s to the end: video: its pictures; the limit is pixels=") and "time=61" in told
+    reported = run(place)[1].files[str(talk)].reason
+    assert (
+        reported.startswith(PARTLY + "2 s to the end: video: its pictures; the limit is pixels=")
+        and "time=61" in reported
+    )
     assert run(place, Limits(time=120))[2] == [2]
 
 

@@ -53,7 +53,7 @@ def listing(folder):
 
 
 def check(wrong, command, before, folder, code, stderr):
-    # Of what is told while a model is loaded, the last line counts.
+    # Of what is reported while a model is loaded, the last line counts.
     lines = [line for line in stderr.splitlines() if line.strip() and "it/s]" not in line]
     assert code == 1 and len(lines) == 1 and lines[0].startswith("Error: "), (command, code, stderr[-3000:])
     # Verifying, as publishing does first, names all damaged files at once.
@@ -74,7 +74,7 @@ def test_the_gallery_that_is_changed_is_taken_by_every_command(good, tiny_model_
     (tmp_path / "clip.mp4").write_bytes(b"no film")
     program, *arguments = map(str, argv_of(command, tmp_path / "gallery", tiny_model_dir))
     result = CliRunner().invoke(PROGRAMS[program], arguments)
-    # The film cannot be read, which is told on stdout; nothing else is wrong.
+    # The film cannot be read, which is reported on stdout; nothing else is wrong.
     assert result.exit_code == (1 if command == "index" else 0) and "Error" not in result.stderr, result.output
 
 

@@ -375,7 +375,7 @@ def test_the_command_writes_features_that_a_training_can_open(tmp_path, root, ti
 
 
 @pytest.mark.parametrize("change", [{"vision_pooling": "mean"}, {"vision_config": {"num_attention_heads": 4}}])
-def test_towers_of_the_same_weights_that_compute_something_else_are_told_apart(tiny_processor, change):
+def test_towers_of_the_same_weights_that_compute_something_else_are_distinguished(tiny_processor, change):
     """Pooling and the number of heads leave no trace in the weights."""
     plain = make_tiny_config()
     vision = plain.vision_config.to_dict() | change.get("vision_config", {})

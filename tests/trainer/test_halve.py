@@ -38,7 +38,7 @@ def test_a_halved_model_computes_in_full_precision_with_rounded_weights(run, tmp
     assert fields["adapter"] == "full" and "output_dir" not in fields
 
 
-def test_what_cannot_be_halved_is_told(run, tmp_path, commands, tiny_run):
+def test_what_cannot_be_halved_is_reported(run, tmp_path, commands, tiny_run):
     with pytest.raises(ValueError, match="must be the folder of a finished full fine-tuning run"):
         halve(tiny_run.folder / "model", tmp_path / "half")
     shutil.copytree(tiny_run.folder / "model", tmp_path / "published")  # with its recipe, but no checkpoint

@@ -571,8 +571,8 @@ def test_one_command_makes_an_adapter_and_its_evaluation_of_a_table_of_ones_own(
         "--model runs/joint --benchmark own --root data/own.csv --split test --column video_id=clip "
         "--column caption=text --holdout 0.5 --output results/calibration"
     )
-    told = f"not calibrated yet: `scalar eval calibrate {command}` reports the gain on held-out clips before"
-    assert caplog.messages[-1].startswith(told)
+    reported = f"not calibrated yet: `scalar eval calibrate {command}` reports the gain on held-out clips before"
+    assert caplog.messages[-1].startswith(reported)
     monkeypatch.setattr("eval.calibrate.calibrate", lambda config: configs.append(config) or sys.exit(0))
     configs = []
     assert CliRunner().invoke(evaluation, ["calibrate", *command.split()]).exit_code == 0

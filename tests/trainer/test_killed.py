@@ -165,7 +165,7 @@ def workers_of(running):
 
 
 @pytest.mark.slow
-def test_a_data_worker_that_the_system_ends_is_told_in_one_sentence(commands, tiny_run, tmp_path):
+def test_a_data_worker_that_the_system_ends_is_reported_in_one_sentence(commands, tiny_run, tmp_path):
     """As for want of memory, at any moment; what was saved is whole. One that has done its work is not missed."""
     codes = []
     while codes.count(1) < 2 and len(codes) < 16:

@@ -63,8 +63,8 @@ def test_several_processes_tell_an_error_once(tiny_run, tmp_path):
     command = tiny_run.command(tmp_path / "out", "--root", tmp_path / "nowhere")
     ended = launched([*TWO, "--main_process_port", str(free_port())], command, tmp_path)
     assert ended.returncode == 1
-    told = [line for line in ended.stderr.splitlines() if line.startswith(("Error: ", "Interrupted"))]
-    assert len(told) == 1 and "nowhere is not a finished miniature benchmark" in told[0], ended.stderr
+    reported = [line for line in ended.stderr.splitlines() if line.startswith(("Error: ", "Interrupted"))]
+    assert len(reported) == 1 and "nowhere is not a finished miniature benchmark" in reported[0], ended.stderr
 
 
 @pytest.mark.slow

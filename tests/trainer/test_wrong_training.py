@@ -54,7 +54,7 @@ def called(tmp_path, monkeypatch, capfd):
 
 @pytest.mark.promise("errors", "A wrong recipe is refused in one sentence")
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_wrong_recipe_is_told_in_one_sentence(called, tmp_path, name):
+def test_a_wrong_recipe_is_reported_in_one_sentence(called, tmp_path, name):
     content, code, words = RECIPES[name]
     content = content if isinstance(content, bytes) else content.replace("{folder}", tmp_path.name).encode()
     (tmp_path / "recipe.yaml").write_bytes(content)
@@ -71,14 +71,14 @@ def test_a_number_outside_its_range_is_refused_by_the_name_of_its_field(called, 
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_a_wrong_flag_is_told(called, name):
+def test_a_wrong_flag_is_reported(called, name):
     fields, code, words = FLAGS[name]
     arguments = ["nowhere.yaml"] if fields is None else [*RIGHT, *fields]
     check_answer(*called(*arguments), code, words)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in READ])
-def test_a_wrong_file_or_folder_is_told(commands, tiny_run, tmp_path, name):
+def test_a_wrong_file_or_folder_is_reported(commands, tiny_run, tmp_path, name):
     make, code, words = READ[name]
     for other in ("broken.yaml", "few.yaml", "word.yaml"):
         (tmp_path / other).write_bytes(OTHER_FILES[other])

@@ -237,12 +237,12 @@ def test_the_title_of_a_document_is_read_before_its_text(model, tiny_processor, 
 def test_instructions_and_turns_are_read_with_the_query_as_mteb_writes_them(model, tiny_processor, sides):
     captions, clips = sides[0], sides[1].select(range(3))
     search = ScalarSearch(model, tiny_processor, "tests/tiny")
-    told = captions.select(range(2)).add_column("instruction", ["low tone", None])
+    reported = captions.select(range(2)).add_column("instruction", ["low tone", None])
     said = [[{"role": "dog", "content": captions["text"][0]}, {"role": "cat", "content": "low tone"}], ["a", "cat"]]
     turns = Dataset.from_dict({"id": ["q0"], "text": [said[0]]}), Dataset.from_dict({"id": ["q1"], "text": [said[1]]})
     texts = captions["text"]
     for asked, plain in (
-        (told, [f"{texts[0]} low tone", texts[1]]),
+        (reported, [f"{texts[0]} low tone", texts[1]]),
         (turns[0], [f"dog: {texts[0]}; cat: low tone"]),
         (turns[1], ["a; cat"]),
     ):

@@ -202,7 +202,7 @@ def test_the_command_answers_mistakes_in_one_line(tmp_path):
     assert result.exit_code == 1 and "Error: There is no file" in result.stderr
 
 
-def test_a_report_that_cannot_be_written_is_still_told(miniature, tmp_path):
+def test_a_report_that_cannot_be_written_is_still_reported(miniature, tmp_path):
     result = run("--benchmark", "miniature", "--root", miniature, "--no-decode", "--output", tmp_path)
     assert result.exit_code == 1 and "Complete: " in result.stdout
     assert result.stderr.strip().splitlines()[-1].startswith(f"Error: {tmp_path} is a folder")

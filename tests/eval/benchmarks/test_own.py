@@ -268,10 +268,10 @@ def test_a_table_that_is_not_there_is_no_name_of_a_data_set(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "reported"),
     [("csv", "not UTF-8"), ("json", "not UTF-8"), ("jsonl", "line 1: not JSON"), ("parquet", "not a Parquet file")],
 )
-def test_a_table_of_another_encoding_is_refused(tmp_path, kind, told):
+def test_a_table_of_another_encoding_is_refused(tmp_path, kind, reported):
     (tmp_path / f"t.{kind}").write_bytes("video_id,caption\na,Käse\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=rf"t\.{kind}.*{told}"):
+    with pytest.raises(ValueError, match=rf"t\.{kind}.*{reported}"):
         rows_of(tmp_path / f"t.{kind}")

@@ -123,7 +123,7 @@ def test_class_labels_are_queries_with_many_clips(embed, data, tmp_path):
     assert gallery.metadata["task"] == "classification"
 
 
-def test_protocol_of_the_benchmark_is_followed_and_what_is_left_out_is_told(
+def test_protocol_of_the_benchmark_is_followed_and_what_is_left_out_is_reported(
     embed, tiny_model_dir, data, tmp_path, monkeypatch
 ):
     whole = load_split("miniature", data)
@@ -363,7 +363,7 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
     gallery = embed_benchmark(tmp_path / "store", *arguments, batch_size=2, on_error="missing", progress=False)
     assert list(gallery.problems()) == broken
     store = load_embeddings(tmp_path / "store")
-    assert store.problems == [f"{name}: {one}" for name, told in gallery.problems().items() for one in told]
+    assert store.problems == [f"{name}: {one}" for name, reported in gallery.problems().items() for one in reported]
     assert all(not store.modality_mask[store.clip_ids.index(name), 0] for name in broken)
     assert computed.count("embed_clips") == 11 - done
     for stop_after, on_error in ((1, "raise"), (1, "missing")):
@@ -406,18 +406,18 @@ from accelerate import PartialState
 from eval.embedding.embed_benchmark import embed_benchmark
 
 folder, model, data, broken = sys.argv[1:]
-told = {}
+reported = {}
 for name, root in (("broken", broken), ("two", data)):
     try:
         gallery = embed_benchmark(
             Path(folder) / name, model, "miniature", root, batch_size=2, dtype="float32", progress=False
         )
-        told[name] = gallery.facts() | {"metadata": gallery.metadata}
+        reported[name] = gallery.facts() | {"metadata": gallery.metadata}
     except (ValueError, SystemExit) as error:
-        told[name] = [type(error).__name__, str(error)]
+        reported[name] = [type(error).__name__, str(error)]
 state = PartialState()
-told["world"] = state.num_processes
-(Path(folder) / f"{state.process_index}.json").write_text(json.dumps(told))
+reported["world"] = state.num_processes
+(Path(folder) / f"{state.process_index}.json").write_text(json.dumps(reported))
 """
 
 
@@ -442,13 +442,13 @@ def test_two_processes_give_the_same_rows_and_fail_together(commands, embed, tin
     Path(broken["video_path"]).write_bytes(b"")
     (tmp_path / "program.py").write_text(PROGRAM)
     run_together(commands, 2, tmp_path / "program.py", tmp_path, tiny_model_dir, data, tmp_path / "data", cwd=ROOT)
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert [one["world"] for one in told] == [2, 2]
+    reported = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [one["world"] for one in reported] == [2, 2]
     assert_same_rows(tmp_path / "two", tmp_path / "one")
-    assert told[0]["two"] == told[1]["two"] and told[0]["two"]["metadata"]["num_processes"] == 2
-    kind, message = told[0]["broken"]
+    assert reported[0]["two"] == reported[1]["two"] and reported[0]["two"]["metadata"]["num_processes"] == 2
+    kind, message = reported[0]["broken"]
     assert kind == "ValueError" and broken["video_id"] in message
-    assert told[1]["broken"] == ["SystemExit", "1"]
+    assert reported[1]["broken"] == ["SystemExit", "1"]
     assert held(tmp_path / "broken")[0] < NUM_CLIPS
 
 

@@ -155,7 +155,7 @@ def test_order_of_rows_changes_nothing_but_the_order(rows):
     assert ids[0] == ids[1][::-1]
 
 
-def test_audio_of_the_video_itself_and_of_a_file_are_told_apart(tmp_path):
+def test_audio_of_the_video_itself_and_of_a_file_are_distinguished(tmp_path):
     film = write(tmp_path, "film.mp4", "film")
     asked = []
 

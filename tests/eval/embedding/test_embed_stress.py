@@ -171,8 +171,8 @@ def test_if_one_process_ends_so_do_the_others_and_the_next_run_gives_the_bytes_o
     running[victim].kill(sent)
     outcomes = [one.wait(60) for one in running]
     assert outcomes[victim].code == (130 if sent == signal.SIGINT else -sent) and outcomes[1 - victim].code == 1
-    told = outcomes[0].stderr + outcomes[1].stderr
-    assert "Traceback" not in told and told.count("Another process of this run has ended") == victim
+    reported = outcomes[0].stderr + outcomes[1].stderr
+    assert "Traceback" not in reported and reported.count("Another process of this run has ended") == victim
     assert 0 < len(Gallery.open(output)) < NUM_CLIPS
     outcomes = [one.wait(60) for one in embed(output, 2)]
     assert [one.code for one in outcomes] == [0, 0], outcomes[0].stderr

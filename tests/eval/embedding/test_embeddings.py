@@ -460,13 +460,13 @@ def write_file(path, **changes):
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.safetensors"])
-def test_one_file_loads_with_defaults_and_with_everything_told(tmp_path, name):
+def test_one_file_loads_with_defaults_and_with_every_option(tmp_path, name):
     embeddings = load_embeddings(write_file(tmp_path / name))
     assert embeddings.modality_mask.tolist() == [[True, False, True], [True, True, True]]
     assert embeddings.pairs.tolist() == [[0, 0], [1, 1]]
     assert embeddings.clip_ids == embeddings.query_ids == ["0", "1"] and embeddings.captions == ["", ""]
     assert embeddings.metadata == {}
-    told = {
+    reported = {
         "text_embeds": np.eye(3, DIM),
         "modality_mask": np.array([[True, False, False], [True, True, False]]),
         "targets": np.array([1, 0, 1]),
@@ -475,8 +475,8 @@ def test_one_file_loads_with_defaults_and_with_everything_told(tmp_path, name):
         "captions": np.array(["eins", "zwei", "drei"]),
         "concat_embeds": np.eye(6, DIM).reshape(2, 3, DIM),
     }
-    embeddings = load_embeddings(write_file(tmp_path / name, **told))
-    assert embeddings.modality_mask.tolist() == told["modality_mask"].tolist()
+    embeddings = load_embeddings(write_file(tmp_path / name, **reported))
+    assert embeddings.modality_mask.tolist() == reported["modality_mask"].tolist()
     assert embeddings.pairs.tolist() == [[0, 1], [1, 0], [2, 1]]
     assert [embeddings.clip_ids, embeddings.query_ids, embeddings.captions] == [
         ["ä", "b"],

@@ -32,14 +32,16 @@ def test_a_clip_is_found_by_its_identifier_or_its_file(tmp_path):
         rows_of(gallery, [clip("c"), clip("b"), clip("d", path="d.mp4"), clip("c")], "Do something.")
 
 
-def test_a_table_of_whole_files_over_windows_is_told_that_there_are_windows(tmp_path):
+def test_a_table_of_whole_files_over_windows_names_the_windows(tmp_path):
     long, short = (os.path.realpath(tmp_path / name) for name in ("long.mp4", "short.mp4"))
     windows = [f"{long}#t=0,30", f"{long}#t=30"]
     gallery = gallery_of(tmp_path / "gallery", [*windows, short], **{SEGMENT: 30.0})
-    with pytest.raises(ValueError, match="1 of 2 clips are not in the gallery") as told:
+    with pytest.raises(ValueError, match="1 of 2 clips are not in the gallery") as reported:
         rows_of(gallery, [clip("talk", long), clip("jingle", short)], "Index their files.")
-    assert "It holds windows of 30 seconds" in str(told.value) and "indexed without `--segment`" in str(told.value)
-    assert "Index their files." not in str(told.value)
+    assert "It holds windows of 30 seconds" in str(reported.value) and "indexed without `--segment`" in str(
+        reported.value
+    )
+    assert "Index their files." not in str(reported.value)
     # a file that was not indexed at all is one to index
     with pytest.raises(ValueError, match="Index their files."):
         rows_of(gallery, [clip("other", "other.mp4")], "Index their files.")

@@ -24,7 +24,7 @@ def test_a_reader_of_everything_finds_what_a_loop_over_pairs_finds(shared):
     assert found["all"] < 100
 
 
-def test_the_ceiling_halves_for_clips_that_cannot_be_told_apart():
+def test_the_ceiling_halves_for_clips_that_cannot_be_distinguished():
     clip, other = CLIP, next(kind for kind in KINDS if kind != CLIP.kind)
     assert recall_ceilings([clip], [clip.kind, other]) == {"all": 100, clip.kind: 100, other: None}
     assert recall_ceilings([clip, clip], [clip.kind]) == {"all": 50, clip.kind: 50}
@@ -45,11 +45,11 @@ def test_a_reader_of_one_modality_knows_how_probable_a_claim_is_of_what_that_mod
     for name in ("tempo", "scene"):  # of few values, so that enough clips are alike
         factor = _Factor(name, 0.6)
         modalities = list(next(iter(FACTORS[name].values())))
-        told = {m: np.array([str(expressed_value(name, m, clip[m])) for clip in drawn]) for m in modalities}
+        reported = {m: np.array([str(expressed_value(name, m, clip[m])) for clip in drawn]) for m in modalities}
         for modality in modalities:
             said = np.array([factor.said(replace(CLIP, attributes=clip), modality) for clip in drawn])
             for value in FACTORS[name]:
-                true = np.any([told[m] == value for m in modalities], axis=0)
+                true = np.any([reported[m] == value for m in modalities], axis=0)
                 holds, own = factor.holds({(name, value)}), factor.own(modality)
                 for code in np.unique(own):
                     alike = said == code

@@ -70,9 +70,9 @@ def test_each_modality_tells_the_values_of_a_factor_apart(factor, num_values, un
     for modality in next(iter(FACTORS[factor].values())):
         names = list(next(iter(FACTORS[factor].values()))[modality])
         combined = list(product(*(VOCABULARY[modality][name] for name in names)))
-        told = {c: expressed_value(factor, modality, dict(zip(names, c, strict=True))) for c in combined}
-        counts = Counter(told.values())
-        assert {combination for combination, value in told.items() if value is None} == unused.get(modality, set())
+        reported = {c: expressed_value(factor, modality, dict(zip(names, c, strict=True))) for c in combined}
+        counts = Counter(reported.values())
+        assert {combination for combination, value in reported.items() if value is None} == unused.get(modality, set())
         assert {value for value in counts if value is not None} == set(FACTORS[factor])
         assert {counts[value] for value in FACTORS[factor]} == {2 if (factor, modality) == ("subject", "video") else 1}
 
@@ -279,7 +279,7 @@ def fields(clip):
 
 
 def is_true_of(query, clip):
-    """As `satisfies`, told again: by attributes and modalities, without facts."""
+    """As `satisfies`, written again: by attributes and modalities, without facts."""
     for modality, names in query.mentions.items():
         for name in names:
             if clip.attributes.get(modality, {}).get(name) != query.attributes[modality][name]:
@@ -374,14 +374,14 @@ def test_where_modalities_disagree_only_what_the_caption_is_not_about_is_another
             assert clip.attributes["subtitle"]["speaker"] in clip.subtitle
     for factor, values in FACTORS.items():
         pairs = [(a, b) for a in next(iter(values.values())) for b in next(iter(values.values())) if a != b]
-        told = [
+        reported = [
             (expressed_value(factor, a, clip.attributes[a]), expressed_value(factor, b, clip.attributes[b]))
             for clip in disagreeing
             for a, b in pairs
             if a in clip.about and b in clip.attributes and b not in clip.about
         ]
-        agreeing = np.mean([ours == theirs for ours, theirs in told])
-        assert len(told) > 200 and agreeing < 1.5 / len(values) + 0.03, factor  # by chance alone, of 0.6 and more
+        agreeing = np.mean([ours == theirs for ours, theirs in reported])
+        assert len(reported) > 200 and agreeing < 1.5 / len(values) + 0.03, factor  # by chance alone, of 0.6 and more
     half = draw_split(2, "test", 1000, disagree=0.5)
     changed = np.mean([a.attributes != b.attributes for a, b in zip(plain, half, strict=True)])
     always = np.mean([a.attributes != b.attributes for a, b in zip(plain, disagreeing, strict=True)])

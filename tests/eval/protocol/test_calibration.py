@@ -1,4 +1,4 @@
-"""What is fitted, on whom, and whether the gain that is told is one: on made embeddings with and without a gap."""
+"""What is fitted, on whom, and whether the reported gain is real: on made embeddings with and without a gap."""
 
 import math
 from dataclasses import replace
@@ -254,10 +254,10 @@ def test_the_gain_is_that_of_held_out_queries_drawn_by_clip():
         of_name[""] = (of_name["text_to_video"] + of_name["video_to_text"]) / 2
     for way in (*DIRECTIONS, ""):
         before, after = values["before"][way], values["after"][way]
-        told = found.measures[f"{way}_mean_reciprocal_rank".strip("_")]
-        assert told["before"] == pytest.approx(before.mean())
+        reported = found.measures[f"{way}_mean_reciprocal_rank".strip("_")]
+        assert reported["before"] == pytest.approx(before.mean())
         expected = paired_bootstrap(after, before)
-        assert {name: told[name] for name in expected} == pytest.approx(expected)
+        assert {name: reported[name] for name in expected} == pytest.approx(expected)
     assert values["before"]["text_to_video"].mean() != pytest.approx(values["before"]["video_to_text"].mean())
 
 

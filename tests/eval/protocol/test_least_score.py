@@ -75,15 +75,15 @@ def test_the_least_score_and_what_it_tells_are_those_of_the_definition():
     groups, _ = _groups(embeddings)
     names = np.random.default_rng(0).permutation(np.unique(groups)).tolist()
     folds = np.array([names.index(group) % 2 for group in groups])
-    told = np.zeros((2, len(groups)))
+    reported = np.zeros((2, len(groups)))
     for fold, options in enumerate(chosen):
         scores = by_loops(embeddings, options)
         for kind, expected in enumerate(best_scores(embeddings, options)):
             np.testing.assert_allclose(expected, scores[kind], atol=1e-12)
         limit = by_definition(scores[0][folds != fold], groups[folds != fold])
         for kind in (0, 1):
-            told[kind, folds == fold] = scores[kind][folds == fold] < limit
-    answered, unanswered = ([100 * np.mean(line[groups == name]) for name in np.unique(groups)] for line in told)
+            reported[kind, folds == fold] = scores[kind][folds == fold] < limit
+    answered, unanswered = ([100 * np.mean(line[groups == name]) for name in np.unique(groups)] for line in reported)
     assert found.score == pytest.approx(by_definition(by_loops(embeddings, OPTIONS)[0], groups), rel=1e-7)
     assert (found.answered, found.unanswered) == pytest.approx((np.mean(answered), np.mean(unanswered)))
     expected = paired_bootstrap(unanswered, answered)
@@ -100,13 +100,13 @@ def test_scores_in_parts_are_those_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [39, 100])
-def test_of_new_queries_that_are_answered_at_most_one_in_twenty_is_told_otherwise(count):
+def test_at_most_one_in_twenty_new_answered_queries_is_reported_as_unanswered(count):
     """Exactly: floor(0.05 (n + 1)) of n + 1, whatever the scores are, as the mean over draws."""
     generator = np.random.default_rng(0)
     draws = [least_score_of(generator.standard_normal(count), np.arange(count)) for _ in range(4000)]
-    told = np.array([NormalDist().cdf(score) for score in draws])
+    reported = np.array([NormalDist().cdf(score) for score in draws])
     expected = math.floor(0.05 * (count + 1)) / (count + 1)
-    assert expected <= 0.05 and told.mean() == pytest.approx(expected, abs=5 * told.std() / 4000**0.5)
+    assert expected <= 0.05 and reported.mean() == pytest.approx(expected, abs=5 * reported.std() / 4000**0.5)
 
 
 def test_captions_of_one_clip_count_as_one_query():
@@ -117,7 +117,7 @@ def test_captions_of_one_clip_count_as_one_query():
     assert least_score_of(np.zeros(30), np.arange(30)) == 0.0  # all the same
 
 
-def test_of_less_than_nineteen_clips_nothing_can_be_told():
+def test_of_less_than_nineteen_clips_nothing_can_be_reported():
     assert least_score_of(np.arange(18.0), np.arange(18)) == -math.inf
     assert least_score_of(np.arange(19.0), np.arange(19)) == 0.0
     found = fit_least_score(made(num_clips=28, captions_each=1), OPTIONS, [OPTIONS] * 2, ["video"])
@@ -133,7 +133,7 @@ def test_scores_that_tell_nothing_make_no_claim():
     assert "The interval includes zero" in format_least_score(found, is_kept=True)[-1]
 
 
-def test_queries_of_other_clips_are_told_apart_too():
+def test_queries_of_other_clips_are_distinguished_too():
     """The other clips stand in for a gallery without what is asked for: here are queries for clips of another one."""
     embeddings, strangers = made(num_clips=110, captions_each=1), made(num_clips=110, captions_each=1, seed=1)
     found = fit_least_score(embeddings, OPTIONS, [OPTIONS] * 5, ["video", "audio", "subtitle"])
@@ -143,7 +143,7 @@ def test_queries_of_other_clips_are_told_apart_too():
     assert found.unanswered > 40 > 10 > found.answered
 
 
-def test_what_was_found_is_told_in_lines():
+def test_what_was_found_is_reported_in_lines():
     found = LeastScore(0.25, 4.0, 61.5, 57.5, 45.0, 70.0, 0.95, 60, ["video", "audio"])
     lines = format_least_score(found, is_kept=False)
     assert lines[1:] == [

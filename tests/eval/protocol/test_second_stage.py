@@ -307,7 +307,7 @@ def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_once(mo
         expected = slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, options)
         expected |= {"depth": depth, "rule": "match", "policy": policy, "method": method, "rate": rate, "mask_seed": 0}
         assert row == pytest.approx(expected, abs=1e-9), (method, policy, rate)
-    # The settings are told apart by the metrics, or the comparison would show little.
+    # The metrics distinguish the settings, or the comparison would show little.
     assert len({tuple(row[name] for name in row if "rank" in name or "precision" in name) for row in found}) > 1
     assert any(row["num_unread_pairs"] for row in found)
     assert not any(row["num_unread_pairs"] for row in found if row["policy"] == "zeros")

@@ -38,16 +38,16 @@ def write(folder, name, how=None):
 
 
 def read(path, choose=CHOOSE, window=None, **options):
-    """Frames, and what is told."""
-    told = []
-    frames = SandboxedReader().noting(told.append).read_frames(path, choose, window, **options)
-    return (None if frames is None else np.stack(frames)), [line.removeprefix(f"{path}: ") for line in told]
+    """Frames, and what is reported."""
+    reported = []
+    frames = SandboxedReader().noting(reported.append).read_frames(path, choose, window, **options)
+    return (None if frames is None else np.stack(frames)), [line.removeprefix(f"{path}: ") for line in reported]
 
 
 def hear(path, **options):
-    told = []
-    sound = SandboxedReader().noting(told.append).read_audio(path, **options)
-    return sound, [line.removeprefix(f"{path}: ") for line in told]
+    reported = []
+    sound = SandboxedReader().noting(reported.append).read_audio(path, **options)
+    return sound, [line.removeprefix(f"{path}: ") for line in reported]
 
 
 @pytest.mark.promise("files", "Seeking and threads do not change what is read of a damaged file")
@@ -55,11 +55,11 @@ def hear(path, **options):
 @pytest.mark.parametrize("name", sorted(WHOLE))
 def test_how_a_damaged_file_is_sought_and_by_how_many_threads_makes_no_difference(tmp_path, name, how):
     path = write(tmp_path, name, how)
-    frames, told = read(path, seek="index", num_threads=1)
+    frames, reported = read(path, seek="index", num_threads=1)
     assert frames is not None and len(frames) == 8
     for seek, num_threads in (("index", 4), ("scan", 1), ("scan", 3)):
         others, lines = read(path, seek=seek, num_threads=num_threads)
-        assert np.array_equal(frames, others) and lines == told, (seek, num_threads)
+        assert np.array_equal(frames, others) and lines == reported, (seek, num_threads)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_how_a_damaged_file_is_sought_and_by_how_many_threads_makes_no_differenc
 def test_the_frames_that_count_are_whole_and_all_there_are(tmp_path, name, how):
     path, whole = write(tmp_path, name, how), SandboxedReader().read_frames(write(tmp_path, name))
     of_whole = {frame.tobytes() for frame in whole}
-    every, told = read(path, None)
-    assert {frame.tobytes() for frame in every} <= of_whole and len(told) == 1 and IN_PART in told[0]
+    every, reported = read(path, None)
+    assert {frame.tobytes() for frame in every} <= of_whole and len(reported) == 1 and IN_PART in reported[0]
     assert 20 < len(every) < len(whole)
     chosen, _ = read(path)
     assert {frame.tobytes() for frame in chosen} <= of_whole
@@ -81,7 +81,7 @@ def test_the_frames_that_count_are_whole_and_all_there_are(tmp_path, name, how):
             SandboxedReader().read_frames(path)
 
 
-def test_half_a_file_is_told_with_its_seconds_and_why(tmp_path):
+def test_half_a_file_is_reported_with_its_seconds_and_why(tmp_path):
     path = write(tmp_path, "h264.mp4", "half")
     (_, (pictures,)), (sound, (words,)) = read(path), hear(path)
     for kind, line in (("video stream 0 (h264)", pictures), ("audio stream 1 (aac)", words)):
@@ -94,7 +94,7 @@ def test_half_a_file_is_told_with_its_seconds_and_why(tmp_path):
             strict(path)
 
 
-def test_a_stretch_that_does_not_decode_is_told_with_numbers(tmp_path):
+def test_a_stretch_that_does_not_decode_is_reported_with_numbers(tmp_path):
     path = write(tmp_path, "h264.mp4", "wide")
     (_, (pictures,)), (sound, (words,)) = read(path), hear(path)
     assert "frames that were decoded could be read, the others are damaged." in pictures
@@ -119,20 +119,20 @@ def test_an_mp4_without_its_index_says_so_plainly(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["h264.mp4", "h264.mkv", "mpeg4.avi"])
-def test_windows_before_the_end_of_half_a_file_are_whole_and_those_after_it_are_told(tmp_path, name):
+def test_windows_before_the_end_of_half_a_file_are_whole_and_those_after_it_are_reported(tmp_path, name):
     path, whole = write(tmp_path, name, "half"), SandboxedReader()
     expected = write(tmp_path, name)
     for reading, strict in (
         (read, partial(whole.read_frames, expected, CHOOSE)),
         (hear, partial(whole.read_audio, expected)),
     ):
-        found, told = reading(path, window=(1.0, 2.0))
-        assert np.array_equal(found, np.array(strict(window=(1.0, 2.0)))) and not told
-        found, told = reading(path, window=(2.0, 6.0))
-        assert found is not None and len(told) == 1 and IN_PART in told[0]
+        found, reported = reading(path, window=(1.0, 2.0))
+        assert np.array_equal(found, np.array(strict(window=(1.0, 2.0)))) and not reported
+        found, reported = reading(path, window=(2.0, 6.0))
+        assert found is not None and len(reported) == 1 and IN_PART in reported[0]
         for window in ((4.0, 5.0), (5.0, None)):
             found, lines = reading(path, window=window)
-            assert found is None and lines == told  # in the same words
+            assert found is None and lines == reported  # in the same words
 
 
 def test_the_choice_in_a_window_does_not_depend_on_the_windows_before_it(tmp_path):
@@ -162,5 +162,5 @@ def test_damage_anywhere_is_met_by_several_threads_as_by_one(tmp_path, name):
     data, path = WHOLE[name](), tmp_path / "clip"
     for share in (0.4, 0.5, 0.6, 0.69, 0.72, 0.8, 0.86, 0.9):
         path.write_bytes(noisy(data, share, 600 if share == 0.69 else 3000))
-        (one, told), (others, lines) = (read(path, num_threads=number) for number in (1, 4))
-        assert np.array_equal(one, others) and told == lines, share
+        (one, reported), (others, lines) = (read(path, num_threads=number) for number in (1, 4))
+        assert np.array_equal(one, others) and reported == lines, share

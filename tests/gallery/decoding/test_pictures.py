@@ -89,11 +89,11 @@ def test_what_has_no_pictures_has_none_here_either(tmp_path):
 
 
 def test_of_a_damaged_file_the_frames_between_the_damage_are_read(tmp_path):
-    path, told = tmp_path / "clip.mp4", []
+    path, reported = tmp_path / "clip.mp4", []
     data = media("mp4", "libx264", muxer="movflags=faststart", encoder="g=10 bf=2", frames=60)
     path.write_bytes(data)
     whole = dict(SandboxedReader().read_pictures(path, 0.1, 64))
     path.write_bytes(noisy(data, 0.4, 5000))
-    found = list(SandboxedReader().noting(told.append).look_through(path, 0.2, 64))
-    assert told and 10 < len(found) < 30
+    found = list(SandboxedReader().noting(reported.append).look_through(path, 0.2, 64))
+    assert reported and 10 < len(found) < 30
     assert all(np.array_equal(frame, whole[second]) for second, frame in found)

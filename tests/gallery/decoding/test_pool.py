@@ -203,10 +203,10 @@ def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, limits, stream
     )
     with pytest.raises(
         LimitError, match=rf"whole.mp4.*the limit is {name}=\d+.*`--limit {name}=\d+`, or `processor"
-    ) as told:
+    ) as reported:
         read(limits)
-    assert not LimitError.no_longer_holds(str(told.value), limits)
-    assert LimitError.no_longer_holds(str(told.value), raised)
+    assert not LimitError.no_longer_holds(str(reported.value), limits)
+    assert LimitError.no_longer_holds(str(reported.value), raised)
     assert read(raised) is not None
 
 
@@ -330,9 +330,9 @@ def test_a_decoder_that_fails_fails_for_its_file_alone(
     folder, misbehaving, monkeypatch, behaviour, limits, error, message
 ):
     misbehaving(behaviour)
-    with pytest.raises(error, match=f"whole.mp4: .*{message}") as told:
+    with pytest.raises(error, match=f"whole.mp4: .*{message}") as reported:
         read_frames(folder / "whole.mp4", 8, limits=limits)
-    assert type(told.value) is error
+    assert type(reported.value) is error
     assert read_audio(folder / "whole.mp4") is not None  # this program reads sound as ever
     monkeypatch.undo()
     assert read_frames(folder / "whole.mp4", 8) is not None

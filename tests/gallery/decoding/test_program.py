@@ -180,7 +180,7 @@ def test_frame_indices_refuse_nothing_to_choose_and_unseeded_training(arguments)
 @pytest.mark.parametrize("name", CLIPS)
 def test_frames_are_those_of_decoding_everything_in_order(clips, name, seek):
     expected = decode_in_order(clips / name)
-    assert len(np.unique(expected.reshape(len(expected), -1), axis=0)) == len(expected)  # each frame can be told apart
+    assert len(np.unique(expected.reshape(len(expected), -1), axis=0)) == len(expected)  # the frames are distinct
     for num_frames in (1, 2, 5, 8, 16, 60):
         frames = read_frames(clips / name, num_frames, seek=seek)
         np.testing.assert_array_equal(frames, expected[frame_indices(len(expected), num_frames)])

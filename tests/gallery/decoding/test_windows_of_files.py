@@ -97,17 +97,17 @@ def test_a_window_of_a_long_track_is_found_without_decoding_the_rest(tmp_path, m
 
 def test_a_window_has_the_cues_that_are_shown_in_it(tmp_path):
     path = write(tmp_path, "clip.srt", CUES.encode())
-    told = [
+    reported = [
         read_subtitle(path, window=window) for window in ((0, 1), (1, 2), (2, 3), (3, 62), (60, None), (63.5, None))
     ]
-    assert told == ["one", "one two", "two", "", "three", ""]
+    assert reported == ["one", "one two", "two", "", "three", ""]
     assert read_subtitle(path) == "one two three"
 
 
 def test_a_track_of_subtitles_is_cut_by_its_times(tmp_path):
     path = write(tmp_path, "clip.mkv", media("matroska", "mjpeg", "", "subrip", lines=("a", "b", "c"), frames=30))
-    told = [read_subtitle_track(path, window=window) for window in ((0, 0.95), (0.95, 2), (2.5, None))]
-    assert told == ["a", "b", "c"] and read_subtitle_track(path) == "a b c"
+    reported = [read_subtitle_track(path, window=window) for window in ((0, 0.95), (0.95, 2), (2.5, None))]
+    assert reported == ["a", "b", "c"] and read_subtitle_track(path) == "a b c"
 
 
 def test_a_file_that_does_not_say_how_long_it_is_is_measured(tmp_path):

@@ -179,7 +179,7 @@ def test_rows_are_those_of_the_definition(number, detail):
         assert (distances.amin(0) < 1e-8).all() and (distances.amin(1) < 1e-8).all()
 
 
-def test_rows_are_as_many_as_are_told_beforehand():
+def test_the_number_of_rows_is_the_one_reported_beforehand():
     assert [num_rows(number) for number in range(1, 9)] == [1, 4, 10, 20, 35, 56, 84, 120]
     assert [num_rows(3, detail) for detail in (2, 3, 4)] == [6, 10, 15]
     part, embeds = made("random", 5, 12, number=4)

@@ -238,7 +238,7 @@ def test_a_failure_in_the_middle_publishes_nothing_and_the_next_push_goes_on(hub
 
 
 @pytest.mark.parametrize("status", [402, 403, 413, 503])
-def test_what_the_hub_says_is_told(hub, folder, status):
+def test_what_the_hub_says_is_reported(hub, folder, status):
     reason = "Storage limit reached."
     with (
         hub.fail("POST", "/api/repos/create", status=status, body={"error": reason}),
@@ -254,7 +254,7 @@ def test_what_the_hub_says_is_told(hub, folder, status):
         ({"status": 302, "headers": {"Location": "/api/whoami-v2"}}, "redirects"),
     ],
 )
-def test_what_is_no_hub_is_told(hub, folder, how, message):
+def test_what_is_no_hub_is_reported(hub, folder, how, message):
     with hub.fail("GET", "/whoami-v2", **how), pytest.raises(PublishError, match=f"{message}.*Nothing was published"):
         push(hub, folder)
 

@@ -79,8 +79,8 @@ def test_claims_are_adjusted_for_the_number_of_those_that_were_measured(results)
     assert found.keys() < {claim.name for claim in claims()} and "scalar-gram" in found and "scalar-pmrl" not in found
     for entry in found.values():
         assert entry["p_value"] <= entry["adjusted"] <= min(1, len(found) * entry["p_value"] + 1e-12)
-        told = "ahead" if entry["difference"] > 0 else "behind"
-        assert entry["verdict"] == (told if entry["adjusted"] <= 0.05 else "undecided")
+        reported = "ahead" if entry["difference"] > 0 else "behind"
+        assert entry["verdict"] == (reported if entry["adjusted"] <= 0.05 else "undecided")
     assert found["scalar-gram"]["verdict"] == "ahead"
 
 
@@ -139,7 +139,7 @@ def test_a_report_of_nothing_is_one_clear_line(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [["--jobs", "0"], ["--shared", "2"], ["--variants", "best"]])
-def test_wrong_options_are_told(wrong, capsys):
+def test_wrong_options_are_reported(wrong, capsys):
     with pytest.raises(SystemExit) as ended:
         main(wrong)
     assert ended.value.code == 2 and wrong[0] in capsys.readouterr().err
