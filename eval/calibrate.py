@@ -16,7 +16,7 @@ import torch
 
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import FUSED, Embeddings
-from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings, check_fitted
+from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings, check_fitted, own_number
 from eval.protocol.least_score import LeastScore, fit_least_score, format_least_score
 from eval.protocol.weighted import FITTED
 from eval.run import embeddings_of
@@ -35,7 +35,7 @@ from modeling_scalar.checking import read_object
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import CALIBRATION, PAPER_MODALITIES
+from modeling_scalar.scores_scalar import CALIBRATION, PAPER_MODALITIES, ScoreOptions
 
 logger = logging.getLogger(__name__)
 
@@ -316,14 +316,15 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
         gain = f"{m['difference']:+8.2f}  {m['low']:+.2f} to {m['high']:+.2f}"
         lines.append(f"{title:20} {m['before']:8.2f} {m['after']:8.2f} {gain}")
     lines.append("")
-    if "query_temperature" in found.after:
-        temperatures = [fold["query_temperature"] for fold in found.folds]
-        spread = f"{min(temperatures):.3g} to {max(temperatures):.3g} in the folds"
-        before, after = (options["query_temperature"] for options in (found.before, found.after))
-        lines.append(f"query temperature: {before:.4g} before, {after:.4g} fitted ({spread})")
+    own = own_number(found.method)
+    if own is not None:
+        values = [fold[own] for fold in found.folds]
+        spread = f"{min(values):.3g} to {max(values):.3g} in the folds"
+        before = found.before.get(own, getattr(ScoreOptions, own))
+        lines.append(f"{own.replace('_', ' ')}: {before:.4g} before, {found.after[own]:.4g} fitted ({spread})")
     is_fitted = config.scale_offset or found.method != "scalar"
     for name in FITTED[found.method]:
-        if name != "query_temperature" and is_fitted:
+        if name != own and is_fitted:
             numbers = zip(found.modalities, found.after[name], strict=True)
             lines.append(f"{name.replace('_', ' ')}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers))
     for term in config.terms:

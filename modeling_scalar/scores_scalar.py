@@ -199,7 +199,7 @@ class ScoreOptions:
         query_temperature (`float` or `torch.Tensor`): tau_w of Eq. 2, positive; `inf` gives equal weights.
         hyperbolic_mix, curvature (`float` or `torch.Tensor` of one element): alpha, in [0, 1], and c, positive, of
             `"hypergram"`.
-        rank_constant (`float`): k of `"rank_fusion"`, positive.
+        rank_constant (`float` or `torch.Tensor`): k of `"rank_fusion"`, positive.
         direction (`str`): The direction of the ranks of `"rank_fusion"`, one of [`DIRECTIONS`].
         modality_scale, modality_offset (M `float` or `torch.Tensor`, *optional*): Calibration of the cosines of each
             modality; scales are positive. By default 1 and 0.
@@ -213,7 +213,7 @@ class ScoreOptions:
     query_temperature: float | torch.Tensor = 0.1
     hyperbolic_mix: float | torch.Tensor = 0.51
     curvature: float | torch.Tensor = 1.0
-    rank_constant: float = 60
+    rank_constant: float | torch.Tensor = 60
     direction: str = "text_to_video"
     modality_scale: Sequence[float] | torch.Tensor | None = None
     modality_offset: Sequence[float] | torch.Tensor | None = None

@@ -29,15 +29,30 @@ if TYPE_CHECKING:
     from eval.protocol.least_score import LeastScore
 
 _AT_ONCE = 1024  # most queries, and clips, of one fit
-_STARTS = (0.03, 0.1, 0.5)  # of the query temperature: the likelihood can have several optima
-_LEAST, _MOST = 0.005, 50.0  # temperatures beyond these weigh like one modality alone, or all alike
-_USUAL, _CONTRASTIVE = 0.1, 0.05  # default temperatures of the weights and of the likelihood
+_CONTRASTIVE, _LEAST, _MOST = 0.05, 0.005, 50.0  # temperature of the likelihood: default and bounds
 _TERM, _HEAVIEST = 0.5, 1000.0  # default weight of a term; above the second, the centroid no longer counts
 _FARTHEST = 7.0  # bound of offsets and logarithms of scales: a first step of the search can go too far
 # Widths of the normal priors, together worth about one query: where the queries say little, the defaults stay.
 _LOG_TEMPERATURE, _LOG_TERM, _LOG_SCALE, _OFFSET = 3.0, 3.0, 1.0, 0.5
 _STEPS, _FLAT = 60, 1e-5  # maximum number of steps of the search, and the slope at which it ends
 _DIGITS = 3  # significant digits of the fit
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A positive number that a score reads: its default, where searches start, and its bounds."""
+
+    usual: float
+    starts: tuple[float, ...]  # the likelihood can have several optima
+    bounds: tuple[float, float]
+
+
+_NUMBERS = {
+    # Beyond its bounds one modality counts alone, or all count alike.
+    "query_temperature": _Number(0.1, (0.03, 0.1, 0.5), (0.005, 50.0)),
+    # Beyond its bounds first ranks count alone, or the number of a clip's modalities does.
+    "rank_constant": _Number(60.0, (1.0, 10.0, 60.0), (0.1, 1000.0)),
+}
 
 _WAYS = {"text_to_video_": "text to video", "video_to_text_": "video to text", "": "mean of both"}
 _KINDS = {"recall_at_1": "R@1", "mean_reciprocal_rank": "MRR"}
@@ -92,9 +107,10 @@ class _Likelihood:
     Minus the mean log-likelihood of what queries describe, and of what describes clips, with the priors, as a function
     of the parameters.
 
-    Parameters are the logarithms of the query temperature and of the contrastive temperature and, if they are fitted,
-    of the weights of terms and of the scales of the modalities, then their offsets. Those that a score does not read
-    do not change. Where scales are at most 1, the parameters are the roots of minus their logarithms.
+    Parameters are the logarithms of the score's own number (the query temperature or the rank constant) and of the
+    contrastive temperature and, if they are fitted, of the weights of terms and of the scales of the modalities, then
+    their offsets. Those that a score does not read do not change. Where scales are at most 1, the parameters are the
+    roots of minus their logarithms.
     """
 
     def __init__(
@@ -107,6 +123,8 @@ class _Likelihood:
     ):
         names = embeddings.modalities
         self.method, self.is_directed = method, METHODS[method].directed
+        self.own = own_number(method)
+        self.usual = _NUMBERS[self.own].usual if self.own else 1.0
         self.terms = list(before.get("modality_term") or [None] * len(names))
         self.fitted_terms = [names.index(name) for name in terms]
         known = [index for index, weight in enumerate(self.terms) if weight is not None]
@@ -121,8 +139,6 @@ class _Likelihood:
                 modalities=embeddings.modalities,
                 **before,
             )
-        # Temperatures assume scores up to about 1; a sum of reciprocal ranks is smaller.
-        self.unit = 1 + self.pairs.options.rank_constant if self.is_directed else 1.0
         self.is_match = torch.zeros(len(embeddings.query_ids), len(embeddings.clip_ids), dtype=torch.bool)
         self.is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True
 
@@ -132,7 +148,9 @@ class _Likelihood:
 
     def options(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the parameters as fields of [`ScoreOptions`]."""
-        found = {"query_temperature": parameters[0].clamp(math.log(_LEAST), math.log(_MOST)).exp()}
+        found = {}
+        if self.own:
+            found[self.own] = parameters[0].clamp(*map(math.log, _NUMBERS[self.own].bounds)).exp()
         terms, rest = self.parts(parameters)
         if len(rest):
             log_scale, offset = (self.free * part for part in rest.clamp(-_FARTHEST, _FARTHEST).chunk(2))
@@ -150,7 +168,9 @@ class _Likelihood:
         pairs = self.pairs.with_options(**self.options(parameters))
         if not self.is_directed:
             return [pairs.scores(self.method)] * len(DIRECTIONS)
-        return [self.unit * pairs.with_options(direction=name).scores(self.method) for name in DIRECTIONS]
+        # Temperatures assume scores up to about 1; a sum of reciprocal ranks is smaller.
+        unit = 1 + pairs.options.rank_constant
+        return [unit * pairs.with_options(direction=name).scores(self.method) for name in DIRECTIONS]
 
     def __call__(self, parameters: torch.Tensor) -> torch.Tensor:
         contrastive = parameters[1].clamp(math.log(_LEAST), math.log(_MOST)).exp()
@@ -159,7 +179,7 @@ class _Likelihood:
             logits = scores / contrastive
             losses.append(logits.logsumexp(dim) - logits.masked_fill(~self.is_match, -math.inf).logsumexp(dim))
         to_clips, to_texts = losses[0].mean(), losses[1][self.is_match.any(0)].mean()
-        usual = parameters.new_tensor([_USUAL, _CONTRASTIVE]).log()
+        usual = parameters.new_tensor([self.usual, _CONTRASTIVE]).log()
         prior = (parameters[:2] - usual).square().sum() / _LOG_TEMPERATURE**2
         terms, rest = self.parts(parameters)
         prior = prior + (terms - math.log(_TERM)).square().sum() / _LOG_TERM**2
@@ -231,6 +251,11 @@ def _rounded(value: torch.Tensor | float | list | None) -> Any:
     return value if value is None else float(f"{value:.{_DIGITS}g}")
 
 
+def own_number(method: str) -> str | None:
+    """Return the name of the one number that a score reads besides those of each modality, if it has one."""
+    return next((name for name in _NUMBERS if name in FITTED[method]), None)
+
+
 def check_fitted(method: str, terms: Sequence[str] = ()) -> None:
     """Raise a ValueError unless a score has numbers to fit, and supports terms if any are given."""
     if method not in FITTED:
@@ -253,13 +278,13 @@ def fit(
     method: str = "scalar",
 ) -> dict[str, Any]:
     """
-    Fit the numbers of a score to all queries: the query temperature and, optionally, the weights of terms, and the
-    scale and offset of each modality.
+    Fit the numbers of a score to all queries: the query temperature, or the constant of rank fusion, and, optionally,
+    the weights of terms, and the scale and offset of each modality.
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and pairs. All of them are scored at once.
-        before (`dict`): current options of the score: `query_temperature`, and `modality_scale`, `modality_offset` and
-            `modality_term` if there are any.
+        before (`dict`): current options of the score: `query_temperature` or `rank_constant`, `modality_scale`,
+            `modality_offset` and `modality_term`, if there are any.
         scale_offset (`bool`): also fit scales and offsets, instead of those in `before`. For scores other than
             `"scalar"`, which have nothing else to fit, they are always fitted.
         fixed (`Sequence[str]`): modalities whose scale and offset stay 1 and 0, as those of terms do.
@@ -276,14 +301,13 @@ def fit(
     check_fitted(method, terms)
     options = _read_by(method, before)
     likelihood = _Likelihood(embeddings, options, fixed, terms, method)
-    has_temperature = "query_temperature" in FITTED[method]
     usual = [_CONTRASTIVE, *[_TERM] * len(terms)]
-    starts = [torch.tensor([tau, *usual], dtype=torch.float64).log() for tau in _STARTS]
-    if has_temperature:
+    own = _NUMBERS[likelihood.own].starts if likelihood.own else (likelihood.usual,)
+    starts = [torch.tensor([start, *usual], dtype=torch.float64).log() for start in own]
+    found = starts[0]
+    if likelihood.own:
         _, found = min(map(likelihood.minimum, starts), key=lambda minimum: minimum[0])
-    else:
-        found = torch.tensor([_USUAL, *usual], dtype=torch.float64).log()
-    if scale_offset or not has_temperature:
+    if scale_offset or "query_temperature" not in FITTED[method]:
         begin = 0.3 if method in DISCOUNTED else 0.0  # of a square, which has no slope at zero
         _, found = likelihood.minimum(torch.cat([found, found.new_full((2 * len(likelihood.free),), begin)]))
     with torch.no_grad():
@@ -403,4 +427,4 @@ def calibrate_embeddings(
     return Calibration(before, fitted(None), folds, measures, *sizes, embeddings.modalities, method=method)
 
 
-__all__ = ["MEASURES", "Calibration", "by_group", "calibrate_embeddings", "check_fitted", "deal", "fit"]
+__all__ = ["MEASURES", "Calibration", "by_group", "calibrate_embeddings", "check_fitted", "deal", "fit", "own_number"]

@@ -13,7 +13,7 @@ _BOTH = ("modality_scale", "modality_offset")
 FITTED: dict[str, tuple[str, ...]] = {
     "scalar": ("query_temperature", *_BOTH),
     **dict.fromkeys(("uniform", "max", "mean", "weighted_centroid", "weighted_mean"), _BOTH),
-    "weighted_rank_fusion": _BOTH[1:],
+    "weighted_rank_fusion": ("rank_constant", *_BOTH[1:]),
     **dict.fromkeys(("weighted_gram", "weighted_span", "weighted_pmrl"), _BOTH[:1]),
 }
 """The numbers that a score reads, and calibration can fit, by its name."""

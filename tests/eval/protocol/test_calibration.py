@@ -92,15 +92,15 @@ def test_a_modality_of_noise_counts_less_and_held_out_clips_are_found(noisy, met
 def test_of_a_score_of_ranks_each_direction_has_its_own():
     embeddings = made(num_clips=9)
     likelihood = _Likelihood(embeddings, {}, (), method="weighted_rank_fusion")
-    offset, tau = [0.5, -0.2, 0.1], 0.3
-    options = {"method": "weighted_rank_fusion", "modality_offset": offset}
+    offset, tau, constant = [0.5, -0.2, 0.1], 0.3, 7.0
+    options = {"method": "weighted_rank_fusion", "modality_offset": offset, "rank_constant": constant}
     arguments = embeddings.text_embeds.double(), embeddings.modality_embeds.double(), embeddings.modality_mask
-    expected = sum(x * x for x in offset) / 0.25 + (math.log(tau / 0.05) / 3) ** 2
+    expected = sum(x * x for x in offset) / 0.25 + (math.log(tau / 0.05) / 3) ** 2 + (math.log(constant / 60) / 3) ** 2
     expected /= 9
     for dim, direction in ((1, "text_to_video"), (0, "video_to_text")):
-        scores = 61 * retrieval_scores(*arguments, direction=direction, **options)
+        scores = (1 + constant) * retrieval_scores(*arguments, direction=direction, **options)
         expected -= (scores / tau).log_softmax(dim).diagonal().mean().item()
-    numbers = torch.tensor([math.log(0.1), math.log(tau), 0, 0, 0, *offset], dtype=torch.float64)
+    numbers = torch.tensor([math.log(constant), math.log(tau), 0, 0, 0, *offset], dtype=torch.float64)
     assert likelihood(numbers).item() == pytest.approx(expected / 2, rel=1e-9)
 
 
@@ -116,7 +116,7 @@ def test_scales_of_at_most_one_are_searched_up_to_their_end():
 
     def best(scale):
         roots = [math.sqrt(-math.log(value)) for value in scale]
-        grid = [[math.log(0.1), tau, *roots, 0, 0, 0] for tau in torch.arange(-5, 0, 0.1).tolist()]
+        grid = [[0.0, tau, *roots, 0, 0, 0] for tau in torch.arange(-5, 0, 0.1).tolist()]
         return min(likelihood(torch.tensor(numbers, dtype=torch.float64)).item() for numbers in grid)
 
     found = best(fitted)
