@@ -1,6 +1,6 @@
 """The runs of the study: variants, the clips they learn from, and the commands of each run.
 
-Variants with frozen towers read the towers' stored outputs, so all their seeds see the same frames.
+The towers are frozen: every variant and seed reads their stored outputs, and sees the same frames.
 """
 
 import sys
@@ -17,7 +17,6 @@ from .jobs import Stage, Task
 RECIPES = {
     "scalar": "scalar",
     "scalar_uniform": "scalar_uniform",
-    "scalar_full_ft": "scalar_full_ft",
     "no_masked_views": "ablation_masked_views",
     "no_cross_arity": "ablation_cross_arity",
     "no_semantic": "ablation_semantic",
@@ -46,7 +45,6 @@ VIEWS = 8
 """Draws of frames and segments stored for each training clip; longer trainings reuse them."""
 
 _STEPS_OF_EPOCHS = ("loss_warmup_steps", "full_view_decay_steps")
-_WITH_TRAINED_TOWERS = ("scalar_full_ft",)  # needs more than stored outputs of the towers
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -157,11 +155,6 @@ class Run:
         """Folder of the second stage's results."""
         return self.folder / "results"
 
-    @property
-    def trains_towers(self) -> bool:
-        """Whether the vision and audio towers are trained."""
-        return self.variant in _WITH_TRAINED_TOWERS
-
     def train_command(self, overlay: Path) -> tuple[str, ...]:
         """Return the command that trains, from the last complete checkpoint if there is one."""
         fields = {
@@ -174,7 +167,7 @@ class Run:
             "output_dir": self.folder,
             "report_to": "none",
             "disable_tqdm": "true",
-            **({} if self.trains_towers else {"features": self.clips.features}),
+            "features": self.clips.features,
             "resume_from_checkpoint": "auto",
         }
         command = [sys.executable, str(_ROOT / "train.py"), str(recipe_of(self.variant)), str(overlay)]
