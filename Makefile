@@ -24,7 +24,7 @@ QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo backbone study site test test-fast test-portable suite nodes-test engine-test check clean
+.PHONY: help demo backbone study site test test-fast test-portable suite e2e-test engine-test check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -92,8 +92,9 @@ $(SUITE)/.installed: $(INSTALLED)
 suite: $(SUITE)/.installed ## mixins of transformers' own test suite, and quantised weights, a minute
 	OMP_NUM_THREADS=1 PYTHONPATH=$(SUITE) $(PYTEST) -m suite -n auto
 
-nodes-test: $(INSTALLED) ## galleries on three nodes of PostgreSQL, which are killed, stopped and started
-	OMP_NUM_THREADS=1 $(PYTEST) -m slow $(addprefix tests/search/test_,conformance.py postgres_servers.py table.py)
+e2e-test: $(INSTALLED) ## training, publishing and three nodes of PostgreSQL from end to end, five minutes
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto -m slow $(addprefix tests/,test_training.py test_end_to_end.py \
+		hub_cards/test_round_trip.py $(addprefix search/test_,conformance.py postgres_servers.py table.py))
 
 engine-test: $(INSTALLED) ## galleries in the vector engine at QDRANT_URL; QDRANT_KILL and QDRANT_REVIVE: commands for a node
 	@test -n "$(QDRANT_URL)" || { echo "error: say where the engine is: make engine-test QDRANT_URL=http://localhost:6333" >&2; exit 1; }

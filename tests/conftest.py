@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).resolve().parent.parent
 # A worker that came to one of these last would keep the others waiting for it.
-LONGEST = ("test_training.py", "trainer/test_scalar_trainer.py", "test_end_to_end.py", "hub_cards/test_round_trip.py")
+LONGEST = ("test_training.py", "hub_cards/test_round_trip.py", "test_end_to_end.py", "trainer/test_scalar_trainer.py")
 
 
 def pytest_collection():

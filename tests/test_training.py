@@ -21,6 +21,8 @@ from trainer.recipe import parse_arguments
 from trainer.run import train
 from trainer.semantic_targets import SemanticTargets, make_semantic_targets
 
+pytestmark = pytest.mark.slow  # `make e2e-test`
+
 ROOT = Path(__file__).resolve().parent.parent
 _OTHERS = ("miniature", "joint")  # which go over the others, or start from an encoder of their own
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml") if not path.stem.startswith(_OTHERS))
@@ -205,7 +207,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_its_checkpoints(line
     assert all(value.isfinite().all() for value in load_file(checkpoint / "adapter_model.safetensors").values())
 
 
-@pytest.mark.slow
 def test_a_full_disk_loses_no_checkpoint(line, tmp_path):
     """A limit on the size of files stands for the disk: adapters fit under it, the state of the optimizer does not."""
     arguments = [*overlay(line), *SAVING, "--output_dir", tmp_path, "--use_cpu", "true"]
@@ -242,7 +243,6 @@ def test_a_clip_that_cannot_be_read_is_named(line, tmp_path, workers):
     assert run(*arguments, "--dataloader_num_workers", workers, "--on_error", "missing")
 
 
-@pytest.mark.slow  # tests/trainer/test_killed.py does it with smaller runs, and more often
 def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, commands):
     """Training from files; the moments at which a run can be killed are in tests/trainer/test_killed.py."""
     steps = 40

@@ -70,8 +70,13 @@ def claims() -> list[Claim]:
         found += _both(f"scalar-{variant}", f"SCALAR − {label_name(variant)}", ours, Selection(variant), True)
     for variant in ("scalar_uniform", "gram"):
         sentence = f"SCALAR's score: SCALAR's embeddings − those of {label_name(variant)}"
-        found += _both(f"embeddings-{variant}", sentence, ours, Selection(variant, "scalar"))
-    found += _both("scalar-span", "SCALAR − span distance of GRAM's embeddings", ours, Selection("gram", "gram_span"))
+        theirs = Selection(variant, "scalar")
+        found += _both(f"embeddings-{variant}", sentence, ours, theirs)
+        sentence = f"{label_name(variant)}'s embeddings: SCALAR's score − its own"
+        found += _both(f"score-{variant}", sentence, theirs, Selection(variant))
+    span = Selection("gram", "gram_span")
+    found += _both("scalar-span", "SCALAR − span distance of GRAM's embeddings", ours, span)
+    found += [Claim("span-gram", "GRAM's embeddings: span distance − volume, text to video", span, Selection("gram"))]
     found += _both(
         "scalar-rrf", "SCALAR − weighted rank fusion, same embeddings", ours, Selection(score="rank_fusion")
     )

@@ -35,6 +35,8 @@ from tests.hub_cards.pushing import Target, push_adapter, push_gallery, push_met
 from trainer.recipe import parse_arguments
 from trainer.semantic_targets import make_semantic_targets
 
+pytestmark = pytest.mark.slow  # `make e2e-test`
+
 RECIPES = ROOT / "recipes"
 
 # Two texts and two clips, one without picture and one without sound: the same here and elsewhere.
@@ -227,7 +229,6 @@ found["strangers"] = [n for n in ("datasets", "av", "PIL", "modeling_scalar", "e
     assert again == {name: found[name] for name in some}
 
 
-@pytest.mark.slow
 def test_the_programs_here_take_ids_of_the_hub_too(elsewhere, made, tmp_path):
     """Evaluation, search and training read a published model as they read a folder."""
     script = (
@@ -357,7 +358,6 @@ def snippets_of(elsewhere, *cards):
     return scripts
 
 
-@pytest.mark.slow  # those of adapters are above; what galleries and models say is tested with all packages, too
 @pytest.mark.parametrize(
     "cards",
     [
