@@ -119,8 +119,10 @@ def _study(options: argparse.Namespace) -> dict[str, str]:
     others += [(f"views-{name}", found, main_clips, asked(_VIEWED), options.seeds) for name, found in viewed.items()]
     others += [(f"sharing-{value:g}", found, None, asked(_SHARING_VARIANTS), few) for value, found in sharing.items()]
     for name, found, measured, variants, seeds in others:
+        longer = main_clips.counts["train"] / found.counts["train"]  # fewer clips, as many steps
+        changed = {v: settings[v] | {"num_train_epochs": longer * settings[v]["num_train_epochs"]} for v in variants}
         runs = [
-            Run(variant, seed, output / name / f"{variant}-{seed}", found, settings[variant], measured)
+            Run(variant, seed, output / name / f"{variant}-{seed}", found, changed[variant], measured)
             for seed in seeds
             for variant in variants
         ]

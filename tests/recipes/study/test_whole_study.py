@@ -88,6 +88,11 @@ def test_a_study_tunes_trains_and_reports_and_the_same_command_adds_what_is_left
         assert ("rerank" in [stage.name for stage in task.stages]) == ("no_semantic" not in task.name)
         compared = value(task.stages[1].command, "--scores")
         assert compared == ("own" if "no_semantic" in task.name else "all")
+    main_epochs, repeated, views = (
+        float(value(asked[name][0].stages[0].command, "--num_train_epochs"))
+        for name in ("main", "repeated", "views-complete")
+    )
+    assert repeated == main_epochs and views * 900 == pytest.approx(main_epochs * 1500)  # as many steps
     for title in ("Chosen settings", "Claims", "The second stage", "How much modalities share", "Where modalities"):
         assert f"## {title}" in text
     assert {path.name for path in (tmp_path / "study" / "results").iterdir()} == {"ranks.parquet", "study.json"}
