@@ -34,6 +34,11 @@ _SCORES = (
 _MODALITIES = ("video", "audio", "subtitle")
 
 
+def _name(label: str) -> str:
+    """The display name of a variant; TRIANGLE is not in the paper."""
+    return "TRIANGLE" if label == "triangle" else label_name(label)
+
+
 @dataclass(frozen=True)
 class Claim:
     """
@@ -67,12 +72,14 @@ def claims() -> list[Claim]:
     ours = Selection()
     found = []
     for variant in _BASELINES:
-        found += _both(f"scalar-{variant}", f"SCALAR − {label_name(variant)}", ours, Selection(variant), True)
+        found += _both(f"scalar-{variant}", f"SCALAR − {_name(variant)}", ours, Selection(variant), True)
+    plain = Selection(numbers="as trained"), Selection("gram", numbers="as trained")
+    found += _both("scalar-gram-plain", "SCALAR − GRAM, both as trained", *plain)
     for variant in ("scalar_uniform", "gram"):
-        sentence = f"SCALAR's score: SCALAR's embeddings − those of {label_name(variant)}"
+        sentence = f"SCALAR's score: SCALAR's embeddings − those of {_name(variant)}"
         theirs = Selection(variant, "scalar")
         found += _both(f"embeddings-{variant}", sentence, ours, theirs)
-        sentence = f"{label_name(variant)}'s embeddings: SCALAR's score − its own"
+        sentence = f"{_name(variant)}'s embeddings: SCALAR's score − its own"
         found += _both(f"score-{variant}", sentence, theirs, Selection(variant))
     span = Selection("gram", "gram_span")
     found += _both("scalar-span", "SCALAR − span distance of GRAM's embeddings", ours, span)
@@ -89,10 +96,10 @@ def claims() -> list[Claim]:
                    Selection(numbers="temperature"), Selection(numbers="as trained"))  # fmt: skip
     half = replace(ours, masked="half")
     for variant in ("scalar_uniform", "gram"):
-        found.append(Claim(f"masked-{variant}", f"half of the clips masked: SCALAR − {label_name(variant)}", half,
+        found.append(Claim(f"masked-{variant}", f"half of the clips masked: SCALAR − {_name(variant)}", half,
                            replace(half, variant=variant), True))  # fmt: skip
     for variant in ABLATIONS:
-        found += _both(variant, f"SCALAR − {label_name(variant)}", ours, Selection(variant), True)
+        found += _both(variant, f"SCALAR − {_name(variant)}", ours, Selection(variant), True)
     for clips in ("complete", "mixed"):
         seen = replace(ours, experiment=f"views-{clips}")
         for what, change in {
@@ -110,11 +117,11 @@ def claims() -> list[Claim]:
     for variant in ("scalar_uniform", "gram"):
         pair = single, replace(single, variant=variant)
         found.append(Claim(f"disagree-{variant}",
-                           f"captions about one modality, where modalities disagree: SCALAR − {label_name(variant)}",
+                           f"captions about one modality, where modalities disagree: SCALAR − {_name(variant)}",
                            *(replace(selection, clips="disagree") for selection in pair)))  # fmt: skip
     for variant in ("scalar_uniform", "gram"):
         again = replace(ours, experiment="repeated")
-        found += _both(f"repeated-{variant}", f"other clips (seed 1): SCALAR − {label_name(variant)}", again,
+        found += _both(f"repeated-{variant}", f"other clips (seed 1): SCALAR − {_name(variant)}", again,
                        replace(again, variant=variant))  # fmt: skip
     return found
 
@@ -182,7 +189,7 @@ def main_table(results: Results) -> Table:
         ("V→T", "masked", {"direction": BACK, "masked": "half"}),
     ]  # fmt: skip
     variants = [
-        [label_name(variant), *(_shown(results, Selection(variant), **change) for *_, change in shown)]
+        [_name(variant), *(_shown(results, Selection(variant), **change) for *_, change in shown)]
         for variant in RECIPES
         if results.recalls(Selection(variant))
     ]
@@ -209,7 +216,7 @@ def short_table(results: Results) -> Table:
         ("text to video", "R@10", {"at": 10}), ("video to text", "R@1", {"direction": BACK}),
         ("video to text", "R@10", {"direction": BACK, "at": 10}),
     ]  # fmt: skip
-    chosen = {label_name(variant): Selection(variant) for variant in ("scalar", *_BASELINES)}
+    chosen = {_name(variant): Selection(variant) for variant in ("scalar", *_BASELINES)}
     chosen["span distance, GRAM's embeddings"] = Selection("gram", "gram_span")
     chosen["subtitle alone, SCALAR's embeddings"] = Selection(score="subtitle")
     rows: list[Row] = [
@@ -232,7 +239,7 @@ def attribution_table(results: Results, direction: str = "text_to_video") -> Tab
     for variant in ("scalar", *_BASELINES):
         cells = [_shown(results, Selection(variant, score), direction=direction) for score in _SCORES]
         if any(cell.values for cell in cells):
-            rows.append([label_name(variant), *cells])
+            rows.append([_name(variant), *cells])
     note = "R@1 in percent; rows: what trained the embeddings; columns: what scores them, with fitted numbers."
     title = f"Attribution, {direction.replace('_', ' ')}"
     columns = _columns("embeddings of", *(method_title(score) for score in _SCORES))
@@ -245,7 +252,7 @@ def kinds_table(results: Results) -> Table:
              "about what is shared": {"kinds": ("shared",)}}  # fmt: skip
     kinds |= {f"about {name} alone": {"about": name, "kinds": ("single",)} for name in _MODALITIES}
     rows = [
-        [label_name(variant), *(_shown(results, Selection(variant), **change) for change in kinds.values())]
+        [_name(variant), *(_shown(results, Selection(variant), **change) for change in kinds.values())]
         for variant in ("scalar", *_BASELINES)
     ]
     return Table("kinds", "Kinds of captions", "R@1 in percent, text to video, fitted.",
@@ -260,7 +267,7 @@ def views_table(results: Results) -> Table:
         "subtitle alone": {"score": "subtitle"},
     }  # fmt: skip
     rows = [
-        [f"900 {clips}", label_name(variant),
+        [f"900 {clips}", _name(variant),
          *(_shown(results, Selection(variant, experiment=f"views-{clips}"), **change) for change in shown.values())]
         for clips in ("complete", "mixed")
         for variant in ("scalar", "no_masked_views")
@@ -273,7 +280,7 @@ def disagreement_table(results: Results) -> Table:
     """Clips in which everything that a caption is not about comes from another clip."""
     groups = {"about one modality": ("single",), "about several": ("several",), "about what is shared": ("shared",)}
     rows = [
-        [label_name(variant),
+        [_name(variant),
          *(_shown(results, Selection(variant), kinds=kinds, clips=clips)
            for kinds in groups.values() for clips in ("test", "disagree"))]
         for variant in ("scalar", *_BASELINES)
@@ -286,7 +293,7 @@ def disagreement_table(results: Results) -> Table:
 def arity_table(results: Results) -> Table:
     """Complete clips alone, next to the gallery of mixed arity."""
     rows = [
-        [label_name(variant),
+        [_name(variant),
          *(_shown(results, Selection(variant), clips=clips, numbers=numbers)
            for clips in ("test", "complete") for numbers in ("as trained", "fitted"))]
         for variant in ("scalar", *_BASELINES)
@@ -306,7 +313,7 @@ def sharing_table(results: Results) -> Table:
     """R@1 as a function of how much the modalities of a clip share."""
     levels = _levels(results)
     rows = [
-        [label_name(variant), f"{masked} masked",
+        [_name(variant), f"{masked} masked",
          *(_shown(results, Selection(variant, experiment=name), masked=masked) for name in levels.values())]
         for variant in ("scalar", "scalar_uniform", "gram")
         for masked in ("nothing", "half")
@@ -319,7 +326,7 @@ def sharing_table(results: Results) -> Table:
 def repeated_table(results: Results) -> Table:
     """The main comparison on other clips."""
     rows = [
-        [label_name(variant), *(_shown(results, Selection(variant, experiment=name), direction=direction)
+        [_name(variant), *(_shown(results, Selection(variant, experiment=name), direction=direction)
                                 for name in ("main", "repeated") for direction in ("text_to_video", BACK))]
         for variant in ("scalar", "scalar_uniform", "gram")
     ]  # fmt: skip
@@ -354,7 +361,7 @@ def settings_table(results: Results) -> Table:
     for variant, method in tuning["methods"].items():
         best = max((t["recall_at_1"] for t in method["trials"] if t["recall_at_1"] is not None), default=None)
         values = [f"{method['chosen'][name]:g}" for name in GRID]
-        rows.append([label_name(variant), *values, str(len(method["trials"])), Cell(() if best is None else (best,))])
+        rows.append([_name(variant), *values, str(len(method["trials"])), Cell(() if best is None else (best,))])
     grid = "; ".join(f"{name} {', '.join(f'{v:g}' for v in values)}" for name, values in GRID.items())
     note = "Chosen by the mean R@1 of both directions on validation clips, one seed; ablations have SCALAR's. "
     note += f"Tried: {grid}."
@@ -376,7 +383,7 @@ def fitted_table(results: Results) -> Table:
                 cells.append(", ".join(f"{statistics.fmean(column):.2f}" for column in zip(*values, strict=True)))
             else:
                 cells.append(f"{statistics.fmean(values):.2f}" if values else "–")
-        rows.append([label_name(variant), *cells])
+        rows.append([_name(variant), *cells])
     return Table("fitted", "Fitted numbers", "Means over seeds; scales and offsets of picture, sound and subtitle.",
                  _columns("variant", "temperature of weights", "scales", "offsets"), [rows], 1)  # fmt: skip
 
@@ -394,7 +401,7 @@ def second_stage_table(results: Results) -> Table:
             for rule in ("match", "fused"):
                 found = (run["staged"].get(f"{direction}, 0 masked, {rule}") for run in runs)
                 cells.append(Cell(tuple(value for value in found if value is not None)))
-        rows.append([label_name(label), *cells, Cell(tuple(run["auc"] for run in runs), digits=3)])
+        rows.append([_name(label), *cells, Cell(tuple(run["auc"] for run in runs), digits=3)])
     columns = [("", "training"), *((way, what) for way in ("T→V", "V→T") for what in ("first", "match", "fused"))]
     note = (
         "R@1 in percent, first stage with the numbers of training; 50 candidates; fused with a weight chosen on "
@@ -475,7 +482,7 @@ def plot_sharing(results: Results, path: Path) -> None:
             }
             recalls = {level: values for level, values in recalls.items() if values}
             means = [statistics.fmean(values) for values in recalls.values()]
-            axes.plot(list(recalls), means, "o-", color=colour, label=label_name(variant))
+            axes.plot(list(recalls), means, "o-", color=colour, label=_name(variant))
             for level, values in recalls.items():
                 axes.plot([level] * len(values), values, ".", color=colour, alpha=0.4)
         axes.set_title(f"{masked} masked", fontsize=10)
