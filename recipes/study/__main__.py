@@ -7,6 +7,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _study(options: argparse.Namespace) -> dict[str, str]:
     """Do what is still to do; return the names of failed runs, with the reason."""
-    from .jobs import execute
+    from .jobs import Stage, Task, execute
     from .results import collect
     from .runs import SECOND_STAGES, SHARED, Clips, Run, check_overlay
     from .tuning import settings_of, tune
@@ -89,7 +90,11 @@ def _study(options: argparse.Namespace) -> dict[str, str]:
     clips = [main_clips, disagreeing, *sharing.values(), *viewed.values(), repeated]
     for found in clips:
         found.check()
-    unmade = execute([found.task() for found in clips], options.jobs, "clips")
+    new_heads = output / "clips" / "new-heads"
+    command = (sys.executable, "-m", "recipes.study.new_heads", backbone, str(new_heads))
+    heads = Task("new heads", new_heads, (Stage("heads", command, new_heads / "processor_config.json"),))
+    viewed["new-heads"] = replace(viewed["complete"], model=str(new_heads))  # the stored outputs of its towers fit
+    unmade = execute([*(found.task() for found in clips), heads], options.jobs, "clips")
     if unmade:
         raise ValueError(f"The study has no clips: {'; '.join(unmade.values())}")
     tunings = tune(options.variants, recipe, main_clips, output / "tuning", do)

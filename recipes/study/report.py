@@ -32,6 +32,10 @@ _SCORES = (
     "subtitle",
 )  # fmt: skip
 _MODALITIES = ("video", "audio", "subtitle")
+_VIEWS = {
+    "complete": "900 complete training clips", "mixed": "900 mixed training clips",
+    "new-heads": "900 complete training clips, new heads",
+}  # fmt: skip
 
 
 def _name(label: str) -> str:
@@ -100,18 +104,15 @@ def claims() -> list[Claim]:
                            replace(half, variant=variant), True))  # fmt: skip
     for variant in ABLATIONS:
         found += _both(variant, f"SCALAR − {_name(variant)}", ours, Selection(variant), True)
-    for clips in ("complete", "mixed"):
+    for clips, where in _VIEWS.items():
         seen = replace(ours, experiment=f"views-{clips}")
-        for what, change in {
-            "": {}, "-half": {"masked": "half"}, "-subtitles": {"masked": "subtitles"}, "-ten": {"at": 10},
-            "-audio": {"score": "audio"}, "-subtitle": {"score": "subtitle"},
+        for what, (words, change) in {
+            "": ("R@1", {}), "-half": ("half of the clips masked", {"masked": "half"}),
+            "-subtitles": ("without subtitles", {"masked": "subtitles"}), "-ten": ("R@10", {"at": 10}),
+            "-audio": ("sound alone", {"score": "audio"}), "-subtitle": ("subtitle alone", {"score": "subtitle"}),
         }.items():  # fmt: skip
-            words = {
-                "": "R@1", "-half": "half of the clips masked", "-subtitles": "without subtitles", "-ten": "R@10",
-                "-audio": "sound alone", "-subtitle": "subtitle alone",
-            }[what]  # fmt: skip
             first = replace(seen, **change)
-            found.append(Claim(f"views-{clips}{what}", f"masked views, 900 {clips} training clips: {words}", first,
+            found.append(Claim(f"views-{clips}{what}", f"masked views, {where}: {words}", first,
                                replace(first, variant="no_masked_views"), in_paper=not what))  # fmt: skip
     single = replace(ours, kinds=("single",))
     for variant in ("scalar_uniform", "gram"):
@@ -267,9 +268,9 @@ def views_table(results: Results) -> Table:
         "subtitle alone": {"score": "subtitle"},
     }  # fmt: skip
     rows = [
-        [f"900 {clips}", _name(variant),
+        [where.replace(" training clips", ""), _name(variant),
          *(_shown(results, Selection(variant, experiment=f"views-{clips}"), **change) for change in shown.values())]
-        for clips in ("complete", "mixed")
+        for clips, where in _VIEWS.items()
         for variant in ("scalar", "no_masked_views")
     ]  # fmt: skip
     return Table("views", "Masked views", "R@1 in percent unless R@10 is named, the 1,000 test clips of the main "
