@@ -1,0 +1,51 @@
+"""Every figure that is published about the study is computed from the results in the repository."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eval.reports.tables import markdown
+from recipes.study.report import fill, interval, judged, report, short_table
+from recipes.study.results import Results
+from recipes.study.tuning import GRID
+
+ROOT = Path(__file__).resolve().parents[3]
+STUDY = ROOT / "recipes" / "study"
+AGAIN = "run `python -m recipes.study --report-only --results recipes/study/results"
+
+
+@pytest.fixture(scope="module")
+def results():
+    return Results(STUDY / "results")
+
+
+def test_the_page_is_its_template_filled_with_the_results(results):
+    page = (ROOT / "docs" / "miniature_study.md").read_text(encoding="utf-8")
+    assert page == fill((STUDY / "page.md").read_text(encoding="utf-8"), results), f"{AGAIN} --page …`"
+
+
+def test_the_tables_are_computed_from_the_results(results):
+    assert (STUDY / "results" / "README.md").read_text(encoding="utf-8") == report(results) + "\n", AGAIN
+
+
+def test_the_readme_has_the_table_of_the_study_and_its_differences(results):
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert " ".join(markdown(short_table(results).filled()).split()) in readme
+    shown = re.findall(r"[+−]\d+\.\d \[−?\d+\.\d, −?\d+\.\d\]", readme)
+    found = {interval(entry): entry["verdict"] for entry in judged(results).values()}
+    assert len(shown) >= 2 and all(found[each] == "ahead" for each in shown)
+
+
+def test_the_recipe_of_the_demo_has_the_settings_that_were_chosen(results):
+    recipe = yaml.safe_load((ROOT / "recipes" / "miniature.yaml").read_text(encoding="utf-8"))
+    assert {name: recipe[name] for name in GRID} == results.study["tuning"]["methods"]["scalar"]["chosen"]
+
+
+def test_the_results_are_complete_and_small(results):
+    assert sum(path.stat().st_size for path in (STUDY / "results").iterdir()) <= 2_000_000
+    assert len(results.seeds()) == 5
+    experiments = {run["experiment"] for run in results.study["runs"]}
+    assert experiments >= {"main", "repeated", "views-complete", "views-mixed", "sharing-0", "sharing-1"}
+    assert results.study["second_stage"] and results.study["versions"]["torch"]
