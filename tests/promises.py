@@ -13,17 +13,18 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
 TOPICS = {"data": "Stored data", "files": "Reading files", "code": "Untrusted files", "errors": "Errors"}
 """What promises are about, and the headings of their tables."""
+_LEFT_OUT = ("slow", "e2e")
 BEGIN, END = "<!-- promises: written by `python -m tests.promises --write` -->\n", "<!-- end of promises -->"
 
 
 @dataclass(frozen=True)
 class Promise:
-    """A sentence about a topic, the file of the test that shows it, and whether `make test` leaves that out."""
+    """A sentence about a topic, the file of the test that shows it, and its mark if `make test` leaves that out."""
 
     topic: str
     sentence: str
     path: str
-    is_slow: bool
+    mark: str | None
 
 
 def _marks(node: ast.FunctionDef) -> Iterator[tuple[str, list[str]]]:
@@ -43,13 +44,12 @@ def promises() -> list[Promise]:
         if "pytest.mark.promise(" not in text:
             continue
         tree = ast.parse(text)
-        whole = any("mark.slow" in line for line in text.splitlines() if line.startswith("pytestmark"))
+        whole = [line for line in text.splitlines() if line.startswith("pytestmark")]
         for node in ast.walk(tree):
             marks = list(_marks(node)) if isinstance(node, ast.FunctionDef) else []
-            is_slow = whole or any(name == "slow" for name, _ in marks)
-            found += [
-                Promise(*texts, str(path.relative_to(ROOT)), is_slow) for name, texts in marks if name == "promise"
-            ]
+            left_out = (mark for mark in _LEFT_OUT if mark in dict(marks) or any(f"mark.{mark}" in it for it in whole))
+            mark = next(left_out, None)
+            found += [Promise(*texts, str(path.relative_to(ROOT)), mark) for name, texts in marks if name == "promise"]
     return sorted(found, key=lambda promise: list(TOPICS).index(promise.topic))
 
 
@@ -59,8 +59,8 @@ def tables() -> str:
     for topic, heading in TOPICS.items():
         lines += ["", f"{heading} | test", "---|---"]
         for promise in (promise for promise in promises() if promise.topic == topic):
-            slow = ", slow" if promise.is_slow else ""
-            lines.append(f"{promise.sentence} | [{Path(promise.path).stem}](../{promise.path}){slow}")
+            mark = f", {promise.mark}" if promise.mark else ""
+            lines.append(f"{promise.sentence} | [{Path(promise.path).stem}](../{promise.path}){mark}")
     return "\n".join(lines) + "\n\n"
 
 

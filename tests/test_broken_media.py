@@ -31,7 +31,7 @@ MEMORY = 1.5e9  # bytes that a command and its decoders may take together
 LIMIT = 4
 NAME = "test_broken_media.py"
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
 
 # ------------------------------------------------------------------------------------------ reading file by file

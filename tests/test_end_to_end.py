@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-pytestmark = pytest.mark.slow  # `make e2e-test`
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCH = ["-m", "accelerate.commands.launch", "--num_processes", "1", "--num_cpu_threads_per_process", "1"]

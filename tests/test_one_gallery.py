@@ -16,6 +16,8 @@ from hub_cards.__main__ import app as hub_app
 from modeling_scalar.scores_scalar import retrieval_scores
 from search.__main__ import app as search_app
 
+pytestmark = pytest.mark.e2e
+
 NUM_CLIPS, CLOSE = 12, 1e-6
 
 

@@ -21,7 +21,7 @@ from trainer.recipe import parse_arguments
 from trainer.run import train
 from trainer.semantic_targets import SemanticTargets, make_semantic_targets
 
-pytestmark = pytest.mark.slow  # `make e2e-test`
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parent.parent
 _OTHERS = ("miniature", "joint")  # which go over the others, or start from an encoder of their own

@@ -9,6 +9,8 @@ from zipfile import ZipFile
 
 import pytest
 
+pytestmark = pytest.mark.e2e
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("commands", "eval", "gallery", "hub_cards", "modeling_scalar", "search", "trainer")
 BESIDE = ("benchmarks", "docs", "recipes", "tests")

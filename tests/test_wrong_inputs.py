@@ -24,6 +24,8 @@ from tests.conftest import ROOT
 from tests.disks import small_disk
 from tests.wrong_inputs import GONE, WRONG, Fields, make
 
+pytestmark = pytest.mark.e2e
+
 PEAK = 1.5e9
 
 

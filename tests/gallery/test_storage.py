@@ -365,6 +365,7 @@ def _run(tmp_path, program):
 
 
 @pytest.mark.promise("data", "A kill loses at most the current batch")
+@pytest.mark.e2e
 def test_kills_lose_at_most_the_batch_in_hand(tmp_path):
     done = int(_run(tmp_path, KILLING))
     assert done >= 10, "hardly anything was written between the kills"
@@ -372,6 +373,7 @@ def test_kills_lose_at_most_the_batch_in_hand(tmp_path):
     assert len(load_from_disk(tmp_path / "gallery" / "clips")) >= 8 * (done - 1)
 
 
+@pytest.mark.e2e
 def test_readers_always_see_one_whole_state_while_a_writer_commits(tmp_path):
     assert _run(tmp_path, READING) == "all well"
 

@@ -35,7 +35,7 @@ from tests.hub_cards.pushing import Target, push_adapter, push_gallery, push_met
 from trainer.recipe import parse_arguments
 from trainer.semantic_targets import make_semantic_targets
 
-pytestmark = pytest.mark.slow  # `make e2e-test`
+pytestmark = pytest.mark.e2e
 
 RECIPES = ROOT / "recipes"
 

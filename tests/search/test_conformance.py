@@ -58,7 +58,7 @@ class Postgres:
 
 
 NODES = {"postgresql": 1, "postgresql, three nodes": 3}
-MARKS = {"server": pytest.mark.engine, "postgresql, three nodes": pytest.mark.slow}
+MARKS = {"server": pytest.mark.engine, "postgresql, three nodes": pytest.mark.e2e}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in ("folder", *KINDS, *NODES)])

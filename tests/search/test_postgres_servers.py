@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.slow  # `make e2e-test`; galleries on them are in test_conformance.py and test_table.py
+pytestmark = pytest.mark.e2e  # galleries on them are in test_conformance.py and test_table.py
 
 STARTING = """
 from tests.search.postgres_servers import PostgresServers

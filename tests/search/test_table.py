@@ -181,7 +181,7 @@ def test_what_a_sample_leaves_out_is_not_among_the_best(tmp_path, database, monk
     assert len(percents) >= 108 and set(percents) == {20.0}
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_thousand_queries_find_what_float64_finds(tmp_path, postgres):
     databases = [server.new_database() for server in postgres(3)]
     generator, gallery = np.random.default_rng(0), made_gallery(tmp_path / "gallery", "clustered", 3000, seed=4)
@@ -373,7 +373,7 @@ def test_the_commands_push_and_ask_a_table(place, database):  # noqa: F811
 
 
 @pytest.mark.promise("data", "A node that dies, hangs or lies gives a right answer or an error")
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_node_that_is_killed_hangs_or_lies_is_named_or_the_answer_is_right(tmp_path, postgres, monkeypatch):
     """While another process pushes: 200 queries, each is right, or an error that names the node."""
     monkeypatch.setattr("search.engine.table._TIMEOUT_OF_PAGE", 2)

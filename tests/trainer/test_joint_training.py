@@ -560,6 +560,7 @@ def test_a_trained_model_is_said_to_be_uncalibrated_as_long_as_it_is(changes, co
 FEW = ["--use_cpu", "true", "--per_device_train_batch_size", "2", "--dataloader_num_workers", "0"]
 
 
+@pytest.mark.e2e
 def test_one_command_makes_an_adapter_and_its_evaluation_of_a_table_of_ones_own(
     place, tmp_path, monkeypatch, capfd, caplog
 ):

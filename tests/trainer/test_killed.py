@@ -18,6 +18,8 @@ from tests.trainer.test_checkpoints import is_complete
 from trainer.checkpoints import last_checkpoint
 from trainer.folder import RECIPE
 
+pytestmark = pytest.mark.e2e
+
 ROOT = Path(__file__).resolve().parents[2]
 TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
 CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0", "--learning_rate", "1e-3"]

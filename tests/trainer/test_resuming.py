@@ -15,6 +15,8 @@ from tests.trainer.test_scalar_trainer import make_trainer
 from trainer.callbacks import StopOnInterrupt
 from trainer.lora import apply_adapters
 
+pytestmark = pytest.mark.e2e
+
 # A constant rate shows a step too many, a decaying one a wrong count of steps.
 SCHEDULES = {
     "constant": {"lr_scheduler_type": "constant", "warmup_steps": 0},

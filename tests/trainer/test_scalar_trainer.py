@@ -517,6 +517,7 @@ def steps_of_one_and_two_processes(commands, tmp_path_factory):
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.e2e
 def test_two_processes_have_the_loss_and_gradient_of_one(steps_of_one_and_two_processes, kind):
     one, two = (results[kind] for results in steps_of_one_and_two_processes)
     assert (one["world"], two["world"]) == (1, 2)
@@ -526,6 +527,7 @@ def test_two_processes_have_the_loss_and_gradient_of_one(steps_of_one_and_two_pr
 
 
 @pytest.mark.distributed
+@pytest.mark.e2e
 def test_parts_of_a_batch_on_two_processes_have_the_gradient_of_the_whole_on_one(steps_of_one_and_two_processes):
     one, two = steps_of_one_and_two_processes
     assert_equal_steps(one["ragged"], two["ragged in parts"])

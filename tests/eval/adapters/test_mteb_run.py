@@ -19,6 +19,8 @@ from modeling_scalar import load_model
 from modeling_scalar.scores_scalar import retrieval_scores
 from tests.joint_encoders import CHAT_TEMPLATE, write_joint_encoder
 
+pytestmark = pytest.mark.e2e
+
 mteb = pytest.importorskip("mteb")
 
 from mteb.results import TaskResult  # noqa: E402

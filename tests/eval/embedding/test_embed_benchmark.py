@@ -377,6 +377,7 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
         embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
 
 
+@pytest.mark.e2e
 def test_killed_run_goes_on_to_the_same_bytes(embed, commands, tiny_model_dir, data, tmp_path, monkeypatch):
     """Killed without warning in the middle, by the command a user types."""
     embed(tmp_path / "whole", batch_size=1)
@@ -435,6 +436,7 @@ def assert_same_rows(store, other):
 
 
 @pytest.mark.distributed
+@pytest.mark.e2e
 def test_two_processes_give_the_same_rows_and_fail_together(commands, embed, tiny_model_dir, data, tmp_path):
     embed(tmp_path / "one", batch_size=2)
     shutil.copytree(data, tmp_path / "data")

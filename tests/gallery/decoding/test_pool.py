@@ -26,6 +26,8 @@ from tests.gallery.decoding.reading import read_audio, read_frames, read_subtitl
 from tests.gallery.decoding.test_program import CAPTIONS, OPEN_GOP, picture, write_media
 from tests.modeling_scalar.test_processing_scalar import make_processor as make_plain_processor
 
+pytestmark = pytest.mark.e2e
+
 ROOT, START = Path(pool.__file__).parents[2], pool._PROGRAM
 
 

@@ -14,6 +14,8 @@ from modeling_scalar.media_scalar import MediaError, MediaReader
 from tests.gallery.decoding.test_program import write_media
 from tests.media_corpus import CORPUS
 
+pytestmark = pytest.mark.e2e
+
 CHOOSE = partial(frame_indices, num_frames=4)
 READ = {
     "frames": lambda reader, path: np.stack(frames) if (frames := reader.read_frames(path, CHOOSE)) else None,
