@@ -417,6 +417,11 @@ class HubServer:
             raise HubError(404, "Repository not found", "RepoNotFound")
         return self.repos[kind, repo_id]
 
+    @route("HEAD", "/")
+    def _front_page(self, call: Call):
+        """Libraries ask for it to learn whether the Hub can be reached."""
+        return b""
+
     @route("GET", "/api/whoami-v2")
     def _whoami(self, call: Call):
         name, orgs, role = call.user
