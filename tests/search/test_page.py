@@ -479,7 +479,7 @@ def test_files_are_dragged_in_and_found(open_page, tmp_path):
         for event in ("dragover", "drop"):
             page.dispatch_event("main", event, {"dataTransfer": dragged})
         lines = page.locator("#sent li")
-        lines.nth(2).get_by_text("larger than the 1,000 bytes").wait_for()
+        lines.nth(2).get_by_text("larger than the limit of 1,000 bytes").wait_for()
         lines.nth(1).get_by_text("Nothing in the file could be read").wait_for()
         lines.nth(0).get_by_text("in the gallery: 1 clip; the sound is damaged").wait_for()
         page.locator(".hit", has_text="party <1>.mp4").wait_for()
@@ -582,7 +582,7 @@ def test_why_a_file_cannot_be_had_now_is_reported_and_it_can_be_tried_again(open
         refused["status"], refused["json"] = 429, {}
         for card in cards:
             card.get_by_role("button", name="Try again").click()
-            card.get_by_text("The service answered 429.").wait_for()
+            card.get_by_text("The service answered with error 429.").wait_for()
         page.unroute("**/media*")
         for card in cards:
             card.get_by_role("button", name="Try again").click()
@@ -777,7 +777,7 @@ def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk)
                 page.route("**/api/search", lambda route: route.fulfill(status=200, json=uncertain(route)))
                 page.get_by_role("button", name="Back to text search").click()
                 page.get_by_text("There may be better ones among about 6 clips.").wait_for()
-                assert "here of 2 of about 6 clips. The search stopped early" in page.locator("#proof").text_content()
+                assert "here 2 of about 6 clips. The search stopped early" in page.locator("#proof").text_content()
                 assert "6 of about 6 clips." in page.locator("#status").inner_text()
     finally:
         server.close()
