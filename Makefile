@@ -76,7 +76,7 @@ site: $(INSTALLED) ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 PATH=$(abspath $(BIN)):$$PATH $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in site/: $(BIN)/python -m http.server --directory site"
 
-test: $(INSTALLED) ## the default test suite, eight minutes on two cores
+test: $(INSTALLED) ## the default test suite, seven minutes on two cores
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto
 
 test-fast: $(INSTALLED) ## without the tests that start Python again or train for long, two minutes
@@ -92,7 +92,7 @@ $(SUITE)/.installed: $(INSTALLED)
 suite: $(SUITE)/.installed ## mixins of transformers' own test suite, and quantised weights, a minute
 	OMP_NUM_THREADS=1 PYTHONPATH=$(SUITE) $(PYTEST) -m suite -n auto
 
-e2e-test: $(INSTALLED) ## whole processes: training, publishing, kills, hostile files, three nodes, six minutes
+e2e-test: $(INSTALLED) ## whole processes: training, publishing, kills, hostile files, three nodes, five minutes
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto -m "e2e and not slow"
 
 engine-test: $(INSTALLED) ## galleries in the vector engine at QDRANT_URL; QDRANT_KILL and QDRANT_REVIVE: commands for a node
