@@ -42,7 +42,7 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.exact.codes import Codes, encode
-from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES
+from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES, off_unit
 
 CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
 """Columns with the output of concatenation heads, which some checkpoints have."""
@@ -51,8 +51,6 @@ CODE_FACTS = ("code_scale", "code_error")
 """Columns stored with the vectors in eight bits, of [`~gallery.exact.codes.Codes`]."""
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 """Precisions in which vectors can be stored."""
-NORM_TOLERANCE = 0.01
-"""How far a stored norm may be from 1: normalisation in bfloat16 is off by up to 0.4 %, in float16 by 0.05 %."""
 
 KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
 """The key column of each table."""
@@ -404,13 +402,6 @@ def text_embeds_of(queries: pa.Table, dim: int | None) -> torch.Tensor:
 # Checking ---------------------------------------------------------------------------------------------------------
 
 
-def off_unit(embeds: torch.Tensor) -> torch.Tensor:
-    """Return which vectors, along the last axis, are further from unit norm than rounding explains, or not finite."""
-    blocks = embeds.split(4096)  # a half-precision tensor is copied for this
-    norms = [torch.linalg.vector_norm(block.float(), dim=-1) for block in blocks]
-    return ~((torch.cat(norms) - 1).abs() <= NORM_TOLERANCE) if norms else embeds.new_empty(0, dtype=torch.bool)
-
-
 def check_rows(
     clip_ids: Sequence[str],
     modality_embeds: torch.Tensor,
@@ -458,7 +449,6 @@ __all__ = [
     "COPIED_ROWS",
     "DTYPES",
     "KEYS",
-    "NORM_TOLERANCE",
     "MediaFile",
     "check_modality",
     "check_rows",

@@ -55,11 +55,14 @@ def paired_weights(
     named = dict(zip(WEIGHING, weighing, strict=False)) | named
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
-        texts = pairs.text_embeds if text_embeds.ndim == 3 else pairs.text_embeds[:, None]
+        temperature = pairs.options.query_temperature
+        resolved = pairs.resolved(temperature)
+        texts = resolved.text_embeds if text_embeds.ndim == 3 else resolved.text_embeds[:, None]
         # Products and sums, because matrix products would be a batch of tiny ones.
-        cosines = pairs.options.calibrated((pairs.clips.modality_embeds * texts).sum(-1), dim=-1)  # (P, M)
+        cosines = pairs.options.calibrated((resolved.clips.modality_embeds * texts).sum(-1), dim=-1)  # (P, M)
         mask = pairs.options.in_centroid(modality_mask)
-        return softmax_weights(cosines, mask, pairs.options.query_temperature, dim=-1) * mask
+        weights = softmax_weights(cosines, mask, temperature, dim=-1) * mask
+        return weights.to(pairs.text_embeds.dtype)
 
 
 def paired_centroids(

@@ -6,6 +6,8 @@
 - The sums run over the modalities of a clip, given as a boolean mask; absent modalities are never imputed.
 - Equal weights (Eq. 1) are the limit of an infinite temperature.
 - The closed form (Algorithm S1) needs M inner products per pair and one Gram matrix per clip, no centroid per pair.
+- Embeddings in float32 are scored in float32. What would magnify its rounding is scored in float64: volumes and
+  eigenvalues, low temperatures, and clips whose modalities may cancel.
 
 These are pure functions of unit embeddings, and torch is the only dependency. [`retrieval_scores`] computes any score
 by name, [`register_method`] adds one.
@@ -40,13 +42,18 @@ MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, torc
 """The minimum of a norm, volume or area by dtype, so that scores and gradients stay bounded where modalities cancel.
 It is a clamp, not an addition, so all other clips keep their exact score."""
 
+NORM_TOLERANCE = 0.01
+"""How far the norm of a unit vector may be from 1: normalisation in bfloat16 is off by up to 0.4 %, in float16 by
+0.05 %."""
+
 # Without a gradient, pairs are scored in tiles of this many texts and clips, so that temporaries stay in cache. With
 # fewer texts a tile has more clips, up to this factor, to amortise the work done once per tile.
 _TILE, _WIDEST = (256, 1024), 16
 _TINY = torch.finfo(torch.float32).tiny  # division by less gives infinity
 _LARGEST = 1e6  # maximum of scales and offsets; beyond it, cosines of different scales lose all digits
-_LEAST_PIVOT = 1e-14  # of a Gram matrix in float64; smaller values are rounding errors
-_RANK_TOLERANCE = 1e-7  # directions of a clip's span with a smaller share of the largest are rounding errors
+_STEEPEST = 20  # slope of weights by cosines, 1 / tau_w; a steeper one magnifies the rounding of float32
+_OPPOSED = 0.5  # sum of a modality's negative cosines with others, from which on a centroid may be short
+_RANK_TOLERANCE = 1e-7  # eigenvalues of a Gram matrix below this share of the largest do not count
 _ROWS = 16  # texts whose Gram matrices with all clips of a tile are decomposed at once
 _SORTED_AT_ONCE = 2**16  # similarities that rank fusion sorts at once, in cache
 
@@ -67,27 +74,24 @@ def softmax_weights(
     return (cosines / query_temperature + absent).softmax(dim)
 
 
-def gram_factor(gram: torch.Tensor) -> torch.Tensor:
-    """
-    Compute the Cholesky factor L `(M, M, V)` of each clip's Gram matrix `(V, M, M)`: |sum_m w_m z_m|^2 is
-    sum_k (sum_m w_m L_mk)^2.
-
-    In w'Gw digits cancel where vectors do; a sum of squares keeps them. Singular matrices, such as those with absent
-    modalities (rows of zeros), are allowed, unlike in LAPACK's routine.
-    """
-    number = gram.shape[1]
-    factor = [[torch.zeros_like(gram[:, 0, 0])] * number for _ in range(number)]
-    for m in range(number):
-        for k in range(m + 1):
-            rest = gram[:, m, k] - sum(a * b for a, b in zip(factor[m][:k], factor[k][:k], strict=True))
-            factor[m][k] = rest / factor[k][k] if k < m else rest.clamp(min=_LEAST_PIVOT).sqrt()
-    return torch.stack([torch.stack(row) for row in factor])
+def quadratic(vectors: torch.Tensor, matrices: torch.Tensor, linear: torch.Tensor | None = None) -> torch.Tensor:
+    """Compute x' A x + l' x of every pair, `(Q, V)`, from x `(M, Q, V)`, symmetric A `(V, M, M)` and l `(V, M)`. It is
+    written out, because products of tiny matrices are slow."""
+    total = torch.zeros_like(vectors[0])
+    for m, entry in enumerate(vectors):
+        row = entry * matrices[:, m, m]
+        if linear is not None:
+            row = row + linear[:, m]
+        for n in range(m + 1, len(vectors)):
+            row = torch.addcmul(row, vectors[n], 2 * matrices[:, m, n])
+        total = torch.addcmul(total, entry, row)
+    return total
 
 
 def closed_form(
     cosines: torch.Tensor,
     modality_mask: torch.Tensor,
-    factor: torch.Tensor,
+    gram: torch.Tensor,
     query_temperature: float | torch.Tensor,
     min_norm: float,
 ) -> torch.Tensor:
@@ -96,18 +100,13 @@ def closed_form(
 
     Args:
         cosines (`(M, Q, V)`): Cosines of texts and modalities, zero where absent.
-        modality_mask (`(V, M)`), factor (`(M, M, V)`): The modalities of each clip, and [`gram_factor`] of its Gram
-            matrix.
+        modality_mask (`(V, M)`), gram (`(V, M, M)`): The modalities of each clip, and their inner products, zero
+            where absent.
         query_temperature (`float`): tau_w, positive; `inf` for equal weights (Eq. 1).
         min_norm (`float`): Minimum norm of a centroid.
     """
     weights = softmax_weights(cosines, modality_mask.T[:, None], query_temperature, dim=0)
-    squared_norm = torch.zeros_like(cosines[0])
-    for k in range(len(weights)):
-        coordinate = weights[k] * factor[k, k]
-        for m in range(k + 1, len(weights)):
-            coordinate = torch.addcmul(coordinate, weights[m], factor[m, k])
-        squared_norm = torch.addcmul(squared_norm, coordinate, coordinate)
+    squared_norm = quadratic(weights, gram)
     return (weights * cosines).sum(0) * squared_norm.clamp(min=min_norm**2).rsqrt()
 
 
@@ -122,7 +121,7 @@ def unit(vectors: torch.Tensor, min_norm: float = 1e-12) -> torch.Tensor:
 
 
 def exact(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert to float64, which Apple's devices lack. It distinguishes vectors that are nearly parallel."""
+    """Convert to float64, which Apple's devices lack: there the tensor stays as it is."""
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
@@ -131,7 +130,33 @@ def min_norm_of(*embeds: torch.Tensor) -> float:
     return max(MIN_NORM[tensor.dtype] for tensor in embeds)
 
 
+def off_unit(embeds: torch.Tensor) -> torch.Tensor:
+    """Return which vectors, along the last axis, are further from unit norm than rounding explains, or not finite."""
+    blocks = embeds.split(4096)  # a half-precision tensor is copied for this
+    norms = [torch.linalg.vector_norm(block.float(), dim=-1) for block in blocks]
+    return ~((torch.cat(norms) - 1).abs() <= NORM_TOLERANCE) if norms else embeds.new_empty(0, dtype=torch.bool)
+
+
+def _check_norms(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
+    """Raise a ValueError unless vectors that count have unit norm: others would change the ranking, and with a NaN a
+    clip would come first."""
+    if torch.compiler.is_compiling():  # a graph cannot depend on values
+        return
+    wrong = {"text_embeds": off_unit(text_embeds), "modality_embeds": off_unit(modality_embeds) & modality_mask}
+    for name, is_wrong in wrong.items():
+        rows = is_wrong.nonzero()[:, 0].unique().tolist()
+        if rows:
+            raise ValueError(
+                f"`{name}` must have unit norm along the last axis, but vectors of {len(rows)} rows do not: "
+                f"{rows[:10]}. Use `torch.nn.functional.normalize`, and leave out vectors that are zero or NaN."
+            )
+
+
 def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
+    named = {"text_embeds": text_embeds, "modality_embeds": modality_embeds, "modality_mask": modality_mask}
+    for name, given in named.items():
+        if not isinstance(given, torch.Tensor):
+            raise TypeError(f"`{name}` must be a `torch.Tensor`, got {type(given)}. Use `torch.as_tensor`.")
     shapes = tuple(text_embeds.shape), tuple(modality_embeds.shape)
     is_text = text_embeds.ndim == 2 or (text_embeds.ndim == 3 and shapes[0][1:2] == shapes[1][1:2])
     if not is_text or modality_embeds.ndim != 3 or not shapes[1][1]:
@@ -275,8 +300,8 @@ class Clips:
         concat_embeds (`torch.Tensor` of shape `(V, 3, D)`, *optional*): Embeddings of the concatenation heads.
         min_norm (`float`): Minimum norm, volume or area, see [`min_norm_of`].
         modalities (`tuple[str, ...]`): The names along the axis M; empty if they have none.
-        gram, exact_gram (`torch.Tensor` of shape `(V, M, M)`, *optional*): Inner products of the modalities, zero
-            where absent, the latter in float64; computed on first access unless given.
+        gram (`torch.Tensor` of shape `(V, M, M)`, *optional*): Inner products of the modalities, zero where absent;
+            computed on first access unless given.
     """
 
     def __init__(
@@ -288,25 +313,25 @@ class Clips:
         min_norm: float,
         modalities: tuple[str, ...] = (),
         gram: torch.Tensor | None = None,
-        exact_gram: torch.Tensor | None = None,
     ):
         self.modality_embeds, self.modality_mask, self.concat_embeds = modality_embeds, modality_mask, concat_embeds
         self.min_norm, self.modalities = min_norm, modalities
-        self._gram, self._exact_gram, self._derived = gram, exact_gram, {}
+        self._gram, self._derived = gram, {}
 
     def __len__(self) -> int:
         return len(self.modality_mask)
 
-    def __getitem__(self, columns: slice) -> "Clips":
-        tensors = self.modality_embeds, self.modality_mask, self.concat_embeds, self._gram, self._exact_gram
-        *some, gram, exact_gram = (None if tensor is None else tensor[columns] for tensor in tensors)
-        return Clips(*some, min_norm=self.min_norm, modalities=self.modalities, gram=gram, exact_gram=exact_gram)
+    def __getitem__(self, columns: slice | torch.Tensor) -> "Clips":
+        tensors = self.modality_embeds, self.modality_mask, self.concat_embeds, self._gram
+        *some, gram = (None if tensor is None else tensor[columns] for tensor in tensors)
+        return Clips(*some, min_norm=self.min_norm, modalities=self.modalities, gram=gram)
 
     def shown(self, modality_mask: torch.Tensor) -> "Clips":
         """The same clips under a mask `(V, M)`."""
-        both = modality_mask[:, :, None] & modality_mask[:, None]
-        gram, exact_gram = (None if given is None else given * both for given in (self._gram, self._exact_gram))
-        named = {"min_norm": self.min_norm, "modalities": self.modalities, "gram": gram, "exact_gram": exact_gram}
+        gram = self._gram
+        if gram is not None:
+            gram = gram * (modality_mask[:, :, None] & modality_mask[:, None])
+        named = {"min_norm": self.min_norm, "modalities": self.modalities, "gram": gram}
         return Clips(self.modality_embeds * modality_mask[..., None], modality_mask, self.concat_embeds, **named)
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
@@ -320,16 +345,24 @@ class Clips:
     def gram(self) -> torch.Tensor:
         """Inner products of the modalities, `(V, M, M)`, zero where absent."""
         if self._gram is None:
-            self._gram = _gram_matrices(self)
+            self._gram = self.modality_embeds @ self.modality_embeds.mT
         return self._gram
 
     @property
-    def exact_gram(self) -> torch.Tensor:
-        """The same in float64, to distinguish clips whose modalities nearly repeat each other."""
-        if self._exact_gram is None:
-            blocks = map(exact, self.modality_embeds.split(_TILE[1]))
-            self._exact_gram = torch.cat([block @ block.mT for block in blocks])
-        return self._exact_gram
+    def exact(self) -> "Clips":
+        """The same clips in float64, on devices that have it."""
+        return self.once(_in_float64)
+
+    @property
+    def may_cancel(self) -> torch.Tensor:
+        """
+        The clips `(V,)` of which a weighted mean may be short, so that few digits of float32 are left.
+
+        Let no modality have negative cosines with the others that sum to less than -1/2. Then, by Gershgorin's
+        theorem, the eigenvalues of the Gram matrix without its positive cosines are at least 1/2, and weights that sum
+        to 1 give a squared norm of at least 1/2 / M; positive cosines only add to it.
+        """
+        return (self.gram.clamp(max=0).sum(-1) < -_OPPOSED).any(-1)
 
     @property
     def arity(self) -> torch.Tensor:
@@ -343,25 +376,18 @@ class Clips:
         return self._derived[derive]
 
 
-def _gram_matrices(clips: Clips) -> torch.Tensor:
-    """Gram matrices that give the length of every weighted sum to the precision of the vectors.
-
-    If all cosines of M vectors are above -0.8 / (M - 1), no weighted sum is shorter than sqrt(0.2 / M). The others,
-    usually few, may cancel and are multiplied in float64.
-    """
-    embeds = clips.modality_embeds
-    if torch.compiler.is_compiling():  # a graph cannot select clips by value
-        return clips.exact_gram
-    gram = embeds @ embeds.mT
-    rows = (gram.amin((1, 2)) < -0.8 / max(embeds.shape[1] - 1, 1)).nonzero().flatten()
-    if not len(rows):
-        return gram
-    few = exact(embeds[rows])
-    return exact(gram).index_copy(0, rows, few @ few.mT)
-
-
-def _factor(clips: Clips) -> torch.Tensor:
-    return gram_factor(exact(clips.gram)).to(clips.modality_embeds.dtype)
+def _in_float64(clips: Clips) -> Clips:
+    gram = clips._gram
+    if gram is not None and gram.dtype != torch.float64:
+        gram = None  # computed again from the vectors
+    return Clips(
+        exact(clips.modality_embeds),
+        clips.modality_mask,
+        clips.concat_embeds,
+        min_norm=clips.min_norm,
+        modalities=clips.modalities,
+        gram=gram,
+    )
 
 
 class Pairs:
@@ -380,7 +406,8 @@ class Pairs:
     def __init__(
         self, text_embeds: torch.Tensor, clips: Clips, options: ScoreOptions, similarities: torch.Tensor | None = None
     ):
-        self.text_embeds, self.clips, self.options, self._similarities = text_embeds, clips, options, similarities
+        self.text_embeds, self.clips, self.options = text_embeds, clips, options
+        self._given = self._similarities = similarities
 
     @property
     def similarities(self) -> torch.Tensor:
@@ -388,6 +415,28 @@ class Pairs:
         if self._similarities is None:
             self._similarities = self.clips.products(self.text_embeds)
         return self._similarities
+
+    @property
+    def exact(self) -> "Pairs":
+        """The same pairs in float64, on devices that have it; similarities that were given are only converted."""
+        similarities = self._given if self._given is None else exact(self._given)
+        return Pairs(exact(self.text_embeds), self.clips.exact, self.options, similarities)
+
+    def resolved(self, query_temperature: float | torch.Tensor) -> "Pairs":
+        """The same pairs, in float64 where weights change so fast with cosines that float32 does not resolve them;
+        similarities that were given stay as they are. All of a compiled graph is in float64, as it cannot depend on
+        values."""
+        if torch.compiler.is_compiling():
+            return self.exact
+        scales = self.options.modality_scale
+        largest = 1.0 if scales is None else torch.as_tensor(scales).max().item()
+        is_steep = largest > _STEEPEST * torch.as_tensor(query_temperature).item()
+        return self.exact if is_steep and self._given is None else self
+
+    def of_clips(self, rows: torch.Tensor) -> "Pairs":
+        """The pairs with some of the clips."""
+        similarities = self._given if self._given is None else self._given[..., rows]
+        return Pairs(self.text_embeds, self.clips[rows], self.options, similarities)
 
     def pathway(self, index: int) -> torch.Tensor:
         """Cosines of texts and one modality, `(Q, V)`, without computing the others."""
@@ -417,7 +466,8 @@ class Pairs:
         if not self.options.terms:
             return self
         mask = self.options.in_centroid(self.clips.modality_mask)
-        return Pairs(self.text_embeds, self.clips.shown(mask), self.options, self.similarities * mask.T[:, None])
+        similarities = self._given if self._given is None else self._given * mask.T[:, None]
+        return Pairs(self.text_embeds, self.clips.shown(mask), self.options, similarities)
 
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
         """Score independent pairs tile by tile; all at once if there is a gradient or a traced graph."""
@@ -432,7 +482,7 @@ class Pairs:
             clips = self.clips[columns]
             for first in range(0, num_texts, height):
                 rows = slice(first, first + height)
-                some = None if self._similarities is None else self._similarities[:, rows, columns]
+                some = None if self._given is None else self._given[:, rows, columns]
                 scores[rows, columns] = score(Pairs(self.text_embeds[rows], clips, self.options, some))
         return scores
 
@@ -589,11 +639,26 @@ def find_method(method: str, modalities: Sequence[str] | None = None, argument: 
 # Weighted sums and single modalities --------------------------------------------------------------------------------
 
 
+def _centroid_scores(pairs: Pairs, query_temperature: float | torch.Tensor) -> torch.Tensor:
+    """Eq. 4, in float64 where float32 has too few digits."""
+
+    def score(some: Pairs) -> torch.Tensor:
+        clips = some.clips
+        return closed_form(some.calibrated, clips.modality_mask, clips.gram, query_temperature, clips.min_norm)
+
+    dtype, resolved = pairs.text_embeds.dtype, pairs.resolved(query_temperature)
+    scores = score(resolved).to(dtype)
+    if resolved.text_embeds.dtype == torch.float64:
+        return scores
+    cancelling = pairs.clips.may_cancel.nonzero().flatten()
+    if len(cancelling):
+        few = score(pairs.of_clips(cancelling).exact).to(dtype)
+        scores = scores.index_copy(1, cancelling, few)
+    return scores
+
+
 def _weighted(pairs: Pairs, query_temperature: float | torch.Tensor) -> torch.Tensor:
-    own = pairs.aggregated
-    scores = closed_form(
-        own.calibrated, own.clips.modality_mask, own.clips.once(_factor), query_temperature, own.clips.min_norm
-    )
+    scores = _centroid_scores(pairs.aggregated, query_temperature)
     for index, weight in pairs.options.terms.items():
         scores = scores + weight * pairs.calibrated[index]
     return scores
@@ -662,8 +727,8 @@ def _bordered(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, t
     With H the masked Gram matrix (Eq. S1) and q the presence: det H (V,), adj H (V, M, M), adj(H) q (V, M), and the
     change of adj H, which is linear, when a multiple of qq' is subtracted (V, M, M).
     """
-    present = clips.modality_mask.to(clips.exact_gram.dtype)
-    gram = clips.exact_gram + torch.diag_embed(1 - present)
+    present = clips.modality_mask.to(clips.gram.dtype)
+    gram = clips.gram + torch.diag_embed(1 - present)
     determinant, adjugate = _adjugate(gram)
     number = gram.shape[1]
     _, raised = _adjugate(gram + present[:, :, None] * present[:, None] / number)
@@ -676,49 +741,37 @@ def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> to
     Gt is the Gram matrix of the text and the clip, in which an absent modality is an orthonormal axis (Eq. S1), and p
     marks what is present, including the text. With the clip's own part H, its presence q and the similarities b,
     det [[1, b'], [b, H]] = det H - b' adj(H) b. Subtracting shift qq' from H changes its determinant and its adjugate
-    linearly, so no powers of a large shift have to cancel. The values of clips are computed in float64: they are small
-    for flat clips, and so are then the rounding errors.
+    linearly, so no powers of a large shift have to cancel.
     """
     determinant, adjugate, linear, change = pairs.clips.once(_bordered)
     shifted_determinant = determinant - shift * (linear * pairs.clips.modality_mask).sum(-1)
-    numbers = -shift * determinant, shifted_determinant, 2 * shift * linear, adjugate + shift * change
-    constant, shifted_determinant, linear, adjugate = (x.to(pairs.text_embeds.dtype) for x in numbers)
-    total = torch.addcmul(constant, pairs.squared_norms, shifted_determinant)  # (Q, V)
-    return total + _quadratic(pairs.similarities, -adjugate, linear)
+    total = torch.addcmul(-shift * determinant, pairs.squared_norms, shifted_determinant)  # (Q, V)
+    return total + quadratic(pairs.similarities, -(adjugate + shift * change), 2 * shift * linear)
 
 
-def _quadratic(cosines: torch.Tensor, matrices: torch.Tensor, linear: torch.Tensor | None = None) -> torch.Tensor:
-    """b' A b + l' b of every pair, (Q, V), of cosines b (M, Q, V), symmetric matrices A (V, M, M) and l (V, M)."""
-    total = torch.zeros_like(cosines[0])
-    for m, cosine in enumerate(cosines):
-        row = cosine * matrices[:, m, m] if linear is None else torch.addcmul(linear[:, m], cosine, matrices[:, m, m])
-        for n in range(m + 1, len(cosines)):
-            row = torch.addcmul(row, cosines[n], 2 * matrices[:, m, n])
-        total = torch.addcmul(total, cosine, row)
-    return total
-
-
-def _root(squared: torch.Tensor) -> torch.Tensor:
-    # A square root has no gradient at zero, so all vanishing values count as equal. The threshold is that of float32,
-    # whatever the precision of the vectors.
-    return squared.clamp(min=MIN_NORM[squared.dtype] ** 2).sqrt()
+def _root(squared: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+    """The root of squared volumes, in the dtype of `pairs`. It has no gradient at zero, so vanishing values, below
+    what the vectors resolve in float32 or float64, count as equal."""
+    least = min(pairs.clips.min_norm, MIN_NORM[torch.float32])
+    return squared.clamp(min=least**2).sqrt().to(pairs.text_embeds.dtype)
 
 
 @register_method("gram", "GRAM volume", is_symmetric=True)
 def _gram(pairs: Pairs) -> torch.Tensor:
-    return -_root(_bordered_determinant(pairs).abs())
+    return -_root(_bordered_determinant(pairs.exact).abs(), pairs)
 
 
 def _span_inverse(clips: Clips) -> torch.Tensor:
     """The pseudo-inverse of the Gram matrix, (V, M, M): G^-1 over what is present unless modalities repeat."""
-    return torch.linalg.pinv(clips.exact_gram, rtol=_RANK_TOLERANCE, hermitian=True)
+    return torch.linalg.pinv(clips.gram, rtol=_RANK_TOLERANCE, hermitian=True)
 
 
 @register_method("gram_span", "span distance", is_symmetric=True)
 def _gram_span(pairs: Pairs) -> torch.Tensor:
-    """-sqrt(1 - a' G^-1 a), in float64, because large terms cancel where modalities nearly repeat each other."""
-    rest = exact(pairs.squared_norms) - _quadratic(exact(pairs.similarities), pairs.clips.once(_span_inverse))
-    return -_root(rest.to(pairs.text_embeds.dtype))
+    """-sqrt(1 - a' G^-1 a)."""
+    wide = pairs.exact
+    rest = wide.squared_norms - quadratic(wide.similarities, wide.clips.once(_span_inverse))
+    return -_root(rest, pairs)
 
 
 @register_method("hypergram", "HyperGRAM volume", is_symmetric=True, uses_hyperbolic_mix=True)
@@ -729,32 +782,31 @@ def _hypergram(pairs: Pairs) -> torch.Tensor:
     The Lorentz inner product of two such points is (sinh(r)^2 <x, y> - cosh(r)^2) / c, so their Gram matrix is
     (Gt - coth(r)^2 pp') sinh(r)^2 / c.
     """
+    wide = pairs.exact
+    numbers = (pairs.options.hyperbolic_mix, pairs.options.curvature)
     mix, curvature = (
-        torch.as_tensor(value, dtype=pairs.clips.exact_gram.dtype, device=pairs.text_embeds.device).reshape(())
-        for value in (pairs.options.hyperbolic_mix, pairs.options.curvature)
+        torch.as_tensor(number, dtype=wide.text_embeds.dtype, device=wide.text_embeds.device).reshape(())
+        for number in numbers
     )
     root = curvature.sqrt()
-    scale = (root.sinh() / root) ** (1 + pairs.clips.arity)  # (V,): one factor per vector
+    scale = (root.sinh() / root) ** (1 + wide.clips.arity)  # (V,): one factor per vector
     # In exact arithmetic the determinant has one sign; rounding may change that of a vanishing one.
-    euclidean, hyperbolic = (
-        _root(_bordered_determinant(pairs, shift).abs()) for shift in (0.0, root.tanh().reciprocal().square())
-    )
-    return -(mix * euclidean + ((1 - mix) * scale).to(hyperbolic.dtype) * hyperbolic)
+    euclidean = _root(_bordered_determinant(wide).abs(), wide)
+    hyperbolic = _root(_bordered_determinant(wide, root.tanh().reciprocal().square()).abs(), wide)
+    return -(mix * euclidean + (1 - mix) * scale * hyperbolic).to(pairs.text_embeds.dtype)
 
 
 @register_method("triangle", "TRIANGLE area", needs=("video", "audio"), reads=("video", "audio"), is_symmetric=True)
 def _triangle(pairs: Pairs) -> torch.Tensor:
-    """Minus half the root of |u|^2 |e|^2 - <u, e>^2 with u = t - v and e = a - v.
-
-    Any two sides give the area; the clip's own side e is known in float64, even if it is short.
-    """
+    """Minus half the root of |u|^2 |e|^2 - <u, e>^2 with u = t - v and e = a - v."""
+    wide = pairs.exact
     v, a = (pairs.clips.modalities.index(name) for name in ("video", "audio"))
-    video, audio = pairs.similarities[v], pairs.similarities[a]
-    gram, dtype = pairs.clips.exact_gram, pairs.text_embeds.dtype
-    e = (gram[:, v, v] + gram[:, a, a] - 2 * gram[:, v, a]).to(dtype)
-    u = pairs.squared_norms - 2 * video + gram[:, v, v].to(dtype)
-    inner = audio - video + (gram[:, v, v] - gram[:, v, a]).to(dtype)
-    return -_root((u * e - inner * inner).abs()) / 2
+    video, audio = wide.similarities[v], wide.similarities[a]
+    gram = wide.clips.gram
+    e = gram[:, v, v] + gram[:, a, a] - 2 * gram[:, v, a]
+    u = wide.squared_norms - 2 * video + gram[:, v, v]
+    inner = audio - video + gram[:, v, v] - gram[:, v, a]
+    return -_root((u * e - inner * inner).abs(), pairs) / 2
 
 
 # The largest eigenvalue ---------------------------------------------------------------------------------------------
@@ -763,9 +815,9 @@ def _triangle(pairs: Pairs) -> torch.Tensor:
 def _unit_gram(clips: Clips) -> tuple[torch.Tensor, torch.Tensor]:
     """Gram matrices (V, M, M) with ones on the diagonal, where an absent modality is an orthonormal axis (Eq. S1), and
     the factors of the vectors for this (V, M): in half precision norms are 1 +- 0.004."""
-    scale = clips.exact_gram.diagonal(dim1=1, dim2=2).clamp(min=clips.min_norm**2).rsqrt()
+    scale = clips.gram.diagonal(dim1=1, dim2=2).clamp(min=clips.min_norm**2).rsqrt()
     identity = torch.eye(scale.shape[1], dtype=scale.dtype, device=scale.device)
-    return torch.where(identity.bool(), identity, clips.exact_gram * scale[:, :, None] * scale[:, None]), scale
+    return torch.where(identity.bool(), identity, clips.gram * scale[:, :, None] * scale[:, None]), scale
 
 
 def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
@@ -796,9 +848,10 @@ def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
 def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
     """lambda_1(Gt). An absent modality adds an eigenvalue of 1, which is never larger. In float64, because only half
     of the digits are left where eigenvalues meet."""
-    gram, scale = pairs.clips.once(_unit_gram)
-    text_scale = pairs.squared_norms.clamp(min=pairs.clips.min_norm**2).rsqrt()
-    cosines = exact(pairs.similarities * text_scale) * scale.T[:, None]  # (M, Q, V)
+    wide = pairs.exact
+    gram, scale = wide.clips.once(_unit_gram)
+    text_scale = wide.squared_norms.clamp(min=wide.clips.min_norm**2).rsqrt()
+    cosines = wide.similarities * text_scale * scale.T[:, None]  # (M, Q, V)
     if len(cosines) <= 3 and not torch.is_grad_enabled():
         return _largest_root(cosines, gram).to(pairs.text_embeds.dtype)
     found = []
@@ -887,6 +940,10 @@ def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     return total
 
 
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
 # What is called -----------------------------------------------------------------------------------------------------
 
 
@@ -951,8 +1008,11 @@ def retrieval_scores(
         in (0, 1], volumes, distances and areas at most 0. Only `"rank_fusion"` has no gradient.
 
     Raises:
-        ValueError: If shapes do not fit, a row of `modality_mask` is all False, the method is unknown, reads a missing
-            name or does not accept texts with a vector for each modality, or a number is out of range.
+        TypeError: If embeddings or the mask are not tensors.
+        ValueError: If shapes do not fit, a row of `modality_mask` is all False, a vector that counts is not of unit
+            norm (checked unless there is a gradient: a step of training that diverged is left to the caller), the
+            method is unknown, reads a missing name or does not accept texts with a vector for each modality, or a
+            number is out of range.
 
     Example:
 
@@ -961,11 +1021,14 @@ def retrieval_scores(
     ```
     """
     options["query_temperature"] = query_temperature
+    _check_embeds(text_embeds, modality_embeds, modality_mask)
     given = text_embeds, modality_embeds, concat_embeds, *options.values()
-    learned = any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
+    is_learned = torch.is_grad_enabled() and any(_has_gradient(value) for value in given)
+    if not is_learned:
+        _check_norms(text_embeds, modality_embeds, modality_mask)
     with (
         torch.autocast(device_type=text_embeds.device.type, enabled=False),
-        torch.set_grad_enabled(torch.is_grad_enabled() and learned),
+        torch.set_grad_enabled(is_learned),
     ):
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, concat_embeds, modalities, **options)
         return pairs.scores(method)
@@ -984,15 +1047,21 @@ def query_weights(
         `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent, and for terms.
     """
     named = dict(zip(WEIGHING, weighing, strict=False)) | named
+    _check_embeds(text_embeds, modality_embeds, modality_mask)
+    if not any(_has_gradient(embeds) for embeds in (text_embeds, modality_embeds)):
+        _check_norms(text_embeds, modality_embeds, modality_mask)
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
-        cosines, mask = pairs.calibrated.movedim(0, -1), pairs.options.in_centroid(modality_mask)  # (Q, V, M)
-        return softmax_weights(cosines, mask, pairs.options.query_temperature, dim=-1) * mask
+        temperature = pairs.options.query_temperature
+        cosines = pairs.resolved(temperature).calibrated.movedim(0, -1)  # (Q, V, M)
+        mask = pairs.options.in_centroid(modality_mask)
+        weights = softmax_weights(cosines, mask, temperature, dim=-1) * mask
+        return weights.to(pairs.text_embeds.dtype)
 
 
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
-    "Method", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact",
-    "find_method", "gram_factor", "kind_of", "make_pairs", "min_norm_of",
-    "query_weights", "register_method", "retrieval_scores", "unit",
+    "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact",
+    "find_method", "kind_of", "make_pairs", "min_norm_of", "off_unit",
+    "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

@@ -11,14 +11,17 @@ from modeling_scalar.scores_scalar import Clips, Pairs, make_pairs
 
 class SharedPairs(Pairs):
     """
-    Pairs that compute their products, and whatever else several scores or masks share, once.
+    Pairs that compute their products, and whatever else several scores or masks share, once and in float64. The dtype
+    of scores is that of [`~modeling_scalar.scores_scalar.retrieval_scores`].
 
     The arguments are those of [`~modeling_scalar.scores_scalar.make_pairs`].
     """
 
     def __init__(self, *embeds: Any, **options: Any):
-        pairs = make_pairs(*embeds, **options)
+        given = make_pairs(*embeds, **options)
+        pairs = given.exact
         super().__init__(pairs.text_embeds, pairs.clips, pairs.options, pairs.similarities)
+        self._dtype = given.text_embeds.dtype
         self._unmasked, self._ranks, self._eigenvalues = pairs, {}, None
         self._replaced = frozenset()
 
@@ -26,6 +29,7 @@ class SharedPairs(Pairs):
         changed = object.__new__(SharedPairs)
         Pairs.__init__(changed, *pairs)
         changed._unmasked, changed._ranks, changed._eigenvalues = self._unmasked, self._ranks, None
+        changed._dtype = self._dtype
         changed._replaced = self._replaced.union(replaced)
         return changed
 
@@ -58,7 +62,7 @@ class SharedPairs(Pairs):
         """As [`Pairs.scores`]; PMRL's two scores share their eigenvalues, which cost more than the others."""
         if method == "pmrl" and self._eigenvalues is not None:
             return self._eigenvalues / (1 + self.aggregated.clips.arity)
-        scores = super().scores(method)
+        scores = super().scores(method).to(self._dtype)
         if method == "pmrl_raw":
             self._eigenvalues = scores
         return scores

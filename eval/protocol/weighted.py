@@ -49,7 +49,7 @@ def _weighted_centroid(pairs: Pairs) -> torch.Tensor:
     """sum_m w_m a_m <t, z_m> / sqrt(w'Gw) with the Gram matrix G: Eq. 3 and 4 with query-independent weights."""
     weights, total = _weighted_cosines(pairs)
     wide = exact(weights)
-    squared_norm = torch.einsum("vm,vmn,vn->v", wide, pairs.clips.exact_gram, wide)
+    squared_norm = torch.einsum("vm,vmn,vn->v", wide, pairs.clips.exact.gram, wide)
     return total * squared_norm.clamp(min=pairs.clips.min_norm**2).rsqrt().to(total.dtype)
 
 
@@ -90,13 +90,12 @@ def _discounted(pairs: Pairs) -> Pairs:
         raise ValueError(f"`modality_scale` must be at most 1 for {DISCOUNTED}, got {scale.tolist()}.")
     share = exact(scale)
     own = torch.eye(len(share), dtype=torch.bool, device=share.device)
-    gram = pairs.clips.exact_gram * torch.where(own, 1.0, share[:, None] * share)
+    gram = pairs.clips.exact.gram * torch.where(own, 1.0, share[:, None] * share)
     clips = Clips(
         pairs.clips.modality_embeds,
         pairs.clips.modality_mask,
         min_norm=pairs.clips.min_norm,
-        gram=gram.to(scale.dtype),
-        exact_gram=gram,
+        gram=gram,
     )
     return Pairs(pairs.text_embeds, clips, pairs.options, pairs.similarities * scale[:, None, None])
 
@@ -119,7 +118,7 @@ def _first_order(pairs: Pairs, root: torch.Tensor) -> torch.Tensor:
     all pairs at once; a decomposition of each takes several times as long.
     """
     number = len(pairs.similarities)
-    gram = torch.where(torch.eye(number, device=root.device).bool(), 1.0, pairs.clips.exact_gram).to(root.dtype)
+    gram = torch.where(torch.eye(number, device=root.device).bool(), 1.0, pairs.clips.exact.gram).to(root.dtype)
     with torch.no_grad():
         rows = [[root * (m == n) - gram[:, m, n] for n in range(number)] for m in range(number)]
         x = list(pairs.similarities)

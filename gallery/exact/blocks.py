@@ -11,7 +11,6 @@ import torch
 
 from gallery.columns import (
     CONCAT_COLUMNS,
-    NORM_TOLERANCE,
     codes_of,
     matrix_of,
     modalities_of,
@@ -21,7 +20,7 @@ from gallery.columns import (
 from gallery.exact.codes import Codes, multiplies_eight_bits
 from gallery.exact.cone import hull_distance, inverse_of
 from gallery.storage import Part
-from modeling_scalar.scores_scalar import MIN_NORM, Clips
+from modeling_scalar.scores_scalar import MIN_NORM, NORM_TOLERANCE, Clips
 
 _MIN_NORM = MIN_NORM[torch.float32]
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
@@ -64,7 +63,7 @@ class Block(Clips):
         self.vectors, self.modality_mask, self.concat_embeds = tuple(vectors), modality_mask, concat_embeds
         self.start, self.is_there, self.codes = start, is_there, codes
         self.min_norm, self.modalities, self.is_partial = min_norm, tuple(modalities), is_partial
-        self._gram, self._exact_gram, self._derived, self._parts = gram, None, {}, {}
+        self._gram, self._derived, self._parts = gram, {}, {}
 
     def __getitem__(self, columns: slice | torch.Tensor) -> "Block":
         """Some of these clips, without their codes."""

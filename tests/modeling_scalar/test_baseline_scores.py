@@ -284,9 +284,12 @@ def loop_fusion(texts, modalities, mask, direction, constant):
 @pytest.mark.parametrize("direction", ["text_to_video", "video_to_text"])
 @pytest.mark.parametrize("constant", [1, 60])
 def test_rank_fusion_equals_the_loop_with_ties_and_absent_modalities(direction, constant):
-    # Vectors of -1, 0 and 1 have whole numbers as similarities: many are equal, some are zero of either sign.
+    # Of unit vectors with four entries of 1/2 or -1/2, many similarities are equal, some are zero of either sign.
     generator = torch.Generator().manual_seed(0)
-    texts, modalities = (torch.randint(-1, 2, shape, generator=generator).float() for shape in ((9, 6), (31, 3, 6)))
+    signs = torch.randint(0, 2, (9 + 31 * 3, 6), generator=generator) - 0.5
+    zeros = torch.rand(signs.shape, generator=generator).topk(2, dim=1).indices
+    vectors = signs.scatter(1, zeros, 0.0)
+    texts, modalities = vectors[:9], vectors[9:].view(31, 3, 6)
     mask = random_clips()[2]
     similarities = texts @ modalities[:, 0].T
     assert all(len(row.unique()) < len(row) for row in similarities) and (similarities < 0).any()

@@ -255,9 +255,10 @@ def test_autocast_does_not_touch_the_scores():
 @pytest.mark.parametrize("direction", ["text_to_video", "video_to_text"])
 @pytest.mark.parametrize(("num_queries", "num_clips"), [(0, 5), (5, 0), (0, 0)])
 def test_nothing_to_score_is_no_scores(method, direction, num_queries, num_clips):
-    clips = torch.ones(num_clips, 3, 4), torch.ones(num_clips, 3, dtype=torch.bool)
+    clips = torch.full((num_clips, 3, 4), 0.5), torch.ones(num_clips, 3, dtype=torch.bool)
     options = {"method": method, "direction": direction, "concat_embeds": clips[0]}
-    assert retrieval_scores(torch.ones(num_queries, 4), *clips, **options).shape == (num_queries, num_clips)
+    scores = retrieval_scores(torch.full((num_queries, 4), 0.5), *clips, **options)
+    assert scores.shape == (num_queries, num_clips)
 
 
 def test_an_all_absent_row_is_named():
@@ -283,6 +284,33 @@ def test_an_all_absent_row_is_named():
 def test_bad_arguments_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         retrieval_scores(*change(*random_clips()))
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 2.0, math.nan, math.inf])
+@pytest.mark.parametrize("argument", [0, 1])
+def test_vectors_that_are_not_of_unit_norm_are_refused_by_row(factor, argument):
+    clips = random_clips()
+    clips[2][5] = True
+    clips[argument][5] *= factor
+    for function in (retrieval_scores, query_weights):
+        with pytest.raises(ValueError, match=rf"{['text_embeds', 'modality_embeds'][argument]}.*\[5\]"):
+            function(*clips)
+
+
+@pytest.mark.parametrize("argument", [0, 1, 2])
+def test_arrays_that_are_not_tensors_are_refused(argument):
+    clips = list(random_clips())
+    clips[argument] = clips[argument].numpy()
+    for function in (retrieval_scores, query_weights):
+        with pytest.raises(TypeError, match=["text_embeds", "modality_embeds", "modality_mask"][argument]):
+            function(*clips)
+
+
+def test_a_training_step_that_diverged_has_a_score_that_is_not_a_number():
+    texts, modalities, mask = random_clips()
+    modalities[3] = math.nan
+    scores = retrieval_scores(texts.requires_grad_(), modalities, mask)
+    assert scores[:, 3].isnan().all() and scores[:, 4].isfinite().all()
 
 
 def test_a_new_method_is_one_function(monkeypatch):

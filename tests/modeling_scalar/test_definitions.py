@@ -1,0 +1,339 @@
+"""Every score against float64 loops written from its definition, for clips that are hard to score: copies and near
+copies, opposite and cancelling vectors, more vectors than dimensions, half precision, temperatures from 1e-6 on."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modeling_scalar.paired import exact_scores
+from modeling_scalar.scores_scalar import MIN_NORM, ScoreOptions, query_weights, retrieval_scores
+
+NAMES = ("video", "audio", "subtitle", "title", "speech", "screen", "tags", "place")
+CENTROIDS = ("scalar", "uniform")
+VOLUMES = ("gram", "gram_span", "hypergram", "triangle")
+METHODS = (*CENTROIDS, "max", "mean", *VOLUMES, "pmrl", "pmrl_raw", "symile")
+MIX, CURVATURE = 0.51, 1.0
+SPAN_TOLERANCE = 1e-7  # eigenvalues of a Gram matrix below this share of the largest are no direction of the span
+
+NUM_QUERIES, NUM_CLIPS = 3, 5
+DISTANCES = (0.0, 1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+TEMPERATURES = (1e-6, 1e-4, 1e-2, 0.05, 0.051, 0.1, 0.41, 1.0, 10.0, math.inf)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+class Drawn(NamedTuple):
+    texts: torch.Tensor  # (Q, D)
+    clips: torch.Tensor  # (V, M, D)
+    mask: torch.Tensor  # (V, M)
+    temperature: float
+
+    @property
+    def names(self):
+        return NAMES[: self.clips.shape[1]]
+
+    def scores(self, method):
+        return retrieval_scores(*self[:3], method, self.temperature, modalities=self.names)
+
+
+def unit(vectors):
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300)
+
+
+@st.composite
+def draws(draw, method="scalar", dtypes=DTYPES):
+    """Texts and clips whose modalities are arranged in one of five hard ways, up to a distance."""
+    least = 2 if method == "triangle" else 1
+    number = draw(st.integers(least, len(NAMES)))
+    dim = draw(st.sampled_from((2, 3, 4, 8, 32, 512)))
+    arrangement = draw(st.sampled_from(("copies", "one direction", "opposite", "cancelling", "of the text")))
+    distance = draw(st.sampled_from(DISTANCES))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+    texts = unit(random.standard_normal((NUM_QUERIES, dim)))
+    clips = unit(random.standard_normal((NUM_CLIPS, number, dim)))
+    off = distance * unit(random.standard_normal(clips.shape))
+    if arrangement == "copies":
+        source = random.integers(0, number, (NUM_CLIPS, number, 1))
+        clips = np.take_along_axis(clips, source, axis=1) + off
+    elif arrangement == "one direction":
+        clips = clips[:, :1] + off
+    elif arrangement == "opposite":
+        clips = clips[:, :1] * random.choice([-1, 1], (NUM_CLIPS, number, 1)) + off
+    elif arrangement == "cancelling" and number > 1:
+        clips[:, -1] = unit(-clips[:, :-1].sum(1)) + off[:, -1]
+    elif arrangement == "of the text":
+        texts = clips[:NUM_QUERIES, -1] + off[:NUM_QUERIES, -1]
+    mask = random.random((NUM_CLIPS, number)) < 0.7
+    mask[np.arange(NUM_CLIPS), random.integers(0, number, NUM_CLIPS)] = True
+
+    dtype = draw(st.sampled_from(dtypes))
+    return Drawn(
+        torch.from_numpy(unit(texts)).to(dtype),
+        torch.from_numpy(unit(clips)).to(dtype),
+        torch.from_numpy(mask),
+        draw(st.sampled_from(TEMPERATURES)),
+    )
+
+
+# Definitions, of a text (D,) and the vectors (n, D) that a clip has -------------------------------------------------
+
+
+def weights_of(cosines, temperature):
+    """Eq. 2."""
+    powers = [math.exp((cosine - max(cosines)) / temperature) for cosine in cosines]
+    return [power / sum(powers) for power in powers]
+
+
+def centroid_score(text, vectors, temperature, least):
+    """Eq. 3: the cosine with the weighted sum, whose norm counts as at least `least`."""
+    weights = weights_of([float(vector @ text) for vector in vectors], temperature)
+    centroid = sum(weight * vector for weight, vector in zip(weights, vectors, strict=True))
+    return float(centroid @ text) / max(float(np.linalg.norm(centroid)), least)
+
+
+def volume(vectors):
+    """The root of the Gram determinant: the product of the singular values, of which too many vectors lack some."""
+    if len(vectors) > vectors.shape[1]:
+        return 0.0
+    return float(np.prod(np.linalg.svd(vectors, compute_uv=False)))
+
+
+def lorentz_volume(vectors):
+    """The same of points of the hyperboloid of curvature -c, with their Lorentz inner products."""
+    root = math.sqrt(CURVATURE)
+    gram = (math.sinh(root) ** 2 * (vectors @ vectors.T) - math.cosh(root) ** 2) / CURVATURE
+    return math.sqrt(abs(np.linalg.det(gram)))
+
+
+def span_distance(text, vectors):
+    """What is left of the text without its projection on each direction of the span."""
+    eigenvalues, directions = np.linalg.eigh(vectors @ vectors.T)
+    rest = float(text @ text)
+    for eigenvalue, direction in zip(eigenvalues, directions.T, strict=True):
+        if eigenvalue > SPAN_TOLERANCE * eigenvalues[-1]:
+            rest -= float(direction @ (vectors @ text)) ** 2 / eigenvalue
+    return math.sqrt(max(rest, 0.0))
+
+
+def definition(method, text, present, temperature, dtype):
+    """One score, from the vectors by name; `None` where it is not defined."""
+    vectors = np.stack(list(present.values()))
+    everything = np.vstack([text, vectors])
+    cosines = [float(vector @ text) for vector in vectors]
+    least = MIN_NORM[dtype]
+    flattest = min(least, MIN_NORM[torch.float32])  # volumes below are all the same
+    if method == "scalar":
+        return centroid_score(text, vectors, temperature, least)
+    if method == "uniform":
+        return centroid_score(text, vectors, math.inf, least)
+    if method == "max":
+        return max(cosines)
+    if method == "mean":
+        return sum(cosines) / len(cosines)
+    if method == "symile":
+        return float(sum(math.prod(column) for column in everything.T))
+    if method in ("pmrl", "pmrl_raw"):
+        eigenvalue = float(np.linalg.svd(unit(everything), compute_uv=False)[0]) ** 2
+        return eigenvalue / (len(everything) if method == "pmrl" else 1)
+    if method == "gram":
+        return -max(volume(everything), flattest)
+    if method == "gram_span":
+        return -max(span_distance(text, vectors), flattest)
+    if method == "hypergram":
+        # The least volume is one of the Euclidean Gram matrix, before the map stretches every vector.
+        stretched = (math.sinh(math.sqrt(CURVATURE)) / math.sqrt(CURVATURE)) ** len(everything)
+        hyperbolic = max(lorentz_volume(everything), stretched * flattest)
+        return -(MIX * max(volume(everything), flattest) + (1 - MIX) * hyperbolic)
+    if "video" not in present or "audio" not in present:
+        return None
+    first, second = text - present["video"], present["audio"] - present["video"]
+    area = math.sqrt(max(float(first @ first) * float(second @ second) - float(first @ second) ** 2, 0.0))
+    return -max(area, flattest) / 2
+
+
+def present_of(drawn, clip):
+    rows = zip(drawn.names, drawn.clips[clip].double().numpy(), drawn.mask[clip].tolist(), strict=True)
+    return {name: vector for name, vector, is_there in rows if is_there}
+
+
+def has_clear_span(vectors):
+    """Whether no direction of the span is so thin that rounding decides if it counts."""
+    eigenvalues = np.linalg.eigvalsh(vectors @ vectors.T)
+    shares = eigenvalues / eigenvalues[-1]
+    return not ((shares > SPAN_TOLERANCE / 5) & (shares < SPAN_TOLERANCE * 5)).any()
+
+
+def defined_pairs(method, drawn):
+    """Query, clip and defined score of every pair for which there is one."""
+    for clip in range(NUM_CLIPS):
+        present = present_of(drawn, clip)
+        if method == "gram_span" and not has_clear_span(np.stack(list(present.values()))):
+            continue
+        for query, text in enumerate(drawn.texts.double().numpy()):
+            expected = definition(method, text, present, drawn.temperature, drawn.texts.dtype)
+            if expected is not None:
+                yield query, clip, expected
+
+
+def tolerance_of(method, dtype, expected):
+    if dtype == torch.float64 and method in VOLUMES:
+        # Squares are exact to 1e-7 with eight nearly equal vectors; at volumes of 1e-6 their roots have few digits.
+        return min(1e-7 / abs(expected), 4e-4) + 1e-9
+    if dtype == torch.float64:
+        return 1e-5  # of a centroid as short as 1e-6, whose square has few digits
+    return 1e-5 * max(1.0, abs(expected))
+
+
+# Properties ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_score_is_its_definition(method):
+    compared = []
+
+    @settings(max_examples=120, deadline=None, derandomize=True, database=None)
+    @given(draws(method))
+    def check(drawn):
+        scores = drawn.scores(method).double()
+        for query, clip, expected in defined_pairs(method, drawn):
+            tolerance = tolerance_of(method, drawn.texts.dtype, expected)
+            assert scores[query, clip].item() == pytest.approx(expected, abs=tolerance, rel=0)
+            compared.append(expected)
+
+    check()
+    assert len(compared) > 500 and np.std(compared) > 0.05
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(draws())
+def test_no_cosine_with_a_centroid_exceeds_the_norm_of_the_text(drawn):
+    norms = drawn.texts.double().norm(dim=-1, keepdim=True)
+    for method in CENTROIDS:
+        assert (drawn.scores(method).abs() <= norms * (1 + 1e-6)).all()
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@given(draws())
+def test_the_score_that_certifies_a_ranking_is_the_definition(drawn):
+    least = MIN_NORM[drawn.texts.dtype]
+    options = ScoreOptions(drawn.temperature)
+    for query, text in enumerate(drawn.texts):
+        texts = text.expand(NUM_CLIPS, -1)
+        scores = exact_scores(texts, drawn.clips, drawn.mask, least, options)
+        for clip in range(NUM_CLIPS):
+            vectors = np.stack(list(present_of(drawn, clip).values()))
+            expected = centroid_score(text.double().numpy(), vectors, drawn.temperature, least)
+            # At a temperature of 1e-6, equal cosines must be equal to 1e-16 for their weights to be.
+            assert scores[clip].item() == pytest.approx(expected, abs=1e-8), (query, clip)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@given(draws())
+def test_weights_are_the_definition_and_zero_where_absent(drawn):
+    weights = query_weights(*drawn[:3], drawn.temperature)
+    assert (weights[:, ~drawn.mask] == 0).all()
+    for clip in range(NUM_CLIPS):
+        vectors = np.stack(list(present_of(drawn, clip).values()))
+        for query, text in enumerate(drawn.texts.double().numpy()):
+            expected = weights_of([float(vector @ text) for vector in vectors], drawn.temperature)
+            found = weights[query, clip, drawn.mask[clip]].tolist()
+            assert found == pytest.approx(expected, abs=1e-5)
+
+
+def gradients(method, drawn):
+    leaves = drawn.texts.clone().requires_grad_(), drawn.clips.clone().requires_grad_()
+    scores = drawn._replace(texts=leaves[0], clips=leaves[1]).scores(method)
+    scores[scores.isfinite()].sum().backward()
+    return [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_are_finite_and_bounded(method):
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @given(draws(method))
+    def check(drawn):
+        least = MIN_NORM[drawn.texts.dtype]
+        steepness = 1 + 2 / drawn.temperature if method == "scalar" else 1.0
+        # Of as many scores as there are pairs: of a centroid or a distance as short as counts, the span of vectors
+        # that just differ multiplies it.
+        bound = 10 * NUM_QUERIES * NUM_CLIPS * steepness / least
+        if method == "gram_span":
+            bound = bound / math.sqrt(SPAN_TOLERANCE)
+        for gradient in gradients(method, drawn):
+            assert gradient.isfinite().all() and gradient.abs().max() <= bound
+        assert (gradient[~drawn.mask] == 0).all()
+
+    check()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_are_finite_differences_where_a_score_is_smooth(method):
+    compared = []
+
+    @settings(max_examples=80, deadline=None, derandomize=True, database=None)
+    @given(draws(method, dtypes=(torch.float64,)), st.integers(0, 2**32 - 1))
+    def check(drawn, seed):
+        generator = torch.Generator().manual_seed(seed)
+        directions = [torch.randn(leaf.shape, generator=generator).double() for leaf in drawn[:2]]
+
+        def total(step):
+            texts, clips = (
+                (leaf + step * direction).requires_grad_()
+                for leaf, direction in zip(drawn[:2], directions, strict=True)
+            )
+            scores = drawn._replace(texts=texts, clips=clips).scores(method).detach()
+            return scores[scores.isfinite()].sum().item()
+
+        # A score is smooth at the scale of a step if both sides, and a tenth of the step, have the same slope.
+        step = 1e-5 * min(drawn.temperature, 1.0) if method == "scalar" else 1e-5
+        below, here, above = total(-step), total(0.0), total(step)
+        slope = (above - below) / (2 * step)
+        closer = (total(step / 10) - total(-step / 10)) / (step / 5)
+        scale = max(1.0, abs(slope))
+        if max(abs((above - here) / step - slope), abs(closer - slope)) > 1e-3 * scale:
+            return
+        pairs = zip(gradients(method, drawn), directions, strict=True)
+        found = sum((gradient * direction).sum().item() for gradient, direction in pairs)
+        assert found == pytest.approx(slope, abs=1e-3 * scale)
+        compared.append(found)
+
+    check()
+    assert len(compared) > 20 and np.std(compared) > 0.1
+
+
+def test_a_near_copy_of_a_modality_changes_nothing():
+    """A title that is also the subtitle: the score is that of one vector with the weight of both."""
+    generator = torch.Generator().manual_seed(0)
+    texts = torch.nn.functional.normalize(torch.randn(20, 512, generator=generator), dim=-1)
+    clips = torch.nn.functional.normalize(torch.randn(300, 3, 512, generator=generator), dim=-1)
+    mask = torch.ones(300, 3, dtype=torch.bool)
+    for distance in (1e-6, 1e-5, 1e-4):
+        off = distance * torch.nn.functional.normalize(torch.randn(300, 512, generator=generator), dim=-1)
+        near, same = clips.clone(), clips.clone()
+        near[:, 1] = torch.nn.functional.normalize(clips[:, 0] + off, dim=-1)
+        same[:, 1] = clips[:, 0]
+        difference = retrieval_scores(texts, near, mask) - retrieval_scores(texts, same, mask)
+        assert difference.abs().max() <= 3 * distance
+
+
+def test_a_compiled_score_is_one_graph_and_as_exact():
+    generator = torch.Generator().manual_seed(0)
+    texts = torch.nn.functional.normalize(torch.randn(4, 16, generator=generator), dim=-1)
+    clips = torch.nn.functional.normalize(torch.randn(9, 4, 16, generator=generator), dim=-1)
+    clips[:3, 1] = clips[:3, 0]
+    clips[3:6, 1] = -clips[3:6, 0]
+    mask = torch.rand(9, 4, generator=generator) < 0.8
+    mask[:, 0] = True
+    torch.compiler.reset()
+    for temperature in (0.01, 0.2):
+
+        def score(*drawn, temperature=temperature):
+            return retrieval_scores(*drawn, query_temperature=temperature)
+
+        compiled = torch.compile(score, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(texts, clips, mask), score(texts, clips, mask), atol=1e-6, rtol=0)
