@@ -354,17 +354,6 @@ class Clips:
         return self.once(_in_float64)
 
     @property
-    def may_cancel(self) -> torch.Tensor:
-        """
-        The clips `(V,)` of which a weighted mean may be short, so that few digits of float32 are left.
-
-        Let no modality have negative cosines with the others that sum to less than -1/2. Then, by Gershgorin's
-        theorem, the eigenvalues of the Gram matrix without its positive cosines are at least 1/2, and weights that sum
-        to 1 give a squared norm of at least 1/2 / M; positive cosines only add to it.
-        """
-        return (self.gram.clamp(max=0).sum(-1) < -_OPPOSED).any(-1)
-
-    @property
     def arity(self) -> torch.Tensor:
         """Number of modalities of each clip, `(V,)`."""
         return self.modality_mask.sum(1)
@@ -374,6 +363,17 @@ class Clips:
         if derive not in self._derived:
             self._derived[derive] = derive(self)
         return self._derived[derive]
+
+
+def _cancelling(clips: Clips) -> torch.Tensor:
+    """
+    The rows of clips of which a weighted mean may be short, so that few digits of float32 are left.
+
+    Let no modality have negative cosines with the others that sum to less than -1/2. Then, by Gershgorin's theorem,
+    the eigenvalues of the Gram matrix without its positive cosines are at least 1/2, and weights that sum to 1 give a
+    squared norm of at least 1/2 / M; positive cosines only add to it.
+    """
+    return (clips.gram.clamp(max=0).sum(-1) < -_OPPOSED).any(-1).nonzero().flatten()
 
 
 def _in_float64(clips: Clips) -> Clips:
@@ -650,7 +650,7 @@ def _centroid_scores(pairs: Pairs, query_temperature: float | torch.Tensor) -> t
     scores = score(resolved).to(dtype)
     if resolved.text_embeds.dtype == torch.float64:
         return scores
-    cancelling = pairs.clips.may_cancel.nonzero().flatten()
+    cancelling = pairs.clips.once(_cancelling)
     if len(cancelling):
         few = score(pairs.of_clips(cancelling).exact).to(dtype)
         scores = scores.index_copy(1, cancelling, few)
