@@ -11,7 +11,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
-TOPICS = {"data": "Stored data", "files": "Reading files", "code": "Untrusted files", "errors": "Errors"}
+TOPICS = {
+    "scores": "Scores",
+    "data": "Stored data",
+    "files": "Reading files",
+    "code": "Untrusted files",
+    "errors": "Errors",
+}
 """What promises are about, and the headings of their tables."""
 _LEFT_OUT = ("slow", "e2e")
 BEGIN, END = "<!-- promises: written by `python -m tests.promises --write` -->\n", "<!-- end of promises -->"
