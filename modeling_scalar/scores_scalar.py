@@ -46,9 +46,8 @@ NORM_TOLERANCE = 0.01
 """How far the norm of a unit vector may be from 1: normalisation in bfloat16 is off by up to 0.4 %, in float16 by
 0.05 %."""
 
-# Without a gradient, pairs are scored in tiles of this many texts and clips, so that temporaries stay in cache. With
-# fewer texts a tile has more clips, up to this factor, to amortise the work done once per tile.
-_TILE, _WIDEST = (256, 1024), 16
+# Without a gradient, pairs are scored in tiles of this many texts and clips, so that temporaries stay in cache.
+_TILE = (256, 1024)
 _TINY = torch.finfo(torch.float32).tiny  # division by less gives infinity
 _LARGEST = 1e6  # maximum of scales and offsets; beyond it, cosines of different scales lose all digits
 _STEEPEST = 20  # slope of weights by cosines, 1 / tau_w; a steeper one magnifies the rounding of float32
@@ -475,7 +474,6 @@ class Pairs:
             return score(self)
         num_texts, num_clips = len(self.text_embeds), len(self.clips)
         height, width = _TILE
-        width *= min(max(height // max(num_texts, 1), 1), _WIDEST)
         scores = self.text_embeds.new_empty(num_texts, num_clips)
         for start in range(0, num_clips, width):
             columns = slice(start, start + width)

@@ -344,15 +344,6 @@ def test_options_are_checked(options, message):
         retrieval_scores(*random_clips(), **options)
 
 
-@pytest.mark.parametrize("queries", [1, 2, 9])
-def test_few_texts_meet_wider_tiles(queries, monkeypatch):
-    texts, modalities, mask = random_clips(num_queries=9)
-    expected = retrieval_scores(texts, modalities, mask)[:queries]
-    for tile in ((1, 1), (4, 2), (5, 3)):
-        monkeypatch.setattr("modeling_scalar.scores_scalar._TILE", tile)
-        torch.testing.assert_close(retrieval_scores(texts[:queries], modalities, mask), expected, **FLOAT32)
-
-
 def test_the_order_of_scores_is_that_of_tables():
     assert tuple(METHODS)[:7] == ("scalar", "uniform", "max", "mean", *MODALITIES)
 
