@@ -379,14 +379,8 @@ def _in_float64(clips: Clips) -> Clips:
     gram = clips._gram
     if gram is not None and gram.dtype != torch.float64:
         gram = None  # computed again from the vectors
-    return Clips(
-        exact(clips.modality_embeds),
-        clips.modality_mask,
-        clips.concat_embeds,
-        min_norm=clips.min_norm,
-        modalities=clips.modalities,
-        gram=gram,
-    )
+    named = {"min_norm": clips.min_norm, "modalities": clips.modalities, "gram": gram}
+    return Clips(exact(clips.modality_embeds), clips.modality_mask, clips.concat_embeds, **named)
 
 
 class Pairs:
@@ -415,11 +409,15 @@ class Pairs:
             self._similarities = self.clips.products(self.text_embeds)
         return self._similarities
 
+    def _with_clips(self, clips: Clips, change: Callable[[torch.Tensor], torch.Tensor]) -> "Pairs":
+        """The pairs with other clips; similarities that were given are changed, others computed when needed."""
+        similarities = self._given if self._given is None else change(self._given)
+        return Pairs(self.text_embeds.to(clips.modality_embeds.dtype), clips, self.options, similarities)
+
     @property
     def exact(self) -> "Pairs":
-        """The same pairs in float64, on devices that have it; similarities that were given are only converted."""
-        similarities = self._given if self._given is None else exact(self._given)
-        return Pairs(exact(self.text_embeds), self.clips.exact, self.options, similarities)
+        """The same pairs in float64, on devices that have it."""
+        return self._with_clips(self.clips.exact, exact)
 
     def resolved(self, query_temperature: float | torch.Tensor) -> "Pairs":
         """The same pairs, in float64 where weights change so fast with cosines that float32 does not resolve them;
@@ -434,8 +432,7 @@ class Pairs:
 
     def of_clips(self, rows: torch.Tensor) -> "Pairs":
         """The pairs with some of the clips."""
-        similarities = self._given if self._given is None else self._given[..., rows]
-        return Pairs(self.text_embeds, self.clips[rows], self.options, similarities)
+        return self._with_clips(self.clips[rows], lambda given: given[..., rows])
 
     def pathway(self, index: int) -> torch.Tensor:
         """Cosines of texts and one modality, `(Q, V)`, without computing the others."""
@@ -465,8 +462,7 @@ class Pairs:
         if not self.options.terms:
             return self
         mask = self.options.in_centroid(self.clips.modality_mask)
-        similarities = self._given if self._given is None else self._given * mask.T[:, None]
-        return Pairs(self.text_embeds, self.clips.shown(mask), self.options, similarities)
+        return self._with_clips(self.clips.shown(mask), lambda given: given * mask.T[:, None])
 
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
         """Score independent pairs tile by tile; all at once if there is a gradient or a traced graph."""
@@ -781,10 +777,9 @@ def _hypergram(pairs: Pairs) -> torch.Tensor:
     (Gt - coth(r)^2 pp') sinh(r)^2 / c.
     """
     wide = pairs.exact
-    numbers = (pairs.options.hyperbolic_mix, pairs.options.curvature)
     mix, curvature = (
         torch.as_tensor(number, dtype=wide.text_embeds.dtype, device=wide.text_embeds.device).reshape(())
-        for number in numbers
+        for number in (pairs.options.hyperbolic_mix, pairs.options.curvature)
     )
     root = curvature.sqrt()
     scale = (root.sinh() / root) ** (1 + wide.clips.arity)  # (V,): one factor per vector
@@ -1024,10 +1019,7 @@ def retrieval_scores(
     is_learned = torch.is_grad_enabled() and any(_has_gradient(value) for value in given)
     if not is_learned:
         _check_norms(text_embeds, modality_embeds, modality_mask)
-    with (
-        torch.autocast(device_type=text_embeds.device.type, enabled=False),
-        torch.set_grad_enabled(is_learned),
-    ):
+    with torch.autocast(device_type=text_embeds.device.type, enabled=False), torch.set_grad_enabled(is_learned):
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, concat_embeds, modalities, **options)
         return pairs.scores(method)
 
