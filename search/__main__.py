@@ -84,9 +84,7 @@ def query(config: QueryConfig) -> None:
     from gallery.words import split_query
 
     from .engine.address import is_address
-    from .running import ask_served
 
-    asked = [split_query(text) for text in config.texts]
     wanted = Filter(
         config.path, config.min_duration, config.max_duration, config.after, config.before, config.has, config.lacks
     )
@@ -94,14 +92,10 @@ def query(config: QueryConfig) -> None:
     with _opened(config.gallery) as searcher:
         options["modalities"] = _unmasked(searcher.modalities, config.mask)
         if is_address(config.gallery):
-            quoted = [word for _, words in asked for word in words]
+            quoted = [word for text in config.texts for word in split_query(text)[1]]
             searcher.check_asked(config.rerank, wanted.saying(quoted), config.unique)
         if config.like is None:
-            own = (config.model, config.device, config.model_dtype, config.rerank)
-            fingerprint = searcher.metadata.get("fingerprint") if own == (None,) * len(own) else None
-            searcher.query_model = ask_served(config.gallery, fingerprint, [text for text, _ in asked])
-            if searcher.query_model is None:
-                searcher.load_model(config.model, config.device, config.model_dtype)
+            searcher.load_model(config.model, config.device, config.model_dtype)
             options |= {"rerank": config.rerank, "fusion_weight": config.fusion_weight}
             results = searcher.search(list(config.texts), config.k, config.temperature, **options)
         else:
@@ -192,11 +186,10 @@ def serve(config: ServeConfig) -> None:
     from modeling_scalar.model_identity import identify
 
     from .engine.address import is_address
-    from .running import TOKEN_VARIABLE, announced
     from .service.archive import Archive
     from .service.folder import Folder
     from .service.keeper import keep_running
-    from .service.server import address_of, is_loopback, listen, make_server, read_token
+    from .service.server import TOKEN_VARIABLE, address_of, is_loopback, listen, make_server, read_token
 
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     secret = read_token(config.token_file)
@@ -242,7 +235,6 @@ def serve(config: ServeConfig) -> None:
             sys.stdout.flush()
 
         service = build_app(archive, uploads, token, (config.host, *config.hostname), config.public)
-        held.enter_context(announced(config.gallery, address_of(listener)))
         make_server(service, tell).run(sockets=[listener])
 
 

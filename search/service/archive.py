@@ -38,7 +38,6 @@ from .models import (
     Answer,
     Asked,
     Chosen,
-    EmbedAnswer,
     FilterName,
     Found,
     Listing,
@@ -268,11 +267,6 @@ class Archive:
             while len(self._texts) > _TEXTS:
                 self._texts.popitem(last=False)
         return embeds
-
-    def embedded(self, texts: Sequence[str]) -> EmbedAnswer:
-        """Query vectors, with the other parameters of the model that a search needs."""
-        vectors = [self.embed(text)[0].tolist() for text in texts]
-        return EmbedAnswer(vectors=vectors, method=self.method, learned=self._asking.learned)
 
     def _answer(self, view: View, asked: Asked, **query: Any) -> Answer:
         begun, gallery = time.monotonic(), view.gallery

@@ -21,7 +21,6 @@ LONGEST_KEY = 100
 MOST_SECONDS = 1e9
 MOST_PATHS, LONGEST_PATH = 8, 500
 MOST_WORDS, LONGEST_WORDS = 8, 500
-MOST_TEXTS = 64
 _LONGEST_MOMENT = 50
 
 
@@ -120,25 +119,6 @@ class Asked(Chosen):
     modalities: Annotated[_Modalities, Field(min_length=1)] | None = Field(
         None, description="Modalities to search in, by default all; clips that have none of them are no hits."
     )
-
-
-class EmbedRequest(_Strict):
-    """Queries to embed."""
-
-    texts: list[Annotated[str, Field(min_length=1, max_length=LONGEST_QUERY)]] = Field(
-        min_length=1, max_length=MOST_TEXTS, description="The queries."
-    )
-    fingerprint: str | None = Field(None, max_length=64, description="Fingerprint of the required model.")
-
-
-class EmbedAnswer(BaseModel):
-    """Vectors of queries."""
-
-    vectors: list[list[float] | list[list[float]]] = Field(
-        description="One per text, with unit norm; some models have one per modality."
-    )
-    method: str = Field(description="The score of the model.")
-    learned: dict[str, float] = Field(description="The learned parameters of the score.")
 
 
 class SearchRequest(Asked):

@@ -28,8 +28,6 @@ from .models import (
     About,
     Answer,
     Chosen,
-    EmbedAnswer,
-    EmbedRequest,
     Found,
     LikeRequest,
     Listing,
@@ -166,14 +164,6 @@ async def find(request: SearchRequest, here: Service) -> Answer:
         await call_in(here.threads.model, here.archive.embed, text)
     await _ready(request, here)
     return await call_in(here.threads.searches, here.archive.search, text, request)
-
-
-@router.post("/embed", responses=_problems({409: "The service has another model."}))
-async def embed(request: EmbedRequest, here: Here) -> EmbedAnswer:
-    """Embed queries, for programs that have the gallery but not the model, such as `scalar query`."""
-    if request.fingerprint not in (None, here.archive.source.fingerprint):
-        raise HTTPException(409, "This service has another model.")
-    return await call_in(here.threads.model, here.archive.embedded, request.texts)
 
 
 @router.post("/clips")

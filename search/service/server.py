@@ -11,8 +11,8 @@ from typing import Any
 
 import uvicorn
 
-from search.running import TOKEN_VARIABLE
-
+TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
+"""The environment variable with the token."""
 _END_SECONDS = 2
 _MOST_HEAD_BYTES = 2**15
 _MOST_CONNECTIONS = 1000

@@ -169,7 +169,7 @@ def test_the_schema_describes_every_answer(place):
     with TestClient(make_app(place, uploads=True), ADDRESS) as client:
         schema = client.get("/api/openapi.json").json()
     assert set(schema["paths"]) == {
-        "/api/session", "/api/gallery", "/api/clips", "/api/embed", "/api/search", "/api/like",
+        "/api/session", "/api/gallery", "/api/clips", "/api/search", "/api/like",
         "/api/clips/{key}/media", "/api/clips/{key}/captions", "/api/clips/{key}/words", "/api/clips/{key}/still",
         "/api/uploads", "/api/uploads/{upload_id}",
     }  # fmt: skip

@@ -212,6 +212,41 @@ def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
     assert [limit.time for limit in limits] == [7]
 
 
+def test_a_service_is_known_to_nobody_and_a_query_asks_none(tmp_path, monkeypatch):
+    ids = write_gallery(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("search.service.keeper.keep_running", lambda _: None)  # in this process
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (WordModel(), WordProcessor()))
+    monkeypatch.setattr("modeling_scalar.model_identity.model_fingerprint", lambda *_: "f" * 64)
+    (tmp_path / "words").mkdir()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for variable in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.setenv(variable, str(shared))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    connections, left, answers = [], [], []
+
+    def connect(_, address):
+        connections.append(address)
+        raise ConnectionRefusedError
+
+    def make_server(application, started):
+        def run(sockets):
+            left.extend(shared.rglob("*"))
+            with monkeypatch.context() as patched:
+                patched.setattr("socket.socket.connect", connect)
+                answers.append(CliRunner().invoke(app, ["query", "gallery", "a dog", "--json"]))
+
+        return SimpleNamespace(run=run)
+
+    monkeypatch.setattr("search.service.server.make_server", make_server)
+    served = CliRunner().invoke(app, ["serve", "gallery", "--port", "0"])
+    assert served.exit_code == answers[0].exit_code == 0, served.output + answers[0].output
+    assert {hit["clip_id"] for hit in json.loads(answers[0].stdout)[0]["hits"]} == set(ids)
+    assert left == []
+    assert connections == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_until_it_is_stopped(commands, tmp_path, number):
