@@ -14,9 +14,10 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~gal
     `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one per modality (M D floats);
     `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have this table.
 `files/`
-    `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read, `reason` (string) if the file or
-    some of its windows could not be read, and `texts` (string), a JSON object with its title and the like. Only
-    galleries of one's own files have it; `clip_id` is then the path, or a window of it (see [`~gallery.windows`]).
+    `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read (see [`check_hashes`]), `reason`
+    (string) if the file or some of its windows could not be read, and `texts` (string), a JSON object with its title
+    and the like. Only galleries of one's own files have it; `clip_id` is then the path, or a window of it (see
+    [`~gallery.windows`]).
 
 Vectors of any other model are a gallery too, once `datasets` alone has written them (`clips/`, for evaluation also
 `queries/`; of the columns above, those up to `presence`):
@@ -60,6 +61,8 @@ COPIED_ROWS = 16_384
 _NAMED = 10
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = ("clip_id", "text", "presence", "gram", "duration", "seconds", "problems", "bound")
+# Of a file, of a file and words from a list, or none of a file that is inaccessible.
+_HASH = r"^([0-9a-f]{64}(\+[0-9a-f]{64})?)?$"
 _OTHER_LISTS = ("gram", *CONCAT_COLUMNS)  # of floats; all others hold vectors of modalities
 
 
@@ -402,6 +405,16 @@ def text_embeds_of(queries: pa.Table, dim: int | None) -> torch.Tensor:
 # Checking ---------------------------------------------------------------------------------------------------------
 
 
+def check_hashes(files: pa.Table) -> None:
+    """Raise a ValueError that names a media file whose hash is not one: hashes are parts of file names."""
+    hashes = files.column("sha256")
+    is_hash = pc.fill_null(pc.match_substring_regex(hashes, _HASH), False)
+    wrong = files.select(["path", "sha256"]).filter(pc.invert(is_hash)).slice(0, 1).to_pylist()
+    if wrong:
+        path, found = from_utf8(wrong[0]["path"]), wrong[0]["sha256"]
+        raise ValueError(f"The hash of the media file {path!r} must be 64 hexadecimal digits, got {found!r:.80}.")
+
+
 def check_rows(
     clip_ids: Sequence[str],
     modality_embeds: torch.Tensor,
@@ -450,6 +463,7 @@ __all__ = [
     "DTYPES",
     "KEYS",
     "MediaFile",
+    "check_hashes",
     "check_modality",
     "check_rows",
     "clip_table",

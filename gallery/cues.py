@@ -18,7 +18,7 @@ from tqdm import tqdm
 from gallery.columns import MediaFile, to_utf8
 from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_processors
 from gallery.media import has_given_words
-from gallery.published import is_from_hub
+from gallery.published import is_from_hub, lies_in_gallery
 from gallery.subtitles import LANGUAGES, MEDIA_FILES, TEXT_FILES, find_sidecar
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
 from gallery.windows import Place
@@ -115,6 +115,7 @@ def words_of_file(gallery: "Gallery", path: str, known: MediaFile | None, kept: 
         known ([`~gallery.columns.MediaFile`], *optional*): the gallery's record of it.
         kept (sequence of `Path`): its transcripts, from [`~gallery.transcripts.Transcripts.kept`].
     """
+    kept = [file for file in kept if lies_in_gallery(file, gallery.path)]
     heard = [file for file in kept if file.name.endswith(f".{SPEECH}.vtt")]
     said = [cue for file in heard for cue in read_cues(file)]
     others = [cues for file in kept if file not in heard and (cues := read_cues(file))]

@@ -24,6 +24,7 @@ from gallery.columns import (
     COPIED_ROWS,
     KEYS,
     MediaFile,
+    check_hashes,
     check_modality,
     check_rows,
     clip_table,
@@ -63,7 +64,7 @@ from gallery.hits import Hit, Hits, Results
 from gallery.provenance import gallery_sha256
 from gallery.published import folder_of, is_from_hub, media_of
 from gallery.stills import Stills
-from gallery.storage import MANIFEST, Part, has_lost_its_manifest, read_snapshot
+from gallery.storage import MANIFEST, Part, has_lost_its_manifest, read_snapshot, remedy
 from gallery.storage import verify as verify_files
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
@@ -214,8 +215,14 @@ class Gallery(Described):
 
     @cached_property
     def file_rows(self) -> pa.Table | None:
-        """The table of media files, mapped; `None` if there is none."""
-        return _rows_of(self._files)
+        """The table of media files, mapped; `None` if there is none. Raises a ValueError if a hash is not valid."""
+        files = _rows_of(self._files)
+        if files is not None:
+            try:
+                check_hashes(files)
+            except ValueError as error:
+                raise ValueError(f"{self.path} is damaged: {error} {remedy(self.path)}") from error
+        return files
 
     @cached_property
     def files(self) -> dict[str, MediaFile]:
@@ -353,7 +360,9 @@ class Gallery(Described):
         }
 
     def check(self) -> None:
-        """Raise a ValueError that names the clips and queries with invalid vectors; reads all of them."""
+        """Raise a ValueError that names the clips and queries with invalid vectors, or a file with an invalid hash;
+        reads all of them."""
+        self.file_rows  # noqa: B018 - checked when it is read
         if self.clips is None:
             return
         start = 0
@@ -691,6 +700,7 @@ class GalleryWriter(Writer):
                 "texts": pa.array([file.texts for file in files], texts),
             }
         )
+        check_hashes(table)
         self.append("files", table)
         self._drop("files", [file.path for file in files])
 
@@ -744,6 +754,7 @@ class GalleryWriter(Writer):
 
     def compact(self) -> None:
         """Commit, and rewrite everything without removed rows, see [`~gallery.writing.Writer.compact`]."""
+        self.gallery().file_rows  # noqa: B018 - checked before anything is written
         super().compact()
         self.stills.keep(self.gallery().hashes())
 

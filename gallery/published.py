@@ -55,6 +55,14 @@ def folder_of(place: str | os.PathLike) -> Path:
         raise FileNotFoundError(f"The gallery {repo_id} cannot be downloaded from the Hub: {error}") from error
 
 
+def lies_in_gallery(path: str | os.PathLike, folder: Path) -> bool:
+    """Whether a file lies in the folder of a gallery, wherever links lead. Files in the Hub's cache are links to
+    others of the same repository."""
+    place = Path(os.path.realpath(folder))
+    whole = place.parents[1] if is_from_hub(place) else place
+    return Path(os.path.realpath(path)).is_relative_to(whole)
+
+
 def media_of(folder: Path | None, name: str) -> str | None:
     """
     Return the path of a media file of a gallery.
@@ -74,7 +82,7 @@ def media_of(folder: Path | None, name: str) -> str | None:
         return None
     if not is_from_hub(folder):
         path = folder / MEDIA / name
-        return str(path) if path.is_file() else None
+        return str(path) if path.is_file() and lies_in_gallery(path, folder) else None
     repo_id = folder.parents[1].name.removeprefix("datasets--").replace("--", "/")
     # Not in the cache: its file names have no extension, and browsers would not play them.
     copies = cached_assets_path("scalar-retrieval", namespace=repo_id, subfolder=folder.name)
@@ -84,7 +92,7 @@ def media_of(folder: Path | None, name: str) -> str | None:
             hf_hub_download(repo_id, f"{MEDIA}/{name}", repo_type="dataset", revision=folder.name, local_dir=copies)
         except OSError:  # a hit is worth showing without its file
             return None
-    return str(path)
+    return str(path) if lies_in_gallery(path, copies) else None
 
 
-__all__ = ["MEDIA", "folder_of", "is_from_hub", "is_published", "media_of", "name_of"]
+__all__ = ["MEDIA", "folder_of", "is_from_hub", "is_published", "lies_in_gallery", "media_of", "name_of"]

@@ -11,7 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gallery.columns import KEYS, check_rows, embeds_of, listed, lists_of, modalities_of, presence_of, texts_of
+from gallery.columns import (
+    KEYS,
+    check_hashes,
+    check_rows,
+    embeds_of,
+    listed,
+    lists_of,
+    modalities_of,
+    presence_of,
+    texts_of,
+)
 from gallery.files import read_json, sha256_of, write_whole
 from gallery.gallery import Gallery
 from gallery.storage import (
@@ -206,6 +216,8 @@ class _Repairer(Writer):
             known = shard if is_known else self._describe(name, shard)
             part = map_shard(folder, replace(known, removed=None, num_removed=0), verified=True)
             part.table  # noqa: B018 - compared with its hash when it is read
+            if name == "files":
+                check_hashes(part.table)
         except (OSError, ValueError) as error:
             if isinstance(error, DamagedFileError):
                 why = error.what.removeprefix("is damaged: ")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gallery.files import naming
+from gallery.published import lies_in_gallery
 
 FOLDER = "stills"
 _WINDOW = "@"  # which no hash contains
@@ -23,11 +24,17 @@ class Stills:
     """
 
     def __init__(self, gallery: Path):
-        self.folder = Path(gallery) / FOLDER
+        self._gallery = Path(gallery)
+        self.folder = self._gallery / FOLDER
 
     def path_of(self, sha256: str, start: float | None = None) -> Path:
         """The path of the picture of a file, or of its window that begins at a given second, if it exists."""
         return self.folder / f"{sha256}{'' if start is None else f'{_WINDOW}{start:.3f}'}.jpg"
+
+    def find(self, sha256: str, start: float | None = None) -> Path | None:
+        """The same path; `None` if there is no picture, or if a link leads out of the gallery."""
+        path = self.path_of(sha256, start)
+        return path if path.is_file() and lies_in_gallery(path, self._gallery) else None
 
     def put(self, sha256: str, start: float | None, picture: bytes) -> None:
         """Save the picture of a file or a window before its clip is committed: after a kill, both are made again."""
@@ -55,8 +62,9 @@ class Stills:
         """Copy all to another gallery."""
         target = Stills(gallery)
         for _, path in self._all():
-            target.folder.mkdir(exist_ok=True)
-            shutil.copyfile(path, target.folder / path.name)
+            if lies_in_gallery(path, self._gallery):
+                target.folder.mkdir(exist_ok=True)
+                shutil.copyfile(path, target.folder / path.name)
 
 
 __all__ = ["FOLDER", "Stills"]

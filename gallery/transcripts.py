@@ -14,6 +14,7 @@ from typing import NamedTuple
 from filelock import FileLock
 
 from gallery.files import write_whole
+from gallery.published import lies_in_gallery
 
 FOLDER = "transcripts"
 SPEECH = "speech"
@@ -67,16 +68,21 @@ class Transcripts:
     """
 
     def __init__(self, gallery: Path, kind: str = SPEECH):
-        self.folder, self.kind = Path(gallery) / FOLDER, kind
+        self._gallery, self.kind = Path(gallery), kind
+        self.folder = self._gallery / FOLDER
 
     def path_of(self, sha256: str) -> Path:
         """The path of the transcript for a hash, if it exists."""
         return self.folder / f"{sha256}.{self.kind}.vtt"
 
     def has_words(self, sha256: str) -> bool | None:
-        """Whether a transcript contains words; `None` if there is no transcript."""
+        """Whether a transcript contains words; `None` if there is no transcript, or if a link leads out of the
+        gallery."""
+        path = self.path_of(sha256)
+        if not lies_in_gallery(path, self._gallery):
+            return None
         try:
-            return b" --> " in self.path_of(sha256).read_bytes()
+            return b" --> " in path.read_bytes()
         except FileNotFoundError:
             return None
 
@@ -112,14 +118,14 @@ class Transcripts:
     def count(self) -> tuple[int, int]:
         """The number of transcripts, and the number of those with words."""
         found = [self.has_words(sha256) for sha256 in self._hashes()]
-        return len(found), sum(found)
+        return len(found), found.count(True)
 
     def copy(self, gallery: Path) -> None:
         """Copy transcripts of every kind to another gallery; those that it has stay."""
         target = Transcripts(gallery).folder
         for path in self.folder.glob("*.vtt") if self.folder.is_dir() else ():
-            target.mkdir(exist_ok=True)
-            if not (target / path.name).exists():
+            if lies_in_gallery(path, self._gallery) and not (target / path.name).exists():
+                target.mkdir(exist_ok=True)
                 shutil.copyfile(path, target / path.name)
 
 

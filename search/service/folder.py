@@ -141,8 +141,8 @@ class FolderView(View):
     def stills_of(self, places: Collection[Place]) -> dict[Place, Path]:
         """The stills of these places, where they exist."""
         files, stills = self.gallery.files_at({place.path for place in places}), Stills(self.gallery.path)
-        of = {place: stills.path_of(files[place.path].sha256, place.start) for place in places if place.path in files}
-        return {place: path for place, path in of.items() if path.is_file()}
+        of = {place: stills.find(files[place.path].sha256, place.start) for place in places if place.path in files}
+        return {place: path for place, path in of.items() if path is not None}
 
     def with_stills(self, places: Collection[Place]) -> set[Place]:
         """The places, among these, that have a still."""
@@ -276,6 +276,7 @@ class Folder(Source):
     def _open(self) -> FolderView:
         gallery = Gallery.open(self.folder)
         gallery.check_model(self._model, self.fingerprint)
+        gallery.file_rows  # noqa: B018 - a forged table of files is refused here, not in an answer
         return FolderView(gallery, self.uploads)
 
     def view(self) -> FolderView:

@@ -1,5 +1,7 @@
 """Files of the same content are one hit where that is wanted, and as many hits are found as without."""
 
+import hashlib
+
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -14,8 +16,12 @@ def vectors(count, seed=0):
     return normalize(torch.randn(count, 3, DIM, generator=torch.Generator().manual_seed(seed)), dim=-1)
 
 
+def hash_of(content):
+    return content and hashlib.sha256(content.encode()).hexdigest()
+
+
 def write(folder, hashes, names=None, **metadata):
-    """A gallery of files with these hashes; those of the same hash have the same vectors."""
+    """A gallery of files of these contents; those of the same content have the same vectors."""
     names = names or [f"/clips/{number}.mp4" for number in range(len(hashes))]
     contents = list(dict.fromkeys(zip(hashes, (name.partition("#")[2] for name in names), strict=True)))
     rows = [contents.index(of) for of in zip(hashes, (name.partition("#")[2] for name in names), strict=True)]
@@ -23,7 +29,9 @@ def write(folder, hashes, names=None, **metadata):
         writer.metadata = metadata
         writer.put_clips(names, vectors(len(contents))[rows], torch.ones(len(names), 3, dtype=torch.bool))
         files = {name.partition("#")[0]: sha256 for name, sha256 in zip(names, hashes, strict=True)}
-        writer.put_files([MediaFile(path, 1, 0, sha256) for path, sha256 in files.items() if sha256 is not None])
+        writer.put_files(
+            [MediaFile(path, 1, 0, hash_of(sha256)) for path, sha256 in files.items() if sha256 is not None]
+        )
         writer.commit()
     return Gallery.open(folder)
 

@@ -93,7 +93,7 @@ def begin(folder):
         for number in range(3):
             names, embeds, mask = make_clips(4, seed=number)
             writer.put_clips(names, embeds, mask)
-            writer.put_files([MediaFile(name, 1, 2, "a") for name in names])
+            writer.put_files([MediaFile(name, 1, 2, "a" * 64) for name in names])
             writer.commit()
 
 
@@ -104,7 +104,7 @@ def append(folder):
         writer.put_clips(names, embeds, mask)
         writer.put_clips(make_clips(1, seed=1)[0], embeds[2:3], mask[2:3])
         writer.remove_clips(make_clips(1, seed=2)[0])
-        writer.put_files([MediaFile(name, 1, 2, "a") for name in names])
+        writer.put_files([MediaFile(name, 1, 2, "a" * 64) for name in names])
         writer.commit()
 
 

@@ -52,7 +52,7 @@ def fork(function, *arguments):
 def put(writer, seed, version=0, rows=slice(None)):
     names, embeds, mask = vectors(seed, version)
     writer.put_clips(names[rows], embeds[rows], mask[rows])
-    writer.put_files([MediaFile(name, version, 1, "a") for name in names[rows]])
+    writer.put_files([MediaFile(name, version, 1, "a" * 64) for name in names[rows]])
 
 
 def write(reported, dice):

@@ -124,6 +124,19 @@ def test_clips_that_say_all_words_are_found_in_whatever_is_kept_of_them(place):
         Filter(words="...")
 
 
+def test_a_transcript_outside_the_gallery_is_neither_read_nor_copied(place):
+    transcript = place.folder / "gallery" / "transcripts" / f"{place.hashes['heard']}.speech.vtt"
+    assert said(place.gallery, "karin barks")[0] == ["heard.mp4"]
+    transcript.rename(place.folder / "private.vtt")
+    transcript.symlink_to(place.folder / "private.vtt")
+    assert said(Gallery.open(place.folder / "gallery"), "karin barks")[0] == []
+    transcripts = Transcripts(place.folder / "gallery")
+    assert transcripts.with_words(place.hashes["heard"]) is None
+    assert transcripts.count() == (1, 0)
+    Gallery.open(place.folder / "gallery").copy(place.folder / "copy")
+    assert list((place.folder / "copy").glob("transcripts/*")) == []
+
+
 def test_a_window_has_the_words_that_are_said_in_it(tmp_path):
     spoken = [(0.5, 1.5, "one two"), (1.5, 2.5, "three"), (2.5, 4.5, "four"), (6, 7, "five")]
     (tmp_path / "talk.mp4").write_bytes(b"x")

@@ -4,6 +4,7 @@ import io
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
@@ -35,6 +36,22 @@ def index(clips, model, processor, segment=None, **options):
         writer.metadata = {"model": "model"} | ({} if segment is None else {"segment": segment})
         index_files(find_files([clips]), writer, model, processor, num_workers=1, **options)
     return Gallery.open(clips.parent / "gallery")
+
+
+def forge_hash(gallery, path, sha256):
+    """Record a hash of a file that our writer would refuse."""
+    text, number = pa.string(), pa.int64()
+    columns = {
+        "path": pa.array([path], text),
+        "size": pa.array([1], number),
+        "mtime_ns": pa.array([0], number),
+        "sha256": pa.array([sha256], text),
+        "reason": pa.array([None], text),
+        "texts": pa.array([None], text),
+    }
+    with GalleryWriter(gallery) as writer:
+        writer.append("files", pa.table(columns))
+        writer.commit()
 
 
 def names(gallery):
@@ -138,6 +155,45 @@ def test_a_hit_names_its_still_where_there_is_one(service):
         assert client.get("/api/clips/0000000000000000/still").status_code == 404
         listed = client.post("/api/clips", json={}).json()["hits"]
         assert [bool(hit["still"]) for hit in listed] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "name", ["{outside}", "../../outside", "../clips/dog", "A" * 64, "a" * 63, "a" * 65, "a" * 64 + "\n", None]
+)
+def test_a_gallery_whose_hash_is_the_path_of_a_file_is_not_served(tmp_path, name):
+    (path,) = write_gallery(tmp_path, {"dog.webm": b"dog"})
+    (tmp_path / "outside.jpg").write_bytes(b"private")
+    forged = None if name is None else name.format(outside=tmp_path / "outside")
+    forge_hash(tmp_path / "gallery", path, forged)
+    (tmp_path / "gallery" / "stills").mkdir()
+    with pytest.raises(ValueError, match="64 hexadecimal digits"):
+        make_app(tmp_path)
+
+
+def test_a_gallery_that_gets_a_forged_hash_leaves_the_last_state_served(service):
+    place, picture = service
+    with TestClient(make_app(place), ADDRESS) as client:
+        still = hits(client)["dog.webm", None]["still"]
+        (place / "outside.jpg").write_bytes(b"private")
+        forge_hash(place / "gallery", str(place / "clips" / "dog.webm"), str(place / "outside"))
+        assert client.get(f"/{still}").content == picture
+        assert client.get("/api/gallery").json()["problem"]
+
+
+def test_a_still_outside_the_gallery_is_not_served(service):
+    place, picture = service
+    (place / "outside.jpg").write_bytes(b"private")
+    stills = place / "gallery" / "stills"
+    (stills / f"{'0' * 64}.jpg").unlink()
+    (stills / f"{'0' * 64}.jpg").symlink_to(place / "outside.jpg")
+    with TestClient(make_app(place), ADDRESS) as client:
+        found = hits(client)
+        assert found["dog.webm", None]["still"] is None
+        assert client.get(f"/api/clips/{found['dog.webm', None]['key']}/still").status_code == 404
+        assert client.get(f"/{found['talk.webm', 2]['still']}").content == picture
+        stills.rename(place / "elsewhere")
+        stills.symlink_to(place / "elsewhere")
+        assert client.get(f"/{found['talk.webm', 2]['still']}").status_code == 404
 
 
 def test_a_still_needs_the_token_as_media_do(service):

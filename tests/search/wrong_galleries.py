@@ -24,6 +24,8 @@ EVERY = (*READING, "compact", "index")
 SCORING = (*READING, "index")
 # Of vectors that only those look at who use them.
 VECTORS = ("query", "verify", "run", "push")
+# Of files that only those look at who use them; `index` has reported the model before.
+FILES = ("info", "verify", "push", "compact")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,19 @@ def metadata(**changes: Any) -> Callable[[Path], Any]:
 
 def shard(**changes: Any) -> Callable[[Path], Any]:
     return record(lambda content: content["tables"]["clips"][0].update(changes))
+
+
+def hash_of_file(sha256: str) -> Callable[[Path], Any]:
+    """A committed table of files, one of which has another hash, which our writer would refuse."""
+
+    def make(folder):
+        with GalleryWriter(folder) as writer:
+            rows = writer.gallery().file_rows.slice(0, 1)
+            place = rows.column_names.index("sha256")
+            writer.append("files", rows.set_column(place, rows.schema.field(place), pa.array([sha256])))
+            writer.commit()
+
+    return make
 
 
 def first(folder: Path, name: str = "clips", suffix: str = "arrow") -> Path:
@@ -276,6 +291,7 @@ WRONG = [
     Wrong("a list is empty", raw(lambda raw: b"", suffix="npy"), DAMAGED_LIST),
     Wrong("a list of another row", raw(lambda raw: raw[:-4] + b"\x09\0\0\0", suffix="npy"), DAMAGED_LIST),
     # Media files and captions
+    Wrong("a hash that is a path", hash_of_file("../../x"), "must be 64 hexadecimal digits, got '../../x'", FILES),
     Wrong("files are gone", file(os.unlink, "files"), "files/data-000001-0.arrow is missing"),
     Wrong("captions are gone", file(os.unlink, "queries"), "queries/data-000001-0.arrow is missing"),
     Wrong(
