@@ -61,8 +61,8 @@ COPIED_ROWS = 16_384
 _NAMED = 10
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = ("clip_id", "text", "presence", "gram", "duration", "seconds", "problems", "bound")
-# Of a file, of a file and words from a list, or none of a file that is inaccessible.
-_HASH = r"^([0-9a-f]{64}(\+[0-9a-f]{64})?)?$"
+# Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
+_HASH = r"^([0-9a-f]{64}([+-][0-9a-f]{64})?)?$"
 _OTHER_LISTS = ("gram", *CONCAT_COLUMNS)  # of floats; all others hold vectors of modalities
 
 

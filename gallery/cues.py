@@ -122,8 +122,12 @@ def words_of_file(gallery: "Gallery", path: str, known: MediaFile | None, kept: 
     if said or (known is not None and has_given_words(known)):
         return Texts(said, others, bool(said))
     # the files of a published gallery would be downloaded one by one
-    media = None if is_from_hub(Path(gallery.path)) else gallery.media_of(Place(path))
+    media = None if is_from_hub(Path(gallery.path)) else gallery.own_media_of(Place(path), known)
     if media is None or not _is_media(media):
+        return Texts([], others, False)
+    beside = find_sidecar(media, gallery.metadata.get(LANGUAGES, ()))
+    is_inside = not os.path.isabs(path)
+    if is_inside and beside is not None and not lies_in_gallery(beside, gallery.path):
         return Texts([], others, False)
     return Texts(cues_of(media, gallery.metadata.get(LANGUAGES, ())), others, True)
 

@@ -66,6 +66,7 @@ from gallery.published import folder_of, is_from_hub, media_of
 from gallery.stills import Stills
 from gallery.storage import MANIFEST, Part, has_lost_its_manifest, read_snapshot, remedy
 from gallery.storage import verify as verify_files
+from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from gallery.writing import Writer
@@ -259,6 +260,21 @@ class Gallery(Described):
     def media_of(self, place: Place) -> str | None:
         """The path of a clip's file, see [`~gallery.published.media_of`]."""
         return media_of(self.path, place.path)
+
+    def own_media_of(self, place: Place, known: MediaFile | None) -> str | None:
+        """
+        The path of a clip's file if it may be shown to others: it lies in the gallery, or is what was embedded.
+
+        A stranger's gallery may name any file of this machine. But it knows neither when that file was changed nor its
+        content; `known`, the gallery's record of the file, must hold one of them.
+        """
+        from gallery.media import is_known_media  # not at the top: it imports decoders
+
+        path = self.media_of(place)
+        if path is None or not os.path.isabs(place.path):
+            return path
+        is_own = known is not None and is_known_media(path, known, self.metadata.get(LANGUAGES, ()))
+        return path if is_own else None
 
     def place_of(self, clip_id: str) -> Place:
         """The file of a clip, or the name of a clip without a file; for a window also its seconds."""

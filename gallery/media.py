@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from functools import lru_cache
 from pathlib import Path
 from threading import Thread
 from typing import TypeVar
@@ -17,6 +18,9 @@ from modeling_scalar.media_scalar import MediaError, check_file, names_subtitle_
 
 _PATIENCE = 240.0  # seconds that a drive may take to answer: as long as a decoder may wait
 _PIECE = 2**23  # bytes read at a time
+_OF_NOTHING = hashlib.sha256().hexdigest()
+_DIGITS = len(_OF_NOTHING)
+_VERSIONS = 1024  # files whose hashes are cached
 
 Answered = TypeVar("Answered")
 
@@ -73,7 +77,7 @@ def mark_of(subtitle: str | None) -> str:
 
 def clip_sha256(path: str, subtitle: str | None = None, languages: Sequence[str] = ()) -> str:
     """
-    Hash the sources of a clip: the file and its subtitles.
+    Hash the sources of a clip: the hash of the file, followed by that of its subtitles if they are not in it.
 
     Args:
         path (`str`): the file.
@@ -90,8 +94,8 @@ def clip_sha256(path: str, subtitle: str | None = None, languages: Sequence[str]
     beside = _beside(path, subtitle, languages)
     if beside is None:
         return _sha256_of(path) + mark_of(subtitle)
-    words = _sha256_of(beside) if beside.is_file() else ""  # reading reports what it is instead
-    return hashlib.sha256(f"{_sha256_of(path)} {words}".encode()).hexdigest()
+    words = _sha256_of(beside) if beside.is_file() else _OF_NOTHING  # reading reports what it is instead
+    return f"{_sha256_of(path)}-{words}"
 
 
 def clip_stat(path: str, subtitle: str | None = None, languages: Sequence[str] = ()) -> tuple[int, int]:
@@ -132,4 +136,31 @@ def is_as_known(path: str, known: MediaFile, languages: Sequence[str] = ()) -> b
         return False
 
 
-__all__ = ["clip_sha256", "clip_stat", "has_given_words", "is_as_known", "mark_of", "pieces_of", "unchanged_since"]
+@lru_cache(maxsize=_VERSIONS)
+def _sha256_of_version(path: str, size: int, mtime_ns: int) -> str:
+    """The hash of a file, cached as long as it does not change."""
+    return _sha256_of(path)
+
+
+def is_known_media(path: str, known: MediaFile, languages: Sequence[str] = ()) -> bool:
+    """Whether a media file is the one that was embedded, whatever became of the subtitles beside it."""
+    try:
+        if clip_stat(path, "" if has_given_words(known) else None, languages) == (known.size, known.mtime_ns):
+            return True
+        # touched, or its subtitles have changed
+        stat = os.stat(path)
+        return known.sha256[:_DIGITS] == _sha256_of_version(path, stat.st_size, stat.st_mtime_ns)
+    except OSError:
+        return False
+
+
+__all__ = [
+    "clip_sha256",
+    "clip_stat",
+    "has_given_words",
+    "is_as_known",
+    "is_known_media",
+    "mark_of",
+    "pieces_of",
+    "unchanged_since",
+]

@@ -112,9 +112,9 @@ class View(ABC):
         """The clip with a key as a hit without a score, its vectors `(M, D)`, and their mask; an
         [`UnknownClipError`] if there is none."""
 
-    def is_here(self, place: Place) -> bool:
-        """Whether the file of a hit may be played."""
-        return True
+    def playable(self, places: Collection[Place]) -> set[Place]:
+        """The places, among these, whose files may be played."""
+        return set(places)
 
     def within(self, wanted: Filter | None, key: str) -> Any:
         """The clips of the same file as a clip that match a filter; an [`UnsupportedError`] if this is not
@@ -140,10 +140,10 @@ class View(ABC):
     def found(self, hits: Sequence[Hit], per_file: bool = False) -> list[Found]:
         """Hits in the form of the API."""
         places = [Place(hit.clip_id) if hit.place is None else hit.place for hit in hits]
-        entries, with_stills = [], self.with_stills(places)
+        entries, playable, with_stills = [], self.playable(places), self.with_stills(places)
         for hit, place in zip(hits, places, strict=True):
             key = self.key_of(hit)
-            kind = kind_of(place.path, hit.presence.get("video", True)) if self.is_here(place) else None
+            kind = kind_of(place.path, hit.presence.get("video", True)) if place in playable else None
             entries.append(
                 Found(
                     rank=hit.rank,

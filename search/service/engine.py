@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
@@ -84,9 +84,9 @@ class EngineView(View):
             raise UnknownClipError(_UNKNOWN)
         return hit_of(point), torch.from_numpy(point.modality_embeds), torch.tensor(point.modality_mask)
 
-    def is_here(self, place: Place) -> bool:
-        """Whether the file of a hit may be played; files may be on another machine, where they were indexed."""
-        return os.path.isabs(place.path) and os.path.isfile(place.path)
+    def playable(self, places: Collection[Place]) -> set[Place]:
+        """The places whose files are on this machine; others may be on the one where they were indexed."""
+        return {place for place in places if os.path.isabs(place.path) and os.path.isfile(place.path)}
 
 
 class EngineSource(Source):

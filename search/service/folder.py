@@ -213,9 +213,10 @@ class FolderView(View):
             note=None if len(rows) else f"{leaving(asked)} leave none of the {num_clips} clips.",
         )
 
-    def is_here(self, place: Place) -> bool:
-        """Whether the file of a hit may be played; in a published gallery, whether it was published."""
-        return os.path.isabs(place.path) or any(file.sha256 for file in self.gallery.files_at([place.path]).values())
+    def playable(self, places: Collection[Place]) -> set[Place]:
+        """The places whose files the gallery knows; in a published gallery, those that were published."""
+        files = self.gallery.files_at({place.path for place in places})
+        return {place for place in places if place.path in files and files[place.path].sha256}
 
 
 class Folder(Source):
@@ -316,9 +317,14 @@ class Folder(Source):
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
         view, clip_id = self.clip_of(key)
-        path = view.gallery.media_of(view.gallery.place_of(clip_id))
+        place = view.gallery.place_of(clip_id)
+        known = view.gallery.files_at([place.path]).get(place.path)
+        path = view.gallery.own_media_of(place, known)
         if path is None:
-            raise UnknownClipError("The file of this clip was not published with the gallery, or is unavailable.")
+            raise UnknownClipError(
+                "The file of this clip is gone, has changed since it was indexed, or was not published with the "
+                "gallery. If it is yours, run `scalar index` again."
+            )
         return path
 
     def texts_of(self, key: str) -> list[list[Cue]]:

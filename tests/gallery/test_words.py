@@ -1,5 +1,6 @@
 """Words that a query has in quotation marks, and the clips in which they are said."""
 
+import os
 import unicodedata
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from gallery.cues import ClipWords, read_cues
 from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.hits import remarks_of
+from gallery.media import clip_stat
 from gallery.transcripts import Transcripts
 from gallery.words import folded, places_of, split_query
 from tests.gallery.conftest import MADE_BY
@@ -63,6 +65,12 @@ def srt(*cues):
     return "".join(f"{n}\n{clock(a)} --> {clock(b)}\n{text}\n\n" for n, (a, b, text) in enumerate(cues))
 
 
+def record(path, sha256="0" * 64, **facts):
+    """The record of a file as it is, if it is there."""
+    size, mtime_ns = clip_stat(path) if os.path.exists(path) else (1, 0)
+    return MediaFile(path, size, mtime_ns, sha256, **facts)
+
+
 def make(folder, presence, files=(), segment=None, modalities=("video", "audio", "subtitle")):
     """A gallery of clips that have these modalities."""
     mask = torch.tensor([[name in has for name in modalities] for has in presence.values()])
@@ -73,7 +81,7 @@ def make(folder, presence, files=(), segment=None, modalities=("video", "audio",
             MADE_BY | {"modalities": list(modalities)} | ({} if segment is None else {"segment": segment})
         )
         writer.put_clips(list(presence), torch.nn.functional.normalize(embeds, dim=-1) * mask[..., None], mask)
-        writer.put_files(files)
+        writer.put_files(list(files))
         writer.commit()
     return Gallery.open(folder / "gallery")
 
@@ -103,7 +111,7 @@ def place(tmp_path):
     hashes = {name: f"{number:064x}" for number, name in enumerate(names)}
     hashes["given"] += "+" + "f" * 64
     titles = {"titled": '{"title": "Karin at the sea"}', "gone": '{"title": "Karin\'s dog"}'}
-    files = [MediaFile(clips[name], 1, 0, hashes[name], texts=titles.get(name)) for name in names]
+    files = [record(clips[name], hashes[name], texts=titles.get(name)) for name in names]
     lacking = {"silent": ("video",), "titled": ("video", "title")}
     presence = {clips[name]: lacking.get(name, ("video", "subtitle")) for name in names}
     gallery = make(tmp_path, presence, files, modalities=("video", "subtitle", "title"))
@@ -143,7 +151,8 @@ def test_a_window_has_the_words_that_are_said_in_it(tmp_path):
     (tmp_path / "talk.srt").write_text(srt(*spoken))
     spans = [(0, 2), (2, 4), (4, None)]
     names = [f"{tmp_path}/talk.mp4#t={start}" + ("" if stop is None else f",{stop}") for start, stop in spans]
-    gallery = make(tmp_path, dict.fromkeys(names, ("video", "subtitle")), segment=2)
+    files = [record(str(tmp_path / "talk.mp4"))]
+    gallery = make(tmp_path, dict.fromkeys(names, ("video", "subtitle")), files, segment=2)
     met = set()
     for words in ("one", "two three", "three four", "three", "four", "four five", "one four", "five"):
         expected = []
@@ -161,7 +170,7 @@ def test_of_vectors_of_all_together_it_is_not_known_whether_there_are_words_befo
         (tmp_path / name).write_bytes(srt((0, 1, "secret")).encode())
     (tmp_path / "spoken.vtt").write_text("WEBVTT\n\n00:00.000 --> 00:01.000\nKarin\n")
     names = [str(tmp_path / name) for name in ("spoken.mp4", "silent.mp4", "gone.mp4", "notes.srt")]
-    gallery = make(tmp_path, dict.fromkeys(names, ("fused",)), modalities=("fused",))
+    gallery = make(tmp_path, dict.fromkeys(names, ("fused",)), map(record, names), modalities=("fused",))
     assert said(gallery, "Karin") == (["spoken.mp4"], {"words": 2})
     assert said(gallery, "secret")[0] == []  # a gallery may name any file
 
@@ -177,6 +186,7 @@ def test_words_are_read_once_and_of_the_next_state_only_those_that_are_new(place
         vectors = torch.zeros(1, 3, DIM)
         vectors[..., 0] = 1
         writer.put_clips([str(place.folder / "new.mp4")], vectors, torch.tensor([[True, True, False]]))
+        writer.put_files([record(str(place.folder / "new.mp4"))])
         writer.commit()
     keep(place.folder, f"{place.hashes['heard']}.screen", (0, 1, "EXIT"))
     later, begun = Gallery.open(place.folder / "gallery"), len(asked)

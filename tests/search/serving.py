@@ -1,5 +1,6 @@
 """A small gallery that is served: a model to which words are directions, files that hold the names of modalities."""
 
+import os
 import threading
 import time
 import zlib
@@ -14,7 +15,8 @@ from transformers import BatchFeature
 
 from gallery.decoding import SandboxedReader
 from gallery.described import modalities_in
-from gallery.gallery import GalleryWriter
+from gallery.files import sha256_of
+from gallery.gallery import GalleryWriter, MediaFile
 from modeling_scalar.processing_scalar import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.service.app import build_app
@@ -129,6 +131,12 @@ def presence_of(name: str, modalities: Sequence[str] = MODALITIES) -> list[bool]
     ]
 
 
+def recorded(path: str | Path) -> MediaFile:
+    """The record of a file as it is."""
+    stat = os.stat(path)
+    return MediaFile(str(path), stat.st_size, stat.st_mtime_ns, sha256_of(path))
+
+
 def write_gallery(
     place: Path, contents: dict[str, bytes] | None = None, segment: float | None = None, **metadata
 ) -> list[str]:
@@ -147,6 +155,7 @@ def write_gallery(
         writer.put_clips(
             ids, torch.stack([vectors_of(name, modalities) for name in contents]), mask, problems=problems
         )
+        writer.put_files([recorded(path) for path in dict.fromkeys(name.partition("#")[0] for name in ids)])
         writer.commit()
     return ids
 

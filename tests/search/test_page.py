@@ -5,6 +5,7 @@ import io
 import re
 import time
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import NOTHING_MATCHES
 from search.engine.address import parse_address
 from search.engine.asking import EngineSearcher
@@ -23,7 +24,7 @@ from search.service.engine import _RETRY_SECONDS, EngineSource
 from tests.colours import least_difference
 from tests.media_corpus import media, tone, wav
 from tests.search.engines import EdgeServer
-from tests.search.serving import FITTED, PRESENCE, SECRET, make_app, serving, write_gallery
+from tests.search.serving import FITTED, PRESENCE, SECRET, make_app, recorded, serving, write_gallery
 
 CHROMIUM = Path("/usr/bin/chromium")
 ODD = next(name for name in PRESENCE if name.startswith("<b>"))
@@ -404,7 +405,7 @@ def put_stills(place, *names, hashes=None):
     with GalleryWriter(place / "gallery") as writer:
         for number, name in enumerate(names):
             sha256 = (hashes or {}).get(name, f"{number:064d}")
-            writer.put_files([MediaFile(str(place / "clips" / name), 1, 0, sha256)])
+            writer.put_files([replace(recorded(place / "clips" / name), sha256=sha256)])
             writer.stills.put(sha256, None, picture.getvalue())
         writer.commit()
 

@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import hashlib
 import io
 import json
 import math
@@ -11,6 +12,7 @@ import socket
 import time
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,11 +22,22 @@ from torch.nn.functional import normalize
 
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from gallery.hits import NOTHING_MATCHES
+from gallery.media import clip_sha256, clip_stat
 from gallery.windows import clip_id_of
 from search.service import guard
 from search.service import uploads as uploading
 from search.service.guard import SHORTEST_TOKEN, Token, host_of
-from tests.search.serving import FITTED, PRESENCE, SECRET, make_app, serving, vector, vectors_of, write_gallery
+from tests.search.serving import (
+    FITTED,
+    PRESENCE,
+    SECRET,
+    make_app,
+    recorded,
+    serving,
+    vector,
+    vectors_of,
+    write_gallery,
+)
 
 ADDRESS = "http://127.0.0.1:8000"
 MODALITIES = ("video", "audio", "subtitle")
@@ -195,6 +208,7 @@ def dated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dated")
     ids = write_gallery(folder)
     with GalleryWriter(folder / "gallery") as writer:
+        writer.forget_files(ids[-1:])
         days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
         files = zip(ids, days, strict=False)
         writer.put_files([MediaFile(name, 1, int(day.timestamp() * 1e9), "0" * 64) for name, day in files])
@@ -364,9 +378,9 @@ def test_the_headers_of_a_file_are_sent_without_reading_it(client, monkeypatch):
     assert client.head("/api/clips/0-0/media").status_code == 404
 
 
-def test_an_empty_file_has_no_part(place):
-    (place / "clips" / "dog.webm").write_bytes(b"")
-    with TestClient(make_app(place), ADDRESS) as client:
+def test_an_empty_file_has_no_part(tmp_path):
+    write_gallery(tmp_path, {"dog.webm": b""})
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
         address = media_of(client, "dog.webm")
         assert (client.get(address).status_code, client.get(address).content) == (200, b"")
         for header in ("bytes=0-", "bytes=-1"):
@@ -421,6 +435,87 @@ def test_a_gallery_cannot_make_other_files_public(tmp_path):
         for hit in hits.values():
             response = client.get(f"/api/clips/{hit['key']}/media")
             assert response.status_code == 404 and set(response.json()) == {"error"}, hit["name"]
+
+
+@pytest.mark.promise("code", "`scalar serve` of a folder shows no file outside it but those that were indexed")
+@pytest.mark.parametrize("record", [None, "forged", "of nothing"])
+def test_a_file_that_a_stranger_named_is_not_served(tmp_path, record):
+    secret = tmp_path / "secret.mp4"
+    secret.write_bytes(b"secret")
+    secret.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nsecret words\n")
+    own = tmp_path / "own.mp4"
+    own.write_bytes(b"own")
+    files = [recorded(own)]
+    if record is not None:
+        sha256 = "0" * 64 if record == "forged" else hashlib.sha256().hexdigest()
+        files.append(MediaFile(str(secret), secret.stat().st_size, 0, sha256))
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
+        vectors = torch.stack([vectors_of(name) for name in ("secret", "own")])
+        writer.put_clips([str(secret), str(own)], vectors, torch.ones(2, 3).bool())
+        writer.put_files(files)
+        writer.commit()
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        keys = {hit["name"]: hit["key"] for hit in search(client)["hits"]}
+        assert client.get(f"/api/clips/{keys['own.mp4']}/media").content == b"own"
+        for call in ("media", "captions", "words"):
+            response = client.get(f"/api/clips/{keys['secret.mp4']}/{call}")
+            assert response.status_code == 404 and set(response.json()) == {"error"}
+        assert search(client, '"secret words"')["num_allowed"] == 0
+
+
+def test_a_copied_gallery_serves_the_media_that_lie_in_it_and_no_others(tmp_path):
+    media = tmp_path / "gallery" / "media"
+    media.mkdir(parents=True)
+    (tmp_path / "secret.mp4").write_bytes(b"secret")
+    (tmp_path / "secret.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nsecret words\n")
+    (media / "whole.mp4").write_bytes(b"whole")
+    (media / "worded.mp4").write_bytes(b"worded")
+    (media / "worded.srt").symlink_to(tmp_path / "secret.srt")
+    (media / "linked.mp4").symlink_to(tmp_path / "secret.mp4")
+    (media / "folder").symlink_to(tmp_path)
+    (media / "within.mp4").symlink_to("whole.mp4")
+    names = ["whole.mp4", "worded.mp4", "linked.mp4", "folder/secret.mp4", "within.mp4", "../../secret.mp4"]
+    with GalleryWriter(tmp_path / "named") as writer:
+        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
+        writer.put_clips(names, torch.stack([vectors_of(name) for name in names]), torch.ones(len(names), 3).bool())
+        writer.put_files([MediaFile(name, 6, 0, "0" * 64) for name in names])
+        writer.commit()
+    for part in (tmp_path / "named").iterdir():
+        part.rename(tmp_path / "gallery" / part.name)
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        keys = {hit["name"]: hit["key"] for hit in search(client)["hits"]}
+        assert len(keys) == len(names)
+        answers = {name: client.get(f"/api/clips/{key}/media") for name, key in keys.items()}
+        played = {name: answer.content for name, answer in answers.items() if answer.status_code == 200}
+        assert played == {"whole.mp4": b"whole", "worded.mp4": b"worded", "within.mp4": b"whole"}
+        for key in keys.values():
+            assert client.get(f"/api/clips/{key}/captions").status_code == 404
+
+
+def test_a_file_is_played_whose_subtitle_file_a_list_named(place):
+    path, words = str(place / "clips" / "dog.webm"), str(place / "words.srt")
+    Path(words).write_text("1\n00:00:00,000 --> 00:00:01,000\na bark\n")
+    with GalleryWriter(place / "gallery") as writer:
+        writer.put_files([MediaFile(path, *clip_stat(path, words), clip_sha256(path, words))])
+        writer.commit()
+    with TestClient(make_app(place), ADDRESS) as client:
+        assert client.get(media_of(client, "dog.webm")).content.startswith(b"dog.webm")
+
+
+def test_a_file_is_played_though_subtitles_beside_it_have_changed(place):
+    path = place / "clips" / "dog.webm"
+    path.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na bark\n")
+    with GalleryWriter(place / "gallery") as writer:
+        writer.put_files([MediaFile(str(path), *clip_stat(str(path)), clip_sha256(str(path)))])
+        writer.commit()
+    path.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na loud bark\n")
+    with TestClient(make_app(place), ADDRESS) as client:
+        address = media_of(client, "dog.webm")
+        assert client.get(address).content == path.read_bytes()
+        assert "a loud bark" in client.get(address.replace("/media", "/captions")).text
+        path.write_bytes(b"another file")
+        assert client.get(address).status_code == 404
 
 
 def test_a_file_that_was_moved_and_linked_is_played(place):
@@ -762,7 +857,7 @@ def test_a_file_in_which_nothing_can_be_read_leaves_no_trace(taking, place):
     assert upload["state"] == "failed" and "no picture" in upload["error"] and not upload["kept"]
     assert not sent_files(place)
     gallery = Gallery.open(place / "gallery")
-    assert len(gallery) == len(PRESENCE) and not gallery.files
+    assert len(gallery) == len(PRESENCE) == len(gallery.files)
 
 
 @pytest.mark.parametrize(
