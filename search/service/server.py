@@ -1,21 +1,26 @@
-"""The server: its address, and its access token."""
+"""The server: its address, its access token, and its connections."""
 
+import asyncio
 import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
 """The environment variable with the token."""
 _END_SECONDS = 2
 _MOST_HEAD_BYTES = 2**15
 _MOST_CONNECTIONS = 1000
+_IDLE_SECONDS = 10  # until a request must have begun, with all of its head
+_OF_IPV6_HOST = 64  # bits: its further ones it chooses itself
 
 
 def is_loopback(host: str) -> bool:
@@ -77,6 +82,56 @@ def read_token(file: Path | None) -> str | None:
     return text.strip()
 
 
+def origin_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Network:
+    """Who is at an address: a host, which with IPv6 has a network."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if found.version == 4:
+        return found
+    return found.ipv4_mapped or ipaddress.IPv6Network((found, _OF_IPV6_HOST), strict=False)
+
+
+class _Connection(H11Protocol):
+    """
+    A connection that is closed if a request does not begin in time, or if others need its place.
+
+    Where there are too many, the one that has waited longest for a request is closed, and if none waits, the new one.
+
+    Args:
+        most (`int`): number of connections, of which one origin has at most half.
+    """
+
+    origin: ipaddress.IPv4Address | ipaddress.IPv6Network | None = None
+
+    def __init__(self, *arguments: Any, most: int, **options: Any):
+        super().__init__(*arguments, **options)
+        self._most = most
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Wait for the first request, and make room."""
+        super().connection_made(transport)
+        if self.client is not None:
+            self.origin = origin_of(self.client[0])
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+        there = [connection for connection in self.connections if not connection.transport.is_closing()]
+        own = [connection for connection in there if connection.origin == self.origin]
+        if len(own) > self._most // 2:
+            self._close_one(own)
+        elif len(there) > self._most:
+            self._close_one(there)
+
+    def _close_one(self, crowd: Sequence["_Connection"]) -> None:
+        """Close the connection that has waited longest for a request; this one is the newest."""
+        waiting = [connection for connection in crowd if connection.timeout_keep_alive_task is not None]
+        longest = min(waiting, key=lambda connection: connection.timeout_keep_alive_task.when())
+        longest.timeout_keep_alive_handler()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on. Only a whole head of a request ends the wait; in the class above, any byte does."""
+        self.conn.receive_data(data)
+        self.handle_events()
+
+
 class _Server(uvicorn.Server):
     """A server that reports its start, and exits normally on a signal."""
 
@@ -94,11 +149,24 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def make_server(app: Any, started: Callable[[], None] = lambda: None) -> uvicorn.Server:
-    """A server of an ASGI application, which calls `started` once it answers; `server.run(sockets=[...])`."""
+def make_server(
+    app: Any,
+    started: Callable[[], None] = lambda: None,
+    idle_seconds: float = _IDLE_SECONDS,
+    most_connections: int = _MOST_CONNECTIONS,
+) -> uvicorn.Server:
+    """
+    Make a server; `server.run(sockets=[...])` runs it.
+
+    Args:
+        app: an ASGI application.
+        started (`Callable`): called once it answers.
+        idle_seconds (`float`): how long a connection may wait for the head of a request.
+        most_connections (`int`): number of connections, of which one origin has at most half.
+    """
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=partial(_Connection, most=most_connections),
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -107,11 +175,11 @@ def make_server(app: Any, started: Callable[[], None] = lambda: None) -> uvicorn
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_keep_alive=idle_seconds,
         timeout_graceful_shutdown=_END_SECONDS,
         h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
     )
     return _Server(config, started)
 
 
-__all__ = ["TOKEN_VARIABLE", "address_of", "is_loopback", "listen", "make_server", "read_token"]
+__all__ = ["TOKEN_VARIABLE", "address_of", "is_loopback", "listen", "make_server", "origin_of", "read_token"]

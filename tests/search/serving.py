@@ -184,10 +184,10 @@ def make_app(
 
 
 @contextmanager
-def serving(app):
+def serving(app, **limits):
     """Serve an application at an address, in a thread."""
     listener = listen("127.0.0.1", 0)
-    server = make_server(app)
+    server = make_server(app, **limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     address = address_of(listener)
     thread.start()

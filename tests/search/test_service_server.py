@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 import urllib.request
-from contextlib import closing
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 
 import pytest
@@ -126,6 +126,122 @@ def test_what_is_no_request_is_refused(address):
         with closing(socket.create_connection(address)) as connection:
             connection.sendall(nonsense)
             assert answer_to(connection).startswith(b"HTTP/1.1 400")
+
+
+# Connections --------------------------------------------------------------------------------------------------------
+
+PAGE = b"GET /favicon.ico HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SLOW = HEAD.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
+
+
+def connect(address, source="127.0.0.1"):
+    return socket.create_connection(place_of(address), timeout=20, source_address=(source, 0))
+
+
+def is_closed(connection):
+    """Wait until the server closes a connection, or sends something."""
+    try:
+        return connection.recv(1000) == b""
+    except ConnectionResetError:
+        return True
+
+
+def ask(connection):
+    """The first line of the answer to a small request."""
+    try:
+        connection.sendall(PAGE)
+        return connection.recv(1000).partition(b"\r\n")[0]
+    except (BrokenPipeError, ConnectionResetError):
+        return b""
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[b""], [b"G"], [PAGE[:-2]], [PAGE, b""], [PAGE, PAGE[:-2]], [HEAD + BODY, PAGE[:-2]]],
+)
+def test_a_connection_without_a_whole_request_is_closed(tmp_path, parts):
+    write_gallery(tmp_path)
+    with serving(make_app(tmp_path), idle_seconds=0.3) as address, closing(connect(address)) as connection:
+        *whole, rest = parts
+        for request in whole:
+            connection.sendall(request)
+            answer = connection.recv(65536)
+            while request != PAGE and b'"hits"' not in answer:
+                answer += connection.recv(65536)
+        connection.sendall(rest)
+        assert is_closed(connection)
+
+
+def test_heads_that_never_end_are_closed_however_long_they_become(tmp_path):
+    write_gallery(tmp_path)
+    with serving(make_app(tmp_path), idle_seconds=0.3) as address, closing(connect(address)) as connection:
+        connection.sendall(PAGE[:-2])
+        connection.settimeout(0.01)
+        ended = False
+        while not ended:
+            try:
+                connection.sendall(b"x")
+                ended = connection.recv(1) == b""
+            except TimeoutError:
+                continue
+            except (BrokenPipeError, ConnectionResetError):
+                ended = True
+
+
+def test_an_idle_connection_is_closed_after_ten_seconds():
+    assert server.make_server(None).config.timeout_keep_alive == 10
+
+
+def test_a_request_that_is_being_sent_is_not_idle(tmp_path):
+    write_gallery(tmp_path)
+    with (
+        serving(make_app(tmp_path), idle_seconds=0.2) as address,
+        closing(connect(address)) as busy,
+        closing(connect(address)) as idle,
+    ):
+        busy.sendall(SLOW)
+        assert busy.recv(1000).startswith(b"HTTP/1.1 100")
+        assert is_closed(idle)
+        with closing(connect(address)) as later:
+            assert is_closed(later)  # so much time has passed
+        assert answer_to(busy, BODY).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.promise("code", "Idle connections keep nobody from `scalar serve`: they are closed, the oldest first")
+def test_idle_connections_keep_nobody_out(tmp_path):
+    write_gallery(tmp_path)
+    with serving(make_app(tmp_path), idle_seconds=600, most_connections=8) as address, ExitStack() as held:
+        idle = [held.enter_context(closing(connect(address))) for _ in range(20)]
+        for connection in idle[:10]:
+            connection.sendall(PAGE[:-2])
+        for connection in idle[:16]:
+            assert is_closed(connection)
+        for source in ("127.0.0.1", "127.0.0.2"):
+            with closing(connect(address, source)) as connection:
+                assert ask(connection).startswith(b"HTTP/1.1 204")
+        assert is_closed(idle[16])
+
+
+def test_an_address_has_half_of_all_connections_and_leaves_the_others(tmp_path):
+    write_gallery(tmp_path)
+    with serving(make_app(tmp_path), idle_seconds=600, most_connections=4) as address, ExitStack() as held:
+        busy = [held.enter_context(closing(connect(address))) for _ in range(2)]
+        for connection in busy:
+            connection.sendall(SLOW)
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100")
+        with closing(connect(address)) as further:
+            assert is_closed(further)
+        with closing(connect(address, "127.0.0.2")) as other:
+            assert ask(other).startswith(b"HTTP/1.1 204")
+        for connection in busy:
+            assert answer_to(connection, BODY).startswith(b"HTTP/1.1 200")
+
+
+def test_an_ipv6_host_has_one_share_for_its_whole_network():
+    assert server.origin_of("2001:db8::1") == server.origin_of("2001:db8::ffff:1")
+    assert server.origin_of("2001:db8::1") != server.origin_of("2001:db8:0:1::1")
+    assert server.origin_of("::ffff:10.0.0.1") == server.origin_of("10.0.0.1") != server.origin_of("10.0.0.2")
+    assert server.origin_of("fe80::1%eth0") == server.origin_of("fe80::2")
 
 
 def test_the_addresses_of_this_machine_are_known():
