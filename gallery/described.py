@@ -66,13 +66,30 @@ def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modalities of clips according to the metadata, by default the paper's."""
-    return tuple(metadata.get(MODALITIES) or PAPER_MODALITIES)
+    """The modalities of clips according to the metadata, by default the paper's; raises a ValueError if these are not
+    names."""
+    found = metadata.get(MODALITIES) or PAPER_MODALITIES
+    are_names = isinstance(found, list | tuple) and all(isinstance(name, str) and name for name in found)
+    if not are_names or len(set(found)) < len(found):
+        raise ValueError(f"`{MODALITIES}` must be a list of different names, got {found!r:.80}.")
+    return tuple(found)
 
 
-def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence[str]) -> None:
-    """Raise a ValueError that names the metadata of a gallery with which no score can be computed."""
-    for options in (metadata, metadata.get("score_options") or {}):
+def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence[str] | None = None) -> None:
+    """
+    Raise a ValueError that names the metadata of a gallery with which no score can be computed.
+
+    Args:
+        metadata (`dict`): as they are read.
+        where (`Any`): the gallery, for the message.
+        modalities (sequence of `str`, *optional*): those of its clips; by default those in the metadata.
+    """
+    if not isinstance(metadata, Mapping):
+        raise ValueError(f"The metadata of {where} must be a dict, got {metadata!r:.80}.")
+    score_options = metadata.get("score_options") or {}
+    if not isinstance(score_options, Mapping):
+        raise ValueError(f"`score_options` in the metadata of {where} must be a dict, got {score_options!r:.80}.")
+    for options in (metadata, score_options):
         value = options.get("query_temperature")
         if value in (None, "inf") or (type(value) in (int, float) and value >= _LEAST_TEMPERATURE):
             continue
@@ -81,7 +98,8 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
             f"{value!r:.80}."
         )
     try:
-        check_calibration(modalities=modalities, **calibration_of(metadata))
+        named = modalities_in(metadata)
+        check_calibration(modalities=named if modalities is None else modalities, **calibration_of(metadata))
     except ValueError as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
     least = metadata.get(LEAST_SCORE, {})
@@ -111,9 +129,10 @@ class Described:
     """
 
     def __init__(self, metadata: Mapping[str, Any] | None, path: Any, modalities: Sequence[str] | None = None):
-        self.path, self.metadata = path, dict(metadata or {})
-        self.modalities = modalities_in(self.metadata) if modalities is None else tuple(modalities)
-        check_metadata(self.metadata, path or "the gallery", self.modalities)
+        metadata = {} if metadata is None else metadata
+        check_metadata(metadata, path or "the gallery", modalities)
+        self.path, self.metadata = path, dict(metadata)
+        self.modalities = modalities_in(metadata) if modalities is None else tuple(modalities)
 
     @property
     def model(self) -> str | None:

@@ -5,6 +5,7 @@
 Shapes: N clips, D dimensions.
 """
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -54,17 +55,19 @@ from gallery.described import (
     Described,
     NoClipError,
     calibration_of,
+    check_metadata,
     modalities_in,
     recalibrated,
     score_options_of,
 )
 from gallery.exact.codes import are_codes_of
+from gallery.files import without_infinity
 from gallery.filters import ClipFacts
 from gallery.hits import Hit, Hits, Results
 from gallery.provenance import gallery_sha256
 from gallery.published import folder_of, is_from_hub, media_of
 from gallery.stills import Stills
-from gallery.storage import MANIFEST, Part, has_lost_its_manifest, read_snapshot, remedy
+from gallery.storage import MANIFEST, Part, Shard, has_lost_its_manifest, read_snapshot, remedy
 from gallery.storage import verify as verify_files
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
@@ -583,11 +586,15 @@ class GalleryWriter(Writer):
                 return place, row
         return None
 
+    def _modalities_of_clips(self) -> tuple[str, ...] | None:
+        known = self._new.get("clips") or [part.table for part in self._old("clips")[:1]]
+        return modalities_of(known[0]) if known else None
+
     @property
     def modalities(self) -> tuple[str, ...]:
         """Names of the modalities: those of the existing clips, or else those in the metadata."""
-        known = self._new.get("clips") or [part.table for part in self._old("clips")[:1]]
-        return modalities_of(known[0]) if known else modalities_in(self.metadata)
+        known = self._modalities_of_clips()
+        return modalities_in(self.metadata) if known is None else known
 
     def __contains__(self, clip_id: str) -> bool:
         return clip_id in self._pending or self._find("clips", clip_id) is not None
@@ -760,9 +767,20 @@ class GalleryWriter(Writer):
         """Drop the records of files in which nothing could be read."""
         self._drop("files", paths)
 
+    def _commit(self, plans: dict[str, list[tuple[Shard | None, list[Part]]]]) -> bool:
+        # What is committed must open: the metadata are checked as they will be read, before anything is written.
+        as_read = json.loads(json.dumps(without_infinity(self.metadata)))
+        check_metadata(as_read, self.folder, self._modalities_of_clips())
+        return super()._commit(plans)
+
     def commit(self) -> bool:
-        """Make the changes the new state, see [`~gallery.writing.Writer.commit`]; remove still pictures of files that
-        are no longer known."""
+        """
+        Make the changes the new state, see [`~gallery.writing.Writer.commit`]; remove still pictures of files that are
+        no longer known.
+
+        Raises:
+            ValueError: also if no gallery could be opened with `metadata`; nothing was changed.
+        """
         dropped, is_changed = self._dropped, super().commit()
         if dropped:
             self.stills.remove(dropped.difference(self.gallery().hashes(dropped)))

@@ -327,6 +327,53 @@ def test_wrong_clips_are_refused_and_change_nothing(tmp_path, change, message):
     assert len(Gallery.open(tmp_path)) == 6
 
 
+LEAST = {"score": 0.5, "num_clips": 9, "modalities": ["video"], "score_options": {"method": "scalar"}}
+
+
+@pytest.mark.parametrize("has_clips", [True, False])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"query_temperature": value} for value in (0, -1, "x", "0.1", 1e-45, -math.inf, math.nan, True, [0.1])),
+        *({"score_options": value} for value in (5, [1], "x")),
+        *({"score_options": {"query_temperature": value}} for value in (0, "x", True, math.nan)),
+        *({"score_options": {"modality_scale": value}} for value in ([1.0, 2.0], [1.0, 0.0, 1.0], [True] * 3, "x")),
+        *({"score_options": {"modality_offset": value}} for value in ([0.0], [0.0, math.nan, 0.0], ["x"] * 3, 5)),
+        *({"score_options": {"modality_term": value}} for value in ([None], [1.0] * 3, [None, -1.0, None], 5)),
+        *({"least_score": value} for value in ("x", 5, None, {})),
+        *({"least_score": LEAST | {"score": value}} for value in ("x", 1, math.nan, math.inf, True)),
+        *({"least_score": LEAST | {"num_clips": value}} for value in (True, 3.5, "9")),
+        {"least_score": LEAST | {"modalities": "video"}},
+        {"least_score": LEAST | {"score_options": None}},
+        *({"modalities": value} for value in (5, "abc", [1, 2, 3], ["video", "video"], ["", "video"], {"video": 1})),
+        [1],
+        5,
+        None,
+    ],
+    ids=repr,
+)
+def test_metadata_with_which_no_gallery_opens_are_refused_and_nothing_is_written(tmp_path, has_clips, wrong):
+    with GalleryWriter(tmp_path) as writer:
+        writer.metadata = dict(MADE_BY)
+        if has_clips:
+            writer.put_clips(*make_clips(3))
+        writer.commit()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with GalleryWriter(tmp_path) as writer:
+        if has_clips:
+            writer.put_clips(*make_clips(2, seed=1))
+        writer.metadata = MADE_BY | wrong if isinstance(wrong, dict) else wrong
+        for change in (writer.commit, writer.compact):
+            with pytest.raises(ValueError, match=r"(?i)\bmetadata of .*, got "):
+                change()
+        after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert after == before and Gallery.open(tmp_path).metadata == MADE_BY
+        writer.metadata = MADE_BY | {"query_temperature": math.inf}  # what was added is still there to commit
+        writer.commit()
+    gallery = Gallery.open(tmp_path)
+    assert gallery.query_temperature == math.inf and len(gallery) == (5 if has_clips else 0)
+
+
 def test_another_model_is_refused(make_gallery):
     gallery = make_gallery(1)
     gallery.check_model("elsewhere", "f" * 64)
