@@ -250,8 +250,6 @@ def test_what_else_a_store_holds_stays_here_and_absent_vectors_are_zero(tmp_path
     [
         ({"source": "https://example.org"}, "`source` in the metadata .* must be a dict, got 'https"),
         ({"weights": ["a"]}, "`weights` in the metadata .* must be a dict"),
-        ({"query_temperature": -1}, "must be a float32 number above 0, or 'inf', got -1"),
-        ({"query_temperature": "0.2"}, "must be a float32 number above 0, or 'inf', got '0.2'"),
     ],
 )
 def test_metadata_written_by_hand_that_a_card_cannot_be_made_of_are_refused(tmp_path, metadata, message):
