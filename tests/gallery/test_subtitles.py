@@ -174,6 +174,15 @@ def test_scripts_of_substation_alpha_are_read_with_their_seconds(tmp_path):
     assert reader.read_subtitle(path) == ""
 
 
+def test_of_tracks_the_first_is_read_and_of_files_the_english_one(tmp_path):
+    film = write_film(tmp_path / "film.mkv", [("ger", "guten tag"), ("eng", "good day")])
+    assert SandboxedReader().read_subtitle_of(film) == "guten tag"
+    assert SandboxedReader(languages="en").read_subtitle_of(film) == "good day"
+    for language in ("de", "en"):
+        (tmp_path / f"film.{language}.srt").write_text(CUE.format(language))
+    assert SandboxedReader().read_subtitle_of(film) == "en"
+
+
 def test_of_tracks_and_files_the_preferred_language_is_read_and_the_others_are_reported(tmp_path):
     film = write_film(tmp_path / "film.mkv", [("fra+forced", "un peu"), ("fra", "bonjour"), ("ger", "guten tag")])
     assert SandboxedReader().read_subtitle_of(film) == "bonjour"  # not the first, which is of a few words
