@@ -87,10 +87,7 @@ def _scores_table(results: Results, name: str, title: str, note: str, columns: S
 def scores_table(results: Results, direction: str) -> Table:
     """Return a table of every score on the same embeddings, with nothing masked, in one direction."""
     columns = [Column("", heading, first_stage(f"{direction}_{metric}")) for heading, metric in _METRICS.items()]
-    note = (
-        "First stage, nothing masked. * strongest single pathway, text to video; (own) the score that the model was "
-        "trained for."
-    )
+    note = "First stage, nothing masked. * strongest single pathway, text to video; (own) the model's own score."
     if direction == "text_to_video":
         columns.append(Column("", "gain", gain(), signed=True))
         columns.append(Column("", "unscorable clips", first_stage("num_unscorable_clips"), digits=0))
@@ -104,7 +101,7 @@ def scores_missing_table(results: Results) -> Table:
     columns = [Column("", percent(rate), first_stage(rate=rate)) for rate in rates_of(results)]
     note = (
         "Text-to-video R@1, first stage; columns: clips that lose one modality. * strongest single pathway "
-        "with nothing masked; (own) the score that the model was trained for."
+        "with nothing masked; (own) the model's own score."
     )
     return _scores_table(results, "scores_missing", "Every score under missing modalities", note, columns)
 
@@ -121,7 +118,7 @@ def kinds_table(results: Results) -> Table:
     )
     note = (
         f"Text-to-video R@1, first stage, nothing masked, in the gallery of all clips; captions: {sizes}. * strongest "
-        "single pathway, all captions; (own) the score that the model was trained for."
+        "single pathway, all captions; (own) the model's own score."
     )
     columns = [Column("", kind, in_part("kinds", kind=kind)) for kind in counts]
     return _scores_table(results, "kinds", "R@1 by kind of caption", note, columns)

@@ -33,6 +33,12 @@ def test_every_score_has_a_row_with_its_metrics(results):
     assert [str(cell) for cell in masked.blocks[2][1][4:]] == [f"{11 - step:.1f} ± 4.2" for step in range(5)]
 
 
+def test_the_own_score_of_a_model_that_nobody_trained_is_not_called_trained(results):
+    tables = [score_tables.scores_table(results, way) for way in ("text_to_video", "video_to_text")]
+    tables += [score_tables.scores_missing_table(results), score_tables.kinds_table(results)]
+    assert all("(own) the model's own score" in table.note and "trained" not in table.note for table in tables)
+
+
 def test_a_score_that_one_seed_alone_measured_has_a_row_with_its_number_of_seeds(tmp_path):
     runs = [make_run("scalar", 50), make_run("scalar", 51)]
     for entry in runs[1]["retrieval"]["rates"]:
