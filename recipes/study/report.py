@@ -5,6 +5,7 @@ Holm's rule for the number of all claims.
 """
 
 import re
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -443,7 +444,8 @@ def fill(text: str, results: Results) -> str:
     Args:
         text (`str`): with `{{table NAME}}`, a table with its note; `{{claim NAME VERDICT}}`, a difference with its
             interval, where the sentence around it relies on the verdict "ahead", "behind" or "undecided"; and
-            `{{recall VARIANT KEY=VALUE ...}}`, a mean of R@1, with fields of [`Selection`].
+            `{{recall VARIANT KEY=VALUE ...}}`, a mean of R@1, with fields of [`Selection`], quoted where they contain
+            a space.
         results ([`Results`]): of a study.
 
     Raises:
@@ -451,7 +453,7 @@ def fill(text: str, results: Results) -> str:
     """
 
     def put(match: re.Match) -> str:
-        kind, name, *rest = match.group(1).split()
+        kind, name, *rest = shlex.split(match.group(1))
         if kind == "table" and name in TABLES:
             table = TABLES[name](results).filled()
             return f"{markdown(table)}\n\n{table.note}"

@@ -8,7 +8,7 @@ import yaml
 
 from eval.reports.tables import markdown
 from recipes.study.report import fill, interval, judged, report, short_table
-from recipes.study.results import Results
+from recipes.study.results import Results, Selection
 from recipes.study.tuning import GRID
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,6 +36,29 @@ def test_the_readme_has_the_table_of_the_study_and_its_differences(results):
     shown = re.findall(r"[+−]\d+\.\d \[−?\d+\.\d, −?\d+\.\d\]", readme)
     found = {interval(entry): entry["verdict"] for entry in judged(results).values()}
     assert len(shown) >= 2 and all(found[each] == "ahead" for each in shown)
+
+
+def test_the_lead_over_gram_stands_beside_that_without_fitting(results):
+    found = judged(results)
+    as_trained, fitted = (
+        sum(recalls) / len(recalls)
+        for recalls in (results.recalls(Selection("gram", numbers=numbers)) for numbers in ("as trained", "fitted"))
+    )
+    temperatures = {
+        score["options"]["query_temperature"]
+        for run in results.study["runs"]
+        for score in run["scores"]
+        if (run["experiment"], run["variant"]) == ("main", "scalar")
+        and (score["score"], score["numbers"]) == ("scalar", "as trained")
+    }
+    assert len(temperatures) == 1 and as_trained > fitted
+    for name in ("README.md", "docs/miniature_study.md"):
+        text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        for claim in ("scalar-gram", "scalar-gram-plain"):
+            assert interval(found[claim]) in text
+        assert f"GRAM from {as_trained:.1f} to {fitted:.1f}" in text
+        assert f"{min(temperatures):g}" in text
+        assert "as trained" in text and "unfitted" not in text
 
 
 def test_the_recipe_of_the_demo_has_the_settings_that_were_chosen(results):
