@@ -100,6 +100,17 @@ def test_data_in_blocks_is_read():
             assert yaml.safe_load(block.text) is not None
 
 
+def test_the_readme_makes_the_demo_before_what_needs_it_and_trains_into_a_folder_of_its_own():
+    blocks = PAGES["README.md"]
+    made = next(number for number, block in enumerate(blocks) if "make demo" in block.text)
+    needing = [
+        number for number, block in enumerate(blocks) if re.search(r"(runs|data)/|recipes/\w+\.yaml", block.text)
+    ]
+    assert made < min(needing)
+    training = [words for block in blocks for words in commands_of(block.text) if words[:2] == ["scalar", "train"]]
+    assert training and all("--output_dir" in words for words in training)  # the demo has trained into the recipe's
+
+
 @pytest.mark.parametrize("page", [page for page, blocks in PYTHON.items() if blocks])
 def test_python_on_a_page_runs_from_its_first_line_to_its_last(page, place):
     run_python(PYTHON[page])
