@@ -6,6 +6,7 @@ A clip for which a fact is unknown cannot meet a condition on it: such clips are
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 DURATION, DATE, WORDS = "duration", "date", "words"
 """Facts that may be unknown for a clip."""
 
-_PLAIN = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
+PLAIN = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
 """Replaces bytes that are not text, which Python's file names hold as lone surrogates."""
 _NO_DATE = -(2**63)
 _LONGEST = 4096  # characters of a path
 _TOKENS = re.compile(r"(?s)(\*\*/)|(\*\*+)|([*?])|\[(!?)(\]?[^\]]+|\])\]|(.)")
+_FOLDERS = "(?:.*/)?"  # any number of them
 _WINDOW = r"(?s)^(?P<path>.*)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$"
 
 
@@ -42,25 +44,42 @@ class PatternError(ValueError):
     """A path pattern is invalid."""
 
 
+def _members(text: str) -> str:
+    """The characters and ranges between brackets, escaped: engines differ in what a second hyphen means."""
+    parts = []
+    for first, last, letter in re.findall(r"(?s)(.)-(.)|(.)", text):
+        parts.append(f"{_member(first)}-{_member(last)}" if first else _member(letter))
+    return "".join(parts)
+
+
+def _member(letter: str) -> str:
+    return f"\\{letter}" if letter in r"\[]^&~|-" else letter
+
+
 def pattern_of(glob: str) -> str:
     """A regular expression that matches what a path pattern does, for `re.fullmatch` and between `^` and `$`."""
     if len(glob) > _LONGEST:
         raise ValueError(f"A path pattern must have at most {_LONGEST} characters, got {len(glob)}.")
-    path = os.path.expanduser(glob)
+    try:
+        path = os.path.expanduser(glob)
+    except ValueError:  # no user has a NUL or a lone surrogate in the name
+        path = glob
     if not path.strip("/"):
         raise ValueError(f"A path pattern must not be empty, got {glob!r}. Write e.g. 'holiday/**'.")
     below = "/.*" if path.endswith("/") else "(?:/.*)?"  # a pattern that matches a folder matches all its content
     path = path.rstrip("/").removeprefix("./")
-    parts, begins = ["" if path.startswith("/") else "(?:.*/)?"], True
+    parts, begins = ["" if path.startswith("/") else _FOLDERS], True
     for folders, anything, inside, negated, members, letter in _TOKENS.findall(path):
+        if folders and parts[-1] == _FOLDERS:
+            continue  # any number of folders below any number
         if folders:
-            parts.append("(?:.*/)?" if begins else "[^/]*/")
+            parts.append(_FOLDERS if begins else "[^/]*/")
         elif anything:
             parts.append(".*")
         elif inside:
             parts.append("[^/]*" if inside == "*" else "[^/]")
         elif members:
-            members = re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
+            members = _members(members)
             parts.append(f"[^/{members}]" if negated else f"[{members}]")
         else:
             parts.append(re.escape(letter))
@@ -71,6 +90,17 @@ def pattern_of(glob: str) -> str:
     except re.error as error:
         raise PatternError(f"The path pattern {glob!r} is invalid: {error}.") from error
     return pattern
+
+
+def text_pattern_of(glob: str) -> str | None:
+    """The same regular expression for paths as texts, see [`PLAIN`]; `None` if it contains what no path does, NUL or a
+    lone surrogate, and so finds nothing."""
+    pattern = pattern_of(glob).translate(PLAIN)
+    try:
+        pattern.encode()
+    except UnicodeEncodeError:
+        return None
+    return None if "\0" in pattern else pattern
 
 
 def _folds_case(path: str) -> bool:
@@ -166,8 +196,8 @@ class Filter:
         for name in ("min_duration", "max_duration"):
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if value is not None and not (is_number and 0 <= value < math.inf):
-                raise ValueError(f"`{name}` must be a number of seconds, at least 0, got {value!r}.")
+            if value is not None and not (is_number and 0 <= value <= sys.float_info.max):
+                raise ValueError(f"`{name}` must be a number of seconds, at least 0, got {value!r:.80}.")
         if None not in (self.min_duration, self.max_duration) and self.min_duration > self.max_duration:
             raise ValueError(
                 f"No clip lasts at least {self.min_duration:g} and at most {self.max_duration:g} seconds. Swap them?"
@@ -267,12 +297,13 @@ class ClipFacts:
 
     @cached_property
     def seconds(self) -> torch.Tensor:
-        """`torch.DoubleTensor` of shape `(N,)`: the length of each clip, NaN where unknown."""
+        """`torch.DoubleTensor` of shape `(N,)`: the length of each clip, rounded to microseconds, as engines round
+        numbers of more than 15 digits; NaN where unknown."""
         seconds = self._seconds
         if self._windows is not None:
             start, stop = (self._second(name) for name in ("start", "stop"))
             seconds = pc.coalesce(pc.subtract(stop, start), seconds)
-        return torch.from_numpy(pc.fill_null(seconds, math.nan).to_numpy().copy())
+        return torch.from_numpy(np.round(pc.fill_null(seconds, math.nan).to_numpy(), 6))
 
     def _second(self, name: str) -> pa.ChunkedArray:
         texts = pc.struct_field(self._windows, name)
@@ -319,12 +350,12 @@ class ClipFacts:
         return from_utf8(self.paths[int(row)].as_py())
 
     def _matches(self, glob: str, ignore_case: bool = False) -> torch.Tensor:
-        pattern = pattern_of(glob).translate(_PLAIN)
+        pattern = text_pattern_of(glob)
+        if pattern is None:
+            return torch.zeros(len(self.paths), dtype=torch.bool)
         try:
             # by RE2: its time grows only with the length of a name, for any pattern
             fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$", ignore_case=ignore_case)
-        except UnicodeEncodeError:  # no path contains this text
-            return torch.zeros(len(self.paths), dtype=torch.bool)
         except pa.ArrowInvalid as error:
             raise PatternError(f"The path pattern {glob!r:.80} is invalid: {error}.") from error
         return torch.from_numpy(np.array(fits, dtype=bool))
@@ -335,7 +366,7 @@ class ClipFacts:
 
         def replaced(paths: pa.Array) -> pa.Array:
             is_coded = pc.starts_with(paths, "\0")
-            coded = [from_utf8(path).translate(_PLAIN) for path in paths.filter(is_coded).to_pylist()]
+            coded = [from_utf8(path).translate(PLAIN) for path in paths.filter(is_coded).to_pylist()]
             return pc.replace_with_mask(paths, is_coded, pa.array(coded, paths.type)) if coded else paths
 
         return pa.chunked_array(map(replaced, self.paths.chunks), self.paths.type)
@@ -382,6 +413,7 @@ class ClipFacts:
 __all__ = [
     "DATE",
     "DURATION",
+    "PLAIN",
     "WORDS",
     "Allowed",
     "ClipFacts",
@@ -390,4 +422,5 @@ __all__ = [
     "PatternError",
     "fitting",
     "pattern_of",
+    "text_pattern_of",
 ]

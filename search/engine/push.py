@@ -66,7 +66,7 @@ def points_of(gallery: Gallery, part: str, with_words: bool = False) -> Iterator
                 "part": part,
             }
             if not np.isnan(seconds[row]):
-                payload["seconds"] = round(float(seconds[row]), 6)  # a last window may have 17 digits
+                payload["seconds"] = float(seconds[row])
             if changed[row] != _NO_DATE:
                 # microseconds: as precise as filters and the numbers of engines
                 payload["changed"] = int(changed[row]) // 1000

@@ -10,6 +10,7 @@
 
 import json
 import os
+import re
 import socket
 import time
 import uuid
@@ -30,7 +31,7 @@ from psycopg import sql
 
 from gallery.columns import from_utf8, to_utf8
 from gallery.exact.cone import hull_distance
-from gallery.filters import DATE, DURATION, WORDS, Filter, pattern_of
+from gallery.filters import DATE, DURATION, PLAIN, WORDS, Filter, text_pattern_of
 from gallery.words import folded
 from modeling_scalar.scores_scalar import ScoreOptions
 
@@ -74,7 +75,16 @@ _PAUSE = 0.05
 _ROUNDING = 1e-12  # of float64
 _ONE_BY_ONE = 16  # threads per node: concurrent queries
 _SHARE, _TIMES = 64, 16  # size of the first sample: 1/64 of the rows, or 16 times the length of the list if more
-_ESCAPED = "\uffff"  # a noncharacter, which PostgreSQL allows in texts, unlike NUL
+
+# PostgreSQL stores neither NUL nor bytes that are not text. A stored text has an escape character instead, and then
+# the character that stands for them where paths are compared with patterns.
+_ESCAPE = "\uffff"  # a noncharacter
+_SEEN = {code: chr(seen) for code, seen in PLAIN.items()} | {0: "\ufffe"}
+_ESCAPED = {code: _ESCAPE + seen for code, seen in _SEEN.items()} | {ord(_ESCAPE): 2 * _ESCAPE}
+_UNESCAPED = {escaped: chr(code) for code, escaped in _ESCAPED.items()}
+_PATH_SEEN = (
+    f"CASE WHEN strpos(_path, '{_ESCAPE}') > 0 THEN regexp_replace(_path, '{_ESCAPE}(.)', '\\1', 'g') ELSE _path END"
+)
 
 Answered = TypeVar("Answered")
 
@@ -125,13 +135,13 @@ class _Node:
 
 
 def _to_text(text: str) -> str:
-    """A text, or a file name that is not UTF-8, in the form stored in PostgreSQL."""
-    return to_utf8(text).replace(_ESCAPED, f"{_ESCAPED}1").replace("\0", f"{_ESCAPED}0")
+    """A text, or a file name in the form of [`~gallery.columns.to_utf8`] or not, in the form stored in PostgreSQL."""
+    return from_utf8(text).translate(_ESCAPED)
 
 
 def _from_text(text: str) -> str:
-    """The inverse of [`_to_text`], in the form of [`~gallery.columns.to_utf8`]."""
-    return text.replace(f"{_ESCAPED}0", "\0").replace(f"{_ESCAPED}1", _ESCAPED)
+    """The inverse of [`_to_text`]: a text, or a file name that need not be UTF-8."""
+    return re.sub(f"(?s){_ESCAPE}.", lambda escaped: _UNESCAPED.get(escaped[0], escaped[0]), text)
 
 
 def _message_of(error: Exception) -> str:
@@ -573,12 +583,12 @@ class Table:
         """The number and name of each clip of some files."""
         text = "SELECT number::text, clip_id FROM {table} WHERE _path = ANY(%s)"
         found = chain.from_iterable(self._run(text, [list(map(_to_text, paths))]))
-        return [(number, from_utf8(_from_text(name))) for number, name in found]
+        return [(number, _from_text(name)) for number, name in found]
 
     def path_of(self, number: str) -> str | None:
         """The file of a clip; `None` if the clip is gone."""
         found = chain.from_iterable(self._run("SELECT _path FROM {table} WHERE number = %s::uuid", [number]))
-        return next((from_utf8(_from_text(path)) for (path,) in found), None)
+        return next((_from_text(path) for (path,) in found), None)
 
     def try_out(self) -> None:
         """Count the clips."""
@@ -594,8 +604,9 @@ def _conditions(
     parts = [sql.SQL("{} IS NOT NULL").format(sql.Identifier(name)) for name in wanted.has]
     parts += [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in wanted.lacks]
     if wanted.paths:
-        parts.append(sql.SQL("_path ~ ANY(%(paths)s)"))
-        values["paths"] = [f"^(?:{_ESCAPED}0)?(?:{pattern_of(glob)})$" for glob in wanted.paths]
+        parts.append(sql.SQL(f"{_PATH_SEEN} ~ ANY(%(paths)s)"))
+        patterns = map(text_pattern_of, wanted.paths)
+        values["paths"] = [f"^(?:{pattern})$" for pattern in patterns if pattern is not None]
     known = {}
     first, last = (moment and (moment - _EPOCH) // _MICROSECOND for moment in (wanted.after, wanted.before))
     for kind, column, numbers in (
@@ -638,7 +649,7 @@ def _point_of(row: Sequence[Any], about: About) -> Point | None:
     """A point, or `None` if it is not as it was written."""
     facts = dict(zip(_COLUMNS, row, strict=False))
     payload = {name: facts[column] for name, column in _FACTS.items() if facts[column] is not None}
-    payload |= {name: _from_text(value) for name, value in payload.items() if isinstance(value, str)}
+    payload |= {name: to_utf8(_from_text(value)) for name, value in payload.items() if isinstance(value, str)}
     vectors = dict(zip(about.modalities, row[len(_COLUMNS) :], strict=True))
     payload["has"] = [name for name, vector in vectors.items() if vector is not None]
     embeds = np.zeros((len(vectors), about.dim), about.dtype)

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import math
 import os
+import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -259,6 +260,66 @@ PATHS = {
 WORDS = ({"words": ("karin",)}, {"words": ("good dog",), "has": ("audio",)}, {"words": ("karin", "dog")})
 
 
+ODD_PATHS = (
+    os.fsdecode(b"/clips/caf\xe9.mp4"), os.fsdecode(b"/clips/\xff\xfe/\xc3\xa9.mp4"), "/clips/café.mp4", "\uffff",
+    "/clips/cafe\u0301.mp4", "/clips/\uffff0.mp4", "/clips/\uffff1.mp4", "/clips/0.mp4", "/clips/a\0b.mp4",
+    "/clips/\ufffe.mp4", "/clips/[a].mp4", "/clips/*?.mp4", "/clips/-^]\\.mp4", "/clips/{2}+.(x)$.mp4", "a/b.mkv",
+    "/a/b.mkv/c.mp4", "/clips/ß İ ı.MP4",
+)  # fmt: skip
+ODD_TEXTS = (
+    "a", "b", "0", "é", "e\u0301", "\0", "\ud800", "\udc00", "\udce9", "\uffff", "\ufffe", "\U0010ffe9", "*",
+    "?", "**", "**/", "[", "]", "[a-z]", "[!a-z]", "[a-c-e]", "[a-]", "[:alpha:]", "[[:alpha:]]", "[.a.]",
+    "[!\0]", "[!\uffff]", "-", "^", "$", "\\", "\\d", "\\m", "~", "&", "|", ".", "(", ")", "{2}", "+", "%", "_",
+    "'", '"', "\n", " ", "/", "./", "日", "🎬", "#t=1,2", ".mp4", "/clips/", "karin", "dog", "İ", "\u200d",
+    "(?i)", "***:", "***=",
+)  # fmt: skip
+ODD_FACTS = {
+    "min_duration": (0, -0.0, 1e-9, 0.1, 0.3, 0.1 + 0.2, 1 / 3, 1e300, 5e-324, 2**63, 10**400, -1, math.inf, math.nan),
+    "max_duration": (0, 1e-9, 0.3, 0.1 + 0.2, 1 / 3, 0.333333, 31.0, 1e300, 2**63, 10**400, True, "7", -math.inf),
+    "after": ("0001-01-01", "0001-01-01T00:00+14:00", "1677-09-21", "1969-12-31T23:59:59.999999", "9999-12-31", "\0"),
+    "before": ("0001-01-02", "1970-01-10T00:00:00.000001", "2262-04-12", "9999-12-31T23:59-23:59", "tomorrow", ""),
+    "has": ("video", PAPER, "video\0", "vid\ud800eo", "", ("video.audio",), 'video" IS NULL OR "', "_path", "screen"),
+    "lacks": ("audio", PAPER, ("video", "video"), "\0", "video[0]", "Video", "video ", (("video",),)),
+}
+"""Values of filters, many of which make no sense."""
+
+
+def odd_text(generator, most):
+    return "".join(generator.choices(ODD_TEXTS, k=generator.randint(1, most)))
+
+
+def odd_path(generator):
+    """A pattern of odd texts, of a name with one of its characters replaced, or a very long one."""
+    name = generator.choice(ODD_NAMES + ODD_PATHS)
+    place = generator.randrange(len(name))
+    return generator.choice(
+        (
+            odd_text(generator, 5),
+            "*" + odd_text(generator, 2),
+            odd_text(generator, 3) * generator.choice((10, 10, 400)),
+            name,
+            name[:place] + generator.choice(("?", "*", odd_text(generator, 1))) + name[place + 1 :],
+        )
+    )
+
+
+def odd_filters(count):
+    """The arguments of filters, the same ones each time."""
+    generator = random.Random(0)
+    for _ in range(count):
+        wanted = {}
+        if generator.random() < 0.7:
+            wanted["paths"] = tuple(odd_path(generator) for _ in range(generator.choice((1, 1, 2))))
+        if generator.random() < 0.2:
+            wanted["words"] = ("karin" * generator.randrange(2) + odd_text(generator, 2), "good dog" * 500)[
+                : generator.choice((1, 1, 1, 2))
+            ]
+        for name, values in ODD_FACTS.items():
+            if generator.random() < 0.06:
+                wanted[name] = generator.choice(values)
+        yield wanted
+
+
 def make_facts():
     """Clips of which facts are known, at and around limits, and of which they are not."""
     clips = []
@@ -361,6 +422,33 @@ class Conformance:
         for wanted, modalities in ((Filter(min_duration=1000), None), (Filter(lacks="audio"), ["audio"])):
             (nothing,) = searcher.search(text[None], allowed=wanted, modalities=modalities)
             assert nothing == [] and nothing.reason and nothing.remarks()[0].startswith("No hits")
+
+    def test_odd_filters_find_what_they_find_in_the_folder_or_are_the_same_error(self, engine, tmp_path):
+        names, seconds = ODD_NAMES + ODD_PATHS, (1 / 3, 0.3, 0.1 + 0.2, 1e-7, 10**9 / 7)
+        clips = [
+            replace(clip, name=name, seconds=clip.seconds and seconds[place % 5])
+            for place, (clip, name) in enumerate(zip(make_facts().clips, names, strict=False))
+        ]
+        made = Made(clips)
+        gallery = made.write(tmp_path)
+        searcher, (text,) = engine.hold(gallery), make_texts(made, 1)
+
+        def answer(searcher, wanted):
+            try:
+                (hits,) = searcher.search(text[None], 100, allowed=Filter(**wanted))
+            except Exception as error:
+                return type(error)
+            return [(hit.clip_id, hit.score) for hit in hits], hits.num_allowed, hits.unknown
+
+        num_errors, num_hits = 0, []
+        for wanted in odd_filters(200):
+            for name in engine.refuses & wanted.keys():
+                del wanted[name]
+            known = answer(gallery, wanted)
+            assert answer(searcher, wanted) == known, wanted
+            num_errors += isinstance(known, type)
+            num_hits += [] if isinstance(known, type) else [len(known[0])]
+        assert num_errors > 20 and 0 in num_hits and len(set(num_hits)) > 5
 
     def test_quoted_words_must_be_said(self, engine, tmp_path):
         made = make_facts()

@@ -31,6 +31,7 @@ from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 from tests.search.test_service_engine import ADDRESS, ask, at_once, name_of, same  # noqa: F401 - a fixture
 
 MIN_NORM = 1e-3
+JSON = {"content-type": "application/json"}
 
 
 def table_of(*databases, name="clips", **options):
@@ -481,4 +482,26 @@ def test_nodes_are_served_as_a_folder_is_and_one_that_is_away_is_reported(tmp_pa
         server.start()
         assert same(ask(own), ask(folder))
         assert server.address not in json.dumps(about) and name_of(hits[0][0]) == name_of(hits[1][0])
+    table.close()
+
+
+def test_a_filter_with_nul_or_a_lone_surrogate_is_answered_as_in_a_folder(tmp_path, database):
+    write_gallery(tmp_path)
+    table = table_of(database, is_patient=False)
+    push(Gallery.open(tmp_path / "gallery"), table)
+    source = EngineSource(EngineSearcher(table, "it"), "words", "f" * 64)
+    with (
+        TestClient(make_app(tmp_path), ADDRESS) as folder,
+        TestClient(make_app(tmp_path, source=source), ADDRESS) as own,
+    ):
+        answered = 0
+        for text in ("\0", "*\0", "[!\0]*", "\ud800", "[!\udce9]", "~\0"):
+            for wanted in ({"paths": [text]}, {"words": [f"dog{text}"]}):
+                body = json.dumps({"query": "a dog", "filter": wanted})
+                reported, known = (client.post("/api/search", content=body, headers=JSON) for client in (own, folder))
+                assert reported.status_code == known.status_code and source.problem is None
+                if known.status_code == 200:
+                    assert same(reported.json(), known.json())
+                    answered += 1
+        assert answered >= 8 and same(ask(own), ask(folder))
     table.close()
