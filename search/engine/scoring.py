@@ -2,7 +2,8 @@
 
 - The list is a scan. Each product, weight and norm is a column of a subquery with OFFSET 0, which prevents inlining:
   otherwise an expression would be computed at each use, thirty times for three modalities.
-- Underflow of `exp` and of products is an error in PostgreSQL, so exponents end at -200.
+- Underflow of `exp` and of products is an error in PostgreSQL, so exponents end at -200. The function, which may be
+  given any numbers, ends them at -100 and takes products below 1e-30 as 0.
 
 Shapes: M modalities.
 """
@@ -17,39 +18,65 @@ if TYPE_CHECKING:
 FUNCTION = """\
 -- SCALAR's score of a clip for a query. Arrays are in the order of the modalities:
 --   products  inner products of the query with the clip's vectors, which have unit norm; NULL for missing modalities
---   gram      inner products of these vectors with each other, lower triangle by rows: 11, 21, 22, 31, 32, 33
---   temperature  'Infinity' for equal weights
+--   gram      inner products of these vectors with each other: the lower triangle by rows, 11, 21, 22, 31, 32, 33,
+--             or the whole square
+--   temperature  above 0; 'Infinity' for equal weights
 --   scales, offsets  of the products; by default 1 and 0
 --   terms     NULL for modalities in the centroid; a number times the product is added to the score instead
--- NULL for a clip without any modality.
+-- NULL for a clip without any modality. Other lengths, and a missing inner product of modalities in use, are errors.
 CREATE OR REPLACE FUNCTION scalar_score(
     products float8[], gram float8[], temperature float8 DEFAULT 0.1,
     scales float8[] DEFAULT NULL, offsets float8[] DEFAULT NULL, terms float8[] DEFAULT NULL
 ) RETURNS float8 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
-    cosines float8[]; weights float8[]; weight float8; highest float8; added float8;
+    number int := coalesce(cardinality(products), 0);
+    is_square bool := cardinality(gram) = number * number;
+    cosines float8[]; weights float8[]; product float8; highest float8; added float8;
     total float8 := 0; numerator float8 := 0; squared float8 := 0;
 BEGIN
-    FOR m IN 1..cardinality(products) LOOP
+    IF cardinality(gram) NOT IN (number * (number + 1) / 2, number * number) THEN
+        RAISE EXCEPTION 'gram of % modalities must have % or % numbers, got %',
+            number, number * (number + 1) / 2, number * number, cardinality(gram);
+    END IF;
+    IF cardinality(scales) <> number OR cardinality(offsets) <> number OR cardinality(terms) <> number THEN
+        RAISE EXCEPTION 'scales, offsets and terms of % modalities must each be NULL or have % numbers, got %, %, %',
+            number, number, cardinality(scales), cardinality(offsets), cardinality(terms);
+    END IF;
+    IF greatest(array_ndims(products), array_ndims(scales), array_ndims(offsets), array_ndims(terms)) > 1 THEN
+        RAISE EXCEPTION 'only gram may have two dimensions';
+    END IF;
+    IF (temperature > 0 AND temperature <> 'NaN') IS NOT TRUE THEN
+        RAISE EXCEPTION 'temperature must be above 0, got %', temperature;
+    END IF;
+    IF array_ndims(gram) > 1 THEN
+        gram := ARRAY(SELECT unnest(gram));
+    END IF;
+    FOR m IN 1..number LOOP
         cosines[m] := products[m] * coalesce(scales[m], 1) + coalesce(offsets[m], 0);
         CONTINUE WHEN cosines[m] IS NULL;
+        IF abs(cosines[m]) < 1e-30 THEN
+            cosines[m] := 0;
+        END IF;
         added := coalesce(added, 0) + coalesce(terms[m], 0) * cosines[m];
         IF terms[m] IS NULL THEN
             highest := greatest(highest, cosines[m]);
         END IF;
     END LOOP;
-    FOR m IN 1..cardinality(products) LOOP
+    FOR m IN 1..number LOOP
         CONTINUE WHEN cosines[m] IS NULL OR terms[m] IS NOT NULL;
-        weight := exp(greatest((cosines[m] - highest) / temperature, -200));
-        FOR n IN 1..m - 1 LOOP
-            IF weights[n] IS NOT NULL THEN
-                squared := squared + 2 * weight * weights[n] * gram[m * (m - 1) / 2 + n];
+        weights[m] := exp(greatest((cosines[m] - highest) / least(greatest(temperature, 1e-38), 1e38), -100));
+        FOR n IN 1..m LOOP
+            CONTINUE WHEN weights[n] IS NULL;
+            product := gram[CASE WHEN is_square THEN (m - 1) * number ELSE m * (m - 1) / 2 END + n];
+            IF product IS NULL THEN
+                RAISE EXCEPTION 'gram has no inner product of modalities % and %, which are both there', m, n;
+            END IF;
+            IF abs(product) > 1e-30 THEN
+                squared := squared + CASE WHEN n < m THEN 2 ELSE 1 END * weights[m] * weights[n] * product;
             END IF;
         END LOOP;
-        squared := squared + weight * weight * gram[m * (m + 1) / 2];
-        weights[m] := weight;
-        total := total + weight;
-        numerator := numerator + weight * cosines[m];
+        total := total + weights[m];
+        numerator := numerator + weights[m] * cosines[m];
     END LOOP;
     IF total > 0 THEN
         added := added + numerator / greatest(sqrt(greatest(squared, 0)), 0.001 * total);

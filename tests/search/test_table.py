@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import threading
 import time
 from contextlib import closing
@@ -114,6 +115,101 @@ def test_the_function_is_the_score_for_any_number_of_modalities(database):
     assert [score is None for score in found] == [score is None for score in expected] and None in found
     pairs = [pair for pair in zip(found, expected, strict=True) if None not in pair]
     assert len(pairs) > 120 and all(a == pytest.approx(b, rel=1e-9, abs=1e-9) for a, b in pairs)
+
+
+def definition(text, vectors, mask, temperature):
+    """Eq. 2 to 4 in float64, from the vectors; `None` if a clip has none."""
+    cosines = {m: float(vectors[m] @ text) for m in range(len(vectors)) if mask[m]}
+    if not cosines:
+        return None
+    highest = max(cosines.values())
+    parts = {m: math.exp((cosine - highest) / temperature) for m, cosine in cosines.items()}
+    weights = {m: part / sum(parts.values()) for m, part in parts.items()}
+    centroid = sum(weight * vectors[m] for m, weight in weights.items())
+    return sum(weight * cosines[m] for m, weight in weights.items()) / max(np.linalg.norm(centroid), MIN_NORM)
+
+
+def hard_clips(generator, count):
+    """A text and 1 to 8 vectors: near or exact copies, opposites, vectors that cancel, and tiny inner products."""
+    for turn in range(count):
+        number, dim = turn % 8 + 1, int(generator.choice([2, 3, 32, 512]))
+        text, *vectors = generator.standard_normal((number + 1, dim))
+        vectors, eps = np.array(vectors), float(generator.choice([0, 1e-12, 1e-9, 1e-7, 1e-5, 1e-4, 1e-3, 0.01, 0.1]))
+        match turn // 8 % 5:
+            case 0:
+                vectors[generator.random(number) < 0.6] = vectors[0]
+            case 1:
+                vectors[:] = vectors[0] * generator.choice([-1, 1], (number, 1))
+            case 2 if number > 1:
+                vectors[-1] = -vectors[:-1].sum(0)
+            case 3:
+                vectors[:] = text
+            case 4:
+                text[:], vectors[:, 0] = np.eye(dim)[0], 1e-300
+                vectors[0] = text
+                eps = 0
+        vectors += eps * generator.standard_normal(vectors.shape) / math.sqrt(dim)
+        yield text / np.linalg.norm(text), vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_the_function_is_right_where_vectors_repeat_or_cancel_each_other(database):
+    generator, asked, expected = np.random.default_rng(1), [], []
+    for text, vectors in hard_clips(generator, 600):
+        mask = generator.random(len(vectors)) < 0.8
+        temperature = float(generator.choice([1e-6, 1e-4, 0.01, 0.1, 1, 10, math.inf]))
+        products = [float(vector @ text) if is_there else None for vector, is_there in zip(vectors, mask, strict=True)]
+        gram = vectors @ vectors.T
+        for array in (gram[np.tril_indices(len(vectors))], gram.flatten()):
+            asked.append((len(asked), products, array.tolist(), temperature))
+            expected.append(definition(text, vectors, mask, temperature))
+    execute(database, FUNCTION)
+    execute(database, "CREATE TABLE asked (row int, products float8[], gram float8[], temperature float8)")
+    with psycopg.connect(database) as connection:
+        connection.cursor().executemany("INSERT INTO asked VALUES (%s, %s, %s, %s)", asked)
+    found = execute(database, "SELECT scalar_score(products, gram, temperature) FROM asked ORDER BY row")
+    assert [score is None for (score,) in found] == [score is None for score in expected]
+    for (score,), known in zip(found, expected, strict=True):
+        assert score is None or (abs(score - known) < 1e-9 and abs(score) <= 1 + 1e-6)
+
+
+WRONG_ARGUMENTS = (
+    ("'{1,0.9}', '{1,0.9}'", "gram of 2 modalities must have 3 or 4 numbers, got 2"),
+    ("'{1,0.9}', '{1,0.9,1,0.9,1}'", "must have 3 or 4 numbers, got 5"),
+    ("'{1}', '{}'", "gram of 1 modalities must have 1 or 1 numbers, got 0"),
+    ("'{1,0.9,0.8}', '{1,0.9,1,1}'", "must have 6 or 9 numbers, got 4"),
+    ("'{1,0.9}', NULL", "gram has no inner product of modalities 1 and 1"),
+    ("'{1,0.9}', '{1,NULL,1}'", "gram has no inner product of modalities 2 and 1"),
+    ("'{{1},{0.9}}', '{1,0.9,1}'", "only gram may have two dimensions"),
+    ("'{1,0.9}', '{1,0.9,1}', 0", "temperature must be above 0, got 0"),
+    ("'{1,0.9}', '{1,0.9,1}', -0.1", "temperature must be above 0, got -0.1"),
+    ("'{1,0.9}', '{1,0.9,1}', 'NaN'", "temperature must be above 0, got NaN"),
+    ("'{1,0.9}', '{1,0.9,1}', NULL", "temperature must be above 0, got <NULL>"),
+    ("'{1,0.9}', '{1,0.9,1}', 1, '{1}'", "must each be NULL or have 2 numbers"),
+    (
+        "'{1,0.9}', '{1,0.9,1}', 1, NULL, '{0,0,0}'",
+        "must each be NULL or have 2 numbers",
+    ),
+    (
+        "'{1,0.9}', '{1,0.9,1}', 1, NULL, NULL, '{}'",
+        "must each be NULL or have 2 numbers",
+    ),
+)
+
+
+def test_the_function_refuses_arrays_of_other_lengths(database):
+    execute(database, FUNCTION)
+    for arguments, reason in WRONG_ARGUMENTS:
+        with pytest.raises(psycopg.errors.RaiseException, match=re.escape(reason)):
+            execute(database, f"SELECT scalar_score({arguments})")
+
+
+def test_the_function_takes_the_triangle_and_the_square(database):
+    execute(database, FUNCTION)
+    triangle, square, matrix = "'{1,0.5,1}'", "'{1,0.5,0.5,1}'", "'{{1,0.5},{0.5,1}}'"
+    calls = [f"scalar_score('{{1,0.5}}', {gram}, 0.1)" for gram in (triangle, square, matrix)]
+    (found,) = execute(database, f"SELECT {', '.join(calls)}")
+    assert len(set(found)) == 1 and found[0] == score_of([1, 0.5], [[1, 0.5], [0.5, 1]], 0.1)
+    assert execute(database, "SELECT scalar_score('{0.7}', '{1}'), scalar_score('{NULL,NULL}', NULL)") == [(0.7, None)]
 
 
 def test_docs_show_the_function_in_a_table_of_somebody_else(database):
