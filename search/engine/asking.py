@@ -53,7 +53,10 @@ class Best:
     certainty: Certainty
 
 
-_NO_NUMBER = "The data in the engine is damaged: a score is not a number. Push the gallery again with --rewrite."
+def _no_number(engine: Engine) -> DamagedError:
+    return DamagedError(
+        f"The data in {engine.name} is damaged: a score is not a number. Push the gallery again with --rewrite."
+    )
 
 
 def _scores(points: Sequence[Point], text: np.ndarray, seen: np.ndarray, options: ScoreOptions) -> np.ndarray:
@@ -62,8 +65,6 @@ def _scores(points: Sequence[Point], text: np.ndarray, seen: np.ndarray, options
     embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
     texts = torch.from_numpy(text).expand(len(points), *text.shape)
     scores = exact_scores(texts, embeds, torch.from_numpy(mask), MIN_CLIP_NORM, options).numpy()
-    if np.isnan(scores).any():
-        raise DamagedError(_NO_NUMBER)
     return np.where(mask.any(1), scores, -math.inf)
 
 
@@ -109,7 +110,7 @@ def find_best(
         lists = [engine.nearest(query, limit, where) for query in queries]
         bounds = [bound for entries in lists for _, bound in entries]
         if not np.isfinite(bounds).all():
-            raise DamagedError(_NO_NUMBER)
+            raise _no_number(engine)
         new = list(dict.fromkeys(number for entries in lists for number, _ in entries if number not in read))
         read.update(new)
         for start in range(0, len(new), _SCORED_AT_ONCE):  # only the best are kept in memory
@@ -117,6 +118,8 @@ def find_best(
             if fetched:
                 num_scored += len(fetched)
                 scores = _scores(fetched, text.double().numpy(), seen, options).tolist()
+                if any(map(math.isnan, scores)):
+                    raise _no_number(engine)
                 found = sorted([*found, *zip(scores, fetched, strict=True)], key=_order)[:k]
         is_whole = any(len(entries) < limit for entries in lists)
         # A clip that was not read may have a score equal to the last bound.

@@ -17,7 +17,7 @@ from gallery.exact.bounds import DETAIL
 from gallery.filters import Filter
 from modeling_scalar.scores_scalar import MIN_NORM, ScoreOptions
 
-from .errors import DamagedError
+from .errors import DamagedError, ForeignError
 
 MIN_CLIP_NORM = MIN_NORM[torch.float32]
 """The minimum that the norm of a centroid is clamped to, as in every gallery."""
@@ -230,18 +230,25 @@ class Engine(Protocol):
 
 
 def about_from(stored: Any, name: str) -> About:
-    """Read the metadata of a collection; a ValueError if they have another format."""
+    """Read the metadata of a collection; a [`ForeignError`] if they have another format."""
     try:
         metadata = stored["metadata"]  # may also be stored as an object
         metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
         about = About(stored["dim"], stored["dtype"], dict(metadata), stored["detail"])
         numbers = all(type(number) is int and number > 0 for number in (about.dim, about.detail))
-        known = stored["format"] == FORMAT and numbers and bool(precision_of(about.dtype))
-    except (TypeError, KeyError, ValueError):
+        names = all(isinstance(modality, str) for modality in about.modalities)
+        options = isinstance(about.metadata.get("score_options") or {}, dict)
+        known = stored["format"] == FORMAT and numbers and names and options and bool(precision_of(about.dtype))
+    except (TypeError, KeyError, ValueError, RecursionError):
         known = False
     if not known:
-        raise ValueError(f"{name} was not made by `scalar push` of this version. Choose another name.")
+        raise foreign(name)
     return about
+
+
+def foreign(name: str) -> ForeignError:
+    """The error that a collection has another format."""
+    return ForeignError(f"{name} was not made by `scalar push` of this version. Choose another name.")
 
 
 def damaged(name: str, number: str, count: int = 1) -> DamagedError:
@@ -262,5 +269,6 @@ __all__ = [
     "Point",
     "about_from",
     "damaged",
+    "foreign",
     "point_id",
 ]

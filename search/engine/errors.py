@@ -13,6 +13,10 @@ class DamagedError(EngineError):
     """The data in the engine is not as it was pushed."""
 
 
+class ForeignError(EngineError, ValueError):
+    """The data in the engine was not written by `push` of this version."""
+
+
 class ChangedError(EngineError):
     """The collection was replaced by one with other vectors during a query."""
 
@@ -21,4 +25,11 @@ class UnsupportedError(ValueError):
     """An engine does not support this; a gallery in a folder does."""
 
 
-__all__ = ["ChangedError", "DamagedError", "EngineError", "NoCollectionError", "UnsupportedError"]
+__all__ = [
+    "ChangedError",
+    "DamagedError",
+    "EngineError",
+    "ForeignError",
+    "NoCollectionError",
+    "UnsupportedError",
+]

@@ -1,7 +1,7 @@
 """A gallery in a PostgreSQL table, on one server or several nodes: all calls to them.
 
 - A row is a clip: its identifier, file, facts for filters, one vector column per modality (NULL where absent), the
-  inner products of the vectors, and a hash over all of it.
+  inner products of the vectors, and a hash over all else. A trigger empties the hash of rows that others write.
 - `TABLE_about` has one row: the gallery's metadata, the number of rows, and the version (the time of the push). Nodes
   share the clips by number and are queried in parallel.
 - A query reads one snapshot of each node, all of the same version, and counts the rows; a push is one transaction per
@@ -36,7 +36,7 @@ from gallery.words import folded
 from modeling_scalar.scores_scalar import ScoreOptions
 
 from .address import TableAddress
-from .clips import MIN_CLIP_NORM, About, Asked, Counts, Point, about_from, damaged
+from .clips import MIN_CLIP_NORM, About, Asked, Counts, Point, about_from, damaged, foreign
 from .errors import DamagedError, EngineError, NoCollectionError, UnsupportedError
 from .scoring import listed
 
@@ -45,14 +45,14 @@ _COLUMNS = {
     "clip_id": "text",
     "_path": "text",
     "_part": "text",
-    "_place": "int8",
-    "_seconds": "float8",
-    "_changed": "int8",
+    "_place": "bigint",
+    "_seconds": "double precision",
+    "_changed": "bigint",
     "_words": "text",
-    "_all_words": "bool",
+    "_all_words": "boolean",
     "_digest": "text",
-    "_gram": "float8[]",
-    "_reach": "float8",
+    "_gram": "double precision[]",
+    "_reach": "double precision",
 }
 """The columns of a row next to its vectors; names of modalities begin with a letter. `_reach` is 1 / (the norm of the
 shortest centroid)."""
@@ -62,8 +62,21 @@ _MADE = (
     "CREATE EXTENSION IF NOT EXISTS vector",
     "CREATE TABLE {table} ({columns}, PRIMARY KEY (number)) WITH (toast_tuple_target = 8160)",
     "CREATE INDEX ON {table} USING hash (_path)",
-    "CREATE TABLE {about} (about jsonb, version int8, node int4, num_nodes int4, num_clips int8)",
+    "CREATE INDEX ON {table} (number) WHERE _digest = ''",
+    "CREATE OR REPLACE FUNCTION {changed}() RETURNS trigger LANGUAGE plpgsql "
+    "AS $$ BEGIN NEW._digest := ''; RETURN NEW; END $$",
+    "CREATE TRIGGER changed BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW "
+    "WHEN (current_setting('scalar.pushing', true) IS DISTINCT FROM 'yes') EXECUTE FUNCTION {changed}()",
+    "CREATE TABLE {about} ({columns_of_about})",
 )
+_ABOUT = {"about": "jsonb", "version": "bigint", "node": "integer", "num_nodes": "integer", "num_clips": "bigint"}
+_STATE = """
+SELECT about, coalesce(version, -1), node, num_nodes, coalesce(num_clips, -1), ARRAY(
+    SELECT attname || ' ' || format_type(atttypid, atttypmod) FROM pg_attribute
+    WHERE attrelid IN (to_regclass({table}), to_regclass({about}))
+) FROM {rows}
+"""
+_LATEST = 2**53  # versions are milliseconds since 1970
 _FACTS = {"clip_id": "clip_id", "path": "_path", "part": "_part", "seconds": "_seconds", "changed": "_changed"}
 _FACTS |= {"words": "_words", "all_words": "_all_words"}  # fields of a payload and their columns
 _TYPES = {"float16": ("halfvec", ">f2"), "float32": ("vector", ">f4")}
@@ -125,7 +138,8 @@ class _Node:
     def __init__(self, address: TableAddress):
         self.name, self.address = address.name, address
         schema = [address.schema] if address.schema else []
-        self.table, self.about = (sql.Identifier(*schema, address.table + more) for more in ("", "_about"))
+        names = (sql.Identifier(*schema, address.table + more) for more in ("", "_about", "_changed"))
+        self.table, self.about, self.changed = names
 
     def connect(self, timeout: int) -> psycopg.Connection:
         own = {"connect_timeout": timeout, "application_name": "scalar", "client_encoding": "utf8"}
@@ -265,15 +279,23 @@ class Table:
         """The state of every node."""
 
         def ask(node: _Node, connection: psycopg.Connection) -> _State:
-            statement = sql.SQL("SELECT about, version, node, num_nodes, num_clips FROM {}").format(node.about)
+            names = {"table": node.table.as_string(connection), "about": node.about.as_string(connection)}
+            statement = sql.SQL(_STATE).format(rows=node.about, **{k: sql.Literal(v) for k, v in names.items()})
             try:
-                row = connection.execute(statement).fetchone()
+                rows = connection.execute(statement).fetchall()
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
                 reason = f"There is no gallery in {node.name}. `scalar push GALLERY ADDRESS` writes one."
                 raise NoCollectionError(reason) from None
-            except psycopg.errors.UndefinedColumn:
-                row = None
-            return _State(about_from(row and row[0], f"The table {node.name}"), *(row or ())[1:])
+            except (psycopg.errors.UndefinedColumn, psycopg.errors.DatatypeMismatch):
+                rows = []
+            name = f"The table {node.name}"
+            if len(rows) != 1 or None in rows[0]:
+                raise foreign(name)
+            about, *numbers, columns = rows[0]
+            about = about_from(about, name)
+            if not {f"{column} {kind}" for column, kind in (_columns_of(about) | _ABOUT).items()} <= {*columns}:
+                raise foreign(name)
+            return _State(about, *numbers)
 
         return self._each(ask)
 
@@ -309,6 +331,8 @@ class Table:
     def _disagreement(self, states: Sequence[_State]) -> str | None:
         """Why nodes have different versions, or `None`; raises an error if waiting cannot help."""
         for number, (node, state) in enumerate(zip(self.nodes, states, strict=True)):
+            if not 0 <= state.version < _LATEST:
+                raise DamagedError(f"{node.name} has a version that no push writes. Push the gallery again.")
             if (state.node, state.num_nodes) != (number, len(states)):
                 raise EngineError(
                     f"{node.name} is node {state.node + 1} of {state.num_nodes} of a gallery, but node {number + 1} "
@@ -365,16 +389,18 @@ class Table:
                 "--shards and --replicas are for Qdrant. The address lists the nodes of PostgreSQL, which makes its "
                 "own replicas."
             )
-        kind = f"{_TYPES[about.dtype][0]}({about.dim})"
-        columns = [sql.SQL(f"{name} {kind}") for name, kind in _COLUMNS.items()]
-        columns += [sql.SQL(f"{{}} {kind}").format(sql.Identifier(name)) for name in about.modalities]
+        columns, columns_of_about = (
+            sql.SQL(", ").join(sql.SQL(f"{{}} {kind}").format(sql.Identifier(name)) for name, kind in kinds.items())
+            for kinds in (_columns_of(about), _ABOUT)
+        )
         metadata, missing = json.dumps(about.as_metadata()["scalar"]), self._missing()
 
         def make(node: _Node, connection: psycopg.Connection) -> None:
             number = self.nodes.index(node)
             if not missing[number]:
                 return
-            parts = {"columns": sql.SQL(", ").join(columns), "table": node.table, "about": node.about}
+            parts = {"table": node.table, "about": node.about, "changed": node.changed}
+            parts |= {"columns": columns, "columns_of_about": columns_of_about}
             try:
                 for statement in _MADE:
                     connection.execute(sql.SQL(statement).format(**parts))
@@ -410,7 +436,7 @@ class Table:
         while True:
             with self._begun(begin) as is_locked:
                 if is_locked:
-                    self._run("SET LOCAL statement_timeout = 0")
+                    self._run("SET LOCAL statement_timeout = 0; SET LOCAL scalar.pushing = 'yes'")
                     self._here.changed, self._here.timeout = False, _TIMEOUT_OF_PUSH
                     yield
                     self._note_version()
@@ -420,16 +446,23 @@ class Table:
             time.sleep(_PAUSE * (1 + np.random.default_rng().random()))
 
     def _note_version(self) -> None:
-        """Record the number of rows, and give all nodes a new version if something changed."""
-        versions = {state.version for state in self._states()}
-        if self._here.changed or len(versions) > 1 or versions == {0}:
-            version = max(*versions, time.time_ns() // 10**6, self._version + 1)
-            version += version in versions
+        """Record the number of rows, and give all nodes a new version if something changed, or is wrong."""
+        states = self._states()
+        versions = {state.version for state in states}
+        counts = [rows[0][0] for rows in self._run("SELECT count(*) FROM {table}")]
+        is_right = len(versions) == 1 and 0 < min(versions) < _LATEST
+        is_right &= counts == [state.num_clips for state in states]
+        if self._here.changed or not is_right:
+            newer = [version + 1 for version in versions if version < _LATEST]
+            version = max(*newer, time.time_ns() // 10**6, self._version + 1)
             self._run("UPDATE {about} SET version = %s, num_clips = (SELECT count(*) FROM {table})", [version])
 
     def known(self, part: str) -> Iterator[tuple[str, str, int]]:
-        """The number, hash and place of each clip of a part."""
-        rows = self._run("SELECT number::text, _digest, _place FROM {table} WHERE _part = %s", [_to_text(part)])
+        """The number, hash and place of each clip of a part, or of none. Those of damaged rows differ from all that a
+        push writes, so that they are rewritten or removed."""
+        place = f"CASE WHEN _place BETWEEN 0 AND {_LATEST} THEN _place ELSE -1 END"
+        text = f"SELECT number::text, coalesce(_digest, ''), {place} FROM {{table}} WHERE coalesce(_part, %s) = %s"
+        rows = self._run(text, 2 * [_to_text(part)])
         return chain.from_iterable(rows)
 
     def put(self, points: Sequence[Point]) -> None:
@@ -490,7 +523,7 @@ class Table:
         Count all clips and those allowed.
 
         Raises:
-            DamagedError: a node has more or fewer rows than were pushed.
+            DamagedError: a node has more or fewer rows than were pushed, or some were written by others.
         """
         where = self.condition(wanted, without=without) or _ALL
         parts, known, _ = _conditions(wanted or Filter())
@@ -501,7 +534,11 @@ class Table:
         asked = [sql.SQL("count(*) FILTER (WHERE {})").format(condition) for condition in conditions]
         with self.reading():
             states = self._here.states
+            changed = self._run("SELECT count(*), min(number::text) FROM {table} WHERE _digest = ''")
             rows = self._run("SELECT count(*), {asked} FROM {table}", where.values, asked=sql.SQL(", ").join(asked))
+        for node, ((count, number),) in zip(self.nodes, changed, strict=True):
+            if count:
+                raise damaged(node.name, number, count)
         lines = [row[0] for row in rows]
         for node, line, state in zip(self.nodes, lines, states, strict=True):
             if line[0] != state.num_clips:
@@ -583,12 +620,17 @@ class Table:
         """The number and name of each clip of some files."""
         text = "SELECT number::text, clip_id FROM {table} WHERE _path = ANY(%s)"
         found = chain.from_iterable(self._run(text, [list(map(_to_text, paths))]))
-        return [(number, _from_text(name)) for number, name in found]
+        clips = []
+        for number, name in found:
+            if name is None:
+                raise damaged(self.name, number)
+            clips.append((number, _from_text(name)))
+        return clips
 
     def path_of(self, number: str) -> str | None:
-        """The file of a clip; `None` if the clip is gone."""
+        """The file of a clip; `None` if it is gone or has none."""
         found = chain.from_iterable(self._run("SELECT _path FROM {table} WHERE number = %s::uuid", [number]))
-        return next((_from_text(path) for (path,) in found), None)
+        return next((_from_text(path) for (path,) in found if path is not None), None)
 
     def try_out(self) -> None:
         """Count the clips."""
@@ -626,6 +668,12 @@ def _conditions(
     return parts, known, values
 
 
+def _columns_of(about: About) -> dict[str, str]:
+    """The columns of a table, and their types; PostgreSQL cuts names to 63 characters."""
+    kind = f"{_TYPES[about.dtype][0]}({about.dim})"
+    return _COLUMNS | {name[:63]: kind for name in about.modalities}
+
+
 def _rows_of(points: Sequence[Point], kind: str) -> Iterator[tuple]:
     """Points as rows of [`_COLUMNS`] and vectors in pgvector's binary format."""
     embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
@@ -648,6 +696,8 @@ def _rows_of(points: Sequence[Point], kind: str) -> Iterator[tuple]:
 def _point_of(row: Sequence[Any], about: About) -> Point | None:
     """A point, or `None` if it is not as it was written."""
     facts = dict(zip(_COLUMNS, row, strict=False))
+    if None in (facts["clip_id"], facts["_part"]):
+        return None
     payload = {name: facts[column] for name, column in _FACTS.items() if facts[column] is not None}
     payload |= {name: to_utf8(_from_text(value)) for name, value in payload.items() if isinstance(value, str)}
     vectors = dict(zip(about.modalities, row[len(_COLUMNS) :], strict=True))
