@@ -28,7 +28,9 @@ from search.engine.errors import DamagedError, EngineError, NoCollectionError
 from search.engine.push import PushReport, about_gallery, push
 from search.engine.scoring import FUNCTION, bounded, listed
 from search.engine.table import _COLUMNS, Table
+from search.service.archive import AwayError
 from search.service.engine import EngineSource
+from tests.gallery.conftest import MADE_BY
 from tests.search.conformance import DAY, Made, make_clips, make_facts
 from tests.search.serving import make_app, write_gallery
 from tests.search.test_engine import made_gallery, made_texts
@@ -567,6 +569,16 @@ def test_a_version_that_no_push_writes_is_replaced_by_the_next_push(database, ga
     assert [hit.clip_id for hit in one(table, text)] == [hit.clip_id for hit in known]
     push(made_gallery(gallery.path.parent / "more", "clustered", 70), table)
     assert one(table, text).num_clips == 70
+    table.close()
+
+
+def test_the_service_says_that_a_table_of_another_format_is_gone(database, gallery):
+    table, text = filled([database], gallery), made_texts(gallery, 1)[0]
+    source = EngineSource(EngineSearcher(table, "it"), MADE_BY["model"], MADE_BY["fingerprint"])
+    view = source.view()
+    execute(database, "ALTER TABLE clips_about ALTER version TYPE text")
+    with pytest.raises(AwayError, match="is gone, or made by another model"):
+        view.search(queries=text[None])
     table.close()
 
 
