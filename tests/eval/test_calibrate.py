@@ -371,11 +371,11 @@ def test_what_a_machine_heard_in_a_clip_asks_for_it_too(place):
         embeds = normalize(torch.ones(3, 3, 4), dim=-1)
         names = ["talk.mp4#t=0,30", "talk.mp4#t=30", "silent.mp4"]
         writer.put_clips(names, embeds, torch.tensor([[True] * 3, [True] * 3, [True, True, False]]))
-        writer.put_files([MediaFile(f"{name}.mp4", 1, 1, name[0] * 64) for name in ("talk", "silent")])
+        writer.put_files([MediaFile("talk.mp4", 1, 1, "a" * 64), MediaFile("silent.mp4", 1, 1, "b" * 64)])
         writer.commit()
     (place / "heard" / "transcripts").mkdir()
     cues = [Cue(1, 2, "a dog"), Cue(31, 32, "rain")]
-    write_transcript(place / "heard" / "transcripts" / f"{'t' * 64}.speech.vtt", cues, "whisper", None)
+    write_transcript(place / "heard" / "transcripts" / f"{'a' * 64}.speech.vtt", cues, "whisper", None)
     assert _subtitles_of_files(Gallery.open("heard"), SandboxedReader()) == {names[0]: "a dog", names[1]: "rain"}
 
 

@@ -38,6 +38,7 @@ from tests.search.serving import (
     WordModel,
     WordProcessor,
     make_app,
+    recorded,
     serving,
     vectors_of,
     write_gallery,
@@ -476,6 +477,7 @@ def test_what_is_pushed_meanwhile_is_found_and_another_model_is_refused(tmp_path
             writer.metadata = writer.metadata | {"query_temperature": 0.5}
             (tmp_path / "clips" / "new.webm").write_bytes(b"new")
             writer.put_clips([str(tmp_path / "clips" / "new.webm")], vectors_of("new")[None], torch.ones(1, 3).bool())
+            writer.put_files([recorded(tmp_path / "clips" / "new.webm")])
             writer.commit()
         push_to(address, tmp_path / "gallery")
         assert same(ask(engine), ask(folder)) and ask(engine)["temperature"] == 0.5
