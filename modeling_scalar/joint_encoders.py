@@ -61,7 +61,9 @@ def model_from_joint_encoder(
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceModel
 
-        return ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, encoder.revision, **config_kwargs)
+        model = ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, encoder.revision, **config_kwargs)
+        model.name_or_path = encoder.name  # which an adapter names as its base
+        return model
     family = FAMILIES[encoder.encoder]
     if dtype == torch.float16 and not family.has_float16:
         raise ValueError(f"{encoder.name} returns NaN in float16. Load it in bfloat16 or float32.")

@@ -32,7 +32,7 @@ from .joint_encoders import (
     model_from_joint_encoder,
     processor_from_joint_encoder,
 )
-from .model_identity import ModelIdentity, identify
+from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, identify
 from .modeling_joint_scalar import ScalarJointModel
 from .modeling_scalar import ScalarModel
 from .processing_joint_scalar import ScalarJointProcessor
@@ -52,6 +52,8 @@ _PROCESSORS = {processor.__name__ for _, processor in _KINDS.values()}
 _ADDED_MODULES = ("hyperbolic", "logit_scale")
 _OPTIONAL_MODULES = (*_ADDED_MODULES, "concat_projections")  # a configuration can omit them
 _PROCESSOR_FILES = (PROCESSOR_NAME, "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json")
+# Fields of the configuration of heads on an encoder that is used as published.
+_OF_HEADS = ScalarJointConfig.__annotations__.keys() - {"backbone_config", "modalities"}
 # Limits on the output of a processor for one clip, far beyond sensible values: more would fill the memory.
 _MOST = {"num_frames": 1024, "num_train_frames": 1024, "num_segments": 1024, "segment_length": 100_000}
 _MOST |= {"num_mel_bins": 1024, "sampling_rate": 192_000, "image_size": 4096}
@@ -295,6 +297,14 @@ def load_model(
             processor = processor_from_joint_encoder(identity, modalities=model.config.modalities)
             return model.to(device or "cpu"), processor
         base = (identity.base or identity).at_hand()
+        if base.encoder == SENTENCE_TRANSFORMERS:  # used as published, under trained heads
+            config = load_config(identity, config_overrides)
+            fields = {name: value for name, value in config.to_dict().items() if name in _OF_HEADS}
+            model = model_from_joint_encoder(base, config.modalities, **options, **fields)
+            processor = processor_from_joint_encoder(base, config.modalities)
+            _load_adapter(model, name, identity.adapter)
+            check_finite(model, name)
+            return model.eval().to(device or "cpu"), processor
         shapes = shapes_of(weight_files(base.name, "model", base.revision))
         configured = base if identity.file(CONFIG_NAME) is None else identity
         config = load_config(configured, config_overrides, len(shapes))

@@ -44,6 +44,8 @@ class RandomState:
 @torch.no_grad()
 def with_tower_features(model: ScalarRetrievalModel, inputs: dict[str, Any], with_states: bool) -> dict[str, Any]:
     """Replace the raw inputs of frozen towers by their outputs, so that they are computed once instead of twice."""
+    if "text_pooled" in inputs:  # stored vectors, behind the towers
+        return inputs
     towers = {
         name: tower for name, tower in towers_of(model).items() if tower.is_frozen(model) and tower.inputs[0] in inputs
     }

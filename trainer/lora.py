@@ -81,9 +81,13 @@ def _targets(model: ScalarModel, recipe: str, unreached: Sequence[str]) -> tuple
     )
 
 
-def _joint_unreached(model: ScalarJointModel, learnable_temperature: bool, modalities: Sequence[str]) -> list[str]:
+def _joint_unreached(
+    model: ScalarJointModel, parts: Sequence[str], learnable_temperature: bool, modalities: Sequence[str]
+) -> list[str]:
     """Return the modules of a joint encoder that the objective does not reach."""
-    modules, towers = [] if learnable_temperature else ["logit_scale"], towers_of(model)
+    modules = [] if learnable_temperature else ["logit_scale"]
+    # Heads alone are trained on any encoder, also on one without gradients.
+    towers = {} if parts == ("heads",) else towers_of(model)
     for name in (name for name in model.config.modalities if name not in modalities):
         modules.append(f"{name}_head")
         if name in towers:
@@ -106,9 +110,14 @@ def _joint_targets(
     lacking = [name for name in parts if name not in ("trunk", "heads", *reached)]
     if lacking:
         raise ValueError(f"`adapter` names {lacking}, but the score reads only {reached} of clips. Leave them out.")
-    adapted = FAMILIES[model.config.backbone_config.model_type].adapted
-    patterns = [adapted[part] for part in parts if part != "heads"]
+    patterns = [FAMILIES[model.config.backbone_config.model_type].adapted[part] for part in parts if part != "heads"]
     heads = [f"{name}_head" for name in ("text", *model.config.modalities)] if "heads" in parts else []
+    inside = [name for name, _ in model.named_modules() if "." in name and name.endswith(tuple(heads))]
+    if inside:
+        raise ValueError(
+            f"Heads on {type(model).__name__} cannot be trained: PEFT finds them by the ends of names, which the "
+            f"encoder's own {inside[:3]} have too. Use another encoder."
+        )
     return (
         rf"backbone\.({'|'.join(patterns)})" if patterns else DUMMY_TARGET_MODULES,
         [name for name in (*heads, "hyperbolic", "logit_scale") if hasattr(model, name) and name not in unreached],
@@ -151,7 +160,7 @@ def apply_adapters(
         modalities = METHODS[model.config.aggregation].reads or model.config.modalities
     is_joint = isinstance(model.config, ScalarJointConfig)
     if is_joint:
-        unreached = _joint_unreached(model, learnable_temperature, modalities)
+        unreached = _joint_unreached(model, parts, learnable_temperature, modalities)
     else:
         unreached = _unreached(model, matching, learnable_temperature, modalities)
     if recipe == "full":

@@ -227,7 +227,8 @@ class ResumableTrainer(Trainer):
             super()._save(str(folder), state_dict)
             if isinstance(self.model, PeftModel):  # an adapter may change how its base scores
                 base = without_adapter(self.model)
-                custom_object_save(base, folder, config=base.config)
+                if base._auto_class is not None:  # a model that others can load by its code
+                    custom_object_save(base, folder, config=base.config)
                 base.config.save_pretrained(folder)
 
     def _save_checkpoint(self, model, trial) -> None:

@@ -61,6 +61,8 @@ def _check_joint(config: ScalarJointConfig, args: ScalarTrainingArguments) -> No
             "A joint encoder has no cross-encoder to train for matching. Set `matching_weight: 0`, as in "
             "recipes/joint.yaml."
         )
+    if config.backbone_config is None:
+        return
     family = config.backbone_config.model_type
     half = args.fp16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16"  # set by the launcher
     if half and not FAMILIES[family].has_float16:
@@ -136,7 +138,10 @@ class ScalarTrainer(ResumableTrainer):
         if objective is None:
             objective = OBJECTIVES[args.objective](args, config)
         _check_fit(config, args, objective, semantic_targets)
-        super().__init__(model, args, **kwargs)
+        # The Trainer aligns and saves tokenizers. An encoder that is used as published keeps its own.
+        self.processor = kwargs.pop("processing_class", None)
+        processing_class = self.processor if hasattr(self.processor, "tokenizer") else None
+        super().__init__(model, args, processing_class=processing_class, **kwargs)
         self.semantic_targets = semantic_targets
         self.scalar_model, self.scalar_config = without_adapter(model), config
         self.objective = objective.to(args.device)
@@ -414,7 +419,7 @@ class ScalarTrainer(ResumableTrainer):
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         embeddings = embed_dataset(
             self.scalar_model,
-            self.processing_class,
+            self.processor,
             rows,
             batch_size=self.args.eval_gallery_batch_size,
             on_error=getattr(self.train_dataset, "on_error", "raise"),
@@ -422,6 +427,7 @@ class ScalarTrainer(ResumableTrainer):
         )
         options = self.scalar_model.score_options()
         method = options.pop("method")
+        options.pop("modalities", None)  # the embeddings name theirs
         results = evaluate_embeddings(embeddings, methods=(method,), rates=(0.0,), **options)
         measured = results["rates"][0]["methods"][method]
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}

@@ -58,15 +58,15 @@ def towers_of(model: ScalarRetrievalModel) -> dict[str, Tower]:
     Return the towers of a model by modality.
 
     Raises:
-        ValueError: If the model is not saved, or another library computes it without gradients.
+        ValueError: If the encoder is used as published, without gradients.
     """
     if not isinstance(model.config, ScalarJointConfig):
         return _OF_THREE
     if model.config.backbone_config is None:
         raise ValueError(
-            "This encoder is PE-AV, which is not saved, or computed by Sentence Transformers, without gradients. It "
-            f"cannot be trained, nor its features stored. Of joint encoders those of {' or '.join(FAMILIES)} "
-            "can."
+            f"{type(model).__name__} uses its encoder as published, without gradients: at most heads on it can be "
+            "trained (`adapter: heads`, with a gallery as `features`). For anything else, or to store features, use "
+            f"{' or '.join(FAMILIES)}."
         )
     return _OF_JOINT
 
@@ -74,7 +74,7 @@ def towers_of(model: ScalarRetrievalModel) -> dict[str, Tower]:
 def encoder_parts(model: ScalarRetrievalModel) -> list[torch.nn.Module]:
     """Return the modules to compile separately: the towers of a model, or the parts of its joint encoder."""
     if isinstance(model.config, ScalarJointConfig):
-        return list(model.backbone.children())
+        return [] if model.config.backbone_config is None else list(model.backbone.children())
     return [model.vision_model, model.audio_model, model.text_model]
 
 

@@ -171,9 +171,9 @@ def test_adapters_that_do_not_fit_are_refused(place, adapter, message):
         apply_adapters(model, adapter, matching=False)
 
 
-def test_an_encoder_of_another_library_is_not_trained():
+def test_inside_an_encoder_of_another_library_nothing_is_trained():
     model = SimpleNamespace(config=ScalarJointConfig())
-    with pytest.raises(ValueError, match="computed by Sentence Transformers, without gradients"):
+    with pytest.raises(ValueError, match="uses its encoder as published, without gradients"):
         apply_adapters(model, "trunk", matching=False)
 
 
@@ -446,6 +446,33 @@ def test_a_gallery_behind_heads_is_what_the_model_with_heads_embeds(place, galle
     embeds = [torch.tensor(one.queries.column("embedding").to_pylist()) for one in (changed, anew)]
     torch.testing.assert_close(*embeds, atol=1e-5, rtol=0)
     assert changed.metadata["weights"] == anew.metadata["weights"] and "plan" not in changed.metadata
+
+
+@pytest.mark.parametrize("changes", [{}, {"mini_batch_size": 2}, {"eval_split": "train", "eval_strategy": "epoch"}])
+def test_heads_are_trained_from_a_gallery_of_an_encoder_without_gradients(tmp_path, changes):
+    """Of a SentenceTransformer, which is used as published: the heads alone are saved, and found with their base."""
+    table = tmp_path / "own.csv"
+    words = ("a low bell", "a red star", "dogs bark", "a man laughs", "rain falls", "high waves")
+    lines = [f"clip{number},{text},we hear {text}," for number, text in enumerate(words)]
+    table.write_text("\n".join(["video_id,caption,subtitle,video_path", *lines]))
+    gallery = embed_benchmark(
+        tmp_path / "gallery", "light", "own", table, "train", dtype="float32", progress=False
+    ).path
+    recipe = {
+        "model": "light", "benchmark": "own", "root": str(table), "features": str(gallery), "adapter": "heads",
+        "output_dir": str(tmp_path / "run"), "matching_weight": 0, "semantic_weight": 0, "max_steps": 2,
+        "per_device_train_batch_size": 6, "learning_rate": 5e-2, "fp16": False, "loss_warmup_steps": 0,
+        "full_view_decay_steps": 0, "dataloader_num_workers": 0, "use_cpu": True, "disable_tqdm": True,
+    }  # fmt: skip
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe | changes))  # which is YAML
+    train(*parse_arguments([str(tmp_path / "recipe.json")]))
+
+    before, changed = Gallery.open(gallery), rehead(gallery, str(tmp_path / "run"), tmp_path / "changed")
+    anew = embed_benchmark(tmp_path / "anew", tmp_path / "run", "own", table, "train", dtype="float32", progress=False)
+    torch.testing.assert_close(changed.modality_embeds(), anew.modality_embeds(), atol=1e-5, rtol=0)
+    assert (changed.modality_embeds() - before.modality_embeds()).abs().max() > 1e-2
+    assert changed.fingerprint == anew.fingerprint != before.fingerprint
+    assert set(count_parameters(load_model(tmp_path / "run")[0], trainable=False)) >= {"text_head", "subtitle_head"}
 
 
 def test_heads_are_applied_in_float32_and_the_gallery_finds_them_from_anywhere(

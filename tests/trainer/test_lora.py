@@ -155,9 +155,11 @@ def test_an_unknown_recipe_is_refused(tiny_model):
         apply_adapters(tiny_model, "lora")
 
 
-def test_what_is_used_as_published_and_not_saved_is_not_trained(monkeypatch):
+def test_inside_an_encoder_that_is_used_as_published_nothing_is_trained(monkeypatch):
     without_timm(monkeypatch)
-    model = ScalarPeAvModel(make_pe_av(), ("video", "audio"))
-    for recipe in ("full", "video", "heads"):
-        with pytest.raises(ValueError, match="PE-AV, which is not saved, .* cannot be trained"):
+    model = ScalarPeAvModel(make_pe_av(), ("video", "audio"), has_heads=True)
+    for recipe in ("full", "video", "video,heads"):
+        with pytest.raises(ValueError, match="uses its encoder as published, without gradients"):
             apply_adapters(model, recipe)
+    with pytest.raises(ValueError, match=r"cannot be trained: .* own \['encoder.*_head'"):
+        apply_adapters(model, "heads")
