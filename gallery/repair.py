@@ -192,7 +192,10 @@ class _Repairer(Writer):
         order, removed = [], None
         if derived_is_whole(folder / DERIVED[1]):
             state = read_json(folder / DERIVED[1])
-            order, removed = [file["filename"] for file in state["_data_files"]], state["removed"]
+            # Anybody can sign these files, so they may name anything.
+            listed_files = [file["filename"] for file in state["_data_files"]]
+            order = [file for file in listed_files if SHARD_NAME.fullmatch(file)]
+            removed = {file: name for file, name in state["removed"].items() if REMOVED_NAME.fullmatch(name)}
         if removed is None:
             lists = [path for path in folder.glob("*") if REMOVED_NAME.fullmatch(path.name)]
             if lists:  # it is unknown to which shards they belong

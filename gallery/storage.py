@@ -57,7 +57,8 @@ def remedy(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of a table, as described by the manifest; `removed` names the file that lists its removed rows."""
+    """A file of a table, as described by the manifest; `removed` names the file that lists its removed rows. Raises a
+    ValueError if the names are not those of such files, which lie in the folder of their table."""
 
     file: str
     rows: int
@@ -66,6 +67,13 @@ class Shard:
     removed: str | None = None
     num_removed: int = 0
     removed_sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        is_named = SHARD_NAME.fullmatch(self.file)
+        if self.removed is not None:
+            is_named = is_named and REMOVED_NAME.fullmatch(self.removed)
+        if not is_named:
+            raise ValueError(f"names the files {self.file!r:.80} and {self.removed!r:.80}, which no gallery has")
 
 
 class Part:
@@ -141,7 +149,10 @@ def _shards_of(content: dict[str, Any], path: Path) -> dict[str, list[Shard]]:
     """The shards listed in a file; raises a ValueError if it has changed since it was written."""
     if not is_as_signed(content):
         raise DamagedFileError(path, "has changed since it was written", path.parent)
-    return {name: [Shard(**entry) for entry in entries] for name, entries in content["tables"].items()}
+    try:
+        return {name: [Shard(**entry) for entry in entries] for name, entries in content["tables"].items()}
+    except ValueError as error:
+        raise DamagedFileError(path, str(error), path.parent) from error
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, list[Shard]]]:

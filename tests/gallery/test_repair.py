@@ -260,6 +260,28 @@ def test_what_another_program_wrote_is_not_repaired(tmp_path, change, message):
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.parametrize("is_absolute", [False, True])
+@pytest.mark.parametrize("is_manifest_lost", [False, True])
+def test_files_outside_a_gallery_are_neither_read_nor_moved(tmp_path, is_absolute, is_manifest_lost):
+    folder, outside = tmp_path / "gallery", tmp_path / "outside-000001.arrow"
+    build_videos(folder)
+    outside.write_text("private")
+    name = str(outside) if is_absolute else f"../../{outside.name}"
+    forged = folder / "clips" / DERIVED[1] if is_manifest_lost else folder / MANIFEST
+    content = json.loads(forged.read_text())
+    if is_manifest_lost:
+        (folder / MANIFEST).unlink()
+        content["_data_files"][0]["filename"] = name
+        content["removed"][name] = name
+    else:
+        content["tables"]["clips"][0]["file"] = name
+    forged.write_text(json.dumps(signed(content)))
+    with pytest.raises(ValueError, match="gallery"):
+        Gallery.open(folder)
+    repair(folder)
+    assert outside.read_text() == "private" and len(Gallery.open(folder))
+
+
 def test_a_gallery_in_use_is_not_repaired(tmp_path):
     with GalleryWriter(tmp_path / "gallery") as writer:
         writer.put_clips(*make_clips(2))
