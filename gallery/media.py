@@ -14,7 +14,7 @@ from typing import TypeVar
 from gallery.columns import MediaFile
 from gallery.decoding.pool import check_not_stopped
 from gallery.subtitles import find_sidecar
-from modeling_scalar.media_scalar import MediaError, check_file, names_subtitle_file
+from modeling_scalar.media_scalar import check_content, names_subtitle_file
 
 _PATIENCE = 240.0  # seconds that a drive may take to answer: as long as a decoder may wait
 _PIECE = 2**23  # bytes read at a time
@@ -88,9 +88,7 @@ def clip_sha256(path: str, subtitle: str | None = None, languages: Sequence[str]
         MediaError: not a regular file (a pipe, a device or a folder), or an empty one.
         TimeoutError: its drive does not answer.
     """
-    check_file(path)
-    if not os.stat(path).st_size:
-        raise MediaError(f"{path}: not a readable video or audio file: it is empty.")
+    check_content(path)
     beside = _beside(path, subtitle, languages)
     if beside is None:
         return _sha256_of(path) + mark_of(subtitle)

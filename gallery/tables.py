@@ -150,7 +150,12 @@ def rows_of_table(path: str | os.PathLike, choose: Choose) -> Iterator[Row]:
     Raises:
         ValueError: the table is malformed; the message names the line.
     """
-    return _reader_of(Path(path))(Path(path), choose)
+    path = Path(path)
+    has_content = path.stat().st_size > 0
+    if not path.is_dir() and not (path.is_file() and has_content):
+        # Reading a pipe or a device might never end, nor might a file that the system generates, which has no size.
+        raise ValueError(f"{path}: expected a table, got an empty file, a pipe or a device. Name a file with rows.")
+    return _reader_of(path)(path, choose)
 
 
 __all__ = ["KINDS", "Row", "distinct", "is_table", "rows_of_table"]

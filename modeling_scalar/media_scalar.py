@@ -62,11 +62,19 @@ def check_file(path: AnyPath) -> None:
         raise MediaError(f"{path}: not a file but {kind}. Only regular files are read.")
 
 
+def check_content(path: AnyPath) -> None:
+    """Raise a MediaError unless a file is regular and has a size. Files that the system generates, such as /proc/kmsg,
+    have none, and reading them might never end."""
+    check_file(path)
+    if not os.path.getsize(path):
+        raise MediaError(f"{path}: not a readable video or audio file: it is empty.")
+
+
 @contextmanager
 def open_media(path: AnyPath, **options: str) -> Iterator["av.container.InputContainer"]:
     """Open a file and nothing else; `options` are FFmpeg's."""
     check_installed()
-    check_file(path)
+    check_content(path)
     options |= {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
     try:
         # "file:" keeps names such as "a:b.mp4" from being read as a protocol
@@ -331,7 +339,8 @@ class MediaReader:
         """Read an `.srt` or `.vtt` file as one string, without markup, timings and repeated lines."""
         _refuse(window)
         check_file(path)
-        cues = subtitle_cues(path, Path(path).read_bytes())
+        content = Path(path).read_bytes() if os.path.getsize(path) else b""  # see `check_content`
+        cues = subtitle_cues(path, content)
         return join_lines(line for _, _, lines in cues for line in lines)
 
     def read_subtitle_track(self, path: AnyPath, window: Window | None = None) -> str | None:
@@ -350,4 +359,13 @@ class MediaReader:
         return self.read_subtitle_track(path, window) if sidecar is None else self.read_subtitle(sidecar, window)
 
 
-__all__ = ["SAMPLING_RATE", "MediaError", "MediaReader", "Window", "check_file", "names_subtitle_file", "resample"]
+__all__ = [
+    "SAMPLING_RATE",
+    "MediaError",
+    "MediaReader",
+    "Window",
+    "check_content",
+    "check_file",
+    "names_subtitle_file",
+    "resample",
+]

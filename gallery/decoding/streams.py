@@ -12,7 +12,7 @@ from modeling_scalar.media_scalar import (
     MediaError,
     Window,
     av,
-    check_file,
+    check_content,
     check_packets,
     describe,
     open_media,
@@ -89,7 +89,7 @@ def check_picture(where: str, width: int, height: int) -> None:
 @contextmanager
 def opened(path: str) -> Iterator["av.container.InputContainer"]:
     """Open a file within the limit on pixels: searching for streams already decodes pictures."""
-    check_file(path)  # never open anything but a regular file
+    check_content(path)
     with ExitStack() as stack:
         try:
             container = stack.enter_context(open_media(path, max_pixels=str(int(Request.limits.pixels))))

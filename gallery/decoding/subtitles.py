@@ -101,8 +101,10 @@ def send_subtitle_file(path: str, channel: Channel, window: Window | None = None
     """Send the cues of an `.srt`, `.vtt`, `.ass` or `.ssa` file."""
     check_file(path)
     most = int(Request.limits.memory) // _MEMORY_PER_BYTE
-    with open(path, "rb") as file:
-        content = file.read(most + 1)
+    content = b""
+    if os.path.getsize(path):  # what the system generates has no size, and reading it might never end
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
     if len(content) > most:
         size = os.path.getsize(path)
         what = f"a subtitle file of {size} bytes needs {_MEMORY_PER_BYTE} times as much memory"

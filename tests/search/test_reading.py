@@ -5,15 +5,17 @@ import signal
 import time
 from contextlib import closing
 from threading import Barrier, Event
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gallery.decoding import Limits, SandboxedReader, Stopped, pool, sandboxed
+from gallery.decoding import Limits, SandboxedReader, Stopped, pool, sandboxed, streams
+from gallery.decoding.subtitles import send_subtitle_file
 from gallery.embedding import read_batches
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat
-from modeling_scalar.media_scalar import MediaError
+from modeling_scalar.media_scalar import MediaError, MediaReader
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import index_files
 from search.reading import look, memory_of_decoders
@@ -65,6 +67,27 @@ def test_a_file_that_a_system_makes_up_is_empty_and_never_opened(folder, monkeyp
                 MediaFile(path, 0, 0, "", "not a readable video or audio file: it is empty."),
                 False,
             )
+
+
+@pytest.mark.parametrize("reader", ["a decoder", "this process"])
+def test_media_and_subtitles_that_a_system_makes_up_are_never_opened(tmp_path, monkeypatch, reader):
+    if not os.path.isfile("/proc/kmsg"):
+        pytest.skip("this system has no /proc/kmsg")
+    (tmp_path / "a.mp4").symlink_to("/proc/kmsg")
+    (tmp_path / "a.srt").symlink_to("/proc/kmsg")
+    for opening in ("gallery.decoding.subtitles.open", "modeling_scalar.media_scalar.av.open"):
+        monkeypatch.setattr(opening, lambda *_, **__: pytest.fail("opened"), raising=False)
+    monkeypatch.setattr("pathlib.Path.read_bytes", lambda path: pytest.fail("opened"))
+    if reader == "a decoder":
+        sent = []
+        send_subtitle_file(str(tmp_path / "a.srt"), SimpleNamespace(send=lambda *message: sent.append(message)))
+        assert sent == [("cues", b"[]")]
+        with pytest.raises(MediaError, match="a.mp4: .* it is empty"), streams.opened(str(tmp_path / "a.mp4")):
+            pass
+    else:
+        assert MediaReader().read_subtitle(tmp_path / "a.srt") == ""
+        with pytest.raises(MediaError, match="a.mp4: .* it is empty"):
+            MediaReader().read_frames(tmp_path / "a.mp4")
 
 
 def never_answers(*arguments):

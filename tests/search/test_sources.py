@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -10,11 +11,17 @@ import torch
 from datasets import Dataset, DatasetDict
 from typer.testing import CliRunner
 
+from gallery import tables
 from gallery.gallery import Gallery
 from gallery.tables import is_table
 from search.__main__ import app
 from search.sources import Selection, find_clips, find_files, read_list
 from tests.gallery.decoding.test_program import write_media
+
+
+def generated(path):
+    """Link to a file that the system generates, or to what looks like one."""
+    path.symlink_to("/proc/kmsg" if os.path.isfile("/proc/kmsg") else os.devnull)
 
 
 def below(folder, *names):
@@ -131,7 +138,8 @@ def test_a_list_is_distinguished_from_media_and_folders_by_its_name_and_what_it_
 @pytest.mark.parametrize(
     ("name", "content", "reported"),
     [
-        ("a.csv", "", "must have one column `path`, or `video`, with the names of files; there is none"),
+        ("a.csv", "", "expected a table, got an empty file"),
+        ("a.csv", "\n", "must have one column `path`, or `video`, with the names of files; there is none"),
         ("a.csv", "file,subtitle\nx.mp4,\n", r"must have one column `path`.*got \['file', 'subtitle'\]"),
         ("a.csv", "path,video\nx,y\n", r"must have one column.*got \['path', 'video'\]"),
         ("a.csv", "path,path\nx,y\n", r": the columns \['path'\] appear more than once"),
@@ -158,6 +166,15 @@ def test_what_is_wrong_with_a_list_is_reported_with_its_name_line_and_column(tmp
     with pytest.raises(ValueError, match=reported) as caught:
         read_list(tmp_path / name)
     assert str(caught.value).startswith(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path), generated])
+def test_a_list_that_might_never_end_is_named_and_not_opened(tmp_path, monkeypatch, make, name):
+    make(tmp_path / name)
+    monkeypatch.setitem(tables._READERS, Path(name).suffix, lambda *_: pytest.fail("opened"))
+    with pytest.raises(ValueError, match=f"{name}: expected a table, got an empty file, a pipe or a device"):
+        read_list(tmp_path / name)
 
 
 def test_several_data_sets_in_one_and_damaged_ones_are_named(tmp_path):

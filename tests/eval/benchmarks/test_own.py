@@ -237,7 +237,7 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         ("t.csv", "video_id,caption\n", {"columns": {"Title": "title"}}, "lowercase letters, .* got 'Title'"),
         ("t.csv", "video_id,caption\n", {"columns": {"title": "heading"}}, r"not \['heading'\]"),
         ("t.csv", "video_id,caption\n", {}, "has no rows"),
-        ("t.csv", "", {}, r"has the columns \[\], but not \['caption', 'video_id'\]"),
+        ("t.csv", "\n", {}, r"has the columns \[\], but not \['caption', 'video_id'\]"),
         ("t.csv", "video_id,caption\na,b,c\n", {}, "line 2: expected 2 cells, as in line 1, got 3"),
         ("t.csv", "video_id,caption\na,b\nb\n", {}, "line 3: expected 2 cells, as in line 1, got 1"),
         ("t.csv", "video_id,caption,caption\na,b,c\n", {}, r"the columns \['caption'\] appear more than once"),
