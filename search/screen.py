@@ -5,6 +5,7 @@
 - A line is one cue, from the first frame that has it to the next that does not.
 """
 
+import math
 import os
 import re
 import unicodedata
@@ -20,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gallery.decoding import SandboxedReader, check_not_stopped
+from gallery.decoding import SandboxedReader, check_not_stopped, room_beside_decoders
 from gallery.transcripts import SCREEN, Cue, Transcript, Transcripts
 from modeling_scalar.media_scalar import MediaError
 
@@ -31,6 +32,7 @@ SIDE = 960
 MOST_FRAMES = 3600
 """Maximum number of frames of a file, for two hours; longer files are read at a slower pace."""
 
+_LONGEST = 3  # a picture is padded until its longer side is at most this many times the shorter one
 _LEAST_SCORE = 0.5  # minimum score of a line in RapidOCR
 _SAME = 0.9  # minimum similarity of two readings of a line, by difflib's ratio: one of ten letters may differ
 _MISSED = 1  # consecutive frames in which a line may be missing: no reader finds it every time
@@ -78,6 +80,14 @@ def in_reading_order(boxes: np.ndarray) -> list[int]:
     return [line for row in rows for line in sorted(row, key=lambda line: left[line])]
 
 
+def padded(picture: np.ndarray) -> np.ndarray:
+    """Pad a long, narrow picture with black, below or on the right: RapidOCR enlarges a picture until its shorter side
+    has 736 pixels, which would take gigabytes."""
+    height, width, _ = picture.shape
+    least = math.ceil(max(height, width) / _LONGEST)
+    return np.pad(picture, ((0, max(0, least - height)), (0, max(0, least - width)), (0, 0)))
+
+
 class RapidOcrReader:
     """
     PP-OCR from RapidOCR with ONNX, a [`LineReader`]: the models come with the package, for Chinese, Japanese and
@@ -95,6 +105,7 @@ class RapidOcrReader:
 
         runtime = "EngineConfig.onnxruntime"
         settings = {"Global.log_level": "error", "Global.text_score": _LEAST_SCORE, "Global.use_cls": False}
+        settings |= {"Global.max_side_len": SIDE, "Rec.rec_batch_num": 1}  # lines in batches would take more memory
         threads = {f"{runtime}.{kind}_op_num_threads": num_threads for kind in ("intra", "inter")}
         self._read = RapidOCR(params=settings | threads)
         models = self._read.cfg.Rec
@@ -102,7 +113,7 @@ class RapidOcrReader:
 
     def __call__(self, picture: np.ndarray) -> list[str]:
         try:
-            found = self._read(np.ascontiguousarray(picture[..., ::-1]))  # BGR, as in OpenCV
+            found = self._read(np.ascontiguousarray(padded(picture)[..., ::-1]))  # BGR, as in OpenCV
         except Exception as error:  # errors of OpenCV, ONNX Runtime and RapidOCR have no common base
             raise ScreenError(f"{self.name} could not read a picture: {type(error).__name__}: {error}") from error
         lines = [" ".join(line.split()) for line in found.txts or ()]
@@ -277,7 +288,11 @@ class Screen(Transcripts):
                 self.tell(path, second)
                 yield second, picture
 
-        cues = read_screen(pictures(), self.reader, seconds)
+        def lines_of(picture: np.ndarray) -> list[str]:
+            with room_beside_decoders(media.limits):
+                return self.reader(picture)
+
+        cues = read_screen(pictures(), lines_of, seconds)
         return Transcript(cues, self.reader.name) if has_pictures else None
 
 

@@ -5,7 +5,14 @@ with `program`, `video`, `sound` and `subtitles`; these do not import torch.
 """
 
 from gallery.decoding.limits import IN_PART, LimitError, Limits
-from gallery.decoding.pool import LIGHT_MEMORY, Stop, Stopped, check_not_stopped, num_processors
+from gallery.decoding.pool import (
+    LIGHT_MEMORY,
+    Stop,
+    Stopped,
+    check_not_stopped,
+    num_processors,
+    room_beside_decoders,
+)
 from gallery.decoding.reader import SandboxedReader, sandboxed, showing
 
 __all__ = [
@@ -18,6 +25,7 @@ __all__ = [
     "Stopped",
     "check_not_stopped",
     "num_processors",
+    "room_beside_decoders",
     "sandboxed",
     "showing",
 ]

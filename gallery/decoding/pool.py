@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from gallery.decoding.answers import Answer, Nonsense, natural
-from gallery.decoding.limits import LimitError
+from gallery.decoding.limits import LimitError, Limits
 from modeling_scalar.media_scalar import MediaError, check_file, check_installed
 
 if sys.platform == "linux":
@@ -193,8 +193,8 @@ class _Pool:
         self.all: set[_Decoder] = set()
 
     @contextmanager
-    def decoder(self, memory: int, total: int) -> Iterator[_Decoder]:
-        """A decoder, once the active ones leave `memory` of `total` bytes free; first come, first served."""
+    def room(self, memory: int, total: int) -> Iterator[None]:
+        """Hold `memory` of `total` bytes, once the others leave it free; first come, first served."""
         ticket = object()
         with self.condition:
             self.line.append(ticket)
@@ -207,22 +207,30 @@ class _Pool:
             finally:
                 self.line.remove(ticket)
                 self.condition.notify_all()
-        decoder = None
         try:
-            decoder = self._idle_decoder()
-            if decoder is None:
-                decoder = _Decoder()
-                self.all.add(decoder)
-            yield decoder
+            yield
         finally:
-            if decoder is not None and decoder.is_spent:
-                self.end(decoder)
             with self.condition:
-                if decoder is not None and not decoder.is_spent:
-                    self.idle.append(decoder)
                 self.taken -= memory
                 self.at_work -= 1
                 self.condition.notify_all()
+
+    @contextmanager
+    def decoder(self, memory: int, total: int) -> Iterator[_Decoder]:
+        """A decoder, once there is room for it."""
+        with self.room(memory, total):
+            decoder = None
+            try:
+                decoder = self._idle_decoder()
+                if decoder is None:
+                    decoder = _Decoder()
+                    self.all.add(decoder)
+                yield decoder
+            finally:
+                if decoder is not None and decoder.is_spent:
+                    self.end(decoder)
+                elif decoder is not None:
+                    self.idle.append(decoder)
 
     def num_threads(self) -> int:
         """A decoder's share of the processors: more threads would cost memory and gain nothing."""
@@ -325,6 +333,14 @@ def check_not_stopped() -> None:
         raise Stopped("Reading was stopped.")
 
 
+@contextmanager
+def room_beside_decoders(limits: Limits) -> Iterator[None]:
+    """Hold a light share of the memory that decoders may use, for work on pictures in this process."""
+    total = int(limits.memory)
+    with _pool.room(min(LIGHT_MEMORY, total), total):
+        yield
+
+
 def ask(what: str, path: str | os.PathLike, answer: Answer, *, is_lenient: bool = False, **options: Any) -> Answer:
     """Let a decoder answer a request (`program._ANSWERS`), with a light share of memory, then with all of it. If
     lenient, the readable part of a damaged stream counts, and `answer.problem` says what is wrong."""
@@ -389,4 +405,4 @@ def _error(message: dict[str, Any], name: str, full: str) -> Exception:
     return (LimitError if message.get("error") == "limit" else MediaError)(text)
 
 
-__all__ = ["LIGHT_MEMORY", "Stop", "Stopped", "ask", "check_not_stopped", "num_processors"]
+__all__ = ["LIGHT_MEMORY", "Stop", "Stopped", "ask", "check_not_stopped", "num_processors", "room_beside_decoders"]

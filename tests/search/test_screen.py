@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from commands.errors import describe
 from gallery.cues import read_cues
-from gallery.decoding import SandboxedReader, Stop, Stopped
+from gallery.decoding import LIGHT_MEMORY, Limits, SandboxedReader, Stop, Stopped, pool
 from gallery.transcripts import SCREEN, Cue, Transcripts
 from search.screen import (
     PACE,
@@ -189,6 +189,20 @@ def test_a_reader_that_fails_is_reported_and_asked_again(slides, tmp_path):
     assert Screen(tmp_path, Fake()).of(str(slides), "a1", SandboxedReader()) is not None
 
 
+def test_reading_pictures_counts_towards_the_memory_of_decoders(slides, tmp_path):
+    taken = []
+
+    class Looking(Fake):
+        def __call__(self, picture):
+            taken.append(pool._pool.taken)
+            return super().__call__(picture)
+
+    Screen(tmp_path, Looking()).of(str(slides), "a1", SandboxedReader())
+    Screen(tmp_path, Looking()).of(str(slides), "a2", SandboxedReader(Limits(memory=LIGHT_MEMORY // 2)))
+    assert taken == [LIGHT_MEMORY] * 3 + [LIGHT_MEMORY // 2] * 3
+    assert pool._pool.taken == 0
+
+
 def test_reading_is_given_up_at_the_next_frame_and_leaves_nothing(slides, tmp_path):
     stop, ended, fake = Stop(), [], Fake()
     screen = Screen(tmp_path, fake)
@@ -245,6 +259,28 @@ def test_letters_of_many_sizes_and_two_languages_are_read_in_their_order(rapid):
         "The bells ring at noon", "left", "right", "small words of a label", "Der Fluß trägt schöne Brücken",
     ]  # fmt: skip
     assert rapid.name == f"rapidocr {version('rapidocr')}, PP-OCRv6 small"
+
+
+@pytest.mark.promise("files", "Pictures in which words are read are of bounded size, whatever their shape")
+@pytest.mark.parametrize(
+    "size", [(16, 4096), (4096, 16), (4, 960), (960, 4), (1, 1), (960, 1), (400, 960), (540, 960), (2000, 2000)]
+)
+def test_the_recogniser_computes_on_pictures_of_bounded_size(rapid, monkeypatch, size):
+    seen = []
+
+    class Detector:
+        def __call__(self, values):
+            seen.append(values.shape[-2:])
+            return np.zeros((1, 1, *values.shape[-2:]), np.float32)
+
+    monkeypatch.setattr(rapid._read._load_det_model(), "session", Detector())
+    rapid(np.zeros((*size, 3), np.uint8))
+    ((height, width),) = seen
+    assert min(height, width) <= 960 and max(height, width) <= 3 * 736 + 32
+
+
+def test_words_of_a_long_and_narrow_picture_are_read(rapid):
+    assert rapid(drawn(("The bells ring at noon", 20, 4, 24), size=(960, 40))) == ["The bells ring at noon"]
 
 
 def test_where_there_are_no_words_none_are_made_up(rapid):
