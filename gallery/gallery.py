@@ -650,7 +650,8 @@ class GalleryWriter(Writer):
             raise ValueError(
                 f"{self.folder} already has the modality {name!r}. Remove it first, or choose another name."
             )
-        if embeds.shape[1:] != (dim := self.gallery().dim,):
+        dim = self.gallery().dim
+        if dim is not None and embeds.shape[1:] != (dim,):
             raise ValueError(f"Vectors of {name!r} must have shape (clips, {dim}), got {tuple(embeds.shape)}.")
         there = torch.ones(len(clip_ids), 1, dtype=torch.bool)
         check_rows(clip_ids, embeds[:, None], there, [name])

@@ -164,13 +164,6 @@ class ScalarJointProcessor(ScalarProcessor):
 
     # Reading ------------------------------------------------------------------------------------------------------
 
-    def read_clip(self, video: Any, *arguments: Any, **options: Any) -> Clip:
-        """Read the modalities of a clip that the encoder supports; see [`ScalarProcessor.read_clip`]."""
-        clip = super().read_clip(video, *arguments, **options)
-        if clip.is_empty and not clip.problems and not set(MODALITIES) <= set(self.modalities):
-            self._note(clip, f"{clip.path or 'clip'}: it has none of the encoder's modalities, {self.modalities}.")
-        return clip
-
     def _read_audio(self, clip: Clip, *arguments: Any, **options: Any) -> None:
         super()._read_audio(clip, *arguments, **options)
         if clip.waveform is not None:

@@ -246,6 +246,8 @@ def info(config: InfoConfig) -> None:
     from gallery.transcripts import Transcripts
     from gallery.windows import SCENES, SEGMENT, UNFINISHED
 
+    from .reading import is_nothing
+
     opened = Gallery.open(config.gallery)
     if config.missing:
         rows = (~opened.modality_mask[:, list(seen_of(config.missing, opened.modalities))]).all(dim=1).tolist()
@@ -273,10 +275,13 @@ def info(config: InfoConfig) -> None:
     num_transcripts, num_with_words = Transcripts(config.gallery).count()
     if num_transcripts:
         show(f"machine transcripts: {num_transcripts}, of which {num_with_words} have words")
-    lacking = [file for file in opened.files.values() if file.reason is not None]
+    without_clips = [file for file in opened.files.values() if file.path not in clips]
+    empty = [file for file in without_clips if is_nothing(file.reason)]
+    lacking = [file for file in opened.files.values() if file.reason is not None and file not in empty]
     partly = [file for file in lacking if file.path in clips or file.reason == UNFINISHED]
     for what, files in (
         ("unreadable files", [file for file in lacking if file not in partly]),
+        ("files with nothing to embed", empty),
         ("files with missing windows", partly),
     ):
         if files or what == "unreadable files":

@@ -31,7 +31,7 @@ from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, check_windows, 
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
 from search.known import Known
-from search.reading import NOTHING, Found, Job, Reader, default_workers, joined, look
+from search.reading import Found, Job, Reader, default_workers, is_nothing, joined, look
 from search.recognizers import Recognizer
 from search.screen import LineReader, Screen
 from search.speech import Speech
@@ -109,7 +109,7 @@ class _Source:
 
     def noted(self) -> MediaFile:
         """The record of the file for the gallery."""
-        failures = {reason: spans for reason, spans in self.reasons.items() if reason != NOTHING}
+        failures = {reason: spans for reason, spans in self.reasons.items() if not is_nothing(reason)}
         if not self.is_done or (self.num_clips and self.num_lost):  # a later run reads what became inaccessible
             return replace(self.file, reason=UNFINISHED)
         if not self.num_clips and self.file.reason is None:
@@ -123,7 +123,8 @@ class _Source:
         if self.is_kept:
             return FileState(self.path, Status.OUT_OF_REACH, "; ".join(reason.rstrip(".") for reason in self.reasons))
         if not self.num_clips:
-            return FileState(self.path, Status.UNREADABLE, self.noted().reason, is_dropped=bool(self.stale))
+            reason = self.noted().reason
+            return FileState(self.path, _status_without_clips(reason), reason, is_dropped=bool(self.stale))
         is_unchanged = self.was_known and self.num_clips == self.num_windows - len(self.windows)
         status = Status.UNCHANGED if is_unchanged else Status.CHANGED if self.was_known else Status.NEW
         # a stream that ends within a window is missing in the windows after it
@@ -163,8 +164,13 @@ class _Read:
 
     @property
     def is_failure(self) -> bool:
-        """Whether something could not be read; an empty window is not a failure."""
-        return self.found.reason is not None and (self.window is None or self.found.reason != NOTHING)
+        """Whether something could not be read; to find nothing is not a failure."""
+        return self.found.reason is not None and not is_nothing(self.found.reason)
+
+
+def _status_without_clips(reason: str | None) -> Status:
+    """The status of a file that has no clips, for this reason."""
+    return Status.EMPTY if is_nothing(reason) else Status.UNREADABLE
 
 
 def _at(what: str, path: str, second: float) -> str:
@@ -191,7 +197,8 @@ class Indexer:
         num_workers (`int`, *optional*): number of clips read at a time, each in its own decoder; by default slightly
             more than the number of CPUs.
         on_error (`str`): "missing": a stream that cannot be decoded counts as absent; a file in which nothing can be
-            read is reported, left out, and not tried again until it changes or a limit that it exceeded is raised.
+            read is reported, left out, and not tried again until it changes or a limit that it exceeded is raised. A
+            file in which nothing is found is tried again once there is a further modality or recogniser.
             "raise": the first problem ends the run.
         prune (`bool`): remove clips of deleted files, see [`~search.vanished.deleted`], instead of only reporting
             them. Clips of inaccessible files are kept.
@@ -232,9 +239,10 @@ class Indexer:
         self._speech, self._screen = Speech(writer.folder, recognizer), Screen(writer.folder, line_reader)
         self._segment = writer.metadata.get(SEGMENT)
         processor = sandboxed(processor, languages=writer.metadata.get(LANGUAGES, ()))
-        self._decoder, reader = processor.reader, Reader(processor, on_error, self._speech, self._screen)
+        self._decoder = processor.reader
+        self._reader = Reader(processor, on_error, self._speech, self._screen)
         check_windows(self._decoder.limits.duration, self._segment)
-        self._embed = partial(embed_batches, model, processor, reader, num_workers)
+        self._embed = partial(embed_batches, model, processor, self._reader, num_workers)
         self._ahead = batches_ahead(batch_size, num_workers)
         self._gone: set[str] | None = None  # files that no longer exist; None before the first check
 
@@ -370,6 +378,9 @@ class Indexer:
             if mtime_ns is None or is_unheard or is_news or self._is_worth_it(known.problems_of(path)):
                 todo[path] = None
                 continue
+            if not has_clips and self._reader.has_further_source(file):
+                todo[path] = None
+                continue
             if file.reason is not None and (
                 self._is_strict or file.reason == UNFINISHED or self._is_worth_it([file.reason])
             ):
@@ -385,7 +396,7 @@ class Indexer:
             elif has_clips:
                 report.add(FileState(path, status, problems=(file.reason,), is_old=True))
             else:
-                report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
+                report.add(FileState(path, _status_without_clips(file.reason), file.reason, is_old=True))
         keep()
         return todo
 

@@ -27,12 +27,18 @@ from search.recognizers import SpeechError
 from search.screen import Screen, ScreenError
 from search.speech import Speech
 
-NOTHING = "it has no picture, no sound and no subtitles"
-"""Why a file or window without problems is not a clip."""
+_NOTHING = "nothing was found of "
+"""Why a file or window without problems is not a clip, before the names of the sources that were tried."""
+_HEARD, _SEEN = "recognised speech", "recognised words on the screen"
 
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
 _STILL = (320, 320)  # maximum width and height of a still
 _STILL_QUALITY = 70  # JPEG quality: 5 to 15 kB
+
+
+def is_nothing(reason: str | None) -> bool:
+    """Whether a file or window could be read, but nothing was found in it."""
+    return reason is not None and reason.startswith(_NOTHING)
 
 
 def default_workers(num_processes: int = 1) -> int:
@@ -149,6 +155,26 @@ class Reader:
     def __init__(self, processor: ScalarProcessor, on_error: str, speech: Speech, screen: Screen):
         self.processor, self.on_error, self.speech, self.screen = processor, on_error, speech, screen
         self._lock, self._files = Lock(), {}
+        self._sources = [*processor.modalities]
+        if speech.recognizer is not None:
+            self._sources.append(_HEARD)
+        if screen.reader is not None:
+            self._sources.append(_SEEN)
+
+    def has_further_source(self, file: MediaFile) -> bool:
+        """Whether a file in which nothing was found may have something now: in a source that was not tried before, or
+        in a transcript of another gallery."""
+        if not is_nothing(file.reason):
+            return False
+        tried = file.reason.removeprefix(_NOTHING).split(", ")
+        makers = {"subtitle": self.speech, SCREEN: self.screen}
+        transcripts = [maker for name, maker in makers.items() if name in self.processor.modalities]
+        return not set(self._sources) <= set(tried) or any(maker.has_words(file.sha256) for maker in transcripts)
+
+    def _nothing_of(self, found: Found) -> str:
+        """Name the sources in which nothing was found; not a recogniser that failed, which is tried again."""
+        tried = self._sources if found.unheard is None else self.processor.modalities
+        return _NOTHING + ", ".join(tried)
 
     def __call__(self, job: Job) -> tuple[Found, Clip | None]:
         """Read a window: returns the findings, and the clip, if there is one."""
@@ -180,7 +206,7 @@ class Reader:
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
             if clip.is_empty:
                 found.problems = problems
-                raise ValueError(joined(problems) or NOTHING)
+                raise ValueError(joined(problems) or self._nothing_of(found))
         except (OSError, ValueError) as error:
             found.reason = str(error).removeprefix(f"{path}: ")
             found.is_lost = isinstance(error, FileNotFoundError) or _is_out_of_reach(path)
@@ -255,11 +281,11 @@ class Reader:
 
 
 __all__ = [
-    "NOTHING",
     "Found",
     "Job",
     "Reader",
     "default_workers",
+    "is_nothing",
     "joined",
     "look",
     "memory_of_decoders",

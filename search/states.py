@@ -22,6 +22,8 @@ class Status(StrEnum):
     """It has the content of a file that is gone; the clips are kept under the new name."""
     UNREADABLE = "unreadable"
     """Nothing in it can be read, and it has no clips."""
+    EMPTY = "with nothing to embed"
+    """It can be read, but nothing was found in it, and it has no clips."""
     OUT_OF_REACH = "out of reach"
     """It cannot be accessed, so it may or may not still exist; its clips are kept."""
     GONE = "gone"
@@ -37,8 +39,8 @@ class FileState:
 
     Args:
         path (`str`), status ([`Status`]): the file, and what became of it.
-        reason (`str`, *optional*): why it is unreadable or out of reach; for a file that is gone, why `--prune` keeps
-            its clips.
+        reason (`str`, *optional*): why it is unreadable, empty or out of reach; for a file that is gone, why `--prune`
+            keeps its clips.
         problems (`tuple[str]`): parts that could not be read, in this run or an earlier one.
         is_old (`bool`): the problem was found by an earlier run, and not tried again as the file has not changed.
         is_dropped (`bool`): the file is unreadable, and its earlier clips were removed.
@@ -89,6 +91,9 @@ class Report(dict[str, FileState]):
         for state in unreadable:
             fate = ", and its clips are removed" if state.is_dropped else ""
             yield f"unreadable{fate}: {state.path}: {state.reason}"
+        for state in self.of(Status.EMPTY):
+            fate = ", and its clips are removed" if state.is_dropped else ""
+            yield f"with nothing to embed{fate}: {state.path}: {state.reason}"
         for state in self.values():
             if state.problems:
                 listed = "; ".join(problem.rstrip(".") for problem in state.problems)

@@ -308,11 +308,11 @@ class Uploads:
         path = str(self._path(upload))
         with GalleryWriter(self._folder.folder) as writer:
             state = index_files([path], writer, self._model, self._processor, num_workers=1)[path]
-            if state.status is Status.UNREADABLE:
+            if state.status in (Status.UNREADABLE, Status.EMPTY):
                 writer.forget_files([path])
                 writer.commit()
                 reason = plain((state.reason or "").replace(path, upload.name), "utf-8")
-                error = f"Nothing in the file could be read: {reason}"
+                error = f"Nothing in the file could be embedded: {reason}"
                 return self._settle(upload, is_kept=False, state="failed", error=error)
             clips = writer.gallery().clips_of_files().get(path, [])
         problems = [plain(problem.replace(path, upload.name), "utf-8") for problem in state.problems]

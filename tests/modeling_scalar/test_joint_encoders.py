@@ -485,12 +485,6 @@ def test_a_subtitle_that_is_cut_is_said_once(folders, caplog):
     assert len(reported) == 1 and "long.mp4" in reported[0] and "60 tokens" in reported[0] and "61" in reported[0]
 
 
-def test_a_clip_of_which_the_encoder_takes_nothing_says_so(folders):
-    processor = processor_of(folders / "plain", modalities=("video", "subtitle"))
-    clip = processor.read_clip(None, audio=make_streams()[1][0])
-    assert clip.is_empty and "none of the encoder's modalities" in clip.problems[0]
-
-
 def test_a_file_gives_the_batch_of_its_decoded_streams(joint, tmp_path):
     """Processed as it is decoded, whole, or handed over as arrays."""
     _, processor = joint

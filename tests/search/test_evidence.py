@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from gallery.gallery import Gallery
 from gallery.transcripts import SCREEN, Transcripts
 from modeling_scalar import load_model
+from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from search.__main__ import app
 from search.screen import ScreenError
 from tests.joint_encoders import CHAT_TEMPLATE, write_joint_encoder
@@ -86,7 +87,7 @@ def presence():
 def test_each_clip_is_found_by_its_evidence_and_the_largest_weight_names_it(place):
     reported = index("clips", "--model", "light", "--read-text")
     assert (
-        "4 new" not in reported.stdout and "3 new" in reported.stdout and "1 unreadable" in reported.stdout
+        "4 new" not in reported.stdout and "3 new" in reported.stdout and "1 with nothing to embed" in reported.stdout
     )  # d.mp4 has no words
     assert presence() == (
         ("subtitle", "title", "screen"), {"a.mp4": [0, 1, 0], "b.mp4": [0, 1, 1], "c.mp4": [0, 1, 1]},
@@ -177,6 +178,39 @@ def test_what_cannot_be_added_or_taken_out_is_reported(place, options, message):
     assert presence()[0] == ("subtitle", "title")
 
 
+@pytest.mark.promise("files", "A file in which nothing was found is tried again once there is a further source")
+def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(place, monkeypatch):
+    for name in ("a.mp4", "b.mp4", "c.mp4"):
+        (place / "clips" / name).unlink()
+    path = str(place / "clips" / "d.mp4")
+    first = index("clips", "--model", "light")
+    assert "0 unreadable, 1 with nothing to embed" in first.stdout
+    assert first.output.count(path) == 1
+    assert f"{path}: nothing was found of subtitle, title" in first.stdout
+
+    read, read_clip = [], ScalarJointProcessor.read_clip
+    monkeypatch.setattr(
+        ScalarJointProcessor,
+        "read_clip",
+        lambda self, *paths, **options: read.append(1) or read_clip(self, *paths, **options),
+    )
+    assert "1 with nothing to embed" in index("clips").stdout and not read  # no further source
+    with monkeypatch.context() as patched:
+        patched.setattr(Signs, "__call__", fail)
+        assert "0 new" in index("clips", "--add", "screen", "--read-text").stdout and read
+    monkeypatch.setitem(SIGNS, "d.mp4", "no entry")
+    assert "1 new" in index("clips", "--read-text").stdout
+    assert best("do not go in here") == ("d.mp4", "screen")
+
+
+def test_words_of_another_gallery_are_a_further_source(place, monkeypatch):
+    monkeypatch.setitem(SIGNS, "d.mp4", "no entry")
+    index("clips", "--model", "light", "--read-text")
+    run("index", "clips/d.mp4", "--model", "light", "--text", "screen", "--output", "other")
+    assert len(Gallery.open("other")) == 0
+    assert "1 new" in run("index", "clips/d.mp4", "--words-of", "gallery", "--output", "other").stdout
+
+
 def test_there_must_be_a_gallery_to_be_changed(place):
     assert "For a new one, use --text" in index("clips", "--model", "light", "--add", "mood", code=1).stderr
     assert not (place / "gallery").exists()
@@ -200,10 +234,11 @@ def test_what_was_read_and_said_is_taken_over_by_a_gallery_of_another_model(plac
     assert len(like) == 3
 
 
-def test_what_fails_at_reading_words_is_reported_of_each_file_and_tried_again(place, monkeypatch):
-    def fail(self, picture):
-        raise ScreenError("signs could not read a picture")
+def fail(self, picture):
+    raise ScreenError("signs could not read a picture")
 
+
+def test_what_fails_at_reading_words_is_reported_of_each_file_and_tried_again(place, monkeypatch):
     (place / "list.csv").write_text("path,subtitle\nclips/a.mp4,somebody speaks of bread\n")
     with monkeypatch.context() as patched:
         patched.setattr(Signs, "__call__", fail)

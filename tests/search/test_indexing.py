@@ -205,12 +205,18 @@ def test_an_unreadable_stream_is_absent_and_reported(folder):
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [("3 broken-video", "video: cannot decode"), ("3", "no picture"), ("3 blank", "no picture")]
+    ("content", "status", "reason"),
+    [
+        ("3 broken-video", "unreadable", "video: cannot decode"),
+        ("3", "with nothing to embed", "nothing was found of video, audio, subtitle"),
+        ("3 blank", "with nothing to embed", "nothing was found of video, audio, subtitle"),
+    ],
 )
-def test_an_unreadable_file_is_reported_and_left_out(folder, content, reason):
+def test_a_file_without_a_clip_is_reported_with_the_reason_and_left_out(folder, content, status, reason):
     (folder / "3.mp4").write_text(content)
     report, gallery, _ = run(folder)
-    (failure,) = report.of("unreadable")
+    (failure,) = report.of(status)
+    assert len(of(report, "unreadable")) == (status == "unreadable")
     assert failure.path == str(folder / "3.mp4") and failure.reason.count(str(folder)) == 0
     assert reason in failure.reason
     assert list(failed(gallery)) == [failure.path] and len(gallery) == len(of(report, "new")) == 3
@@ -243,7 +249,7 @@ def test_what_cannot_be_looked_at_does_not_stand_among_what_is_read_again(folder
 
 
 def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
-    (folder / "3.mp4").write_text("3")
+    (folder / "3.mp4").write_text("3 broken-video")
     run(folder)
     report, _, model = run(folder)
     assert names(old(report)) == ["3.mp4"] and len(of(report, "unreadable")) == 1
@@ -255,8 +261,7 @@ def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
 
 def test_a_clip_that_becomes_unreadable_leaves_the_gallery(folder):
     run(folder)
-    (folder / "0.mp4").write_text("")
-    (folder / "0.mp4").write_text("0 nothing here")
+    (folder / "0.mp4").write_text("0 broken-video")
     report, gallery, _ = run(folder)
     assert names(of(report, "unreadable")) == ["0.mp4"]
     assert names(gallery.clip_ids) == ["1.mp4", "2.mp4"] and names(failed(gallery)) == ["0.mp4"]
@@ -271,7 +276,7 @@ def test_raise_names_the_file_and_keeps_what_was_read_before(folder):
 
 
 def test_raise_stops_at_a_file_that_failed_in_an_earlier_run(folder):
-    (folder / "3.mp4").write_text("3")
+    (folder / "3.mp4").write_text("3 broken-video")
     run(folder)
     with pytest.raises(ValueError, match=r"3\.mp4"):
         run(folder, on_error="raise")
@@ -674,7 +679,7 @@ def test_a_file_that_disappears_between_two_looks_keeps_its_clip(folder, monkeyp
 
 def test_a_file_that_is_there_but_broken_now_loses_its_old_clip(folder):
     run(folder)
-    (folder / "0.mp4").write_text("0")
+    (folder / "0.mp4").write_text("0 broken-video")
     (folder / "1.mp4").unlink()
     (folder / "1.mp4").mkdir()
     report, gallery = again(folder, [str(folder / "0.mp4"), str(folder / "1.mp4")])

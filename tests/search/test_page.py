@@ -481,7 +481,7 @@ def test_files_are_dragged_in_and_found(open_page, tmp_path):
             page.dispatch_event("main", event, {"dataTransfer": dragged})
         lines = page.locator("#sent li")
         lines.nth(2).get_by_text("larger than the limit of 1,000 bytes").wait_for()
-        lines.nth(1).get_by_text("Nothing in the file could be read").wait_for()
+        lines.nth(1).get_by_text("Nothing in the file could be embedded").wait_for()
         lines.nth(0).get_by_text("in the gallery: 1 clip; the sound is damaged").wait_for()
         page.locator(".hit", has_text="party <1>.mp4").wait_for()
         assert "6 clips" in page.locator("#counts").inner_text()

@@ -72,7 +72,7 @@ def test_a_file_that_changed_loses_its_old_windows(place):
     assert names(of(report, "changed")) == ["talk.mp4"] and embedded == [0, 1] and len(gallery) == 3
     (place / "clips" / "talk.mp4").write_text("nothing\nnothing")
     report, gallery, _ = run(place)
-    assert len(of(report, "unreadable")) == 1 and names(gallery.clip_ids) == ["short.mp4"]
+    assert len(of(report, "with nothing to embed")) == 1 and names(gallery.clip_ids) == ["short.mp4"]
     assert names(old(run(place)[0])) == ["talk.mp4"]
 
 
@@ -108,10 +108,10 @@ def test_windows_that_failed_are_noted_of_their_file_and_reported_in_later_runs(
     reported = "2-4 s, 8-10 s: sound: it takes 120 s; the limit is time=60"
     assert (
         problems_of(report)[talk][0].startswith(reported)
-        and "6-8 s: it has no picture" in problems_of(report)[talk][1]
+        and "6-8 s: nothing was found" in problems_of(report)[talk][1]
     )
     reason = gallery.files[talk].reason
-    assert reason.startswith(PARTLY + reported) and "it has no picture" not in reason  # nothing to read is no failure
+    assert reason.startswith(PARTLY + reported) and "nothing was found" not in reason  # nothing to read is no failure
     report, gallery, embedded = run(place)
     assert not embedded and len(of(report, "unchanged")) == 2 and not of(report, "unreadable")
     assert problems_of(report) == {talk: [reason]} and old(report) == [talk]
