@@ -854,7 +854,7 @@ def test_the_same_file_twice_is_one_clip(taking, place):
 
 def test_a_file_in_which_nothing_can_be_read_leaves_no_trace(taking, place):
     upload = finished(taking, send(taking, data=b"nothing"))
-    assert upload["state"] == "failed" and "no picture" in upload["error"] and not upload["kept"]
+    assert upload["state"] == "failed" and "nothing was found" in upload["error"] and not upload["kept"]
     assert not sent_files(place)
     gallery = Gallery.open(place / "gallery")
     assert len(gallery) == len(PRESENCE) == len(gallery.files)
