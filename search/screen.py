@@ -34,7 +34,9 @@ MOST_FRAMES = 3600
 
 _LONGEST = 3  # a picture is padded until its longer side is at most this many times the shorter one
 _LEAST_SCORE = 0.5  # minimum score of a line in RapidOCR
+_LEAST_LETTERS = 3  # in a line; most shorter ones are time codes, logos and misread patterns
 _SAME = 0.9  # minimum similarity of two readings of a line, by difflib's ratio: one of ten letters may differ
+_WORDS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]")
 _MISSED = 1  # consecutive frames in which a line may be missing: no reader finds it every time
 _BLOCK, _UNCHANGED = 8, 8.0  # block size in pixels; the largest change of a block's colour for unchanged text
 
@@ -128,6 +130,17 @@ def _folded(text: str) -> str:
     return "".join(letter for letter in unicodedata.normalize("NFKD", text.casefold()) if letter.isalnum())
 
 
+def _is_evidence(text: str) -> bool:
+    """Whether a line has at least three letters, or one Chinese, Japanese or Korean character, which may be a word."""
+    letters = [letter for letter in unicodedata.normalize("NFKC", text) if letter.isalpha()]
+    return len(letters) >= _LEAST_LETTERS or any(map(_is_word, letters))
+
+
+def _is_word(letter: str) -> bool:
+    # not the long vowel mark and the like, which is no word and looks like a dash
+    return _WORDS.match(letter) is not None and unicodedata.category(letter) == "Lo"
+
+
 def _alike(one: str, other: str) -> float:
     """The similarity of two folded texts, from 0 to 1; 0 if their digits differ, as other digits are another number
     rather than a misreading."""
@@ -162,6 +175,7 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
     Returns:
         From the second of the first frame that has a line to that of the next that does not; lines that come and go
         together are one cue. A line that is read a little differently, or not at all in one frame, is the same line.
+        Lines of fewer than three letters are left out, but not of Chinese, Japanese and Korean characters.
     """
     lines: list[_Line] = []
     shown: list[_Line] = []
@@ -171,9 +185,9 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
             if line.last == frame - 1:
                 line.stop = second
         for text in texts:
-            folded = _folded(text)
-            if not folded:
+            if not _is_evidence(text):
                 continue
+            folded = _folded(text)
             others = [line for line in shown if line.last < frame or line.folded == folded]
             alike = ((_alike(line.folded, folded), line) for line in others)
             score, line = max(alike, key=itemgetter(0), default=(0.0, None))
