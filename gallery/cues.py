@@ -99,11 +99,13 @@ class Texts(NamedTuple):
         said (`list[Cue]`): cues of its subtitles, or its transcript.
         others (`list[list[Cue]]`): cues of each further text stored for it.
         is_read (`bool`): whether the file could be read, so that an empty `said` means that nothing is said.
+        is_heard (`bool`): whether `said` is speech that was recognised by machine.
     """
 
     said: list[Cue]
     others: list[list[Cue]]
     is_read: bool
+    is_heard: bool = False
 
 
 def words_of_file(gallery: "Gallery", path: str, known: MediaFile | None, kept: Sequence[Path]) -> Texts:
@@ -120,7 +122,7 @@ def words_of_file(gallery: "Gallery", path: str, known: MediaFile | None, kept: 
     said = [cue for file in heard for cue in read_cues(file)]
     others = [cues for file in kept if file not in heard and (cues := read_cues(file))]
     if said or (known is not None and has_given_words(known)):
-        return Texts(said, others, bool(said))
+        return Texts(said, others, bool(said), is_heard=bool(said))
     # the files of a published gallery would be downloaded one by one
     media = None if is_from_hub(Path(gallery.path)) else gallery.own_media_of(Place(path), known)
     if media is None or not _is_media(media):

@@ -103,7 +103,8 @@ class Transcripts:
         finally:
             lock.unlink(missing_ok=True)
 
-    def _hashes(self) -> Iterator[str]:
+    def hashes(self) -> Iterator[str]:
+        """The hashes of the files that have a transcript of this kind."""
         ending = f".{self.kind}.vtt"
         for path in self.folder.glob(f"*{ending}") if self.folder.is_dir() else ():
             yield path.name.removesuffix(ending)
@@ -117,7 +118,7 @@ class Transcripts:
 
     def count(self) -> tuple[int, int]:
         """The number of transcripts, and the number of those with words."""
-        found = [self.has_words(sha256) for sha256 in self._hashes()]
+        found = [self.has_words(sha256) for sha256 in self.hashes()]
         return len(found), found.count(True)
 
     def copy(self, gallery: Path) -> None:

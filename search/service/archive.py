@@ -43,6 +43,7 @@ from .models import (
     Listing,
     ListRequest,
     Modality,
+    WordsSource,
 )
 
 _TEXTS = 1024  # number of cached query embeddings
@@ -62,13 +63,15 @@ class AwayError(OSError):
 
 class Summary(NamedTuple):
     """A summary of a gallery: the number of clips, the fraction of clips with each modality, whether these numbers
-    are estimates, and what is wrong with the gallery, if anything."""
+    are estimates, what is wrong with the gallery, if anything, and the fraction of clips whose subtitles are speech
+    recognised by machine."""
 
     gallery: Gallery
     num_clips: int
     share: dict[Modality, float]
     is_estimate: bool = False
     problem: str | None = None
+    heard: float = 0.0
 
 
 def leaving(asked: Chosen) -> str:
@@ -215,10 +218,10 @@ class Source(ABC):
     def path_of(self, key: str) -> str:
         """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
 
-    def texts_of(self, key: str) -> list[list[Cue]]:
-        """The known speech in the file of a clip, followed by its other texts; an [`UnknownClipError`] if no clip has
-        this key."""
-        return [cues_of(self.path_of(key), self.view().gallery.metadata.get(LANGUAGES, ()))]
+    def texts_of(self, key: str) -> dict[WordsSource, list[Cue]]:
+        """The known words in the file of a clip, by where they come from; an [`UnknownClipError`] if no clip has this
+        key."""
+        return {"subtitle": cues_of(self.path_of(key), self.view().gallery.metadata.get(LANGUAGES, ()))}
 
     def still_of(self, key: str) -> Path | None:
         """The still of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""
@@ -349,12 +352,13 @@ class Archive:
 
     def about(self, most_bytes: int, extensions: Sequence[str]) -> About:
         """Describe the gallery; `extensions` are those of files that may be uploaded, if any."""
-        gallery, num_clips, share, is_estimate, problem = self.source.summary()
+        gallery, num_clips, share, is_estimate, problem, heard = self.source.summary()
         temperature = gallery.query_temperature
         return About(
             name=self.source.name,
             num_clips=num_clips,
             share=share,
+            heard=heard,
             estimated=is_estimate,
             model=gallery.model and _name_of(gallery.model),
             method=self.method,

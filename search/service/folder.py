@@ -25,12 +25,12 @@ from gallery.gallery import Gallery, folder_of_all
 from gallery.hits import Hit, Hits
 from gallery.stills import Stills
 from gallery.storage import MANIFEST, Shard, damaged_shards
-from gallery.transcripts import Cue, Transcripts
+from gallery.transcripts import SPEECH, Cue, Transcripts
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.scores_scalar import find_method
 
 from .archive import Source, Summary, UnknownClipError, View, leaving
-from .models import Listing, ListRequest
+from .models import Listing, ListRequest, WordsSource
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,19 @@ class FolderView(View):
         if self._root in (None, os.sep):
             return super().name_of(place)
         return plain(path.removeprefix(self._root + os.sep), "utf-8")
+
+    @cached_property
+    def heard(self) -> float:
+        """The fraction of clips whose subtitles are speech that was recognised by machine."""
+        gallery, hashes = self.gallery, set(Transcripts(self.gallery.path, SPEECH).hashes())
+        heard = {path for path, file in gallery.files.items() if file.sha256 in hashes} if hashes else set()
+        if not heard or "subtitle" not in gallery.modalities:
+            return 0.0
+        has_subtitle = gallery.modality_mask[:, gallery.modalities.index("subtitle")].tolist()
+        count = 0
+        for clip_id, has_words in zip(gallery.clip_ids, has_subtitle, strict=True):
+            count += has_words and gallery.place_of(clip_id).path in heard
+        return count / len(has_subtitle)
 
     @cached_property
     def _files(self) -> dict[str, int]:
@@ -307,6 +320,7 @@ class Folder(Source):
             len(gallery),
             dict(zip(gallery.modalities, shares, strict=True)),
             problem=self.problem or (_DAMAGED if self._damage else None),
+            heard=self.view().heard,
         )
 
     def clip_of(self, key: str) -> tuple[FolderView, str]:
@@ -327,15 +341,16 @@ class Folder(Source):
             )
         return path
 
-    def texts_of(self, key: str) -> list[list[Cue]]:
-        """The subtitles or machine transcript of a clip, followed by its other texts; an [`UnknownClipError`] if no
+    def texts_of(self, key: str) -> dict[WordsSource, list[Cue]]:
+        """The subtitles or recognised speech of a clip, and its words on the screen; an [`UnknownClipError`] if no
         clip has this key."""
         view, clip_id = self.clip_of(key)
         path = view.gallery.place_of(clip_id).path
         file = view.gallery.files_at([path]).get(path)
         kept = [] if file is None else Transcripts(self.folder).kept().get(file.sha256, [])
         found = words_of_file(view.gallery, path, file, kept)
-        return [found.said, *found.others]
+        said = "speech" if found.is_heard else "subtitle"
+        return {said: found.said, "screen": [cue for cues in found.others for cue in cues]}
 
     def still_of(self, key: str) -> Path | None:
         """The still of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""

@@ -166,12 +166,18 @@ class Found(BaseModel):
     )
 
 
+WordsSource = Literal["subtitle", "speech", "screen"]
+
+
 class Said(BaseModel):
     """Words of a clip."""
 
     start: float = Field(description="Position in the file, in seconds.")
     stop: float
     text: str
+    source: WordsSource = Field(
+        description="Subtitles, or words that were recognised by machine: in speech or on the screen."
+    )
     is_asked: bool = Field(description="Whether they include words of the query.")
     marks: list[tuple[int, int]] = Field(
         description="Positions of the words that the query has in quotation marks: first character, end."
@@ -215,6 +221,7 @@ class About(BaseModel):
     name: str
     num_clips: int
     share: dict[Modality, float] = Field(description="Fraction of the clips that have the modality.")
+    heard: float = Field(description="Fraction of the clips whose subtitles are speech recognised by machine.")
     estimated: bool = Field(description="Whether these are estimates by a vector engine.")
     model: str | None
     method: str = Field(description="The score.")

@@ -36,6 +36,7 @@ from .models import (
     Said,
     SearchRequest,
     Upload,
+    WordsSource,
 )
 from .uploads import Uploads
 from .words import as_vtt, best_cues
@@ -227,7 +228,7 @@ async def moment(key: str, query: str | None, here: Service) -> tuple[Found, lis
         await call_in(here.threads.model, here.archive.embed, text)
     found = await call_in(here.threads.searches, here.archive.moment, key, text)
     texts = await call_in(here.threads.files, here.archive.source.texts_of, key)
-    cues = within(sorted(cue for cues in texts for cue in cues), found.start, found.stop)
+    cues = within(sorted(cue for cues in texts.values() for cue in cues), found.start, found.stop)
     best = await call_in(here.threads.files, best_cues, cues, query or "", _MOST_LINES)
     return found, [cue for cue, _ in best] if len(cues) > _MOST_LINES else cues, len(cues)
 
@@ -242,7 +243,8 @@ _WORDS = _problems({404: "There is no such clip, or it has no known words."})
 )
 async def captions(key: str, here: Here) -> Response:
     """Return the subtitles of the file of a clip as WebVTT."""
-    said, *_ = await _texts_of(key, here)
+    texts = await _texts_of(key, here)
+    said = texts.get("subtitle") or texts.get("speech") or []
     return Response(as_vtt(said), media_type="text/vtt", headers={"cache-control": "no-cache"})
 
 
@@ -259,18 +261,19 @@ async def words(
     return await call_in(here.threads.files, _best_of, texts, query, start, stop)
 
 
-def _best_of(texts: list[list[Cue]], query: str, start: float | None, stop: float | None) -> list[Said]:
-    cues = within(sorted(cue for cues in texts for cue in cues), start, stop)
+def _best_of(texts: dict[WordsSource, list[Cue]], query: str, start: float | None, stop: float | None) -> list[Said]:
+    source_of = {cue: source for source, cues in texts.items() for cue in cues}
+    cues = within(sorted(source_of), start, stop)
     quoted = split_query(query)[1]
     return [
-        Said(**cue._asdict(), is_asked=is_asked, marks=places_of(quoted, cue.text))
+        Said(**cue._asdict(), source=source_of[cue], is_asked=is_asked, marks=places_of(quoted, cue.text))
         for cue, is_asked in best_cues(cues, query, _MOST_CUES)
     ]
 
 
-async def _texts_of(key: str, here: Service) -> list[list[Cue]]:
+async def _texts_of(key: str, here: Service) -> dict[WordsSource, list[Cue]]:
     texts = await call_in(here.threads.files, here.archive.source.texts_of, key)
-    if not any(texts):
+    if not any(texts.values()):
         raise HTTPException(404, "This clip has no known words.")
     return texts
 

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import NOTHING_MATCHES
+from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
 from search.engine.address import parse_address
 from search.engine.asking import EngineSearcher
 from search.engine.collection import Collection
@@ -375,6 +376,27 @@ def test_a_hit_shows_what_is_said_and_plays_from_there(open_page, tmp_path, talk
         card.get_by_text("Nothing.").wait_for()  # where no word fits, the first ones
         assert card.locator(".said-words li").count() == 2
         assert page.locator(".hit", has_text="cat.webm").locator(".said-words li").count() == 0
+
+
+@pytest.mark.slow
+def test_words_recognised_by_machine_are_marked_and_counted_apart(open_page, tmp_path, talk):
+    with served(tmp_path, {"dog.webm": talk}) as (address, _):
+        dog = str(tmp_path / "clips" / "dog.webm")
+        with GalleryWriter(tmp_path / "gallery") as writer:
+            writer.put_files([MediaFile(dog, 1, 0, "0" * 64)])
+            writer.commit()
+        for kind, words in ((SPEECH, "A dog barks."), (SCREEN, "Beware of the dog")):
+            transcripts = Transcripts(tmp_path / "gallery", kind)
+            transcripts.folder.mkdir(exist_ok=True)
+            write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, words)], "a model")
+        page = open_page(address)
+        ask(page, "a dog")
+        lines = page.locator(".hit", has_text="dog.webm").locator(".said-words li")
+        lines.nth(1).wait_for()
+        assert sorted(lines.all_inner_texts()) == [
+            "0:01 recognised on screen: Beware of the dog", "0:01 recognised speech: A dog barks.",
+        ]  # fmt: skip
+        assert "% with recognised speech" in page.locator("#counts").inner_text()
 
 
 @pytest.mark.slow

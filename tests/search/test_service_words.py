@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from gallery.cues import read_cues, within
 from gallery.gallery import GalleryWriter, MediaFile
-from gallery.transcripts import Cue, Transcripts, write_transcript
+from gallery.transcripts import SCREEN, Cue, Transcripts, write_transcript
 from gallery.windows import clip_id_of
 from search.service.words import as_vtt, best_cues
 from tests.search.serving import make_app, vectors_of, write_gallery
@@ -90,6 +90,37 @@ def test_a_clip_tells_its_words_and_its_captions(client):
     assert captions.headers["content-type"].startswith("text/vtt") and captions.text == as_vtt(CUES)
     heard = client.get(f"/api/clips/{found['heard.webm', None]['key']}/words").json()
     assert [(cue["start"], cue["text"]) for cue in heard] == [(1, "a bell rings")]
+
+
+def write_modalities(client):
+    """Let all clips have subtitles, and the heard one words on the screen, too."""
+    screen = Transcripts(client.folder / "gallery", SCREEN)
+    write_transcript(screen.path_of("0" * 64), [Cue(3.0, 4.0, "ring the bell")], "a reader")
+    with GalleryWriter(client.folder / "gallery") as writer:
+        names = [str(client.folder / "clips" / name) for name in ("talk.webm#t=0,2", "talk.webm#t=2", "heard.webm")]
+        vectors = torch.stack([vectors_of(Path(name).name) for name in names])
+        writer.put_clips([*names], vectors, torch.ones(3, 3, dtype=torch.bool))
+        writer.commit()
+
+
+def test_words_say_where_they_come_from(client):
+    write_modalities(client)
+    found = hits(client)
+    for name, start, expected in (
+        ("talk.webm", 0, {"subtitle"}),
+        ("heard.webm", None, {"speech", "screen"}),
+    ):
+        reported = client.get(f"/api/clips/{found[name, start]['key']}/words", params={"query": "bell"}).json()
+        assert {cue["source"] for cue in reported} == expected
+    captions = client.get(f"/api/clips/{found['heard.webm', None]['key']}/captions").text
+    assert "a bell rings" in captions and "ring the bell" not in captions
+
+
+def test_recognised_speech_is_counted_apart_from_subtitles(client):
+    assert client.get("/api/gallery").json()["heard"] == 0
+    write_modalities(client)
+    about = client.get("/api/gallery").json()
+    assert about["share"]["subtitle"] == 3 / 4 and about["heard"] == 1 / 4
 
 
 def found_by(client, query, **options):
