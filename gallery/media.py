@@ -148,7 +148,7 @@ def is_known_media(path: str, known: MediaFile, languages: Sequence[str] = ()) -
         # touched, or its subtitles have changed
         stat = os.stat(path)
         return known.sha256[:_DIGITS] == _sha256_of_version(path, stat.st_size, stat.st_mtime_ns)
-    except OSError:
+    except (OSError, ValueError):  # a stranger's gallery may name a file with a NUL
         return False
 
 

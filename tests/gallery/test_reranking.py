@@ -86,7 +86,8 @@ def evaluated(model, processor, rows, depth, weight=None, seen=MODALITIES):
     embeddings = embed_dataset(model, processor, make_dataset(rows), progress=False)
     mask = embeddings.modality_mask & torch.tensor([name in seen for name in MODALITIES])
     empty = ~mask.any(1)
-    scored = mask | empty[:, None]  # the scores of clips that have nothing are refused, not undefined
+    # the scores of clips of which nothing is seen are refused, not undefined
+    scored = mask | (embeddings.modality_mask & empty[:, None])
     scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, scored, "scalar", 0.1)
     scores[:, empty] = -torch.inf
     nothing = torch.empty(0, 2, dtype=torch.long)

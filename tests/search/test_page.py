@@ -381,14 +381,11 @@ def test_a_hit_shows_what_is_said_and_plays_from_there(open_page, tmp_path, talk
 @pytest.mark.slow
 def test_words_recognised_by_machine_are_marked_and_counted_apart(open_page, tmp_path, talk):
     with served(tmp_path, {"dog.webm": talk}) as (address, _):
-        dog = str(tmp_path / "clips" / "dog.webm")
-        with GalleryWriter(tmp_path / "gallery") as writer:
-            writer.put_files([MediaFile(dog, 1, 0, "0" * 64)])
-            writer.commit()
+        dog = Gallery.open(tmp_path / "gallery").files[str(tmp_path / "clips" / "dog.webm")]
         for kind, words in ((SPEECH, "A dog barks."), (SCREEN, "Beware of the dog")):
             transcripts = Transcripts(tmp_path / "gallery", kind)
             transcripts.folder.mkdir(exist_ok=True)
-            write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, words)], "a model")
+            write_transcript(transcripts.path_of(dog.sha256), [Cue(1.0, 2.0, words)], "a model")
         page = open_page(address)
         ask(page, "a dog")
         lines = page.locator(".hit", has_text="dog.webm").locator(".said-words li")
@@ -538,7 +535,7 @@ def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
         assert shown(page) == ["silent.webm"]
         page.get_by_label("First day").fill("2026-01-31")
         page.get_by_label("Last day").fill("2026-01-31")
-        page.get_by_text("left out: date unknown").wait_for()
+        page.get_by_text("none of the 6 clips").wait_for()  # all were changed today
         wanted = asked[-1].post_data_json["filter"]  # days of whoever looks at the page
         assert (wanted["after"], wanted["before"]) == ("2026-01-30T15:00:00.000Z", "2026-01-31T15:00:00.000Z")
         page.get_by_label("Minimum, seconds").fill("9")
