@@ -135,7 +135,7 @@ class QueryModel:
         else:
             clip = processor.read_clip(path, on_error="missing", processed=True)
         if clip.is_empty:
-            why = "; ".join(clip.problems) or f"{path}: it has no picture, no sound and no subtitles"
+            why = "; ".join(clip.problems) or f"{path}: nothing was found of {', '.join(processor.modalities)}"
             raise ValueError(f"Nothing in this file can be compared with clips. {why}")
         with self.lock:
             embeds, mask, _ = embed_clips(self.model, processor(clips=[clip]))

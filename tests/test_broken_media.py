@@ -19,6 +19,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.subtitles import MEDIA_FILES
 from modeling_scalar.configuration_scalar import MODALITIES
 from search.indexing import index_files
+from search.reading import is_nothing
 from search.sources import find_files
 from tests.commands import Commands
 from tests.media_corpus import CORPUS, TIME
@@ -223,18 +224,22 @@ class Files:
         reported = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
         gallery = Gallery.open(output)
         self.check_gallery(gallery)
-        whole, unreadable = len(gallery), len(gallery.files) - len(gallery)
-        end = f"{unreadable} unreadable; {whole} clips in the gallery"
+        whole, empty = len(gallery), sum(is_nothing(file.reason) for file in gallery.files.values())
+        unreadable = len(gallery.files) - whole - empty
+        end = f"{unreadable} unreadable"
+        if empty:
+            end += f", {empty} with nothing to embed"
+        end += f"; {whole} clips in the gallery"
         assert reported[0] == f"{whole} new, 0 changed, 0 unchanged, {end}"
         lines = Counter(line.split(":")[0] for line in reported[1:] if not line.startswith("in the gallery"))
-        assert lines == Counter({"unreadable": unreadable, "partly read": len(gallery.problems())})
+        partly = len(gallery.problems())
+        assert lines == Counter({"unreadable": unreadable, "with nothing to embed": empty, "partly read": partly})
         run(self.commands, "-m", "search", "verify", output)
 
         before = {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
         reported = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
         assert reported[0] == f"0 new, 0 changed, {whole} unchanged, {end}"
-        unchanged = sum(file.reason is not None for file in gallery.files.values())
-        assert not unchanged or reported[1].startswith(f"{unchanged} of the unreadable files failed before")
+        assert not unreadable or reported[1].startswith(f"{unreadable} of the unreadable files failed before")
         assert before == {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
         run(self.commands, "-m", "search", "info", output)
 
@@ -246,7 +251,7 @@ class Files:
             expected = [modality in reads for modality in MODALITIES] if reads else None
             if presence.get(file) != expected:
                 faults.append(f"{name!r}: {presence.get(file)}, not {expected}")
-            reason, parts = gallery.files[file].reason, CORPUS[name].says or ("no picture, no sound and no subtitles",)
+            reason, parts = gallery.files[file].reason, CORPUS[name].says or ("nothing was found of",)
             if reads and reason is not None:
                 faults.append(f"{name!r}: {reason}")
             if not reads:

@@ -506,7 +506,7 @@ def test_clips_like_a_file_of_another_place_are_found(place):
     assert "has none of the selected modalities" in reported
     (place / "else" / "nothing.mp4").write_text("words")
     reported = run("query", "gallery", "--like", "else/nothing.mp4", code=1).stderr
-    assert "Nothing in this file can be compared with clips. else/nothing.mp4: it has no picture" in reported
+    assert "Nothing in this file can be compared with clips. else/nothing.mp4: nothing was found of" in reported
     (place / "else" / "bad.jpg").write_text("no picture")
     assert "else/bad.jpg: not a readable picture" in run("query", "gallery", "--like", "else/bad.jpg", code=1).stderr
 
