@@ -157,9 +157,14 @@ def write_gallery(
         writer.put_clips(
             ids, torch.stack([vectors_of(name, modalities) for name in contents]), mask, problems=problems
         )
-        # Files with the same content are no copies here: each has a hash of its own.
+        # Files with the same content are no copies of each other here: later ones get another hash.
+        files = {}
         for path in dict.fromkeys(name.partition("#")[0] for name in ids):
-            writer.put_files([replace(recorded(path), sha256=sha256(path.encode()).hexdigest())])
+            file = recorded(path)
+            if file.sha256 in files:
+                file = replace(file, sha256=sha256(path.encode()).hexdigest())
+            files[file.sha256] = file
+        writer.put_files(list(files.values()))
         writer.commit()
     return ids
 
