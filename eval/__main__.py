@@ -50,8 +50,8 @@ def miniature(config: MiniatureConfig) -> None:
 @command_of(app, AuditConfig)
 def audit(config: AuditConfig) -> None:
     """Check the files of a benchmark before a run; exit code 1 if one is missing, unreadable or empty."""
-    from eval.benchmarks import load_split
     from eval.benchmarks.audit import audit_split, format_audit
+    from eval.benchmarks.registry import load_split
     from gallery.files import write_json
 
     data = load_split(

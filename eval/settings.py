@@ -344,7 +344,7 @@ class RunConfig(SourceConfig):
         return self.fusion_split is not None or self.fusion_weight is not None
 
     def benchmark_settings(self) -> dict[str, Any]:
-        """Return how the benchmark is read, as keyword arguments of [`~eval.benchmarks.load_split`]."""
+        """Return how the benchmark is read, as keyword arguments of [`~eval.benchmarks.registry.load_split`]."""
         return {
             name: getattr(self, name)
             for name in ("captions", "annotations", "on_missing", "columns", "holdout", "words_of")

@@ -12,7 +12,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks import Split, configure_processor, describe_benchmark, load_split
+from eval.benchmarks.definition import Split, configure_processor
+from eval.benchmarks.registry import describe_benchmark, load_split
 from eval.benchmarks.rows import num_trained_on, query_kinds
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, embed_fused_dataset

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from eval.__main__ import app as eval_app
-from eval.benchmarks import load_split
+from eval.benchmarks.registry import load_split
 from eval.embedding.embeddings import load_embeddings
 from eval.miniature import generate
 from gallery.gallery import Gallery

@@ -31,7 +31,7 @@ RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml") if not 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory, unless_fast):
     """A miniature set of a few clips, a backbone of two steps, and semantic targets."""
-    from eval.benchmarks import load_benchmark
+    from eval.benchmarks.registry import load_benchmark
 
     folder = tmp_path_factory.mktemp("training")
     generate(folder / "data", num_train=24, num_validation=0, num_test=6, num_proc=1)
@@ -178,7 +178,7 @@ def test_what_is_missing_is_named(line, tmp_path, change, message):
 
 
 def test_the_targets_of_other_captions_are_refused(line, tmp_path):
-    from eval.benchmarks import load_benchmark
+    from eval.benchmarks.registry import load_benchmark
 
     rows = load_benchmark("miniature", line / "data", "test")
     make_semantic_targets(rows, tmp_path / "other.safetensors", "light", num_neighbors=4)

@@ -324,7 +324,7 @@ def main(
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
-        from eval.benchmarks import load_benchmark
+        from eval.benchmarks.registry import load_benchmark
         from eval.settings import columns_of
         from gallery.decoding import Limits, sandboxed
         from modeling_scalar import load_model

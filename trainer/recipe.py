@@ -12,7 +12,7 @@ import yaml
 from datasets import Dataset
 from transformers import HfArgumentParser
 
-from eval.benchmarks import load_benchmark
+from eval.benchmarks.registry import load_benchmark
 from eval.settings import columns_of
 from gallery.decoding import Limits
 from modeling_scalar import MODALITIES

@@ -338,7 +338,7 @@ def main(
 ) -> None:
     """Embed the captions of a split with a frozen sentence encoder and store each clip's nearest neighbours."""
     with user_errors():
-        from eval.benchmarks import load_benchmark
+        from eval.benchmarks.registry import load_benchmark
         from eval.settings import columns_of
 
         rows = load_benchmark(benchmark, root, split, columns=column and columns_of(column), holdout=holdout)

@@ -49,7 +49,7 @@ def main(
 ) -> None:
     """Suggest a contrastive temperature for a backbone."""
     with user_errors():
-        from eval.benchmarks import load_benchmark
+        from eval.benchmarks.registry import load_benchmark
         from eval.embedding.embed_dataset import embed_dataset
         from eval.settings import columns_of
         from modeling_scalar import load_model

@@ -81,7 +81,8 @@ def audit_split(
     Check every file of a benchmark, without changing or dropping anything.
 
     Args:
-        split ([`~eval.benchmarks.Split`]): loaded with `on_missing="leave_out"`, so that it lists missing clips.
+        split ([`~eval.benchmarks.definition.Split`]): loaded with `on_missing="leave_out"`, so that it lists missing
+            clips.
         decode (`bool`): decode the frames and the sound that an evaluation will read, because headers may promise more
             than the file contains. Otherwise only the headers are read.
         num_workers (`int`): number of clips checked at once, at least 1.

@@ -20,7 +20,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks import configure_processor, describe_benchmark, load_split
+from eval.benchmarks.definition import configure_processor
+from eval.benchmarks.registry import describe_benchmark, load_split
 from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds, say_unread
 from eval.embedding.embed_dataset import embed_rows, row_embedder
 from gallery.columns import precision_of, query_table
@@ -167,7 +168,7 @@ def embed_benchmark(
     Args:
         output (`str`): the gallery.
         model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
-        benchmark (`str`), root (`str`), split (`str`), options: as in [`~eval.benchmarks.load_split`].
+        benchmark (`str`), root (`str`), split (`str`), options: as in [`~eval.benchmarks.registry.load_split`].
         batch_size (`int`): clips, or captions, that a process embeds at once.
         on_error (`str`), num_workers (`int`): as in [`embed_dataset`], for each process.
         dtype (`str`): precision of the stored vectors of clips, `"float16"` or `"float32"`; captions are always

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from transformers import BertTokenizer, EmbeddingGemma2Config, Gemma4AudioFeatureExtractor
 
 from commands.errors import say, user_errors
-from eval.benchmarks import load_benchmark
+from eval.benchmarks.registry import load_benchmark
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProcessor
 from modeling_scalar.modeling_joint_scalar import ScalarJointModel

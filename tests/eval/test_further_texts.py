@@ -7,7 +7,8 @@ import datasets
 import pytest
 import torch
 
-from eval.benchmarks import configure_processor, load_benchmark, load_split
+from eval.benchmarks.definition import configure_processor
+from eval.benchmarks.registry import load_benchmark, load_split
 from eval.benchmarks.rows import _say_once, group_rows, read_row, say_unread, text_columns
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset

@@ -10,8 +10,7 @@ import torch
 from datasets import Dataset
 from torch.nn.functional import normalize
 
-from eval.benchmarks import configure_processor
-from eval.benchmarks.definition import PROTOCOL
+from eval.benchmarks.definition import PROTOCOL, configure_processor
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, needed_mixes
 from eval.embedding.embeddings import Embeddings

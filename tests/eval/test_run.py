@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from commands.errors import FAULT
 from eval.__main__ import app
-from eval.benchmarks import Split, configure_processor, load_benchmark, load_split
+from eval.benchmarks.definition import Split, configure_processor
+from eval.benchmarks.registry import load_benchmark, load_split
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate

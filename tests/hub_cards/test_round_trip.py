@@ -17,7 +17,7 @@ import torch
 from huggingface_hub import ModelCard, hf_hub_download
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from eval.benchmarks import load_benchmark
+from eval.benchmarks.registry import load_benchmark
 from eval.miniature import generate
 from eval.run import RunConfig
 from eval.run import run as evaluate

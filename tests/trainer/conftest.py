@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-from eval.benchmarks import load_benchmark
+from eval.benchmarks.registry import load_benchmark
 from eval.miniature import generate
 from modeling_scalar import ScalarFeatureExtractor, ScalarImageProcessor, ScalarModel, ScalarProcessor, load_model
 from tests.conftest import make_tiny_config

@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from eval.benchmarks import load_benchmark
+from eval.benchmarks.registry import load_benchmark
 from eval.miniature import generate
 from modeling_scalar import ScalarImageProcessor, ScalarModel, ScalarProcessor
 from tests.conftest import make_tiny_config

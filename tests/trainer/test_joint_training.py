@@ -16,7 +16,7 @@ from transformers import EmbeddingGemma2Config
 from typer.testing import CliRunner
 
 from eval.__main__ import app as evaluation
-from eval.benchmarks import load_benchmark
+from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.miniature import generate
 from eval.run import RunConfig, evaluate

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from eval.benchmarks import load_benchmark
+from eval.benchmarks.registry import load_benchmark
 from trainer.identity import rows_sha256
 
 ROOT = Path(__file__).resolve().parents[2]

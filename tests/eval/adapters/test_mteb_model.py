@@ -12,7 +12,7 @@ import pytest
 import torch
 from datasets import Audio, Dataset, Video
 
-from eval.benchmarks import load_benchmark
+from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.miniature import generate

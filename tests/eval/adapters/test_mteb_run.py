@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 
 from eval.__main__ import app
-from eval.benchmarks import load_benchmark
+from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import FUSED
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics

@@ -10,8 +10,9 @@ import torch
 from typer.testing import CliRunner
 
 from eval.__main__ import app
-from eval.benchmarks import BENCHMARKS, Split, load_split
 from eval.benchmarks.audit import audit_split, format_audit
+from eval.benchmarks.definition import Split
+from eval.benchmarks.registry import find_benchmark, load_split
 from eval.embedding.embed_dataset import embed_dataset
 from eval.miniature import generate
 from gallery.decoding import SandboxedReader
@@ -149,7 +150,7 @@ def test_as_many_frames_are_read_as_the_protocol_reads(monkeypatch, broken):
     )
     split = load_split("own", broken, on_missing="leave_out")
     audit_split(split, progress=False)
-    assert set(counts) == {BENCHMARKS["msrvtt"].processing["num_frames"]} == {8}
+    assert set(counts) == {find_benchmark("msrvtt").processing["num_frames"]} == {8}
     counts.clear()
     audit_split(Split(split.dataset, processing={"num_frames": 3}), progress=False)
     assert set(counts) == {3}

@@ -4,14 +4,15 @@ import json
 
 import pytest
 
-from eval.benchmarks import BENCHMARKS, configure_processor, load_split
+from eval.benchmarks.definition import configure_processor
+from eval.benchmarks.registry import NAMES, find_benchmark, load_split
 from modeling_scalar import ScalarProcessor
 
 
 def test_a_processor_takes_the_protocol_on_and_the_given_one_stays(tiny_processor):
     before = tiny_processor.to_dict()
     assert (tiny_processor.num_frames, tiny_processor.image_processor.image_size) == (2, 32)
-    configured = configure_processor(tiny_processor, BENCHMARKS["didemo"].processing)
+    configured = configure_processor(tiny_processor, find_benchmark("didemo").processing)
     assert type(configured) is ScalarProcessor and configured.tokenizer is tiny_processor.tokenizer
     assert (configured.num_frames, configured.max_text_length, configured.max_subtitle_length) == (8, 70, 70)
     assert (configured.feature_extractor.num_segments, configured.image_processor.resize_mode) == (2, "squash")
@@ -41,7 +42,7 @@ def test_a_saved_processor_keeps_what_the_protocol_leaves_alone(tmp_path, tiny_p
     content["presence"] = "vast"
     (tmp_path / "processor_config.json").write_text(json.dumps(content))
     loaded = ScalarProcessor.from_pretrained(tmp_path)
-    configured = configure_processor(loaded, BENCHMARKS["vatex"].processing)
+    configured = configure_processor(loaded, find_benchmark("vatex").processing)
     assert configured.image_processor.train_crop_scale is None and configured.presence == "vast"
     assert configured.num_frames == 8 and configured(text="a dog")["input_ids"].shape == (1, 4)
 
@@ -62,11 +63,11 @@ def test_a_setting_that_is_none_is_refused(tiny_processor, processing, message):
 
 @pytest.mark.parametrize("name", ["miniature", "miniature_classes", "own", "vast27m"])
 def test_no_protocol_disturbs_the_processor_of_the_rest(name):
-    assert BENCHMARKS[name].processing == {}
+    assert find_benchmark(name).processing == {}
 
 
 def test_the_tasks():
-    tasks = {name: benchmark.task for name, benchmark in BENCHMARKS.items()}
+    tasks = {name: find_benchmark(name).task for name in NAMES}
     assert {name for name, task in tasks.items() if task == "classification"} == {"vggsound", "miniature_classes"}
     assert set(tasks.values()) == {"classification", "retrieval"}
 

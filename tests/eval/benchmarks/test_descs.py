@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from eval.benchmarks import BENCHMARKS, FEATURES, load_benchmark, load_split
+from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.registry import find_benchmark, load_benchmark, load_split
 
 FILES = {
     "msrvtt": {"test": "descs_ret_test.json", "train": "unique_descs_ret_train.json"},
@@ -186,4 +187,4 @@ def test_what_the_protocol_sets(name):
         "num_segments": 2 if name in ("didemo", "activitynet") else 1,
         "resize_mode": "crop" if name == "msrvtt" else "squash",
     }
-    assert BENCHMARKS[name].processing == expected
+    assert find_benchmark(name).processing == expected

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from datasets import Value
 
-from eval.benchmarks import FEATURES, load_about, load_benchmark, load_split
-from eval.benchmarks.miniature import LABELS
+from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.miniature import LABELS, load_about
+from eval.benchmarks.registry import load_benchmark, load_split
 from eval.miniature import draw_split, generate
 
 

@@ -6,7 +6,8 @@ import pandas
 import pytest
 from datasets import Value
 
-from eval.benchmarks import FEATURES, load_split
+from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.registry import load_split
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat
 from gallery.subtitles import LANGUAGES

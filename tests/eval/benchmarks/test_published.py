@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from eval.benchmarks import BENCHMARKS, load_split
 from eval.benchmarks.audit import audit_split
+from eval.benchmarks.registry import find_benchmark, load_split
 from eval.benchmarks.rows import query_kinds
 
 AVCAPS = {
@@ -112,7 +112,7 @@ def test_every_caption_of_the_published_format_is_a_row_of_its_clip(make, name):
     files = {row["video_path"] or row["audio_path"] for row in loaded.dataset}
     assert files == {str(root / file) for file in MEDIA[name] if "GLd3aX16zBg" not in file}
     assert {row["video_path"] for row in loaded.dataset} == ({None} if name == "clotho" else files)
-    assert BENCHMARKS[name].splits[-1] == "test"
+    assert find_benchmark(name).splits[-1] == "test"
 
 
 def test_the_kinds_of_avcaps_are_what_its_people_had(make):

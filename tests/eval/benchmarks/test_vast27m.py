@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from eval.benchmarks import FEATURES, load_benchmark, load_split
-from eval.benchmarks.columns import find_media
+from eval.benchmarks.columns import FEATURES, find_media
+from eval.benchmarks.registry import load_benchmark, load_split
 
 
 def write_corpus(root, entries, videos=(), audios=(), split="train"):

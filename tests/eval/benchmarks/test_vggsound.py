@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from eval.benchmarks import FEATURES, load_split
+from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.registry import load_split
 
 ROWS = """---g-f_I2yQ,1,people marching,test
 --0PQM4-hqg,30,"waterfall burbling, loud",train

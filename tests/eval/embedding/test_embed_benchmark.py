@@ -11,7 +11,8 @@ import pytest
 import torch
 from datasets import Value, load_from_disk
 
-from eval.benchmarks import Split, configure_processor, load_benchmark, load_split
+from eval.benchmarks.definition import Split, configure_processor
+from eval.benchmarks.registry import load_benchmark, load_split
 from eval.embedding import embed_benchmark as module
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset

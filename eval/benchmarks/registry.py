@@ -1,0 +1,104 @@
+"""Benchmarks by name. The module of a benchmark is imported when its name is asked for."""
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from datasets import Dataset
+
+from eval.benchmarks.definition import Benchmark, Split
+
+# The module that defines each benchmark, as a constant of the benchmark's name in capitals.
+_MODULES = {
+    "msrvtt": "msrvtt",
+    "didemo": "didemo",
+    "activitynet": "activitynet",
+    "vatex": "vatex",
+    "audiocaps": "audiocaps",
+    "vggsound": "vggsound",
+    "avcaps": "avcaps",
+    "valor32k": "valor32k",
+    "youcook2": "youcook2",
+    "msvd": "msvd",
+    "clotho": "clotho",
+    "vast27m": "vast27m",
+    "miniature": "miniature",
+    "miniature_classes": "miniature",
+    "own": "own",
+}
+
+NAMES = tuple(_MODULES)
+"""The names of all benchmarks."""
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """Return the definition of a benchmark, or raise a ValueError if there is none of that name."""
+    if name not in _MODULES:
+        raise ValueError(f"`name` must be one of {sorted(NAMES)}, got {name!r}.")
+    module = import_module(f"eval.benchmarks.{_MODULES[name]}")
+    return getattr(module, name.upper())
+
+
+def load_split(
+    name: str,
+    root: str | os.PathLike,
+    split: str = "test",
+    *,
+    captions: str | None = None,
+    annotations: str | os.PathLike | None = None,
+    on_missing: str = "raise",
+    columns: Mapping[str, str] | None = None,
+    holdout: float | None = None,
+    words_of: str | os.PathLike | None = None,
+) -> Split:
+    """Load one split of a benchmark, with the settings of its protocol.
+
+    Args:
+        name (`str`): one of `NAMES`.
+        root (`str` or `os.PathLike`): the folder of the benchmark; for "own" a file or the name of a data set.
+        split (`str`, defaults to "test"): a split of the benchmark.
+        captions (`str`, *optional*): "first" of each clip, or "all" of them, a row each; by default the protocol's.
+        annotations (`str` or `os.PathLike`, *optional*): the annotation file, if it is not in `root`.
+        on_missing (`str`, defaults to "raise"): for clips without their files: "raise" stops, "leave_out" leaves them
+            out of the gallery, logs them and lists them in `left_out`.
+        columns (`Mapping`, *optional*): the user's columns by the names of
+            [`~eval.benchmarks.columns.FEATURES`] and of further texts.
+        holdout (`float`, *optional*), words_of (`str` or `os.PathLike`, *optional*): for the user's own table, see
+            [`~eval.benchmarks.own.load_own`].
+    Returns:
+        [`~eval.benchmarks.definition.Split`].
+    Raises:
+        ValueError: the name, the split or a setting is unknown or not available for this benchmark, or the annotation
+            is malformed.
+        FileNotFoundError: a file of the benchmark is missing in `root`.
+    """
+    benchmark = find_benchmark(name)
+    if benchmark.splits is not None and split not in benchmark.splits:
+        raise ValueError(f"`split` of {name} must be one of {benchmark.splits}, got {split!r}.")
+    if captions not in (None, "first", "all"):
+        raise ValueError(f'`captions` must be "first" or "all", got {captions!r}.')
+    if on_missing not in ("raise", "leave_out"):
+        raise ValueError(f'`on_missing` must be "raise" or "leave_out", got {on_missing!r}.')
+    settings = {"captions": captions, "annotations": annotations}
+    settings |= {"columns": columns, "holdout": holdout, "words_of": words_of}
+    settings = {setting: value for setting, value in settings.items() if value is not None}
+    unknown = sorted(set(settings) - set(benchmark.settings))
+    if unknown:
+        raise ValueError(f"The benchmark {name} has the settings {list(benchmark.settings)}, not {unknown}.")
+    dataset, left_out = benchmark.load(root, split, on_missing=on_missing, **settings)
+    return Split(dataset, left_out, benchmark.task, benchmark.processing)
+
+
+def load_benchmark(name: str, root: str | os.PathLike, split: str = "test", **options: Any) -> Dataset:
+    """Return the data set of [`load_split`]."""
+    return load_split(name, root, split, **options).dataset
+
+
+def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | None:
+    """Return what is needed to generate a synthetic benchmark again, such as its seed; `None` for any other one."""
+    describe = find_benchmark(name).describe
+    return None if describe is None else describe(root)
+
+
+__all__ = ["NAMES", "describe_benchmark", "find_benchmark", "load_benchmark", "load_split"]
