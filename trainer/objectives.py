@@ -5,7 +5,7 @@ A new objective is a subclass of [`Objective`], passed to [`ScalarTrainer`].
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,9 +24,7 @@ from .losses import (
     UniformityLoss,
     leading_directions,
 )
-
-if TYPE_CHECKING:  # a circular import otherwise
-    from .training_args import ScalarTrainingArguments
+from .training_args import ScalarTrainingArguments
 
 Terms = dict[str, tuple[float, torch.Tensor]]
 """The weight and the unweighted value of each term, by name."""
@@ -174,7 +172,7 @@ class ScalarObjective(Objective):
 
     reads_every_modality = uses_reduced_views = uses_semantics = uses_temperature = True
 
-    def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
+    def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
         if METHODS[config.aggregation].weights is None:
             weighted = [name for name, method in METHODS.items() if method.weights]
@@ -231,7 +229,7 @@ class ContrastiveObjective(Objective):
 
     uses_temperature = True
 
-    def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
+    def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
         self.method = METHODS[config.aggregation]
         if not self.method.is_trainable:
@@ -263,7 +261,7 @@ class PMRLObjective(Objective):
 
     reads_every_modality = True
 
-    def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
+    def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
         self.loss = PMRLLoss(direction_temperature=args.direction_temperature)
 
@@ -280,7 +278,7 @@ class PathwaysObjective(Objective):
 
     reads_every_modality = True
 
-    def __init__(self, args: "ScalarTrainingArguments", config: ScalarConfig):
+    def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
         self.loss = PathwaysLoss(args.temperature)
 

@@ -7,7 +7,13 @@ from typing import Any
 from transformers import TrainingArguments
 
 from .lora import PARTS, RECIPES, parts_of
-from .objectives import OBJECTIVES
+
+OBJECTIVE_NAMES = ("scalar", "contrastive", "pmrl", "pathways")
+"""The objectives by name; [`~trainer.objectives.OBJECTIVES`] holds their classes."""
+WITH_TEMPERATURE = ("scalar", "contrastive")
+"""Objectives with a contrastive temperature, which can be learned."""
+WITH_SEMANTICS = ("scalar",)
+"""Objectives that read semantic targets, unless the weight of their term is 0."""
 
 NEGATIVES = ("scores", "paired")
 """The scores that hard negatives are drawn by: C of Eq. 5, as in the paper, or C~."""
@@ -159,8 +165,8 @@ class ScalarTrainingArguments(TrainingArguments):
         if isinstance(self.report_to, str):
             self.report_to = self.report_to.split(",")
         super().__post_init__()
-        if self.objective not in OBJECTIVES:
-            raise ValueError(f"`objective` must be one of {tuple(OBJECTIVES)}, got {self.objective!r}.")
+        if self.objective not in OBJECTIVE_NAMES:
+            raise ValueError(f"`objective` must be one of {OBJECTIVE_NAMES}, got {self.objective!r}.")
         parts = parts_of(self.adapter)
         if self.negatives_from not in NEGATIVES:
             raise ValueError(f"`negatives_from` must be one of {NEGATIVES}, got {self.negatives_from!r}.")
@@ -175,7 +181,7 @@ class ScalarTrainingArguments(TrainingArguments):
                 "temperature could absorb the scale that it fixes. Set `calibration_weight` (or `semantic_weight`) "
                 "to 0, or keep the temperature fixed."
             )
-        if self.learnable_temperature and not OBJECTIVES[self.objective].uses_temperature:
+        if self.learnable_temperature and self.objective not in WITH_TEMPERATURE:
             raise ValueError(f"The objective {self.objective!r} has no temperature to learn.")
         if self.torch_compile:
             raise ValueError("`torch_compile` would recompile at every step. Use `compile_towers` instead.")
@@ -186,7 +192,7 @@ class ScalarTrainingArguments(TrainingArguments):
     @property
     def uses_semantics(self) -> bool:
         """Whether the objective needs semantic targets."""
-        return OBJECTIVES[self.objective].uses_semantics and self.semantic_weight > 0
+        return self.objective in WITH_SEMANTICS and self.semantic_weight > 0
 
     @property
     def uses_matching(self) -> bool:
@@ -194,4 +200,4 @@ class ScalarTrainingArguments(TrainingArguments):
         return self.matching_weight > 0
 
 
-__all__ = ["NEGATIVES", "RANGES", "ScalarTrainingArguments"]
+__all__ = ["NEGATIVES", "OBJECTIVE_NAMES", "RANGES", "WITH_SEMANTICS", "WITH_TEMPERATURE", "ScalarTrainingArguments"]
