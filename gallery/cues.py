@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tqdm import tqdm
 
 from gallery.columns import MediaFile, to_utf8
+from gallery.contents import Contents
 from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_processors
 from gallery.media import has_given_words
 from gallery.published import is_from_hub, lies_in_gallery
@@ -24,9 +25,6 @@ from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
 from gallery.windows import Place
 from gallery.words import folded
 from modeling_scalar.scores_scalar import kind_of
-
-if TYPE_CHECKING:
-    from gallery.gallery import Gallery
 
 _REMEMBERED = 64  # files whose cues are cached: finding a track means reading the whole file
 _PATIENCE = 1.0  # seconds after which a progress bar appears
@@ -108,12 +106,12 @@ class Texts(NamedTuple):
     is_heard: bool = False
 
 
-def words_of_file(gallery: "Gallery", path: str, known: MediaFile | None, kept: Sequence[Path]) -> Texts:
+def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: Sequence[Path]) -> Texts:
     """
     Read the words of a file of a gallery.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]), path (`str`): the gallery, and the file as the gallery names it.
+        gallery ([`~gallery.contents.Contents`]), path (`str`): the gallery, and the file as the gallery names it.
         known ([`~gallery.columns.MediaFile`], *optional*): the gallery's record of it.
         kept (sequence of `Path`): its transcripts, from [`~gallery.transcripts.Transcripts.kept`].
     """
@@ -147,11 +145,11 @@ class ClipWords:
     The words of the clips of a gallery, read once, when they are first needed.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]): as it was opened.
+        gallery ([`~gallery.contents.Contents`]): as it was opened.
         before ([`ClipWords`], *optional*): of an earlier state; the words of unchanged clips are reused.
     """
 
-    def __init__(self, gallery: "Gallery", before: "ClipWords | None" = None):
+    def __init__(self, gallery: Contents, before: "ClipWords | None" = None):
         self._gallery, self._lock = gallery, Lock()
         self._before = None if before is None else before._known or before._before
         self._known: _Known | None = None

@@ -9,7 +9,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,6 @@ from gallery.columns import (
     codes_columns,
     codes_of,
     embeds_of,
-    from_utf8,
     listed,
     lists_of,
     modalities_of,
@@ -49,11 +47,10 @@ from gallery.columns import (
     with_modality,
     without_modality,
 )
+from gallery.contents import Contents, rows_of
 from gallery.data_sets import are_data_sets, read_data_sets
 from gallery.described import (
     MODALITIES,
-    Described,
-    NoClipError,
     calibration_of,
     check_metadata,
     modalities_in,
@@ -62,20 +59,16 @@ from gallery.described import (
 )
 from gallery.exact.codes import are_codes_of
 from gallery.files import without_infinity
-from gallery.filters import ClipFacts
-from gallery.hits import Hit, Hits, Results
 from gallery.provenance import gallery_sha256
-from gallery.published import folder_of, is_from_hub, media_of
+from gallery.published import folder_of, is_from_hub
 from gallery.stills import Stills
-from gallery.storage import MANIFEST, Part, Shard, has_lost_its_manifest, read_snapshot, remedy
+from gallery.storage import MANIFEST, Part, Shard, has_lost_its_manifest, read_snapshot
 from gallery.storage import verify as verify_files
-from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
-from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 from gallery.writing import Writer
 
 if TYPE_CHECKING:
-    from gallery.cues import ClipWords
+    from gallery.hits import Hits, Results
     from gallery.querying import QueryModel
     from gallery.searching import FolderSearcher
 
@@ -86,48 +79,14 @@ def is_gallery(path: str | os.PathLike) -> bool:
     return (path / MANIFEST).is_file() or has_lost_its_manifest(path) or are_data_sets(path)
 
 
-def _rows_of(parts: Sequence[Part]) -> pa.Table | None:
-    """The mapped rows of a table, without removed ones; `None` if there is no table."""
-    return pa.concat_tables(part.kept() for part in parts) if parts else None
-
-
-def folder_of_all(clip_ids: pa.ChunkedArray) -> str | None:
-    """The lowest folder that contains the files of all clips; `None` if there are no files."""
-    ends = pc.min_max(clip_ids.filter(pc.starts_with(clip_ids, "/"))).as_py()
-    # Names that are not UTF-8 are stored differently; they are few.
-    odd = [from_utf8(name) for name in clip_ids.filter(pc.starts_with(clip_ids, "\0/")).to_pylist()]
-    first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
-    return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
-
-
-class Gallery(Described):
+class Gallery(Contents):
     """
     Embedded clips as committed when this object was opened; later writes do not change them.
 
-    Args:
-        clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
-        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
-        path (`Path`, *optional*): the folder.
+    Args: as in [`~gallery.contents.Contents`].
 
     Everything is read when it is needed: the time to open a gallery does not depend on the number of clips.
     """
-
-    def __init__(
-        self,
-        clips: Sequence[Part],
-        queries: Sequence[Part] = (),
-        files: Sequence[Part] = (),
-        metadata: Mapping[str, Any] | None = None,
-        path: Path | None = None,
-    ):
-        self.parts, self._queries, self._files = list(clips), list(queries), list(files)
-        super().__init__(metadata, path, modalities_of(self.parts[0].table) if self.parts else None)
-        # `"float16"` or `"float32"`; both are `None` in a gallery without clips.
-        self.dim, self.dtype = None, None
-        if self.parts:
-            vectors = self.parts[0].table.schema.field(self.modalities[0]).type
-            self.dim = vectors.list_size
-            self.dtype = {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
 
     @cached_property
     def searcher(self) -> "FolderSearcher":
@@ -166,9 +125,6 @@ class Gallery(Described):
             gallery.check()
         return gallery
 
-    def __len__(self) -> int:
-        return sum(len(part) - len(part.removed) for part in self.parts)
-
     @property
     def has_codes(self) -> bool:
         """Whether the vectors are also stored in eight bits."""
@@ -177,26 +133,9 @@ class Gallery(Described):
     # Tables --------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def clips(self) -> pa.Table | None:
-        """The table of clips, mapped; `None` if no clip was ever added."""
-        return _rows_of(self.parts)
-
-    @cached_property
     def queries(self) -> pa.Table | None:
         """The table of queries, mapped; `None` if there is none."""
-        return _rows_of(self._queries)
-
-    @cached_property
-    def clip_ids(self) -> list[str]:
-        """Identifiers of the clips, in the order of the gallery."""
-        return [] if self.clips is None else texts_of(self.clips, "clip_id")
-
-    @cached_property
-    def modality_mask(self) -> torch.Tensor:
-        """`torch.BoolTensor` of shape `(N, M)`: which modalities each clip has."""
-        if self.clips is None:
-            return torch.zeros(0, len(self.modalities), dtype=torch.bool)
-        return presence_of(self.clips)
+        return rows_of(self._queries)
 
     def modality_embeds(self) -> torch.Tensor:
         """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent."""
@@ -217,35 +156,6 @@ class Gallery(Described):
         reported = lists_of(self.clips, "problems")
         return {name: problems for name, problems in zip(self.clip_ids, reported, strict=True) if problems}
 
-    @cached_property
-    def file_rows(self) -> pa.Table | None:
-        """The table of media files, mapped; `None` if there is none. Raises a ValueError if a hash is not valid."""
-        files = _rows_of(self._files)
-        if files is not None:
-            try:
-                check_hashes(files)
-            except ValueError as error:
-                raise ValueError(f"{self.path} is damaged: {error} {remedy(self.path)}") from error
-        return files
-
-    @cached_property
-    def files(self) -> dict[str, MediaFile]:
-        """The known media files, by path."""
-        return self.files_at()
-
-    def files_at(self, paths: Collection[str] | None = None) -> dict[str, MediaFile]:
-        """The known media files, by path; only those at the given paths, if any are given."""
-        table = self.file_rows
-        if table is None:
-            return {}
-        if paths is not None:
-            table = table.filter(pc.is_in(table.column("path"), value_set=strings(list(paths))))
-        columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
-        return {
-            from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason), words)
-            for path, size, mtime, sha256, reason, words in zip(*columns, strict=True)
-        }
-
     def hashes(self, among: Collection[str] | None = None) -> set[str]:
         """The hashes of the known media files; only those `among` the given ones, if any are given."""
         if self.file_rows is None:
@@ -259,107 +169,6 @@ class Gallery(Described):
         for name in self.clip_ids:
             clips.setdefault(self.place_of(name).path, []).append(name)
         return clips
-
-    def media_of(self, place: Place) -> str | None:
-        """The path of a clip's file, see [`~gallery.published.media_of`]."""
-        return media_of(self.path, place.path)
-
-    def own_media_of(self, place: Place, known: MediaFile | None) -> str | None:
-        """
-        The path of a clip's file if it may be shown to others: it lies in the gallery, or is what was embedded.
-
-        A stranger's gallery may name any file of this machine. But it knows neither when that file was changed nor its
-        content; `known`, the gallery's record of the file, must hold one of them.
-        """
-        from gallery.media import is_known_media  # not at the top: it imports decoders
-
-        path = self.media_of(place)
-        if path is None or not os.path.isabs(place.path):
-            return path
-        is_own = known is not None and is_known_media(path, known, self.metadata.get(LANGUAGES, ()))
-        return path if is_own else None
-
-    def place_of(self, clip_id: str) -> Place:
-        """The file of a clip, or the name of a clip without a file; for a window also its seconds."""
-        is_whole = self.metadata.get(SEGMENT) is None or clip_id in self._called_as_windows
-        return Place(clip_id) if is_whole else place_of_clip(clip_id)
-
-    @cached_property
-    def _called_as_windows(self) -> frozenset[str]:
-        """The (very few) files whose own names look like those of windows."""
-        if self.file_rows is None:
-            return frozenset()
-        paths = self.file_rows.column("path")
-        return frozenset(map(from_utf8, paths.filter(pc.match_substring(paths, "#t=")).to_pylist()))
-
-    @cached_property
-    def clip_facts(self) -> ClipFacts:
-        """What filters use."""
-        has_windows = self.metadata.get(SEGMENT) is not None
-        about = self.modality_mask, self.modalities, self.clip_words
-        return ClipFacts(self.clips, self.file_rows, has_windows, *about)
-
-    @cached_property
-    def clip_words(self) -> "ClipWords":
-        """What is said in clips: [`~gallery.cues.ClipWords`]."""
-        from gallery.cues import ClipWords  # not at the top: it imports decoders
-
-        return ClipWords(self)
-
-    def row_of(self, clip_id: str) -> int:
-        """The index of a clip in the gallery; raises a KeyError if there is no clip of that name."""
-        row = self._find_row(clip_id)
-        if row is None:
-            raise KeyError(f"There is no clip {clip_id!r} in {self.path}.")
-        return row
-
-    def _find_row(self, clip_id: str) -> int | None:
-        if self.clips is None:
-            return None
-        names = self.clips.column("clip_id")
-        row = pc.index(names, pa.scalar(to_utf8(clip_id), names.type)).as_py()
-        return None if row < 0 else row
-
-    def clip_named(self, name: str) -> str:
-        """
-        Find a clip by its identifier, its name as hits show it, its path relative to the working folder, or the end of
-        its path, if that is unique.
-
-        Raises:
-            ValueError: no clip matches, or several do; for a file that was cut, the message names windows.
-        """
-        candidates = [
-            candidate
-            for said in filter(None, (name, clip_id_of_shown(name)))
-            for candidate in (said, *([os.path.join(self.root, said)] if self.root else []), os.path.realpath(said))
-        ]
-        for candidate in candidates:
-            if self._find_row(candidate) is not None:
-                return candidate
-
-        def raise_if(found: pa.ChunkedArray, what: str) -> None:
-            if len(found):
-                examples = ", ".join(repr(from_utf8(clip)) for clip in found.slice(0, 3).to_pylist())
-                raise ValueError(f"{name!r} {what} {self.path}. Name one of them, such as {examples}.")
-
-        if self.clips is not None:
-            names = self.clips.column("clip_id")
-            for said in filter(None, (name, clip_id_of_shown(name))):
-                ending = names.filter(pc.ends_with(names, f"/{to_utf8(said)}"))
-                if len(ending) == 1:
-                    return from_utf8(ending[0].as_py())
-                raise_if(ending, "matches several clips in")
-                raise_if(names.filter(pc.match_substring(names, f"/{to_utf8(said)}#t=")), "is cut into windows in")
-            for candidate in candidates:
-                raise_if(names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))), "is cut into windows in")
-        raise NoClipError(
-            f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
-        )
-
-    @cached_property
-    def root(self) -> str | None:
-        """The folder that contains all files, from which their names are shown; `None` if there are no files."""
-        return None if self.clips is None else folder_of_all(self.clips.column("clip_id"))
 
     def facts(self) -> dict[str, Any]:
         """
@@ -494,6 +303,7 @@ class Gallery(Described):
 
         searcher = FolderSearcher(self, device)
         searcher.query_model = self.searcher.query_model
+        searcher.clip_words = self.searcher.clip_words
         return searcher
 
     def load_model(
@@ -803,14 +613,10 @@ __all__ = [
     "KEYS",
     "Gallery",
     "GalleryWriter",
-    "Hit",
-    "Hits",
     "MediaFile",
-    "Results",
     "calibration_of",
     "check_format",
     "check_rows",
-    "folder_of_all",
     "is_gallery",
     "score_options_of",
     "verify_gallery",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice, repeat
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.columns import embeds_of, gram_of, listed, lists_of, presence_of, stacked, strings, taken, texts_of
+from gallery.contents import Contents
+from gallery.cues import ClipWords
 from gallery.described import Described, score_options_of
 from gallery.exact.blocks import Block, blocks_of, in_one_block
 from gallery.exact.ranking import Ranking, rank
-from gallery.filters import Allowed, Filter, ModalityError
+from gallery.filters import Allowed, ClipFacts, Filter, ModalityError
 from gallery.hits import Hit, Hits, Results
 from gallery.querying import Likeness, QueryModel, check_texts, check_vectors, load_query_model, query_like
 from gallery.reranking import check_can_match, check_depth
@@ -32,9 +34,6 @@ from gallery.windows import SEGMENT
 from gallery.words import split_query
 from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING
-
-if TYPE_CHECKING:
-    from gallery.gallery import Gallery
 
 _QUERY_BLOCK = 1024
 _LOADING = Lock()
@@ -300,14 +299,14 @@ class FolderSearcher(Described):
     The search of a gallery; it needs no preparation.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]): as it was opened.
+        gallery ([`~gallery.contents.Contents`]): as it was opened.
         device (`str` or `torch.device`): on a device such as `"cuda"`, what is ranked is copied into its memory, 6
             bytes per clip and dimension in float16; this pays off for many searches. `"cpu"` reads it from the files.
     """
 
     query_model: QueryModel | None = None
 
-    def __init__(self, gallery: "Gallery", device: str | torch.device = "cpu"):
+    def __init__(self, gallery: Contents, device: str | torch.device = "cpu"):
         self.path, self.metadata, self.modalities = gallery.path, gallery.metadata, gallery.modalities
         self.gallery, self.device = gallery, torch.device(device)
         self._allowed: dict[Filter, Allowed] = {}
@@ -321,8 +320,21 @@ class FolderSearcher(Described):
         blocks = blocks_of(self.gallery.parts)
         return blocks if self.device.type == "cpu" or not blocks else [in_one_block(blocks, self.device)]
 
+    @cached_property
+    def clip_words(self) -> ClipWords:
+        """What is said in clips."""
+        return ClipWords(self.gallery)
+
+    @cached_property
+    def clip_facts(self) -> ClipFacts:
+        """What filters use."""
+        gallery = self.gallery
+        has_windows = self.metadata.get(SEGMENT) is not None
+        about = gallery.modality_mask, gallery.modalities, self.clip_words
+        return ClipFacts(gallery.clips, gallery.file_rows, has_windows, *about)
+
     def clip_named(self, name: str) -> str:
-        """Find a clip by name: [`~gallery.gallery.Gallery.clip_named`]."""
+        """Find a clip by name: [`~gallery.contents.Contents.clip_named`]."""
         return self.gallery.clip_named(name)
 
     search = search
@@ -426,7 +438,7 @@ class FolderSearcher(Described):
             return Allowed(wanted)
         if self.gallery.clips is None:
             return Allowed(torch.zeros(0, dtype=torch.bool))
-        found = self._allowed.pop(wanted, None) or self.gallery.clip_facts.allowed(wanted)
+        found = self._allowed.pop(wanted, None) or self.clip_facts.allowed(wanted)
         self._allowed[wanted] = found
         while len(self._allowed) > _FILTERS:
             self._allowed.pop(list(self._allowed)[0], None)  # safe if several threads do so at once
@@ -441,12 +453,12 @@ class FolderSearcher(Described):
         if allowed is None or isinstance(allowed, Filter):
             return (allowed or Filter()).saying(words)
         among = self.among(allowed)
-        found = self.gallery.clip_facts.allowed(Filter(words=tuple(words)), among.mask)
+        found = self.clip_facts.allowed(Filter(words=tuple(words)), among.mask)
         return Allowed(found.mask, among.unknown | found.unknown)
 
     @cached_property
     def _contents(self) -> tuple[np.ndarray, np.ndarray]:
-        return (np.empty(0), np.empty(0)) if self.gallery.clips is None else self.gallery.clip_facts.contents
+        return (np.empty(0), np.empty(0)) if self.gallery.clips is None else self.clip_facts.contents
 
     def once(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed | None:
         """The first allowed clip for each content."""
@@ -477,7 +489,7 @@ class FolderSearcher(Described):
         """The allowed clips of other files than those of these hits."""
         paths, names = {hits.place_of(hit).path for hit in hits}, [hit.clip_id for hit in hits]
         of_these = pc.or_(
-            pc.is_in(self.gallery.clip_facts.paths, value_set=strings(list(paths))),
+            pc.is_in(self.clip_facts.paths, value_set=strings(list(paths))),
             pc.is_in(self.gallery.clips.column("clip_id"), value_set=strings(names)),
         )
         return Allowed(among.mask & ~torch.from_numpy(np.array(of_these, dtype=bool)), among.unknown)

@@ -104,7 +104,7 @@ def query(config: QueryConfig) -> None:
     for remark in remarks_of(results):
         say(remark)
     if config.path and not is_address(config.gallery) and len(searcher):
-        facts = searcher.gallery.clip_facts
+        facts = searcher.clip_facts
         if not facts.allowed(Filter(config.path)).num_clips:
             say(f"--path: {facts.why_none_fits(config.path)}.")
     if config.as_json:

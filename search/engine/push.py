@@ -50,7 +50,7 @@ def about_gallery(gallery: Gallery, detail: int = DETAIL) -> About:
 
 def points_of(gallery: Gallery, part: str, with_words: bool = False) -> Iterator[Point]:
     """The clips of a gallery as points, in order; their places are not set yet."""
-    facts, row = gallery.clip_facts, 0
+    facts, row = gallery.searcher.clip_facts, 0
     seconds, changed = facts.seconds.numpy(), facts.changed.numpy()
     words = zip(*facts.words(), strict=True) if with_words else None
     for batch in gallery.clips.to_batches(_READ_AT_ONCE):

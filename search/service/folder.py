@@ -19,9 +19,10 @@ import torch
 
 from commands.errors import describe, plain
 from gallery.columns import embeds_of, from_utf8, lists_of, presence_of, texts_of, to_utf8
+from gallery.contents import folder_of_all
 from gallery.cues import ClipWords, words_of_file
 from gallery.filters import Allowed, ClipFacts, Filter
-from gallery.gallery import Gallery, folder_of_all
+from gallery.gallery import Gallery
 from gallery.hits import Hit, Hits
 from gallery.stills import Stills
 from gallery.storage import MANIFEST, Shard, damaged_shards
@@ -149,7 +150,7 @@ class FolderView(View):
 
     def read_words(self) -> None:
         """Load the words of all clips, once; this may take long."""
-        self.gallery.clip_words.read()
+        self.gallery.searcher.clip_words.read()
 
     def stills_of(self, places: Collection[Place]) -> dict[Place, Path]:
         """The stills of these places, where they exist."""
@@ -165,14 +166,14 @@ class FolderView(View):
         """The clips of the same file as a clip that match a filter; an [`UnknownClipError`] if no clip has this
         key."""
         path = self.gallery.place_of(self.clip_of(key)).path
-        is_same = pc.equal(self.gallery.clip_facts.paths, to_utf8(path))
+        is_same = pc.equal(self.gallery.searcher.clip_facts.paths, to_utf8(path))
         mask = self.gallery.searcher.among(wanted).mask
         return Allowed(mask & torch.from_numpy(np.array(is_same, dtype=bool)))
 
     @cached_property
     def _by_name(self) -> tuple[np.ndarray, np.ndarray]:
         """The clips in the order of their files, and the number of the file of each."""
-        paths = self.gallery.clip_facts.paths
+        paths = self.gallery.searcher.clip_facts.paths
         order = pc.sort_indices(
             pa.table({"path": paths, "row": np.arange(len(paths))}),
             sort_keys=[("path", "ascending"), ("row", "ascending")],
@@ -300,8 +301,8 @@ class Folder(Source):
             with self._opening:
                 if stamp != self._stamp or self.problem:
                     try:
-                        before, view = self._view.gallery.clip_words, self._open()
-                        view.gallery.clip_words = ClipWords(view.gallery, before)
+                        before, view = self._view.gallery.searcher.clip_words, self._open()
+                        view.gallery.searcher.clip_words = ClipWords(view.gallery, before)
                         self._view = view
                         self.problem = None
                     except (OSError, ValueError) as error:

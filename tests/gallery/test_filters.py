@@ -109,7 +109,7 @@ def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
 )
 def test_a_filter_asks_for_modalities_that_clips_know(gallery, options, message):
     with pytest.raises(ModalityError, match=message):
-        gallery.clip_facts.allowed(Filter(**options))
+        gallery.searcher.clip_facts.allowed(Filter(**options))
 
 
 def test_upper_and_lower_case_are_the_same_where_the_file_system_says_so(tmp_path):
@@ -117,7 +117,7 @@ def test_upper_and_lower_case_are_the_same_where_the_file_system_says_so(tmp_pat
     (tmp_path / "Holiday").mkdir()
     for name in names:
         Path(name).touch()
-    facts = make_gallery(tmp_path / "gallery", names).clip_facts
+    facts = make_gallery(tmp_path / "gallery", names).searcher.clip_facts
     excluded = fitting(["HOLIDAY"])
     assert not facts.fit("HOLIDAY").any() and not excluded(names[0])
     os.link(names[0], tmp_path / "Holiday" / "bEACH.MP4")  # found by that name too, as where case is folded

@@ -190,7 +190,7 @@ def test_words_are_read_once_and_of_the_next_state_only_those_that_are_new(place
         writer.commit()
     keep(place.folder, f"{place.hashes['heard']}.screen", (0, 1, "EXIT"))
     later, begun = Gallery.open(place.folder / "gallery"), len(asked)
-    later.clip_words = ClipWords(later, place.gallery.clip_words)
+    later.searcher.clip_words = ClipWords(later, place.gallery.searcher.clip_words)
     assert said(later, "karin") == ([*first[0], "new.mp4"], first[1])
     assert said(later, "exit")[0] == ["heard.mp4"]
     assert place.folder / "spoken.srt" not in asked[begun:] and place.folder / "new.srt" in asked[begun:]
@@ -237,4 +237,4 @@ def test_a_gallery_without_clips_says_nothing(tmp_path):
     gallery = Gallery.open(tmp_path / "gallery")
     gallery.searcher.query_model = Model()
     assert gallery.search('"Karin"') == [] and Transcripts(gallery.path).kept() == {}
-    gallery.clip_words.read()
+    gallery.searcher.clip_words.read()

@@ -1,0 +1,203 @@
+"""What a gallery contains, as far as search and words need it: its clips by name, their modalities and their files.
+
+Shapes: N clips, M modalities.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from gallery.columns import MediaFile, check_hashes, from_utf8, modalities_of, presence_of, strings, texts_of, to_utf8
+from gallery.described import Described, NoClipError
+from gallery.published import media_of
+from gallery.storage import Part, remedy
+from gallery.subtitles import LANGUAGES
+from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
+
+
+def rows_of(parts: Sequence[Part]) -> pa.Table | None:
+    """The mapped rows of a table, without removed ones; `None` if there is no table."""
+    return pa.concat_tables(part.kept() for part in parts) if parts else None
+
+
+def folder_of_all(clip_ids: pa.ChunkedArray) -> str | None:
+    """The lowest folder that contains the files of all clips; `None` if there are no files."""
+    ends = pc.min_max(clip_ids.filter(pc.starts_with(clip_ids, "/"))).as_py()
+    # Names that are not UTF-8 are stored differently; they are few.
+    odd = [from_utf8(name) for name in clip_ids.filter(pc.starts_with(clip_ids, "\0/")).to_pylist()]
+    first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
+    return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
+
+
+class Contents(Described):
+    """
+    The clips of a gallery and their files, as committed when they were read. Each table is read when it is needed.
+
+    Args:
+        clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
+        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
+        path (`Path`, *optional*): the folder.
+    """
+
+    def __init__(
+        self,
+        clips: Sequence[Part],
+        queries: Sequence[Part] = (),
+        files: Sequence[Part] = (),
+        metadata: Mapping[str, Any] | None = None,
+        path: Path | None = None,
+    ):
+        self.parts, self._queries, self._files = list(clips), list(queries), list(files)
+        super().__init__(metadata, path, modalities_of(self.parts[0].table) if self.parts else None)
+        # `"float16"` or `"float32"`; both are `None` in a gallery without clips.
+        self.dim, self.dtype = None, None
+        if self.parts:
+            vectors = self.parts[0].table.schema.field(self.modalities[0]).type
+            self.dim = vectors.list_size
+            self.dtype = {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
+
+    def __len__(self) -> int:
+        return sum(len(part) - len(part.removed) for part in self.parts)
+
+    @cached_property
+    def clips(self) -> pa.Table | None:
+        """The table of clips, mapped; `None` if no clip was ever added."""
+        return rows_of(self.parts)
+
+    @cached_property
+    def clip_ids(self) -> list[str]:
+        """Identifiers of the clips, in the order of the gallery."""
+        return [] if self.clips is None else texts_of(self.clips, "clip_id")
+
+    @cached_property
+    def modality_mask(self) -> torch.Tensor:
+        """`torch.BoolTensor` of shape `(N, M)`: which modalities each clip has."""
+        if self.clips is None:
+            return torch.zeros(0, len(self.modalities), dtype=torch.bool)
+        return presence_of(self.clips)
+
+    @cached_property
+    def file_rows(self) -> pa.Table | None:
+        """The table of media files, mapped; `None` if there is none. Raises a ValueError if a hash is not valid."""
+        files = rows_of(self._files)
+        if files is not None:
+            try:
+                check_hashes(files)
+            except ValueError as error:
+                raise ValueError(f"{self.path} is damaged: {error} {remedy(self.path)}") from error
+        return files
+
+    @cached_property
+    def files(self) -> dict[str, MediaFile]:
+        """The known media files, by path."""
+        return self.files_at()
+
+    def files_at(self, paths: Collection[str] | None = None) -> dict[str, MediaFile]:
+        """The known media files, by path; only those at the given paths, if any are given."""
+        table = self.file_rows
+        if table is None:
+            return {}
+        if paths is not None:
+            table = table.filter(pc.is_in(table.column("path"), value_set=strings(list(paths))))
+        columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
+        return {
+            from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason), words)
+            for path, size, mtime, sha256, reason, words in zip(*columns, strict=True)
+        }
+
+    def media_of(self, place: Place) -> str | None:
+        """The path of a clip's file, see [`~gallery.published.media_of`]."""
+        return media_of(self.path, place.path)
+
+    def own_media_of(self, place: Place, known: MediaFile | None) -> str | None:
+        """
+        The path of a clip's file if it may be shown to others: it lies in the gallery, or is what was embedded.
+
+        A stranger's gallery may name any file of this machine. But it knows neither when that file was changed nor its
+        content; `known`, the gallery's record of the file, must hold one of them.
+        """
+        from gallery.media import is_known_media  # not at the top: it imports decoders
+
+        path = self.media_of(place)
+        if path is None or not os.path.isabs(place.path):
+            return path
+        is_own = known is not None and is_known_media(path, known, self.metadata.get(LANGUAGES, ()))
+        return path if is_own else None
+
+    def place_of(self, clip_id: str) -> Place:
+        """The file of a clip, or the name of a clip without a file; for a window also its seconds."""
+        is_whole = self.metadata.get(SEGMENT) is None or clip_id in self._called_as_windows
+        return Place(clip_id) if is_whole else place_of_clip(clip_id)
+
+    @cached_property
+    def _called_as_windows(self) -> frozenset[str]:
+        """The (very few) files whose own names look like those of windows."""
+        if self.file_rows is None:
+            return frozenset()
+        paths = self.file_rows.column("path")
+        return frozenset(map(from_utf8, paths.filter(pc.match_substring(paths, "#t=")).to_pylist()))
+
+    def row_of(self, clip_id: str) -> int:
+        """The index of a clip in the gallery; raises a KeyError if there is no clip of that name."""
+        row = self._find_row(clip_id)
+        if row is None:
+            raise KeyError(f"There is no clip {clip_id!r} in {self.path}.")
+        return row
+
+    def _find_row(self, clip_id: str) -> int | None:
+        if self.clips is None:
+            return None
+        names = self.clips.column("clip_id")
+        row = pc.index(names, pa.scalar(to_utf8(clip_id), names.type)).as_py()
+        return None if row < 0 else row
+
+    def clip_named(self, name: str) -> str:
+        """
+        Find a clip by its identifier, its name as hits show it, its path relative to the working folder, or the end of
+        its path, if that is unique.
+
+        Raises:
+            ValueError: no clip matches, or several do; for a file that was cut, the message names windows.
+        """
+        candidates = [
+            candidate
+            for said in filter(None, (name, clip_id_of_shown(name)))
+            for candidate in (said, *([os.path.join(self.root, said)] if self.root else []), os.path.realpath(said))
+        ]
+        for candidate in candidates:
+            if self._find_row(candidate) is not None:
+                return candidate
+
+        def raise_if(found: pa.ChunkedArray, what: str) -> None:
+            if len(found):
+                examples = ", ".join(repr(from_utf8(clip)) for clip in found.slice(0, 3).to_pylist())
+                raise ValueError(f"{name!r} {what} {self.path}. Name one of them, such as {examples}.")
+
+        if self.clips is not None:
+            names = self.clips.column("clip_id")
+            for said in filter(None, (name, clip_id_of_shown(name))):
+                ending = names.filter(pc.ends_with(names, f"/{to_utf8(said)}"))
+                if len(ending) == 1:
+                    return from_utf8(ending[0].as_py())
+                raise_if(ending, "matches several clips in")
+                raise_if(names.filter(pc.match_substring(names, f"/{to_utf8(said)}#t=")), "is cut into windows in")
+            for candidate in candidates:
+                raise_if(names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))), "is cut into windows in")
+        raise NoClipError(
+            f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
+        )
+
+    @cached_property
+    def root(self) -> str | None:
+        """The folder that contains all files, from which their names are shown; `None` if there are no files."""
+        return None if self.clips is None else folder_of_all(self.clips.column("clip_id"))
+
+
+__all__ = ["Contents", "folder_of_all", "rows_of"]
