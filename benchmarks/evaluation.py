@@ -21,7 +21,8 @@ import torch
 from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
-from eval.protocol.first_stage import RATES, evaluate_embeddings, measurable_methods
+from eval.protocol.first_stage import evaluate_embeddings, measurable_methods
+from eval.protocol.rates import RATES
 from eval.protocol.shared_pairs import SharedPairs
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 

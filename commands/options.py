@@ -58,6 +58,14 @@ WordsOf = Annotated[
 ]
 
 
+def columns_of(given: Sequence[str]) -> dict[str, str]:
+    """Parse NAME=COLUMN arguments into a `dict` from our column names to the user's."""
+    names = [part.partition("=") for part in given]
+    if not all(name and separator and own for name, separator, own in names):
+        raise ValueError(f"A column is given as NAME=COLUMN, such as video_id=clip; got {given}.")
+    return {name: own for name, _, own in names}
+
+
 @dataclass(frozen=True)
 class Given:
     """
@@ -130,4 +138,4 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
     return register
 
 
-__all__ = ["MODEL", "READING", "Device", "Given", "Limit", "ModelDtype", "command_of"]
+__all__ = ["MODEL", "READING", "Device", "Given", "Limit", "ModelDtype", "columns_of", "command_of"]

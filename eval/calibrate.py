@@ -16,7 +16,14 @@ import torch
 
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import FUSED, Embeddings
-from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings, check_fitted, own_number
+from eval.protocol.calibration import (
+    MEASURES,
+    Calibration,
+    calibrate_embeddings,
+    check_fitted,
+    own_number,
+    why_unwritable,
+)
 from eval.protocol.least_score import LeastScore, fit_least_score, format_least_score
 from eval.protocol.weighted import FITTED
 from eval.run import embeddings_of
@@ -163,18 +170,6 @@ def _with_subtitles(config: CalibrateConfig) -> Embeddings:
 
 
 # What is written -----------------------------------------------------------------------------------------------------
-
-
-def why_unwritable(model_path: str | os.PathLike) -> str | None:
-    """Return why the fit cannot be written into a model; `None` if it can."""
-    identity = identify(model_path)
-    if not identity.is_folder:
-        return f"{model_path} is not a folder, and a model on the Hub is not changed"
-    if identity.is_configured:
-        return None
-    if identity.file("config.json") is None:
-        return f"{model_path} has no config.json, and an adapter without a configuration scores as its base"
-    return f"{model_path} is an encoder as published, whose config.json has no settings of scores"
 
 
 def _modalities_of(model_path: str | os.PathLike) -> list[str]:
@@ -354,4 +349,4 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
     return lines
 
 
-__all__ = ["CalibrateConfig", "calibrate", "format_calibration", "subtitle_queries", "why_unwritable"]
+__all__ = ["CalibrateConfig", "calibrate", "format_calibration", "subtitle_queries"]

@@ -12,10 +12,8 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from commands.options import Column, Device, Given, Holdout, Limit, ModelDtype, WordsOf
-
-RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
-"""Fractions of clips that lose a modality: those of the paper's Table 3."""
+from commands.options import Column, Device, Given, Holdout, Limit, ModelDtype, WordsOf, columns_of
+from eval.protocol.rates import RATES, check_rate
 
 NO_CROSS_ENCODER = (
     "The second stage needs a cross-encoder and clips to read: give a model whose text tower has cross-attention, "
@@ -25,14 +23,6 @@ NO_CROSS_ENCODER = (
 
 AnyPath = str | os.PathLike
 _PATH = Given(Path)
-
-
-def columns_of(given: Sequence[str]) -> dict[str, str]:
-    """Parse NAME=COLUMN arguments into a `dict` from our column names to the user's."""
-    names = [part.partition("=") for part in given]
-    if not all(name and separator and own for name, separator, own in names):
-        raise ValueError(f"A column is given as NAME=COLUMN, such as video_id=clip; got {given}.")
-    return {name: own for name, _, own in names}
 
 
 def _limits(given: list[str]) -> Any:
@@ -255,7 +245,6 @@ class RunConfig(SourceConfig):
     ] = ()
 
     def __post_init__(self) -> None:
-        from eval.protocol.missing import check_rate
         from modeling_scalar.devices import device_of_name, dtype_of_name
         from modeling_scalar.plugins import load_plugins
 
@@ -412,8 +401,7 @@ class CalibrateConfig(SourceConfig):
     ] = False
 
     def __post_init__(self) -> None:
-        from eval.calibrate import why_unwritable
-        from eval.protocol.calibration import check_fitted
+        from eval.protocol.calibration import check_fitted, why_unwritable
         from gallery.gallery import check_format, is_gallery
 
         self.run_config()
@@ -515,7 +503,6 @@ class ReportConfig:
 
 
 __all__ = [
-    "RATES",
     "AuditConfig",
     "CalibrateConfig",
     "EmbedConfig",
@@ -524,5 +511,4 @@ __all__ = [
     "ReportConfig",
     "RunConfig",
     "SourceConfig",
-    "columns_of",
 ]

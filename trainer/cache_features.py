@@ -25,7 +25,8 @@ import typer
 from tqdm.auto import tqdm
 
 from commands.errors import say, user_errors
-from commands.options import Column, Holdout, Limit, WordsOf
+from commands.options import Column, Holdout, Limit, WordsOf, columns_of
+from eval.benchmarks.registry import load_benchmark
 from gallery.embedding import check_reading, in_background
 from gallery.files import naming, write_json
 from gallery.provenance import versions
@@ -324,8 +325,6 @@ def main(
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
-        from eval.benchmarks.registry import load_benchmark
-        from eval.settings import columns_of
         from gallery.decoding import Limits, sandboxed
         from modeling_scalar import load_model
 

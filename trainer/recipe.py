@@ -12,8 +12,8 @@ import yaml
 from datasets import Dataset
 from transformers import HfArgumentParser
 
+from commands.options import columns_of
 from eval.benchmarks.registry import load_benchmark
-from eval.settings import columns_of
 from gallery.decoding import Limits
 from modeling_scalar import MODALITIES
 from modeling_scalar.plugins import load_plugins

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
 from commands.errors import user_errors
-from commands.options import Column, Holdout
+from commands.options import Column, Holdout, columns_of
 from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.devices import device_of_name
@@ -339,7 +339,6 @@ def main(
     """Embed the captions of a split with a frozen sentence encoder and store each clip's nearest neighbours."""
     with user_errors():
         from eval.benchmarks.registry import load_benchmark
-        from eval.settings import columns_of
 
         rows = load_benchmark(benchmark, root, split, columns=column and columns_of(column), holdout=holdout)
         names = {"benchmark": benchmark, "split": split}

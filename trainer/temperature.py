@@ -11,7 +11,7 @@ import torch
 import typer
 
 from commands.errors import say, user_errors
-from commands.options import Column, Device, Holdout, ModelDtype, WordsOf
+from commands.options import Column, Device, Holdout, ModelDtype, WordsOf, columns_of
 
 RATIO = 1.5
 """Tau divided by the standard deviation of the backbone's scores of unmatched pairs."""
@@ -51,7 +51,6 @@ def main(
     with user_errors():
         from eval.benchmarks.registry import load_benchmark
         from eval.embedding.embed_dataset import embed_dataset
-        from eval.settings import columns_of
         from modeling_scalar import load_model
         from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
         from modeling_scalar.scores_scalar import retrieval_scores

@@ -8,25 +8,24 @@ both directions, on clips that were not part of the fit. All scores of [`~eval.p
 """
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks
 from eval.protocol.first_stage import rank_pairs
+from eval.protocol.folds import by_group, deal, groups_of
+from eval.protocol.least_score import LeastScore
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from eval.protocol.weighted import DISCOUNTED, FITTED
+from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import DIRECTIONS, METHODS, PAPER_MODALITIES
-
-if TYPE_CHECKING:
-    from eval.protocol.least_score import LeastScore
 
 _AT_ONCE = 1024  # most queries, and clips, of one fit
 _CONTRASTIVE, _LEAST, _MOST = 0.05, 0.005, 50.0  # temperature of the likelihood: default and bounds
@@ -85,7 +84,7 @@ class Calibration:
     num_queries: int
     num_clips: int
     modalities: tuple[str, ...] = PAPER_MODALITIES
-    least_score: "LeastScore | None" = None
+    least_score: LeastScore | None = None
     method: str = "scalar"
 
     @property
@@ -314,47 +313,19 @@ def fit(
         return options | {name: _rounded(value) for name, value in likelihood.options(found).items()}
 
 
+def why_unwritable(model_path: str | os.PathLike) -> str | None:
+    """Return why a fit cannot be written into a model; `None` if it can."""
+    identity = identify(model_path)
+    if not identity.is_folder:
+        return f"{model_path} is not a folder, and a model on the Hub is not changed"
+    if identity.is_configured:
+        return None
+    if identity.file("config.json") is None:
+        return f"{model_path} has no config.json, and an adapter without a configuration scores as its base"
+    return f"{model_path} is an encoder as published, whose config.json has no settings of scores"
+
+
 # Measuring -----------------------------------------------------------------------------------------------------------
-
-
-def _groups(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:
-    """Return the groups of queries (Q,) and clips (V,) that pairs connect; clips without queries have group -1."""
-    queries, clips = embeddings.pairs.numpy().T
-    sizes = len(embeddings.query_ids), len(embeddings.clip_ids)
-    graph = coo_array((np.ones(len(queries)), (queries, clips + sizes[0])), shape=(sum(sizes), sum(sizes)))
-    labels = connected_components(graph, directed=False)[1]
-    of_queries, of_clips = labels[: sizes[0]], labels[sizes[0] :]
-    return of_queries, np.where(np.isin(of_clips, of_queries), of_clips, -1)
-
-
-def deal(
-    embeddings: Embeddings, num_folds: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """
-    Deal clips into folds, together with all queries that describe them and all other clips of these queries.
-
-    Returns:
-        Each query's group of connected queries and clips, and its fold; each clip's fold, -1 if nothing describes it.
-
-    Raises:
-        ValueError: there are fewer than two groups for a fold.
-    """
-    of_queries, of_clips = _groups(embeddings)
-    names = np.unique(of_queries)
-    if len(names) < 2 * num_folds:
-        raise ValueError(
-            f"Calibration in {num_folds} folds needs at least {2 * num_folds} clips with queries of their own, got "
-            f"{len(names)}. Give more clips, or fewer folds."
-        )
-    fold_of = dict(zip(generator.permutation(names).tolist(), np.arange(len(names)) % num_folds, strict=True))
-    folds = (np.array([fold_of.get(g, -1) for g in groups.tolist()]) for groups in (of_queries, of_clips))
-    return of_queries, *folds
-
-
-def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return the mean of each group: captions of one clip are not independent queries."""
-    _, places, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    return np.bincount(places, values) / counts
 
 
 def _by_group(
@@ -406,7 +377,7 @@ def calibrate_embeddings(
     embeddings.check_finite()
     generator = np.random.default_rng(seed)
     of_queries, query_folds, clip_folds = deal(embeddings, num_folds, generator)
-    _, of_clips = _groups(embeddings)
+    _, of_clips = groups_of(embeddings)
     before = _read_by(method, before)
 
     def fitted(fold: int | None) -> dict[str, Any]:
@@ -427,4 +398,4 @@ def calibrate_embeddings(
     return Calibration(before, fitted(None), folds, measures, *sizes, embeddings.modalities, method=method)
 
 
-__all__ = ["MEASURES", "Calibration", "by_group", "calibrate_embeddings", "check_fitted", "deal", "fit", "own_number"]
+__all__ = ["MEASURES", "Calibration", "calibrate_embeddings", "check_fitted", "fit", "own_number", "why_unwritable"]

@@ -16,10 +16,10 @@ from tqdm.auto import tqdm
 from eval.embedding.embeddings import FUSED, Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
 from eval.protocol.missing import ladder, ladder_masks, rate_masks
+from eval.protocol.rates import RATES
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from eval.protocol.weighted import WEIGHTED
-from eval.settings import RATES
 from modeling_scalar.paired import aggregated, paired_weights
 from modeling_scalar.scores_scalar import (
     CALIBRATION,

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from eval.embedding.embeddings import Embeddings
-from eval.protocol.calibration import by_group, deal
+from eval.protocol.folds import by_group, deal
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.scores_scalar import retrieval_scores
 

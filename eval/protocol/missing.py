@@ -9,17 +9,13 @@ from collections.abc import Sequence
 
 import torch
 
+from eval.protocol.rates import check_rate
+
 
 def ladder(modalities: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the sets of modalities that are shown of the whole gallery in turn: the first, the first two, and so on
     up to all, with nothing masked. For the paper's three modalities these are the sets of its Table S5."""
     return [tuple(modalities[:number]) for number in range(1, len(modalities) + 1)]
-
-
-def check_rate(rate: float) -> None:
-    """Raise a ValueError unless `rate` is a fraction between 0 and 1."""
-    if not 0 <= rate <= 1:
-        raise ValueError(f"`rate` is the fraction of clips that lose a modality, between 0 and 1; got {rate!r}.")
 
 
 def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = 0) -> int | None:
@@ -109,4 +105,4 @@ def ladder_masks(modality_mask: torch.Tensor) -> list[torch.Tensor]:
     return [modality_mask & (columns <= last) for last in columns]
 
 
-__all__ = ["check_rate", "ladder", "ladder_masks", "mask_modalities", "masked_modality", "rate_masks"]
+__all__ = ["ladder", "ladder_masks", "mask_modalities", "masked_modality", "rate_masks"]

@@ -19,10 +19,11 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
 from eval.protocol.first_stage import evaluate_embeddings
+from eval.protocol.rates import RATES
 from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
 from eval.reports.report import format_table
 from eval.run import run
-from eval.settings import RATES, RunConfig
+from eval.settings import RunConfig
 from gallery.matching import POLICIES
 from modeling_scalar import ScalarModel, load_model, scores_scalar
 from modeling_scalar.scores_scalar import register_method

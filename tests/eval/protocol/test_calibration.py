@@ -10,7 +10,8 @@ from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
 from eval.protocol import calibration
-from eval.protocol.calibration import Calibration, _groups, _Likelihood, calibrate_embeddings, fit
+from eval.protocol.calibration import Calibration, _Likelihood, calibrate_embeddings, fit
+from eval.protocol.folds import groups_of
 from eval.protocol.statistics import paired_bootstrap
 from eval.protocol.weighted import FITTED
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
@@ -224,7 +225,7 @@ def test_the_weight_of_a_term_is_fitted_where_it_tells_more_than_the_centroid():
 def test_the_fit_without_a_fold_knows_nothing_of_it():
     embeddings = made(num_clips=24, captions_each=2, gap=0.7)
     found = calibrate_embeddings(embeddings, BEFORE, num_folds=3)
-    of_queries, of_clips = _groups(embeddings)
+    of_queries, of_clips = groups_of(embeddings)
     shuffled = np.random.default_rng(0).permutation(np.unique(of_queries))
     mine = shuffled[np.arange(24) % 3 == 1]  # the clips of the second fold
     changed = replace(embeddings, text_embeds=embeddings.text_embeds.clone())
@@ -264,7 +265,7 @@ def test_the_gain_is_that_of_held_out_queries_drawn_by_clip():
 def test_queries_that_share_clips_stay_in_one_group():
     embeddings = made(num_clips=6)
     embeddings.pairs = torch.tensor([[0, 0], [1, 0], [2, 1], [2, 2], [3, 2], [4, 4], [5, 4]])
-    of_queries, of_clips = _groups(embeddings)
+    of_queries, of_clips = groups_of(embeddings)
     assert of_queries[0] == of_queries[1] == of_clips[0]
     assert of_queries[2] == of_queries[3] == of_clips[1] == of_clips[2] != of_queries[0]
     assert of_clips[3] == of_clips[5] == -1  # nothing describes them

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
-from eval.protocol.calibration import _groups
+from eval.protocol.folds import groups_of
 from eval.protocol.least_score import LeastScore, best_scores, fit_least_score, format_least_score, least_score_of
 from eval.protocol.statistics import paired_bootstrap
 
@@ -72,7 +72,7 @@ def test_the_least_score_and_what_it_tells_are_those_of_the_definition():
     embeddings.modality_mask[4] = False  # nothing of a described clip can be read
     chosen = [OPTIONS, others]
     found = fit_least_score(embeddings, OPTIONS, chosen, ["video", "audio", "subtitle"])
-    groups, _ = _groups(embeddings)
+    groups, _ = groups_of(embeddings)
     names = np.random.default_rng(0).permutation(np.unique(groups)).tolist()
     folds = np.array([names.index(group) % 2 for group in groups])
     reported = np.zeros((2, len(groups)))

@@ -1,0 +1,53 @@
+"""Folds for cross-validation: a query and the clips that it describes are never in different ones.
+
+Shape letters: Q queries, V clips.
+"""
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from eval.embedding.embeddings import Embeddings
+
+
+def groups_of(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:
+    """Return the groups of queries (Q,) and clips (V,) that pairs connect; clips without queries have group -1."""
+    queries, clips = embeddings.pairs.numpy().T
+    sizes = len(embeddings.query_ids), len(embeddings.clip_ids)
+    graph = coo_array((np.ones(len(queries)), (queries, clips + sizes[0])), shape=(sum(sizes), sum(sizes)))
+    labels = connected_components(graph, directed=False)[1]
+    of_queries, of_clips = labels[: sizes[0]], labels[sizes[0] :]
+    return of_queries, np.where(np.isin(of_clips, of_queries), of_clips, -1)
+
+
+def deal(
+    embeddings: Embeddings, num_folds: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    Deal clips into folds, together with all queries that describe them and all other clips of these queries.
+
+    Returns:
+        Each query's group of connected queries and clips, and its fold; each clip's fold, -1 if nothing describes it.
+
+    Raises:
+        ValueError: there are fewer than two groups for a fold.
+    """
+    of_queries, of_clips = groups_of(embeddings)
+    names = np.unique(of_queries)
+    if len(names) < 2 * num_folds:
+        raise ValueError(
+            f"Calibration in {num_folds} folds needs at least {2 * num_folds} clips with queries of their own, got "
+            f"{len(names)}. Give more clips, or fewer folds."
+        )
+    fold_of = dict(zip(generator.permutation(names).tolist(), np.arange(len(names)) % num_folds, strict=True))
+    folds = (np.array([fold_of.get(g, -1) for g in groups.tolist()]) for groups in (of_queries, of_clips))
+    return of_queries, *folds
+
+
+def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return the mean of each group: captions of one clip are not independent queries."""
+    _, places, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    return np.bincount(places, values) / counts
+
+
+__all__ = ["by_group", "deal", "groups_of"]
