@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.imports import ROOT, statements
+
 ALLOWED = {
     "commands": set(),
     "modeling_scalar": {"commands"},
@@ -33,11 +34,11 @@ READERS = {
 def imported(path: Path) -> list[tuple[int, str]]:
     """(level, module) of every import of a file, also inside functions."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found += [(0, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found.append((node.level, node.module or ""))
+    for statement in statements(path):
+        if isinstance(statement, ast.Import):
+            found += [(0, alias.name) for alias in statement.names]
+        else:
+            found.append((statement.level, statement.module or ""))
     return found
 
 

@@ -1,0 +1,113 @@
+"""Which file imports which: read from the code, without running it."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("commands", "modeling_scalar", "gallery", "search", "trainer", "eval", "hub_cards")
+"""The folders of the wheel that hold its code."""
+
+
+def files_of(rooms: tuple[str, ...] = ROOMS) -> list[Path]:
+    return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def statements(path: Path, later: bool = True) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The import statements of a file that run with it, and with `later` those that run in functions or never."""
+    return _statements(ast.parse(path.read_text(encoding="utf-8")), later)
+
+
+def _statements(node: ast.AST, later: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not later:
+            continue
+        if _is_for_types(child) and not later:
+            continue
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        yield from _statements(child, later)
+
+
+def _modules(path: Path, statement: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """Full names of what a statement imports, which may be modules or members of one."""
+    if isinstance(statement, ast.Import):
+        for alias in statement.names:
+            yield alias.name
+        return
+    package = path.relative_to(ROOT).parent.parts
+    parts = list(package[: len(package) - statement.level + 1]) if statement.level else []
+    if statement.module:
+        parts.append(statement.module)
+    module = ".".join(parts)
+    yield module
+    for alias in statement.names:
+        yield f"{module}.{alias.name}"
+
+
+def _files(module: str) -> Iterator[Path]:
+    """The files that importing a module runs: those of the packages around it, and its own."""
+    place = ROOT
+    for part in module.split("."):
+        place = place / part
+        for path in (place / "__init__.py", place.with_suffix(".py")):
+            if path.exists():
+                yield path
+
+
+@cache
+def imported_files(path: Path, later: bool = False) -> frozenset[Path]:
+    """The files of the project that a file imports; with `later` also those that it imports in functions or for
+    annotations."""
+    found = set()
+    for statement in statements(path, later):
+        for module in _modules(path, statement):
+            if module.split(".")[0] in ROOMS:
+                found.update(_files(module))
+    return frozenset(found - {path})
+
+
+def closure(*modules: str) -> set[Path]:
+    """All files that importing some modules runs."""
+    seen: set[Path] = set()
+    waiting = [path for module in modules for path in _files(module)]
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            waiting += imported_files(path)
+    return seen
+
+
+def circles() -> list[set[Path]]:
+    """Sets of files that import each other, directly or through others.
+
+    The files of packages are left out: they import what their room shows to others."""
+    graph = {}
+    for path in files_of():
+        if path.name != "__init__.py":
+            graph[path] = {other for other in imported_files(path, later=True) if other.name != "__init__.py"}
+    reached = {path: _reachable(graph, path) for path in graph}
+    found, seen = [], set()
+    for path in graph:
+        circle = {other for other in reached[path] if path in reached[other]}
+        if circle and path not in seen:
+            found.append(circle)
+            seen |= circle
+    return found
+
+
+def _reachable(graph: dict[Path, set[Path]], start: Path) -> set[Path]:
+    seen: set[Path] = set()
+    waiting = list(graph[start])
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            waiting += graph[path]
+    return seen

@@ -1,0 +1,88 @@
+"""How much of the project one must hold: files behind a job, files of a thread, circles of imports.
+
+    python -m pytest tests/test_budgets.py -rP
+
+prints today's numbers. A budget may fall; before one rises, think again."""
+
+import re
+
+import pytest
+
+from tests.imports import ROOT, circles, closure, files_of, imported_files
+
+# Files that run when the modules of a job are imported.
+JOBS = {
+    "trainer.run": 65,
+    "trainer.scalar_trainer": 57,
+    "eval.source": 73,
+    "search.index_folder": 66,
+    "search.service.app": 67,
+    "gallery.gallery gallery.searching": 43,
+    "modeling_scalar.scores_scalar": 2,
+}
+
+# Files with the words of an option or an idea that travels. The words are those of the idea alone: `concatenate`, a
+# refusal or the terms of a loss do not count.
+THREADS = {
+    "windows": (r"[Ww]indows?\b|window_", 42),
+    "scales and offsets": (
+        r"modality_scale|modality_offset|CALIBRATION|calibration_(?:of|hint)|\.calibration\b|calibrate\b"
+        r"|(?:is|not|are) calibrated|\.calibrated\(|\(calibrated\)|[Ss]cales? (?:and|or) (?:the )?offsets?"
+        r"|any calibration",
+        36,
+    ),
+    "a text vector per modality": (
+        r"text_per_modality|vectors? (?:per|for each) modality|pe_av|PE-AV|\(Q, M, D\)",
+        18,
+    ),
+    "subtitle languages": (r"LANGUAGES|languages\b|langcodes", 29),
+    "fused vectors": (
+        r"FUSED|fused (?:vector|modalit)|(?:embed|get)_fused|fused_(?:embeds|input|prompt)|\bfuses\b"
+        r"|\"fused\"`? alone|== \"fused\"|\"fused\": ",
+        20,
+    ),
+    "on_error": (r"on_error", 24),
+    "engines": (r"\b[Ee]ngines?\b|[Qq]drant|[Pp]ostgre", 23),
+    "concatenation heads": (r"concat_head|concat_embeds|concat_features|CONCAT|[Cc]oncatenation head", 22),
+    "terms beside the centroid": (
+        r"modality_term|(?:options|config)\.terms\b|(?:are|not|and|with|leaves?) terms|A term adds|term of weight"
+        r"|--term\b|_TERM\b",
+        18,
+    ),
+    "names that are not UTF-8": (r"to_utf8|from_utf8|surrogate|not UTF-8", 24),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_stays_within_its_files(job):
+    found = closure(*job.split())
+    print(f"{job}: {len(found)} files, {sum(len(path.read_text().splitlines()) for path in found)} lines")
+    assert 0 < len(found) <= JOBS[job]
+
+
+@pytest.mark.parametrize("thread", THREADS)
+def test_a_thread_passes_through_no_more_files(thread):
+    words, most = THREADS[thread]
+    found = [path for path in files_of() if re.search(words, path.read_text(encoding="utf-8"))]
+    print(f"{thread}: {len(found)} files")
+    assert len(found) <= most
+
+
+def test_no_files_import_each_other():
+    found = circles()
+    for circle in found:
+        print(", ".join(sorted(str(path.relative_to(ROOT)) for path in circle)))
+    assert not found
+
+
+def test_no_benchmark_is_imported_before_it_is_named():
+    room = ROOT / "eval" / "benchmarks"
+    found = {path.name for path in closure("eval.benchmarks.registry") if path.parent == room}
+    assert found == {"__init__.py", "registry.py", "definition.py"}
+
+
+def test_imports_are_really_read():
+    command = ROOT / "eval" / "__main__.py"
+    registry = ROOT / "eval" / "benchmarks" / "registry.py"
+    assert registry in imported_files(command, later=True)
+    assert registry not in imported_files(command)
