@@ -1,11 +1,12 @@
 """The rooms of the evaluation and the one direction of imports between them."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-EVAL = Path(__file__).resolve().parents[2] / "eval"
+from tests.imports import ROOT, statements
+
+EVAL = ROOT / "eval"
 ALLOWED = {
     "metrics": set(),
     "miniature": set(),
@@ -20,11 +21,11 @@ ALLOWED = {
 def imported_rooms(path):
     """The rooms that a file imports from, also inside functions."""
     names = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.append(node.module)
+    for statement in statements(path):
+        if isinstance(statement, ast.Import):
+            names += [alias.name for alias in statement.names]
+        elif statement.level == 0:
+            names.append(statement.module)
     return {name.split(".")[1] for name in names if name.startswith("eval.")} & set(ALLOWED)
 
 
