@@ -1,21 +1,14 @@
 """Callbacks of a training run."""
 
-import logging
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .distributed import on_any_process
-
-logger = logging.getLogger(__name__)
-
-# Modules that get gradients only from clips of one modality, by parts of their names.
-_OF_MODALITY = {"video": ("video_", "vision_"), "audio": ("audio_",), "subtitle": ("subtitle_",)}
-_OF_MATCHING = ("match_head", "crossattention")  # it reads the modalities of the model's `condition_on`
 
 
 def _ends_epoch(state: TrainerState) -> bool:
@@ -125,65 +118,14 @@ class EpochOfData(TrainerCallback):
             listener.set_epoch(int(state.epoch + 1e-6))  # a sum of fractions of an epoch, rounded
 
 
-class GradientAudit(TrainerCallback):
-    """
-    Fail after the first step if a trainable parameter got no gradient, which would be saved as if it were trained.
+class LoraRate(TrainerCallback):
+    """Read the learning rate of the LoRA matrices in each step, before the schedule advances."""
 
-    Parameters of a modality that no clip has had so far are checked once a clip has it.
+    value: float
 
-    Args:
-        modalities (`Sequence[str]`): Names of the modalities, in the order of the masks.
-        condition_on (`Sequence[str]`): The modalities that the cross-encoder reads.
-    """
-
-    def __init__(self, modalities: Sequence[str], condition_on: Sequence[str]):
-        self.modalities, self.condition_on = modalities, condition_on
-        self._waiting: set[str] = set()
-        self._present: torch.Tensor | None = None
-
-    def note(self, modality_mask: torch.Tensor) -> None:
-        """Record which modalities the clips of a batch have, `(batch, modalities)`."""
-        if self._waiting:
-            present = modality_mask.any(dim=0).cpu()
-            self._present = present if self._present is None else self._present | present
-
-    def on_train_begin(self, *event: Any, model: torch.nn.Module, **kwargs: Any) -> None:
-        """Start with all trainable parameters unchecked."""
-        self._waiting = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self._present = None
-
-    def on_pre_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: torch.nn.Module | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Check which parameters still have no gradient."""
-        if not self._waiting:
-            return
-        reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
-        self._waiting -= reached
-        absent = [name for name, there in zip(self.modalities, self._present.tolist(), strict=True) if not there]
-        excused = [part for name in absent for part in _OF_MODALITY[name]]
-        if set(self.condition_on) <= set(absent):
-            excused += _OF_MATCHING
-        lost = sorted(name for name in self._waiting if not any(part in name for part in excused))
-        if lost:
-            raise ValueError(
-                f"{len(lost)} trainable parameters got no gradient in step {state.global_step + 1}, such as "
-                f"{lost[:5]}. Freeze them, or choose an objective that trains them."
-            )
-
-    def on_train_end(self, *event: Any, **kwargs: Any) -> None:
-        """Warn about parameters that were never trained."""
-        if self._waiting and self._present is not None:  # a run resumed at its end has no step
-            logger.warning(
-                "%d trainable parameters never got a gradient, such as %s, because no clip has their modality.",
-                len(self._waiting),
-                sorted(self._waiting)[:5],
-            )
+    def on_pre_optimizer_step(self, *event: Any, optimizer: torch.optim.Optimizer, **kwargs: Any) -> None:
+        """Read the rate of the group that was added last."""
+        self.value = float(optimizer.param_groups[-1]["lr"])
 
 
-__all__ = ["AtBegin", "EpochOfData", "GradientAudit", "SaveAfterEpoch", "StopOnInterrupt"]
+__all__ = ["AtBegin", "EpochOfData", "LoraRate", "SaveAfterEpoch", "StopOnInterrupt"]

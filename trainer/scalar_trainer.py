@@ -7,6 +7,7 @@ from typing import Any
 
 import datasets
 import torch
+from accelerate.utils import send_to_device
 from peft import PeftModel
 from transformers import PretrainedConfig
 
@@ -16,7 +17,7 @@ from modeling_scalar.paired import paired_weights
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS
 
-from .callbacks import GradientAudit
+from .callbacks import LoraRate
 from .data import Examples, derived_generator
 from .distributed import RowLayout, average_gradients, rank, union_over_processes, world_size
 from .draws import MatchingPairs, choose_pairs, full_view_probability, reduced_views
@@ -150,8 +151,9 @@ class ScalarTrainer(ResumableTrainer):
         if args.compile_towers:
             for tower in encoder_parts(self.scalar_model):
                 tower.compile()
-        self.gradient_audit = GradientAudit(config.modalities, config.condition_on)
-        self.add_callback(self.gradient_audit)
+        self.lora_rate = LoraRate()
+        if args.lora_learning_rate is not None:
+            self.add_callback(self.lora_rate)
         self._reset_counts()
 
     def _begin(self) -> None:
@@ -200,11 +202,6 @@ class ScalarTrainer(ResumableTrainer):
                 f"{self.args.optim.value!r} has {moved}. Choose another `optim` or adapter, or leave the rate out."
             )
         return optimizer
-
-    def _get_learning_rate(self) -> float:
-        # Called before the scheduler advances, so both logged rates are those of the step.
-        self._lora_rate = float(self.optimizer.param_groups[-1]["lr"])  # the group added last, if any
-        return super()._get_learning_rate()
 
     # One step -----------------------------------------------------------------------------------------------------
 
@@ -306,12 +303,23 @@ class ScalarTrainer(ResumableTrainer):
     ) -> torch.Tensor:
         """Compute the loss and its gradient, in parts if `mini_batch_size` is set."""
         if self.args.mini_batch_size is None:
-            return super().training_step(model, inputs, num_items_in_batch)
-        model.train()
-        loss = self._cached_step(self._prepare_inputs(inputs)) / self.current_gradient_accumulation_steps
-        if self.accelerator.sync_gradients:
-            average_gradients([parameter for parameter in self.model.parameters() if parameter.requires_grad])
-        return loss.detach()
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        else:
+            model.train()
+            inputs = send_to_device(inputs, self.args.device)
+            loss = self._cached_step(inputs).detach() / self.current_gradient_accumulation_steps
+            if self.accelerator.sync_gradients:
+                average_gradients([parameter for parameter in self.model.parameters() if parameter.requires_grad])
+        # A gradient scaler for half precision skips a step with a bad gradient itself and lowers its scale.
+        if self.accelerator.sync_gradients and self.accelerator.scaler is None:
+            self._check_gradient(model)
+        return loss
+
+    def _check_gradient(self, model: torch.nn.Module) -> None:
+        """Raise an error if the gradient of the step is not finite; clipping would hide a norm that overflows."""
+        norm = self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))  # which changes nothing
+        if not torch.as_tensor(norm).isfinite():
+            raise ValueError(_not_finite(f"gradient of step {self.state.global_step + 1}", norm))
 
     def _cached_step(self, inputs: dict[str, Any]) -> torch.Tensor:
         """Equivalent to [`compute_loss`] and its backward pass, a few clips at a time; see `trainer.grad_cache`."""
@@ -357,13 +365,6 @@ class ScalarTrainer(ResumableTrainer):
         gathered.backward(gradient)  # once, because every process must take part in the collective equally often
         return total
 
-    def _get_grad_norm(self, model, grad_norm=None):
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        # A gradient scaler for half precision skips such a step itself and lowers its scale.
-        if self.accelerator.scaler is None and not torch.as_tensor(norm).isfinite():
-            raise ValueError(_not_finite(f"gradient of step {self.state.global_step + 1}", norm))
-        return norm
-
     # Logging and evaluation ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -384,7 +385,6 @@ class ScalarTrainer(ResumableTrainer):
             parts["temperature"] = batch.temperature
         self.means.add(parts)
         self._clips_since_log += batch.rows.total
-        self.gradient_audit.note(batch.all_masks[0])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the means of all terms since the last log, over all processes, and the throughput."""
@@ -400,7 +400,7 @@ class ScalarTrainer(ResumableTrainer):
                 logs["peak_memory_gib"] = torch.cuda.max_memory_allocated(self.args.device) / 2**30
             self._clips_since_log, self._time_of_log = 0, now
         if "learning_rate" in logs and self.args.lora_learning_rate is not None:
-            logs["lora_learning_rate"] = self._lora_rate
+            logs["lora_learning_rate"] = self.lora_rate.value
         if "train_loss" in logs:  # over all steps, including those before a resumed run
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
         super().log(logs, start_time)
