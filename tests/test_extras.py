@@ -59,7 +59,8 @@ def test_all_means_all():
 
 
 def test_an_extra_that_is_missing_is_named_by_the_room_that_needs_it(monkeypatch):
-    for room, extra in (("gallery.files", "search"), ("eval.benchmarks.own", "eval"), ("trainer.folder", "train")):
+    rooms = {"gallery.files": "search", "eval.benchmarks.own": "eval", "trainer.checkpoints": "train"}
+    for room, extra in rooms.items():
         monkeypatch.delitem(sys.modules, room, raising=False)
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         monkeypatch.setitem(sys.modules, "filelock", None)

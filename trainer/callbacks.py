@@ -54,7 +54,6 @@ class StopOnInterrupt(TrainerCallback):
         self.interrupted = on_any_process(self.interrupted, args.device)
         if self.interrupted:
             control.should_save = control.should_training_stop = True
-            args.save_total_limit = None  # otherwise the Trainer would keep only the best checkpoint
         return control
 
     def on_epoch_end(
@@ -104,6 +103,22 @@ class AtBegin(TrainerCallback):
         self.function()
 
 
+class AroundCheckpoints(TrainerCallback):
+    """Call `begin` when training begins, after the Trainer has set its own state, and `finish` after each save."""
+
+    def __init__(self, begin: Callable[[], None], finish: Callable[[], None]):
+        self.begin = begin
+        self.finish = finish
+
+    def on_train_begin(self, *event: Any, **kwargs: Any) -> None:
+        """Restore what the checkpoint holds beyond the Trainer's own state."""
+        self.begin()
+
+    def on_save(self, *event: Any, **kwargs: Any) -> None:
+        """Complete the checkpoint that the Trainer has written."""
+        self.finish()
+
+
 class EpochOfData(TrainerCallback):
     """Set the epoch of data set and sampler, also in resumed or distributed runs, where data loaders do not."""
 
@@ -128,4 +143,4 @@ class LoraRate(TrainerCallback):
         self.value = float(optimizer.param_groups[-1]["lr"])
 
 
-__all__ = ["AtBegin", "EpochOfData", "LoraRate", "SaveAfterEpoch", "StopOnInterrupt"]
+__all__ = ["AroundCheckpoints", "AtBegin", "EpochOfData", "LoraRate", "SaveAfterEpoch", "StopOnInterrupt"]

@@ -1,7 +1,7 @@
-"""Checkpoints that are complete or absent, and that belong to the run that resumes from them.
+"""The folder of a run: it holds one run, is used by one process at a time, and decides where a command resumes.
 
-A checkpoint is written to a hidden folder, which is renamed once everything in it is on the disk. Its last file lists
-the others with their sizes and SHA-256, and identifies the run.
+The last file of a checkpoint is its manifest, with the sizes of all others and what resuming compares. A folder
+without a manifest is no checkpoint, so nothing half-written is ever taken as one.
 """
 
 import logging
@@ -9,33 +9,34 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
-from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from gallery.files import read_json, sha256_of, sync_folder, write_json
-from modeling_scalar.checking import shapes_of
+from gallery.files import locked, read_json, sync_folder, write_json
+
+from .distributed import wait_for_all
+from .identity import fields_of_run
+from .training_args import ScalarTrainingArguments
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "checkpoint.json"
-"""The list of a checkpoint's files, written last."""
+"""The file of a checkpoint that is written last."""
 
-_FOLDERS = ("optimizer_*", "global_step*")
+RECIPE = "recipe.json"
+"""All fields of a finished run; the file is written last."""
+
+RECORD = "training.json"
+"""What a finished run trained, on what and for how long."""
+
+_NEWEST = ("last", "true", "auto")  # "auto" starts a new run if there is no checkpoint
+_DURATION = ("max_steps", "num_train_epochs")
 _REMEDY = "Choose another checkpoint, or remove this one"
 _ANEW = "Resume with the original fields, or start a new run with another `output_dir`"
-# Suffixes of a folder while it is written, replaced and deleted.
-_UNFINISHED, _REPLACED, _REMOVED = ".unfinished", ".replaced", ".removed"
-
-
-def rng_file(rank: int, num_processes: int) -> str:
-    """Return the file name that the Trainer uses for the random state of a process."""
-    return "rng_state.pth" if num_processes <= 1 else f"rng_state_{rank}.pth"
 
 
 def _step(checkpoint: Path) -> int:
@@ -44,9 +45,12 @@ def _step(checkpoint: Path) -> int:
 
 
 def _checkpoints(output_dir: str | Path) -> list[Path]:
-    """The folders named like checkpoints, newest first."""
-    folders = [path for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir()]
-    return sorted((path for path in folders if _step(path) >= 0), key=_step, reverse=True)
+    """The folders named like checkpoints, newest first; those without a manifest last."""
+    folders = []
+    for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        if path.is_dir() and _step(path) >= 0:
+            folders.append(path)
+    return sorted(folders, key=lambda path: ((path / MANIFEST).is_file(), _step(path)), reverse=True)
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -57,83 +61,45 @@ def _read_manifest(checkpoint: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path} is missing. {_REMEDY}.")
     manifest = read_json(path)
-    if not isinstance(manifest.get("files"), dict):
-        raise ValueError(f"{path} does not list any files. {_REMEDY}.")
+    for name, kind in {"step": int, "run": dict, "free": dict, "files": dict}.items():
+        if not isinstance(manifest.get(name), kind):
+            raise ValueError(f"{path} has no valid `{name}`. {_REMEDY}.")
     return manifest
 
 
-def _check_listed(checkpoint: Path, files: dict[str, Any]) -> None:
-    for name, expected in files.items():
-        file = checkpoint / name
-        if not isinstance(expected, dict):
-            raise ValueError(f"{checkpoint / MANIFEST} is not a valid list of files. {_REMEDY}.")
-        if not file.is_file():
-            raise ValueError(f"{file} is missing. {_REMEDY}.")
-        size = file.stat().st_size
-        if size != expected.get("size"):
-            raise ValueError(f"{file} must have {expected.get('size')} bytes, got {size}. {_REMEDY}.")
-        if sha256_of(file) != expected.get("sha256"):
-            raise ValueError(f"{file} is damaged: its SHA-256 differs. {_REMEDY}.")
-
-
-def _processes_of(checkpoint: Path) -> int:
-    return max(1, len(list(checkpoint.glob("rng_state_*.pth"))))
-
-
-def check_checkpoint(checkpoint: str | Path, num_processes: int = 1) -> None:
+def check_checkpoint(checkpoint: str | Path, num_processes: int | None = None) -> dict[str, Any]:
     """
-    Check that a run can resume from a checkpoint: all files it needs exist and are complete.
+    Check that a run can resume from a checkpoint: all its files exist and have their size.
 
     Args:
         checkpoint (`str` or `Path`): The folder.
-        num_processes (`int`): The number of processes of the resumed run.
+        num_processes (`int`, *optional*): The number of processes of the resumed run.
+
+    Returns:
+        `dict`: The manifest.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If a file is missing, truncated or damaged; the message names it.
+        ValueError: If a file is missing or cut, which is named, or if it is of another number of processes.
     """
     checkpoint = Path(checkpoint)
     if not checkpoint.is_dir():
         raise FileNotFoundError(f"There is no checkpoint at {checkpoint}. Give its folder, or `last` for the newest.")
     manifest = _read_manifest(checkpoint)
-    _check_listed(checkpoint, manifest["files"])
-    if _step(checkpoint) not in (-1, manifest.get("step")):
-        raise ValueError(f"{checkpoint} holds the checkpoint of step {manifest.get('step')!r}. {_REMEDY}.")
-    made_by = _processes_of(checkpoint)
-    if made_by != num_processes:
+    for name, size in manifest["files"].items():
+        file = checkpoint / name
+        if not file.is_file():
+            raise ValueError(f"{file} is missing. {_REMEDY}.")
+        if file.stat().st_size != size:
+            raise ValueError(f"{file} must have {size} bytes, got {file.stat().st_size}. {_REMEDY}.")
+    made_by = sum(name.startswith("rng_state") for name in manifest["files"])  # each process has its random state
+    if made_by == 0:
+        raise ValueError(f"{checkpoint} holds a model only (`save_only_model`). {_REMEDY}.")
+    if num_processes not in (None, made_by):
         raise ValueError(
             f"{checkpoint} was written by {made_by} processes, got {num_processes}. Launch {made_by} processes."
         )
-    needed = [rng_file(rank, num_processes) for rank in range(num_processes)]
-    # FSDP and DeepSpeed store the optimizer in folders, one part per process.
-    if not any(path.is_dir() for name in _FOLDERS for path in checkpoint.glob(name)):
-        needed += [OPTIMIZER_NAME, SCHEDULER_NAME]
-    for name in needed:
-        if not (checkpoint / name).is_file():
-            raise ValueError(f"{checkpoint / name} is missing. {_REMEDY}.")
-
-
-def check_weights(file: Path, expected: dict[str, torch.Tensor]) -> None:
-    """
-    Check that a file of weights holds exactly these tensors; libraries would silently load those that fit.
-
-    Args:
-        file (`Path`): A file of a checkpoint.
-        expected (`dict` of `torch.Tensor`): The tensors by name.
-
-    Raises:
-        ValueError: If the file does not exist or holds other tensors.
-    """
-    if not file.is_file():
-        raise ValueError(f"{file} is missing: the checkpoint has another `adapter`. Choose another checkpoint.")
-    found, wanted = shapes_of([file]), {name: tuple(value.shape) for name, value in expected.items()}
-    different = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-    if different:
-        name = different[0]
-        raise ValueError(
-            f"{file} does not fit the model: {len(different)} tensors differ, such as {name} with shape "
-            f"{found.get(name)}, expected {wanted.get(name)}. Resume with the original fields."
-        )
+    return manifest
 
 
 def last_checkpoint(output_dir: str | Path) -> Path | None:
@@ -148,7 +114,7 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     """
     for folder in _checkpoints(output_dir):
         try:
-            check_checkpoint(folder, _processes_of(folder))
+            check_checkpoint(folder)
         except (OSError, ValueError) as error:
             logger.warning("%s is skipped: %s", folder, error)
         else:
@@ -168,16 +134,16 @@ def check_run(checkpoint: str | Path, run: dict[str, Any], free: dict[str, Any])
     Raises:
         ValueError: If it belongs to another run; the message says what differs.
     """
-    made_by = _read_manifest(Path(checkpoint))
+    manifest = _read_manifest(Path(checkpoint))
     for name, value in run.items():
-        before = (made_by.get("run") or {}).get(name)
+        before = manifest["run"].get(name)
         if before != value:
             what = f"its {name} was {before!r}, got {value!r}"
             if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
                 what = f"its {name} changed"
             raise ValueError(f"{checkpoint} belongs to another run: {what}. {_ANEW}.")
     for name, value in free.items():
-        before = (made_by.get("free") or {}).get(name)
+        before = manifest["free"].get(name)
         if before != value:
             logger.warning("Resumed with %s %r, not %r: results will differ from those before.", name, value, before)
 
@@ -195,37 +161,28 @@ def _sync(folder: Path) -> None:
     sync_folder(folder)
 
 
-def unfinished_checkpoint(output_dir: str | Path, step: int) -> Path:
-    """Return the hidden folder to which the checkpoint of a step is written."""
-    return Path(output_dir) / f".{PREFIX_CHECKPOINT_DIR}-{step}{_UNFINISHED}"
-
-
-def finish_checkpoint(folder: Path, step: int, run: dict[str, Any], free: dict[str, Any]) -> Path:
+def finish_checkpoint(checkpoint: Path, step: int, run: dict[str, Any], free: dict[str, Any]) -> None:
     """
-    List the files of a new checkpoint and give it its final name, replacing an earlier one.
+    Write the manifest of a new checkpoint, once all its files are on the disk.
 
     Args:
-        folder (`Path`): The folder from [`unfinished_checkpoint`].
+        checkpoint (`Path`): The folder.
         step (`int`): The optimizer step.
         run, free (`dict`): What [`check_run`] will compare.
-
-    Returns:
-        `Path`: The checkpoint.
     """
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    files.pop(MANIFEST, None)
-    listed = {name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for name, path in files.items()}
-    _sync(folder)
-    write_json({"version": 1, "step": step, "run": run, "free": free, "files": listed}, folder / MANIFEST)
-    checkpoint = folder.parent / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-    replaced = folder.parent / f".{checkpoint.name}{_REPLACED}"
-    if checkpoint.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-        checkpoint.rename(replaced)
-    folder.rename(checkpoint)
-    sync_folder(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
-    return checkpoint
+    _sync(checkpoint)
+    sizes = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path != checkpoint / MANIFEST:
+            sizes[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
+    write_json({"step": step, "run": run, "free": free, "files": sizes}, checkpoint / MANIFEST)
+    sync_folder(checkpoint.parent)
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Remove a folder if it exists, its manifest first, so that what a kill leaves of it is no checkpoint."""
+    (checkpoint / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def remove_old(output_dir: str | Path, limit: int | None, keep: list[Path]) -> None:
@@ -235,21 +192,7 @@ def remove_old(output_dir: str | Path, limit: int | None, keep: list[Path]) -> N
     kept = {path.resolve() for path in keep}
     old = [path for path in _checkpoints(output_dir) if path.resolve() not in kept]
     for path in old[max(0, limit - len(kept)) :]:
-        removed = path.with_name(f".{path.name}{_REMOVED}")  # atomic, so no partial checkpoint is ever visible
-        shutil.rmtree(removed, ignore_errors=True)
-        path.rename(removed)
-        shutil.rmtree(removed, ignore_errors=True)
-
-
-def clear_unfinished(output_dir: str | Path) -> None:
-    """Remove partial files of a killed run; a checkpoint that was being replaced gets its name back."""
-    for ending in (_REPLACED, _UNFINISHED, _REMOVED):
-        for folder in Path(output_dir).glob(f".*{ending}"):
-            checkpoint = folder.with_name(folder.name.removesuffix(ending)[1:])
-            if ending == _REPLACED and not checkpoint.exists():
-                folder.rename(checkpoint)
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
+        remove_checkpoint(path)
 
 
 @contextmanager
@@ -260,7 +203,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
     Yields:
         `Path`: The hidden folder.
     """
-    unfinished = folder / f".model{_UNFINISHED}"
+    unfinished = folder / ".model.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
@@ -316,18 +259,106 @@ def is_of_ended_worker(error: BaseException) -> bool:
     return reported or isinstance(error, ConnectionError | EOFError)
 
 
+# The folder ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def only_run(args: ScalarTrainingArguments) -> Iterator[None]:
+    """
+    Lock the folder of a run, so that no second process writes to it; create it if needed.
+
+    Raises:
+        OSError: If the folder cannot be created or written.
+        ValueError: If another run is using it.
+    """
+    folder = Path(args.output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"`output_dir` must be a folder, but {folder} is a file. Choose another.")
+    lock = nullcontext()
+    if args.process_index == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        message = f"Another run is writing to {folder}. Wait until it ends, or choose another `output_dir`."
+        lock = locked(folder / ".training.lock", message)
+    with lock:
+        yield
+
+
+def find_start(args: ScalarTrainingArguments) -> tuple[Path | None, bool]:
+    """
+    Find where a run starts: at the beginning, at a checkpoint, or nowhere because it has ended.
+
+    Args:
+        args ([`ScalarTrainingArguments`]): The fields of the run.
+
+    Returns:
+        The checkpoint to resume from or None, and whether the run has already ended.
+
+    Raises:
+        FileNotFoundError: If the checkpoint does not exist.
+        ValueError: If the checkpoint cannot be resumed from, or the folder holds another run.
+    """
+    folder, wanted = Path(args.output_dir), args.resume_from_checkpoint
+    if args.process_index == 0:
+        for name in (RECIPE, RECORD):  # the names `write_json` uses until they are complete
+            for file in folder.glob(f".{name}.[0-9]*"):
+                file.unlink()
+    wait_for_all()
+    ended = folder / RECIPE
+    if wanted is None:
+        there = ended if ended.is_file() else last_checkpoint(folder)
+        if there is not None:
+            raise ValueError(
+                f"{folder} already holds a run ({there.name}). Continue it with `--resume_from_checkpoint last`, "
+                "choose another `output_dir`, or remove the folder."
+            )
+        return None, False
+    if wanted not in _NEWEST:
+        checkpoint = Path(wanted)
+        check_checkpoint(checkpoint, args.world_size)
+        inside = checkpoint.resolve().parent == folder.resolve()
+        if not inside and (ended.is_file() or last_checkpoint(folder) is not None):
+            raise ValueError(
+                f"{folder} already holds a run, but {checkpoint} belongs to another. Choose another `output_dir`."
+            )
+        return checkpoint, False
+    if ended.is_file() and _is_same(ended, args):
+        return None, True
+    checkpoint = last_checkpoint(folder)
+    if checkpoint is None and (wanted != "auto" or ended.is_file()):
+        raise ValueError(
+            f"There is no complete checkpoint in {folder} to resume from. Start a new run without "
+            "`--resume_from_checkpoint` or with `--resume_from_checkpoint auto`."
+        )
+    return checkpoint, False
+
+
+def _is_same(ended: Path, args: ScalarTrainingArguments) -> bool:
+    """Whether the finished run has the same fields; if not, for example because it is longer now, it continues."""
+    before = read_json(ended)
+    now = fields_of_run(args) | {name: getattr(args, name) for name in _DURATION}
+    return all(str(before.get(name)) == str(value) for name, value in now.items())  # None is stored as "None"
+
+
+def forget_end(args: ScalarTrainingArguments) -> None:
+    """Remove the mark of a finished run before it continues."""
+    if args.process_index == 0:
+        (Path(args.output_dir) / RECIPE).unlink(missing_ok=True)
+
+
 __all__ = [
     "MANIFEST",
+    "RECIPE",
+    "RECORD",
     "check_checkpoint",
     "check_run",
-    "check_weights",
-    "clear_unfinished",
     "describe_failed_save",
+    "find_start",
     "finish_checkpoint",
+    "forget_end",
     "is_of_ended_worker",
     "last_checkpoint",
+    "only_run",
+    "remove_checkpoint",
     "remove_old",
-    "rng_file",
-    "unfinished_checkpoint",
     "written_whole",
 ]

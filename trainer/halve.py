@@ -16,8 +16,7 @@ from commands.errors import say, user_errors
 from gallery.files import read_json, sha256_of, write_json
 from modeling_scalar import load_model
 
-from .checkpoints import last_checkpoint
-from .folder import RECIPE
+from .checkpoints import RECIPE, last_checkpoint
 
 LOG = "log.json"
 """The terms of the loss at each step, and the SHA-256 of the weights."""

@@ -3,39 +3,32 @@
 The objective is left to a subclass; see `trainer.scalar_trainer`.
 """
 
-import shutil
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict
+from peft import PeftModel
 from transformers import Trainer
 from transformers.dynamic_module_utils import custom_object_save
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_callback import ExportableState, TrainerState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
-from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
+from transformers.trainer_utils import TrainOutput
 
 from gallery.files import read_json, write_json
 
-from .callbacks import AtBegin, EpochOfData, SaveAfterEpoch
+from .callbacks import AroundCheckpoints, EpochOfData, SaveAfterEpoch
 from .checkpoints import (
     check_checkpoint,
     check_run,
-    check_weights,
     describe_failed_save,
     finish_checkpoint,
     last_checkpoint,
+    remove_checkpoint,
     remove_old,
-    unfinished_checkpoint,
     written_whole,
 )
 from .data import GlobalBatchSampler
-from .distributed import rank, world_size
+from .distributed import rank, wait_for_all, world_size
 from .identity import free_fields
 from .lora import without_adapter
 from .training_args import ScalarTrainingArguments
@@ -72,15 +65,6 @@ def _leave_signals_to_the_trainer(worker: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(number, signal.SIG_DFL))
 
 
-@contextmanager
-def _unusable(what: str, advice: str = "Choose another checkpoint.") -> Iterator[None]:
-    """Report which part of a checkpoint cannot be used, for example because it belongs to another run."""
-    try:
-        yield
-    except (AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError, UnpicklingError) as error:
-        raise ValueError(f"{what} ({type(error).__name__}: {error}). {advice}") from error
-
-
 class ResumableTrainer(Trainer):
     """
     A Trainer that resumes from a checkpoint as if it had never been interrupted.
@@ -94,9 +78,12 @@ class ResumableTrainer(Trainer):
         super().__init__(model, args, **kwargs)
         self.means = RunningMeans()
         self._resumed_from: Path | None = None
+        self._resumed_step = 0
+        self._limit = args.save_total_limit
+        self._unfinished: Path | None = None  # the checkpoint that is being written
         self._identity: dict[str, Any] | None = None
         self.add_callback(SaveAfterEpoch())
-        self.add_callback(AtBegin(self._begin))
+        self.add_callback(AroundCheckpoints(self._begin, self._finish_checkpoint))
 
     def describe_identity(self) -> dict[str, Any]:
         """Describe what identifies this run, JSON-serialisable; checkpoints with other values are rejected."""
@@ -141,42 +128,42 @@ class ResumableTrainer(Trainer):
 
         Raises:
             FileNotFoundError: If the checkpoint does not exist.
-            ValueError: If the checkpoint is incomplete, damaged, or belongs to another run.
+            ValueError: If the checkpoint is incomplete or belongs to another run.
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
                 raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
         self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        self._resumed_step = 0
+        self._unfinished = None
         if self._resumed_from is not None:
-            check_checkpoint(self._resumed_from, self.args.world_size)
+            self._resumed_step = check_checkpoint(self._resumed_from, self.args.world_size)["step"]
             check_run(self._resumed_from, self.identity, free_fields(self.args))
             resume_from_checkpoint = str(self._resumed_from)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        # The Trainer would remove old checkpoints before the new one has its manifest.
+        self._limit = self.args.save_total_limit
+        self.args.save_total_limit = None
+        try:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        except UnpicklingError as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{self._resumed_from} cannot be used: {reason} Choose another checkpoint.") from error
+        except BaseException:
+            if self._unfinished is None:
+                raise
+            partial = self._unfinished if self.args.should_save else None
+            with describe_failed_save(self.args.output_dir, self._unfinished.name, partial):
+                raise
+        finally:
+            self.args.save_total_limit = self._limit
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
-        checkpoint = Path(resume_from_checkpoint)
-        if isinstance(self.model, PeftModel):
-            check_weights(checkpoint / ADAPTER_SAFE_WEIGHTS_NAME, get_peft_model_state_dict(self.model))
-        elif (checkpoint / SAFE_WEIGHTS_NAME).is_file():
-            check_weights(checkpoint / SAFE_WEIGHTS_NAME, self.model.state_dict())
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        advice = "Resume with the original fields, or choose another checkpoint."
-        with _unusable(f"{checkpoint} does not fit this run's optimizer or schedule", advice):
-            super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        with _unusable(f"The random state in {checkpoint} cannot be used"):
-            super()._load_rng_state(checkpoint)
-
-    def _run_epoch(self, **options: Any) -> None:
-        # The Trainer checks for the end only after a step, so a finished run would do one more.
-        if self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True
-            return
-        super()._run_epoch(**options)
+    def set_initial_training_values(self, args: ScalarTrainingArguments, dataloader: Any) -> tuple[int, ...]:
+        """Leave no epoch to a run that is resumed at its end; the Trainer would do one more step."""
+        num_epochs, steps_per_epoch, *others, max_steps = super().set_initial_training_values(args, dataloader)
+        if self._resumed_step >= max_steps:
+            num_epochs = self._resumed_step // steps_per_epoch
+        return num_epochs, steps_per_epoch, *others, max_steps
 
     def _log_file(self, folder: Path) -> Path:
         return folder / (f"log_{rank()}.json" if world_size() > 1 else "log.json")
@@ -201,21 +188,30 @@ class ResumableTrainer(Trainer):
             return
         if self._resumed_from == last_checkpoint(self.args.output_dir):
             self._remove_old(self._resumed_from)  # the run may have been killed before doing so
-        path = self._log_file(self._resumed_from)
-        content, device = read_json(path), self.args.device
-        with _unusable(f"{path} is damaged"):
-            self._tr_loss.fill_(content["loss"])
-            self._total_loss_scalar = float(content["total_loss"])
-            self._globalstep_last_logged = int(content["step_of_log"])
-            sums = {name: torch.tensor(float(value), device=device) for name, value in content["sums"].items()}
-            self.means = RunningMeans(sums, {name: int(content["counts"][name]) for name in sums})
+        content = read_json(self._log_file(self._resumed_from))
+        self._tr_loss.fill_(content["loss"])
+        self._total_loss_scalar = content["total_loss"]
+        self._globalstep_last_logged = content["step_of_log"]
+        sums = {name: torch.tensor(float(value), device=self.args.device) for name, value in content["sums"].items()}
+        self.means = RunningMeans(sums, content["counts"])
 
     # Saving -------------------------------------------------------------------------------------------------------
 
-    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
-        # The Trainer calls this on every process; the first one writes.
-        if not self.args.should_save:
-            super()._save(output_dir, state_dict)
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """
+        Save the model so that its files are the old or the new ones, never half of them.
+
+        The Trainer calls this on every process; the first one writes. It is the first thing written of a checkpoint.
+        """
+        args = self.args
+        folder = Path(output_dir or args.output_dir)
+        if _internal_call and output_dir is not None:
+            self._unfinished = folder
+            if args.should_save:
+                remove_checkpoint(folder)
+            wait_for_all()
+        if not args.should_save:
+            super().save_model(output_dir, _internal_call)
             return
         for name, parameter in self.model.named_parameters():
             if not parameter.isfinite().all():
@@ -223,51 +219,32 @@ class ResumableTrainer(Trainer):
                     f"The weights after step {self.state.global_step} are not finite, such as {name}, and were not "
                     "saved. Lower `learning_rate`, and continue from an earlier checkpoint."
                 )
-        with written_whole(Path(output_dir or self.args.output_dir)) as folder:
-            super()._save(str(folder), state_dict)
+        with written_whole(folder) as hidden:
+            super().save_model(str(hidden), _internal_call=True)
             if isinstance(self.model, PeftModel):  # an adapter may change how its base scores
                 base = without_adapter(self.model)
                 if base._auto_class is not None:  # a model that others can load by its code
-                    custom_object_save(base, folder, config=base.config)
-                base.config.save_pretrained(folder)
+                    custom_object_save(base, hidden, config=base.config)
+                base.config.save_pretrained(hidden)
+        if args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=args.hub_revision)
 
-    def _save_checkpoint(self, model, trial) -> None:
-        """Write a checkpoint atomically; see `trainer.checkpoints`."""
-        args, state = self.args, self.state
-        self.store_flos()
-        folder = unfinished_checkpoint(args.output_dir, state.global_step)
-        checkpoint = folder.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-        if state.best_global_step:
-            best = folder.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
-            if best == checkpoint or best.is_dir():
-                state.best_model_checkpoint = str(best)
-        callbacks = [x for x in (*self.callback_handler.callbacks, self.control) if isinstance(x, ExportableState)]
-        state.stateful_callbacks = TrainerState(stateful_callbacks=callbacks).stateful_callbacks
-        with describe_failed_save(args.output_dir, checkpoint.name, partial=folder if args.should_save else None):
-            if args.should_save:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-            self.accelerator.wait_for_everyone()
-            self.save_model(str(folder), _internal_call=True)
-            if not args.save_only_model:
-                self._save_optimizer_and_scheduler(str(folder))
-                self._save_scaler(str(folder))
-                self._save_rng_state(str(folder))
-            self._keep_log(folder)
-            self.accelerator.wait_for_everyone()
-            if args.should_save:
-                state.save_to_json(str(folder / TRAINER_STATE_NAME))
-                finish_checkpoint(folder, state.global_step, self.identity, free_fields(args))
-        if args.push_to_hub:
-            self._push_from_checkpoint(str(checkpoint))
+    def _finish_checkpoint(self) -> None:
+        """Add what the Trainer does not keep, then the manifest; see `trainer.checkpoints`."""
+        checkpoint = self._unfinished
+        self._keep_log(checkpoint)
+        wait_for_all()
+        if self.args.should_save:
+            finish_checkpoint(checkpoint, self.state.global_step, self.identity, free_fields(self.args))
+        self._unfinished = None
         self._remove_old(checkpoint)
-        self.accelerator.wait_for_everyone()
+        wait_for_all()
 
     def _remove_old(self, checkpoint: Path) -> None:
         """Keep `save_total_limit` checkpoints: the newest (`checkpoint`), the best, and the newest of the others."""
         if self.args.should_save:
             best = [Path(self.state.best_model_checkpoint)] if self.state.best_model_checkpoint else []
-            remove_old(self.args.output_dir, self.args.save_total_limit, keep=[checkpoint, *best])
+            remove_old(self.args.output_dir, self._limit, keep=[checkpoint, *best])
 
 
 __all__ = ["ResumableTrainer", "RunningMeans"]

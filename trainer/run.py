@@ -3,48 +3,57 @@
 import logging
 import math
 import os
+import platform
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import datasets
 import torch
 from peft import PeftModel
-from transformers import PretrainedConfig, set_seed
+from transformers import PretrainedConfig, Trainer, set_seed
 
 from commands.errors import show
 from eval.benchmarks.rows import marks_of_clips
 from gallery.decoding import Limits, sandboxed
 from gallery.described import calibration_hint
+from gallery.files import write_json
+from gallery.provenance import source_state, versions
 from modeling_scalar import ScalarProcessor, load_model
 from modeling_scalar.model_identity import LIGHT, identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import CALIBRATION
 
 from .callbacks import AtBegin, StopOnInterrupt
-from .checkpoints import describe_failed_save, is_of_ended_worker
+from .checkpoints import (
+    RECIPE,
+    RECORD,
+    describe_failed_save,
+    find_start,
+    forget_end,
+    is_of_ended_worker,
+    only_run,
+)
 from .data import ClipDataset, Examples, ScalarDataCollator
 from .distributed import check_launched
-from .folder import find_start, forget_end, only_run, save_recipe
-from .lora import apply_adapters, parts_of
+from .lora import apply_adapters, count_parameters, parts_of
 from .objectives import OBJECTIVES
 from .recipe import RunArguments, parse_arguments
-from .record import describe_run, save_record
 from .scalar_trainer import ScalarTrainer
 from .semantic_targets import SemanticTargets, make_semantic_targets
 from .training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
 _SECONDS_TO_TELL = 5.0
+_CPU_INFO = Path("/proc/cpuinfo")  # platform.processor() is empty on most Linux systems
 TARGETS = "semantic_targets.safetensors"
 """The default file of semantic targets in the folder of a run."""
-
-
-class _ForgetEnd(AtBegin):
-    """A class of its own, because transformers warns about two callbacks of the same class."""
 
 
 def _build_model(
@@ -149,12 +158,104 @@ def _calibration_hint(run: RunArguments, folder: str, config: PretrainedConfig) 
     return calibration_hint(metadata, "--model", folder, "--benchmark", *source, columns=columns)
 
 
+# What a run prints and leaves ----------------------------------------------------------------------------------------
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "nothing"
+
+
+def describe_run(
+    model: torch.nn.Module, args: ScalarTrainingArguments, num_examples: int, steps_per_epoch: int
+) -> str:
+    """
+    Summarise in a few lines the trained and frozen parameters, the effective batch, the steps, and the memory that
+    weights, gradients and AdamW's two moments need on each device, without activations.
+
+    Args:
+        model (`torch.nn.Module`): The model, with its trainable parameters already chosen.
+        args ([`ScalarTrainingArguments`]): The arguments of the run.
+        num_examples (`int`): The number of training examples.
+        steps_per_epoch (`int`): The number of optimizer steps per epoch.
+    """
+    trained, frozen = (count_parameters(model, trainable) for trainable in (True, False))
+    negatives = args.per_device_train_batch_size * args.world_size
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(steps_per_epoch * args.num_train_epochs)
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    memory = (weights + 3 * gradients) / 2**20
+    parts = f", {args.mini_batch_size} clips at a time" if args.mini_batch_size else ""
+    accumulated = (
+        f", {args.gradient_accumulation_steps} batches a step" if args.gradient_accumulation_steps > 1 else ""
+    )
+    return "\n".join(
+        [
+            f"trained: {sum(trained.values()):,} parameters: {_listed(trained)}",
+            f"frozen: {sum(frozen.values()):,} parameters: {_listed(frozen)}",
+            f"batch: {negatives} clips see each other ({args.world_size} processes of "
+            f"{args.per_device_train_batch_size}{parts}){accumulated}",
+            f"steps: {steps:,}, {steps_per_epoch:,} an epoch of {num_examples:,} examples",
+            f"memory: {memory:,.0f} MiB for weights, gradients and optimizer on each device; activations come on top",
+        ]
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "cpu" and _CPU_INFO.is_file():
+        names = (line.partition(":")[2].strip() for line in _CPU_INFO.open() if line.startswith("model name"))
+        return next(names, platform.machine())
+    return platform.processor() or device.type
+
+
+def _precision(trainer: Trainer) -> str:
+    weights = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
+    mixed = {"fp16": "float16", "bf16": "bfloat16"}.get(trainer.accelerator.mixed_precision)
+    return f"{weights}, computed in {mixed}" if mixed else weights
+
+
+def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[str, Any]:
+    """
+    Describe a finished run.
+
+    Args:
+        trainer ([`ScalarTrainer`]): The trainer after `train`.
+        seconds (`float`): The duration of `train`.
+        resumed (`bool`): Whether the run resumed from a checkpoint; `seconds` then counts from there.
+
+    Returns:
+        `dict` of JSON-serialisable values: `trainable_parameters` and `frozen_parameters` (by part of the model),
+        `num_examples`, `global_step`, `batch_size` (contrastive batch times accumulation), `seconds`, `resumed`,
+        `hardware` (`device`, `num_processes`), `precision`, `versions`, `source` and `date`.
+    """
+    args = trainer.args
+    batch_size = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
+    return {
+        "trainable_parameters": count_parameters(trainer.model),
+        "frozen_parameters": count_parameters(trainer.model, trainable=False),
+        "num_examples": len(trainer.train_dataset),
+        "global_step": trainer.state.global_step,
+        "batch_size": batch_size,
+        "seconds": round(seconds, 1),
+        "resumed": resumed,
+        "hardware": {"device": _device_name(args.device), "num_processes": args.world_size},
+        "precision": _precision(trainer),
+        "versions": versions(),
+        "source": source_state(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+# A run ---------------------------------------------------------------------------------------------------------------
+
+
 def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
     """Run one recipe; return whether it finished."""
     check_launched()
     run.check_batch(args)
     with only_run(args):
-        checkpoint, ended = find_start(run, args)
+        checkpoint, ended = find_start(args)
         if ended:
             logger.info("The run in %s has ended; there is nothing to resume.", args.output_dir)
             return True
@@ -177,7 +278,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         eval_dataset=eval_rows,
         data_collator=collator,
         processing_class=processor,
-        callbacks=[interrupt, _ForgetEnd(partial(forget_end, args))],
+        callbacks=[interrupt, AtBegin(partial(forget_end, args))],
     )
     if trainer.is_world_process_zero():
         steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]
@@ -202,10 +303,12 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
     with describe_failed_save(args.output_dir, ""):
         trainer.save_model()
         if trainer.is_world_process_zero():
-            # the splits of published benchmarks are known to be disjoint
-            clips = marks_of_clips(rows) if run.benchmark == "own" else None
-            save_record(trainer, seconds, checkpoint is not None, clips)
-            save_recipe(run, args)  # last: it marks the run as finished
+            record = describe_training(trainer, seconds, checkpoint is not None)
+            if run.benchmark == "own":  # the splits of published benchmarks are known to be disjoint
+                record["clips"] = marks_of_clips(rows)
+            folder = Path(args.output_dir)
+            write_json(record, folder / RECORD)
+            write_json(asdict(run) | args.to_sanitized_dict(), folder / RECIPE)  # last: it marks the run as finished
     if run.report_split and trainer.is_world_process_zero():
         _report(run, args)
     if trainer.is_world_process_zero() and (hint := _calibration_hint(run, args.output_dir, trainer.scalar_config)):
@@ -253,4 +356,4 @@ def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
     return 0
 
 
-__all__ = ["main", "train"]
+__all__ = ["describe_run", "main", "train"]

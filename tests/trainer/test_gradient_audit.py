@@ -7,7 +7,7 @@ from modeling_scalar import ScalarConfig, ScalarModel
 from modeling_scalar.scores_scalar import METHODS
 from tests.trainer.test_scalar_trainer import gradients_of_a_real_step, make_trainer
 from trainer.lora import apply_adapters, count_parameters
-from trainer.record import describe_run
+from trainer.run import describe_run
 from trainer.training_args import ScalarTrainingArguments
 
 

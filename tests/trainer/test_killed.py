@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from tests.disks import small_disk
 from tests.trainer.test_checkpoints import is_complete
-from trainer.checkpoints import last_checkpoint
-from trainer.folder import RECIPE
+from trainer.checkpoints import MANIFEST, RECIPE, last_checkpoint
 
 pytestmark = pytest.mark.e2e
 
@@ -59,10 +58,15 @@ def alive(running):
     return Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+def unfinished(folder):
+    """The checkpoints that are being written or removed."""
+    return {path for path in folder.glob("checkpoint-*") if not (path / MANIFEST).exists()}
+
+
 MOMENTS = {
-    "a checkpoint is being written": lambda folder: any(folder.glob(".checkpoint-*.unfinished")),
-    "an old one is being removed": lambda folder: any(folder.glob(".checkpoint-*.removed")),
-    "the last one is there": lambda folder: (folder / "checkpoint-7").exists(),
+    "a checkpoint is being written": unfinished,
+    "an old one is being removed": lambda folder: (folder / "checkpoint-6" / MANIFEST).exists(),
+    "the last one is there": lambda folder: (folder / "checkpoint-7" / MANIFEST).exists(),
     "the model is being saved": lambda folder: (folder / ".model.unfinished").exists(),
     "the model is there": lambda folder: (folder / "training.json").exists(),
 }
@@ -118,7 +122,7 @@ def test_a_run_that_is_killed_wherever_it_is_ends_as_the_unbroken_run(commands, 
 
 
 BEFORE = {"it begins": lambda folder: (folder / ".training.lock").exists()}
-DURING = {"a checkpoint is there": lambda folder: (folder / "checkpoint-2").exists()}
+DURING = {"a checkpoint is there": lambda folder: (folder / "checkpoint-2" / MANIFEST).exists()}
 SIGNALS = [
     (signal.SIGINT, BEFORE, False),
     (signal.SIGTERM, BEFORE, False),
@@ -148,7 +152,7 @@ def test_a_signal_ends_a_run_with_130_and_without_a_traceback(commands, tiny_run
     ended = running.wait(60)
     assert ended.code == 130, ended.stderr
     assert "Traceback" not in ended.stderr and "Interrupted." in ended.stderr and not (folder / RECIPE).exists()
-    assert not list(folder.glob(".*.unfinished"))
+    assert not unfinished(folder)
     if moment is DURING:
         assert "Continue with `--resume_from_checkpoint last`" in ended.stderr
         checkpoint = last_checkpoint(folder)
@@ -173,7 +177,7 @@ def test_a_data_worker_that_the_system_ends_is_reported_in_one_sentence(commands
     while codes.count(1) < 2 and len(codes) < 16:
         folder = tmp_path / f"run-{len(codes)}"
         running = commands.start(*tiny_run.command(folder, *CONSTANT, *WORKERS, steps=21))
-        wait_until(lambda folder=folder: (folder / "checkpoint-2").exists(), running)
+        wait_until(lambda folder=folder: (folder / "checkpoint-2" / MANIFEST).exists(), running)
         wait_until(lambda running=running: not workers_of(running), running)  # as between two epochs
         wait_until(lambda running=running: workers_of(running), running)
         time.sleep(0.01 * (len(codes) % 4))
@@ -181,7 +185,7 @@ def test_a_data_worker_that_the_system_ends_is_reported_in_one_sentence(commands
             os.kill(worker, signal.SIGKILL)
         ended = running.wait(60)
         codes.append(ended.code)
-        assert is_complete(last_checkpoint(folder)) and not list(folder.glob(".*.unfinished"))
+        assert is_complete(last_checkpoint(folder)) and not unfinished(folder)
         if ended.code:
             assert ended.code == 1 and "Traceback" not in ended.stderr, ended.stderr
             assert "A data worker was killed" in ended.stderr.splitlines()[-1], ended.stderr

@@ -713,7 +713,7 @@ def test_an_interrupt_keeps_its_checkpoint_beside_the_best(tmp_path):
 def test_only_the_first_process_saves(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path)
     monkeypatch.setattr(ScalarTrainingArguments, "should_save", False)
-    trainer._save(str(tmp_path / "out"))
+    trainer.save_model(str(tmp_path / "out"))
     assert not list(tmp_path.glob("out/*"))
 
 
