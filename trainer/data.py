@@ -14,20 +14,10 @@ from eval.benchmarks.columns import KIND
 from eval.benchmarks.rows import read_row, say_unread
 from modeling_scalar import Clip, ScalarProcessor
 
+from .draws import derived_generator
 from .identity import rows_sha256
 
 logger = logging.getLogger(__name__)
-
-
-def derived_generator(*numbers: int) -> torch.Generator:
-    """Return a CPU generator seeded with a hash of `numbers`: the same numbers give the same draws."""
-    seed = 0
-    for number in numbers:  # 64-bit mixing (splitmix64), so neighbouring numbers give unrelated streams
-        seed = (seed + number + 0x9E3779B97F4A7C15) % 2**64
-        seed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        seed = (seed ^ (seed >> 27)) * 0x94D049BB133111EB % 2**64
-        seed ^= seed >> 31
-    return torch.Generator().manual_seed(seed)
 
 
 class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
@@ -209,4 +199,4 @@ class ScalarDataCollator:
         return batch | ({"left_out": torch.tensor(left_out, dtype=torch.long)} if self.leaves_out else {})
 
 
-__all__ = ["ClipDataset", "Examples", "GlobalBatchSampler", "ScalarDataCollator", "derived_generator"]
+__all__ = ["ClipDataset", "Examples", "GlobalBatchSampler", "ScalarDataCollator"]

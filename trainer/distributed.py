@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -41,22 +42,22 @@ class RowLayout:
         dist.all_gather(counts, torch.tensor([num_rows], device=device))
         return cls(tuple(torch.cat(counts).tolist()), rank())
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Number of rows of all processes."""
         return sum(self.counts)
 
-    @property
+    @cached_property
     def offset(self) -> int:
         """Index of this process's first row in the global batch."""
         return sum(self.counts[: self.rank])
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """Mean number of rows per process. A sum divided by it, averaged over processes, is the mean over all rows."""
         return self.total / len(self.counts)
 
-    @property
+    @cached_property
     def local(self) -> slice:
         """This process's rows in the global batch."""
         return slice(self.offset, self.offset + self.counts[self.rank])

@@ -16,6 +16,17 @@ from .losses import draw_negatives
 from .objectives import Batch
 
 
+def derived_generator(*numbers: int) -> torch.Generator:
+    """Return a CPU generator seeded with a hash of `numbers`: the same numbers give the same draws."""
+    seed = 0
+    for number in numbers:  # 64-bit mixing (splitmix64), so neighbouring numbers give unrelated streams
+        seed = (seed + number + 0x9E3779B97F4A7C15) % 2**64
+        seed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        seed = (seed ^ (seed >> 27)) * 0x94D049BB133111EB % 2**64
+        seed ^= seed >> 31
+    return torch.Generator().manual_seed(seed)
+
+
 def full_view_probability(step: int, final: float = 0.5, decay_steps: int = 2000) -> float:
     """
     Return p_full, the probability of keeping every modality of a clip, which falls linearly from 1 to `final`.
@@ -136,4 +147,4 @@ def choose_pairs(
     return MatchingPairs(input_ids[texts], attention_mask[texts], clips, condition_mask[clips], is_match, num_pairs)
 
 
-__all__ = ["MatchingPairs", "choose_pairs", "full_view_probability", "reduced_views"]
+__all__ = ["MatchingPairs", "choose_pairs", "derived_generator", "full_view_probability", "reduced_views"]

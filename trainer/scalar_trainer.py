@@ -18,9 +18,9 @@ from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS
 
 from .callbacks import LoraRate
-from .data import Examples, derived_generator
+from .data import Examples
 from .distributed import RowLayout, average_gradients, rank, union_over_processes, world_size
-from .draws import MatchingPairs, choose_pairs, full_view_probability, reduced_views
+from .draws import MatchingPairs, choose_pairs, derived_generator, full_view_probability, reduced_views
 from .grad_cache import BatchInParts
 from .identity import describe_identity
 from .lora import lora_parameters, without_adapter

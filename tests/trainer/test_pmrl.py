@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from trainer.losses.pmrl import PMRLLoss, leading_directions
+from trainer.losses import PMRLLoss, leading_directions
 from trainer.objectives import PMRLObjective
 from trainer.training_args import ScalarTrainingArguments
 

@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,8 @@ from modeling_scalar import MODALITIES, Clip, ScalarModel
 from modeling_scalar.scores_scalar import METHODS, register_method
 from tests.conftest import make_batch, make_tiny_config
 from trainer.callbacks import StopOnInterrupt
-from trainer.data import derived_generator
 from trainer.distributed import RowLayout
-from trainer.draws import reduced_views
+from trainer.draws import derived_generator, reduced_views
 from trainer.lora import apply_adapters
 from trainer.losses import info_nce
 from trainer.objectives import Batch, Objective
@@ -862,3 +862,25 @@ def test_a_learned_temperature_is_the_one_of_every_contrastive_term(tmp_path):
         expected = {name: fixed.means.sums[f"loss_{name}"].item() for name in losses[-1]}
         assert losses[-1] == pytest.approx(expected, rel=1e-5)
     assert all(abs(losses[0][name] - losses[1][name]) > 0.1 for name in ("align", "sem"))
+
+
+def test_a_batch_becomes_a_loss_in_few_files(tmp_path):
+    """Twelve of the project, those of the towers included: as many as one can read in a sitting."""
+    root = Path(__file__).resolve().parents[2]
+    trainer = make_trainer(tmp_path)
+    batch = collate(trainer)
+    trainer.compute_loss(trainer.model, batch)
+    files = set()
+
+    def note(frame, event, argument):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.parent in (root / "trainer", root / "modeling_scalar"):
+            files.add(path.name)
+
+    sys.setprofile(note)
+    try:
+        trainer.compute_loss(trainer.model, batch)
+    finally:
+        sys.setprofile(None)
+    assert {"scalar_trainer.py", "losses.py", "scores_scalar.py"} <= files
+    assert len(files) <= 12, sorted(files)

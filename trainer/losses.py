@@ -1,0 +1,499 @@
+"""The terms of the training objectives: embeddings, masks and plain numbers in, a scalar out."""
+
+import torch
+from torch import nn
+
+from modeling_scalar.paired import paired_centroids
+
+# Alignment (Eq. 6) ---------------------------------------------------------------------------------------------------
+
+# Symmetric InfoNCE over the query-conditioned scores (SCALAR Eq. 6).
+
+
+def info_nce(
+    scores: torch.Tensor,
+    offset: int = 0,
+    temperature: float | torch.Tensor = 0.07,
+    label_smoothing: float = 0.0,
+    num_rows: float | None = None,
+) -> torch.Tensor:
+    """
+    Cross-entropy of each row's match against all columns.
+
+    Args:
+        scores (`torch.Tensor` of shape `(rows, columns)`): Cosines; the match of row i is column `offset + i`.
+        offset (`int`): The column of this process's first match.
+        temperature (`float` or a scalar `torch.Tensor`): Divides the scores.
+        label_smoothing (`float`): The share of the target spread evenly over all columns.
+        num_rows (`float`, *optional*): Divides the sum over rows; by default their number. With several processes,
+            pass the mean number per process, so that the mean over processes is the mean over all rows.
+
+    Returns:
+        `torch.Tensor`, a scalar: the mean over rows, log(columns) when all scores are equal.
+    """
+    targets = torch.arange(len(scores), device=scores.device) + offset
+    total = nn.functional.cross_entropy(
+        scores / temperature, targets, label_smoothing=label_smoothing, reduction="sum"
+    )
+    return total / max(len(scores) if num_rows is None else num_rows, 1)
+
+
+class AlignmentLoss(nn.Module):
+    """
+    Pull each text to its clip and push it away from the other clips of the batch, and vice versa: Eq. 6.
+
+    Args:
+        temperature (`float`): tau, positive; small values emphasise the hardest negatives. SCALAR keeps it fixed,
+            because the scale of its cosines is meaningful.
+        label_smoothing (`float`): Label smoothing, in [0, 1).
+    """
+
+    def __init__(self, temperature: float = 0.07, label_smoothing: float = 0.1):
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"`temperature` must be positive, got {temperature!r}.")
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"`label_smoothing` must be in [0, 1), got {label_smoothing!r}.")
+        self.temperature = temperature
+        self.label_smoothing = label_smoothing
+
+    def forward(
+        self,
+        text_to_clip: torch.Tensor,
+        clip_to_text: torch.Tensor,
+        offset: int = 0,
+        num_rows: float | None = None,
+        temperature: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """
+        Compute the loss of this process's rows.
+
+        Args:
+            text_to_clip (`torch.Tensor` of shape `(batch, clips)`): Rows of C: this process's texts against all clips.
+            clip_to_text (`torch.Tensor` of shape `(batch, texts)`): Rows of C transposed: this process's clips, each
+                aggregated separately for every text.
+            offset (`int`): The index of this process's first row in the global batch.
+            num_rows (`float`, *optional*): See [`info_nce`].
+            temperature (`torch.Tensor`, *optional*): A learned temperature instead of the fixed one.
+
+        Returns:
+            `torch.Tensor`, a scalar, non-negative.
+        """
+        arguments = (offset, self.temperature if temperature is None else temperature, self.label_smoothing, num_rows)
+        return (info_nce(text_to_clip, *arguments) + info_nce(clip_to_text, *arguments)) / 2
+
+
+# Cross-arity consistency (Eq. 7) -------------------------------------------------------------------------------------
+
+# Hiding one modality should not change a clip's centroid or score (SCALAR Eq. 7).
+
+
+class CrossArityLoss(nn.Module):
+    """
+    Pull the reduced view M of each clip to its complete view K, for its own text: Eq. 7.
+
+    Both centroids are pulled towards each other. The reduced score is pulled to the complete one, which is a fixed
+    reference (stop-gradient), because otherwise both would move to a value that never occurs at test time. Zero where
+    nothing is hidden.
+
+    Args:
+        query_temperature (`float`): tau_w of the weights, positive.
+    """
+
+    def __init__(self, query_temperature: float = 0.1):
+        super().__init__()
+        self.query_temperature = query_temperature
+
+    def forward(
+        self,
+        text_embeds: torch.Tensor,
+        modality_embeds: torch.Tensor,
+        modality_mask: torch.Tensor,
+        reduced_mask: torch.Tensor,
+        num_rows: float | None = None,
+    ) -> torch.Tensor:
+        """
+        Compute the mean over the batch of 1 - <mu_M, mu_K> + (s_M - sg[s_K])^2.
+
+        Args:
+            text_embeds (`torch.Tensor` of shape `(batch, dim)`): Unit norm; row i belongs to clip i.
+            modality_embeds (`torch.Tensor` of shape `(batch, 3, dim)`): Unit norm; masked rows are ignored.
+            modality_mask, reduced_mask (`torch.BoolTensor` of shape `(batch, 3)`): K and M, at least one True per row.
+            num_rows (`float`, *optional*): Divides the sum over rows; by default their number. With several
+                processes, the mean number per process.
+
+        Returns:
+            `torch.Tensor`, a scalar, non-negative.
+        """
+        complete, reduced = (
+            paired_centroids(text_embeds, modality_embeds, mask, self.query_temperature)
+            for mask in (modality_mask, reduced_mask)
+        )
+        texts = text_embeds.to(complete.dtype)
+        complete_scores, reduced_scores = ((texts * centroids).sum(-1) for centroids in (complete, reduced))
+        direction = 1 - (reduced * complete).sum(-1)
+        total = (direction + (reduced_scores - complete_scores.detach()).square()).sum()
+        return total / (len(texts) if num_rows is None else num_rows)
+
+
+# Graded semantics (Eq. 8) --------------------------------------------------------------------------------------------
+
+# Captions that mean nearly the same should score nearly the same (SCALAR Eq. 8).
+
+
+class SemanticLoss(nn.Module):
+    """
+    Match each row of scores to the affinities of a frozen sentence encoder: Eq. 8, in two parts.
+
+    Neighbourhoods: the softmax of the row is pulled to the softmax of its affinities, over the whole row; an unknown
+    affinity counts as 0, the lowest weight. Calibration: a cosine with a known affinity S* is pulled to 2 S* - 1;
+    unknown pairs are skipped.
+
+    The scores are those of C~, in which each clip is aggregated once, for its own text, so that the targets act on the
+    embeddings and not on the modality weights of the query.
+
+    Args:
+        temperature (`float`): tau of the contrastive scores, positive. It is fixed, because a learned one could absorb
+            the scale that calibration supervises.
+        semantic_temperature (`float`): tau* of the softmax over affinities, positive.
+        calibration_weight (`float`): The weight of the second part; 0 skips it.
+    """
+
+    def __init__(self, temperature: float = 0.07, semantic_temperature: float = 0.5, calibration_weight: float = 1.0):
+        super().__init__()
+        for name, value in (("temperature", temperature), ("semantic_temperature", semantic_temperature)):
+            if not value > 0:
+                raise ValueError(f"`{name}` must be positive, got {value!r}.")
+        self.temperature = temperature
+        self.semantic_temperature = semantic_temperature
+        self.calibration_weight = calibration_weight
+
+    def forward(
+        self,
+        scores: torch.Tensor,
+        affinities: torch.Tensor,
+        num_rows: float | None = None,
+        num_observed: float | torch.Tensor | None = None,
+        temperature: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """
+        Compute the loss of this process's rows.
+
+        Args:
+            scores (`torch.Tensor` of shape `(batch, clips)`): Rows of C~, cosines.
+            affinities (`torch.Tensor` of shape `(batch, clips)`): Rows of S*, in [0, 1]; 0 where unknown.
+            num_rows (`float`, *optional*): Divides the sum over rows: the mean number of rows per process.
+            num_observed (`float`, *optional*): The same for known pairs. Both default to the numbers of this process.
+            temperature (`torch.Tensor`, *optional*): A learned temperature instead of the fixed one.
+
+        Returns:
+            `torch.Tensor`, a scalar, non-negative.
+        """
+        targets = (affinities / self.semantic_temperature).softmax(dim=1)
+        divergence = nn.functional.kl_div(
+            (scores / (self.temperature if temperature is None else temperature)).log_softmax(dim=1),
+            targets.log(),
+            log_target=True,
+            reduction="sum",
+        )
+        total = divergence / (len(scores) if num_rows is None else num_rows)
+        if self.calibration_weight:
+            observed = affinities > 0
+            errors = (scores - (2 * affinities - 1)).square() * observed
+            count = observed.sum() if num_observed is None else num_observed
+            total = total + self.calibration_weight * errors.sum() / max(count, 1)
+        return total
+
+
+# Uniformity (Eq. 9) --------------------------------------------------------------------------------------------------
+
+# Spread the aggregated clips of a batch over the sphere (SCALAR Eq. 9; Wang and Isola, 2020).
+
+
+class UniformityLoss(nn.Module):
+    """
+    Push the centroids of a batch apart: Eq. 9, the logarithm of their mean Gaussian similarity.
+
+    It is not a sum over rows, so it needs the centroids of all processes.
+
+    Args:
+        scale (`float`): The scale of the exponent, positive; with larger values, fewer and nearer pairs dominate.
+    """
+
+    def __init__(self, scale: float = 2.0):
+        super().__init__()
+        if not scale > 0:
+            raise ValueError(f"`scale` must be positive, got {scale!r}.")
+        self.scale = scale
+
+    def forward(self, centroids: torch.Tensor) -> torch.Tensor:
+        """
+        Compute the term of a whole batch.
+
+        Args:
+            centroids (`torch.Tensor` of shape `(batch, dim)`): Unit norm, of all processes.
+
+        Returns:
+            `torch.Tensor`, a scalar in [-4 * scale, 0]: 0 if all are the same or there is only one clip.
+        """
+        batch_size = len(centroids)
+        if batch_size < 2:
+            return centroids.sum() * 0
+        # For unit vectors |u - v|^2 = 2 - 2 <u, v>, but a centroid of cancelling modalities is shorter.
+        squared_norms = centroids.square().sum(1)
+        distances = (squared_norms[:, None] + squared_norms - 2 * centroids @ centroids.T).clamp(min=0)
+        itself = torch.eye(batch_size, dtype=torch.bool, device=centroids.device)
+        exponents = (-self.scale * distances).masked_fill(itself, float("-inf"))
+        return exponents.flatten().logsumexp(0) - torch.log(exponents.new_tensor(batch_size * (batch_size - 1.0)))
+
+
+# Data-anchor matching (L_DAM of Eq. 10) ------------------------------------------------------------------------------
+
+# The cross-encoder distinguishes matched pairs from hard negatives (L_DAM of SCALAR Eq. 10).
+
+
+def draw_negatives(
+    scores: torch.Tensor,
+    candidates: torch.Tensor,
+    draws: torch.Tensor,
+    offset: int = 0,
+    temperature: float | torch.Tensor = 0.07,
+) -> torch.Tensor:
+    """
+    Draw one negative column for each row with probability proportional to softmax(scores / temperature) + 1e-4.
+
+    Args:
+        scores (`torch.Tensor` of shape `(rows, columns)`): The match of row i is column `offset + i`, never drawn;
+            `-inf` for a pair without a score.
+        candidates (`torch.BoolTensor` of shape `(columns,)`): Columns that may be drawn.
+        draws (`torch.Tensor` of shape `(rows,)`): Uniform numbers in [0, 1), one per row, so that a row draws the same
+            on any process.
+        offset (`int`): The column of this process's first match.
+        temperature (`float` or a scalar `torch.Tensor`): The temperature of the contrastive loss of the scores.
+
+    Returns:
+        `torch.LongTensor` of shape `(rows,)`, -1 for a row without any candidate.
+    """
+    # The clamp prevents NaN in a row of only -inf, that of a clip that the score does not cover.
+    weights = (scores.detach().double().clamp(min=-1e4) / temperature).softmax(dim=1) + 1e-4
+    weights = weights * candidates
+    weights.diagonal(offset).zero_()
+    cumulative = weights.cumsum(dim=1)
+    # The first column whose cumulative weight exceeds the draw; a column of weight 0 is never drawn.
+    drawn = torch.searchsorted(cumulative, draws.to(cumulative)[:, None] * cumulative[:, -1:], right=True).squeeze(1)
+    drawn = drawn.clamp(max=scores.shape[1] - 1)  # NaN scores reach the loss, where they are reported
+    return drawn.masked_fill(cumulative[:, -1] == 0, -1)
+
+
+class MatchingLoss(nn.Module):
+    """Binary cross-entropy for matched pairs, texts with a negative clip, and negative texts with a clip."""
+
+    def forward(
+        self, match_logits: torch.Tensor, is_match: torch.Tensor, num_pairs: float | None = None
+    ) -> torch.Tensor:
+        """
+        Compute the mean over pairs.
+
+        Args:
+            match_logits (`torch.Tensor` of shape `(pairs, 2)`): Class 1 is "this text describes this clip".
+            is_match (`torch.BoolTensor` of shape `(pairs,)`): Whether the text describes the clip.
+            num_pairs (`float`, *optional*): Divides the sum: the mean number of pairs per process, if processes hold
+                different numbers; by default the number of pairs.
+
+        Returns:
+            `torch.Tensor`, a scalar: log(2) for equal logits, 0 without pairs.
+        """
+        logits = match_logits.to(torch.promote_types(match_logits.dtype, torch.float32))
+        total = nn.functional.cross_entropy(logits, is_match.long(), reduction="sum")
+        return total / max(len(match_logits) if num_pairs is None else num_pairs, 1)
+
+
+# The backbone's objective --------------------------------------------------------------------------------------------
+
+# Plain symmetric InfoNCE between the text and each modality separately.
+#
+# It is not in the paper, which starts from a pretrained backbone. Without aggregation, it favours no aggregator.
+
+
+class PathwaysLoss(nn.Module):
+    """
+    Pull each text to every modality of its clip, against the same modality of the other clips.
+
+    Args:
+        temperature (`float`): Divides the cosines; positive.
+    """
+
+    def __init__(self, temperature: float = 0.07):
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"`temperature` must be positive, got {temperature!r}.")
+        self.temperature = temperature
+
+    def forward(
+        self,
+        text_embeds: torch.Tensor,
+        modality_embeds: torch.Tensor,
+        modality_mask: torch.Tensor,
+        all_text_embeds: torch.Tensor,
+        all_modality_embeds: torch.Tensor,
+        all_modality_mask: torch.Tensor,
+        offset: int = 0,
+        num_rows: float | None = None,
+    ) -> torch.Tensor:
+        """
+        Compute the mean over modalities of the loss among the clips that have it.
+
+        Args:
+            text_embeds, modality_embeds, modality_mask: This process's rows, `(batch, dim)`, `(batch, 3, dim)` and
+                `(batch, 3)`.
+            all_text_embeds, all_modality_embeds, all_modality_mask: The rows of all processes.
+            offset (`int`): The index of this process's first row in the global batch.
+            num_rows (`float`, *optional*): The mean number of rows per process; by default `batch`.
+
+        Returns:
+            `torch.Tensor`, a scalar, non-negative.
+        """
+        targets = torch.arange(len(text_embeds), device=text_embeds.device) + offset
+        processes = len(all_text_embeds) / (len(text_embeds) if num_rows is None else num_rows)
+        total, terms = text_embeds.new_zeros(()), 0
+        for modality in range(modality_mask.shape[1]):
+            rows = modality_mask[:, modality].nonzero().flatten()
+            absent = ~all_modality_mask[:, modality]
+            if absent.all():
+                continue
+            # The mean over the rows of all processes, which may hold different numbers of them.
+            num_present = (~absent).sum() / processes
+            for queries, items in (
+                (text_embeds[rows], all_modality_embeds[:, modality]),
+                (modality_embeds[rows, modality], all_text_embeds),
+            ):
+                logits = (queries @ items.T / self.temperature).masked_fill(absent, -1e30)
+                total = total + nn.functional.cross_entropy(logits, targets[rows], reduction="sum") / num_present
+                terms += 1
+        return total / max(terms, 1)
+
+
+# PMRL ----------------------------------------------------------------------------------------------------------------
+
+# Each text and its clip's modalities share one leading direction (Liu et al., 2026; a baseline).
+#
+# It has two steps, because the second term compares the directions of all processes: [`leading_directions`] of this
+# process's rows, which are gathered, then [`PMRLLoss`].
+
+
+# Minimum gap between the first eigenvalue and the others. It bounds the gradient of the leading direction, which grows
+# as one over the gap.
+_MIN_GAP = 1e-3
+# Singular values below this have no gradient, because that of a square root at zero is infinite.
+_MIN_SINGULAR_VALUE = 1e-3
+
+
+def leading_directions(
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Decompose the matrix whose columns are a text and the modalities of its clip: singular values, leading direction.
+
+    Both come from the eigenvectors v_j of its Gram matrix G, held fixed, by first-order perturbation: the eigenvalues
+    are v_j' G v_j, and the leading eigenvector is v_1 + sum_j v_j (v_j' G v_1) / (lambda_1 - lambda_j), whose value is
+    v_1 and whose gradient is that of the eigenvector. Unlike the gradient of an eigendecomposition, it exists even if
+    eigenvalues other than the first coincide, as they do where modalities are absent.
+
+    Args:
+        text_embeds (`torch.Tensor` of shape `(batch, dim)`): Unit norm; row i belongs to clip i.
+        modality_embeds (`torch.Tensor` of shape `(batch, 3, dim)`): Unit norm; the values of masked rows (even NaN)
+            have no effect.
+        modality_mask (`torch.BoolTensor` of shape `(batch, 3)`): The modalities of each clip.
+
+    Returns:
+        `tuple` of the singular values, `(batch, 4)`, descending, `-inf` after the 1 + present ones of a row, and the
+        leading left singular vectors, `(batch, dim)`, unit norm, on the text's side of the origin. At least float32.
+    """
+    dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
+    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
+        present = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(()))
+        vectors = torch.cat([text_embeds[:, None], present], dim=1).to(dtype)  # (B, 4, D)
+        # Each absent modality, a vector of zeros, adds a zero eigenvalue; these come last.
+        gram = vectors @ vectors.mT  # (B, 4, 4)
+        with torch.no_grad():
+            eigenvalues, basis = (tensor.flip(-1) for tensor in torch.linalg.eigh(gram))  # descending
+            weights = (eigenvalues[:, :1] - eigenvalues).clamp(min=_MIN_GAP).reciprocal()
+            weights[:, 0] = 0
+        rotated = basis.mT @ gram @ basis  # (B, 4, 4), diagonal in value
+        leading = basis[..., 0] + (basis @ (weights * rotated[..., 0])[..., None]).squeeze(-1)  # (B, 4)
+        directions = nn.functional.normalize((leading[:, None] @ vectors).squeeze(1), dim=-1)  # (B, D)
+        directions = torch.where((directions * vectors[:, 0]).sum(-1, keepdim=True) < 0, -directions, directions)
+        squared = rotated.diagonal(dim1=1, dim2=2)
+        num_vectors = 1 + modality_mask.sum(1, keepdim=True)
+        beyond = torch.arange(squared.shape[1], device=squared.device) >= num_vectors
+        singular_values = squared.clamp(min=_MIN_SINGULAR_VALUE**2).sqrt().masked_fill(beyond, float("-inf"))
+    return singular_values, directions
+
+
+class PMRLLoss(nn.Module):
+    """
+    Make the first singular value of each text and clip dominate, and keep the leading directions of pairs apart.
+
+    The first term is the cross-entropy of the softmax of a row's singular values with the first as target: zero where
+    all vectors are one, the logarithm of their number where they are orthogonal. The second is InfoNCE of the leading
+    directions, each its own match.
+
+    Args:
+        singular_value_temperature (`float`): Divides the singular values; positive.
+        direction_temperature (`float`): Divides the cosines of the directions; positive.
+    """
+
+    def __init__(self, singular_value_temperature: float = 0.05, direction_temperature: float = 0.1):
+        super().__init__()
+        for name, value in (
+            ("singular_value_temperature", singular_value_temperature),
+            ("direction_temperature", direction_temperature),
+        ):
+            if not value > 0:
+                raise ValueError(f"`{name}` must be positive, got {value!r}.")
+        self.singular_value_temperature = singular_value_temperature
+        self.direction_temperature = direction_temperature
+
+    def forward(
+        self,
+        singular_values: torch.Tensor,
+        directions: torch.Tensor,
+        all_directions: torch.Tensor,
+        offset: int = 0,
+        num_rows: float | None = None,
+    ) -> torch.Tensor:
+        """
+        Compute the sum of both terms of this process's rows.
+
+        Args:
+            singular_values (`torch.Tensor` of shape `(batch, 4)`), directions (`torch.Tensor` of shape
+                `(batch, dim)`): The results of [`leading_directions`].
+            all_directions (`torch.Tensor` of shape `(rows of all processes, dim)`): The directions of all processes.
+            offset (`int`): The index of this process's first row in the global batch.
+            num_rows (`float`, *optional*): Divides the sum over rows; by default their number. With several
+                processes, the mean number per process.
+
+        Returns:
+            `torch.Tensor`, a scalar, non-negative.
+        """
+        targets = torch.arange(len(directions), device=directions.device) + offset
+        with torch.autocast(device_type=directions.device.type, enabled=False):
+            cosines = directions @ all_directions.T
+        total = nn.functional.cross_entropy(
+            singular_values / self.singular_value_temperature, torch.zeros_like(targets), reduction="sum"
+        ) + nn.functional.cross_entropy(cosines / self.direction_temperature, targets, reduction="sum")
+        return total / (len(directions) if num_rows is None else num_rows)
+
+
+__all__ = [
+    "AlignmentLoss",
+    "CrossArityLoss",
+    "MatchingLoss",
+    "PMRLLoss",
+    "PathwaysLoss",
+    "SemanticLoss",
+    "UniformityLoss",
+    "draw_negatives",
+    "info_nce",
+    "leading_directions",
+]
