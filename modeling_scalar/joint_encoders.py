@@ -16,7 +16,7 @@ from .checking import check_counts, check_shapes, check_vocabulary, shapes_of, w
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, check_modalities, encoder_width
 from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
-from .model_identity import ENCODERS, PE_AV, SENTENCE_TRANSFORMERS, ModelIdentity, identify
+from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, identify
 from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
 from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor, mix_name
 
@@ -32,7 +32,7 @@ def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) 
     encoder = identify(model, revision).at_hand()
     if encoder.encoder is None:
         raise ValueError(
-            f"{encoder.name} is not a joint encoder: expected a model of {' or '.join(ENCODERS)}, or a Sentence "
+            f"{encoder.name} is not a joint encoder: expected a model of {' or '.join(FAMILIES)}, or a Sentence "
             "Transformers folder with a modules.json."
         )
     return encoder
@@ -54,10 +54,6 @@ def model_from_joint_encoder(
     encoder = _encoder_of(name_or_path, revision)
     check_modalities(modalities)
     check_fields(ScalarJointConfig(), config_kwargs)
-    if encoder.encoder == PE_AV:
-        from .pe_av import ScalarPeAvModel
-
-        return ScalarPeAvModel.from_folder(encoder, modalities, dtype, **config_kwargs)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceModel
 
@@ -179,10 +175,6 @@ def processor_from_joint_encoder(
     """
     encoder = _encoder_of(name_or_path, revision)
     check_modalities(modalities)
-    if encoder.encoder == PE_AV:
-        from .pe_av import ScalarPeAvProcessor
-
-        return ScalarPeAvProcessor.from_folder(encoder, modalities, **settings)
     said = encoder.read(_SENTENCE_CONFIG)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceProcessor

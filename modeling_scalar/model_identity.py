@@ -22,10 +22,6 @@ NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "o
 IDENTIFYING = [CONFIG_NAME, ADAPTER_CONFIG, "modules.json", "*/config.json"]
 """The files that identify a model."""
 
-PE_AV = "pe_audio_video"
-ENCODERS = (*FAMILIES, PE_AV)
-"""The `model_type` of the joint encoders that transformers computes here."""
-
 SENTENCE_TRANSFORMERS = "sentence_transformers"
 LIGHT = "light"
 """A small text encoder, all-MiniLM-L6-v2, that comes in a package and needs no network."""
@@ -111,7 +107,7 @@ class ModelIdentity:
         if self.adapter is not None or self.is_configured:
             return None
         family, modules = self.config.get("model_type"), self.file("modules.json")
-        is_known = family in list(ENCODERS)  # a list compares what a dictionary could not hold
+        is_known = family in list(FAMILIES)  # a list compares what a dictionary could not hold
         if modules is None:
             return family if is_known else None
         return family if is_known and self._is_plain(modules) else SENTENCE_TRANSFORMERS
@@ -257,11 +253,9 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
 
 
 __all__ = [
-    "ENCODERS",
     "IDENTIFYING",
     "LIGHT",
     "NOT_NEEDED",
-    "PE_AV",
     "SENTENCE_TRANSFORMERS",
     "ModelIdentity",
     "hub_answers",

@@ -104,7 +104,7 @@ class JointEncoderModel(ScalarRetrievalModel):
 
     @abstractmethod
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
-        """Embed queries: as `pooler_output` `(queries, dim)`, or `(queries, M, dim)` if each modality has its own."""
+        """Embed queries: as `pooler_output` `(queries, dim)`."""
 
     @abstractmethod
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -275,7 +275,7 @@ class ScalarModel(ScalarRetrievalModel):
         Build a model on a public encoder of text, video and audio, in evaluation mode; no training is needed.
 
         Args:
-            name_or_path (`str`): `"google/embeddinggemma-2"`, PE-AV, or any multimodal SentenceTransformer.
+            name_or_path (`str`): `"google/embeddinggemma-2"`, or any multimodal SentenceTransformer.
             **options: `modalities`, by default all (parts for other modalities are not loaded); `dtype`, by default
                 that of the checkpoint; `revision`; and fields of [`ScalarJointConfig`].
         """

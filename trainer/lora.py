@@ -112,12 +112,6 @@ def _joint_targets(
         raise ValueError(f"`adapter` names {lacking}, but the score reads only {reached} of clips. Leave them out.")
     patterns = [FAMILIES[model.config.backbone_config.model_type].adapted[part] for part in parts if part != "heads"]
     heads = [f"{name}_head" for name in ("text", *model.config.modalities)] if "heads" in parts else []
-    inside = [name for name, _ in model.named_modules() if "." in name and name.endswith(tuple(heads))]
-    if inside:
-        raise ValueError(
-            f"Heads on {type(model).__name__} cannot be trained: PEFT finds them by the ends of names, which the "
-            f"encoder's own {inside[:3]} have too. Use another encoder."
-        )
     return (
         rf"backbone\.({'|'.join(patterns)})" if patterns else DUMMY_TARGET_MODULES,
         [name for name in (*heads, "hyperbolic", "logit_scale") if hasattr(model, name) and name not in unreached],

@@ -173,8 +173,9 @@ def test_adapters_that_do_not_fit_are_refused(place, adapter, message):
 
 def test_inside_an_encoder_of_another_library_nothing_is_trained():
     model = SimpleNamespace(config=ScalarJointConfig())
-    with pytest.raises(ValueError, match="uses its encoder as published, without gradients"):
-        apply_adapters(model, "trunk", matching=False)
+    for recipe in ("full", "trunk", "video,heads"):
+        with pytest.raises(ValueError, match="uses its encoder as published, without gradients"):
+            apply_adapters(model, recipe, matching=False)
 
 
 def test_parts_of_a_joint_encoder_are_refused_for_three_towers(tiny_model):

@@ -6,9 +6,7 @@ from peft import AutoPeftModelForFeatureExtraction, PeftModel
 from transformers import AutoConfig, AutoModel
 
 from modeling_scalar import MODALITIES, ScalarConfig, ScalarModel, load_model
-from modeling_scalar.pe_av import ScalarPeAvModel
 from tests.conftest import make_batch, make_tiny_config
-from tests.pe_av import make_pe_av, without_timm
 from trainer.lora import RECIPES, apply_adapters, count_parameters
 
 
@@ -153,13 +151,3 @@ def test_heads_and_towers_that_an_objective_does_not_reach_are_not_trained():
 def test_an_unknown_recipe_is_refused(tiny_model):
     with pytest.raises(ValueError, match="all_towers"):
         apply_adapters(tiny_model, "lora")
-
-
-def test_inside_an_encoder_that_is_used_as_published_nothing_is_trained(monkeypatch):
-    without_timm(monkeypatch)
-    model = ScalarPeAvModel(make_pe_av(), ("video", "audio"), has_heads=True)
-    for recipe in ("full", "video", "video,heads"):
-        with pytest.raises(ValueError, match="uses its encoder as published, without gradients"):
-            apply_adapters(model, recipe)
-    with pytest.raises(ValueError, match=r"cannot be trained: .* own \['encoder.*_head'"):
-        apply_adapters(model, "heads")
