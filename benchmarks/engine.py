@@ -157,7 +157,7 @@ def measure_galleries(options: argparse.Namespace) -> None:
         raise ValueError("The galleries must be of the same model.")
     embeds = torch.cat([gallery.modality_embeds() for gallery in galleries])
     mask = torch.cat([gallery.modality_mask for gallery in galleries])
-    texts = normalize(text_embeds_of(galleries[0].queries, galleries[0].dim).float(), dim=-1)
+    texts = normalize(text_embeds_of(galleries[0].queries).float(), dim=-1)
     texts = texts[: options.queries]
     for count in options.clips:
 

@@ -11,7 +11,7 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~gal
     checkpoints with concatenation heads; `duration` of the sound in seconds, if known; `seconds`: the length of the
     clip, if known; `problems` (list of strings): what could not be read and counts as absent.
 `queries/`
-    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector, or one per modality (M D floats);
+    `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector;
     `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have this table.
 `files/`
     `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read (see [`check_hashes`]), `reason`
@@ -292,16 +292,13 @@ def query_table(
     clip_ids: Sequence[Sequence[str]],
     dtype: str | None = None,
 ) -> pa.Table:
-    """Lay out queries as they are stored; `clip_ids`: for each query, the clips that it describes.
-
-    If texts have one vector per modality, `(queries, M, dim)`, these are stored one after the other.
-    """
+    """Lay out queries as they are stored; `clip_ids`: for each query, the clips that it describes."""
     precision = precision_of(dtype or str(text_embeds.dtype).removeprefix("torch."))
     return pa.table(
         {
             "query_id": strings(query_ids),
             "caption": strings(captions),
-            "embedding": fixed_lists(text_embeds.flatten(1).to(precision)),
+            "embedding": fixed_lists(text_embeds.to(precision)),
             "clip_ids": pa.array([list(map(to_utf8, names)) for names in clip_ids], pa.list_(pa.string())),
         }
     )
@@ -395,11 +392,9 @@ def clips_of(table: pa.Table) -> tuple:
     )
 
 
-def text_embeds_of(queries: pa.Table, dim: int | None) -> torch.Tensor:
-    """Copy the vectors of queries into one tensor: `(queries, dim)`, or `(queries, M, dim)` where they have M."""
-    vectors = stacked(queries, ["embedding"])[:, 0]
-    has_several = dim is not None and vectors.shape[1] > dim and vectors.shape[1] % dim == 0
-    return vectors.unflatten(1, (-1, dim)) if has_several else vectors
+def text_embeds_of(queries: pa.Table) -> torch.Tensor:
+    """Copy the vectors of queries into one tensor, `(queries, dim)`."""
+    return stacked(queries, ["embedding"])[:, 0]
 
 
 # Checking ---------------------------------------------------------------------------------------------------------

@@ -226,10 +226,7 @@ def embed_fused(model: "PreTrainedModel", features: "BatchFeature") -> torch.Ten
 
 @torch.no_grad()
 def embed_captions(model: "PreTrainedModel", processor: "ProcessorMixin", captions: Sequence[str]) -> torch.Tensor:
-    """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU.
-
-    For a model with one text vector per modality, of shape `(batch, M, dim)`.
-    """
+    """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU."""
     batch = processor(text=list(captions)).to(model.device)
     return _unit(model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output)
 

@@ -213,9 +213,8 @@ class Gallery(Contents):
             raise ValueError(f"`clip_id` in {self.path} must be unique, repeated: {listed(repeated)}.")
         if self.queries is not None:
             names = texts_of(self.queries, "query_id")
-            wrong = off_unit(text_embeds_of(self.queries, self.dim))
+            wrong = off_unit(text_embeds_of(self.queries))
             if wrong.any():
-                wrong = wrong.view(len(wrong), -1).any(1)
                 wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
                 raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; wrong: {listed(wrong)}.")
 
@@ -279,7 +278,7 @@ class Gallery(Contents):
                     embeds = torch.stack(columns, dim=1) * mask[..., None]
                 writer.put_clips(clip_ids, embeds, mask, *others)
             if self.queries is not None:
-                embeds = text_embeds_of(self.queries, self.dim)
+                embeds = text_embeds_of(self.queries)
                 embeds = embeds if project is None else project("text", embeds)
                 texts = (texts_of(self.queries, name) for name in ("query_id", "caption"))
                 described = lists_of(self.queries, "clip_ids")

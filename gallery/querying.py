@@ -20,7 +20,7 @@ from gallery.decoding import sandboxed
 from gallery.described import MODALITIES, Described
 from gallery.embedding import embed_captions, embed_clips
 from gallery.subtitles import LANGUAGES
-from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES, WEIGHING, find_method
+from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, ProcessorMixin
@@ -44,22 +44,18 @@ def check_texts(texts: Sequence[str]) -> None:
             ) from error
 
 
-def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None, num_modalities: int) -> torch.Tensor:
+def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None) -> torch.Tensor:
     """
     Return query vectors in float32 on the CPU.
 
     Raises:
-        ValueError: `k` is below 1, their shape is not `(Q, D)` or `(Q, M, D)` with the gallery's D, if it has one, or
-            they are not of unit norm.
+        ValueError: `k` is below 1, their shape is not `(Q, D)` with the gallery's D, if it has one, or they are not of
+            unit norm.
     """
     if k < 1:
         raise ValueError(f"`k` must be at least 1, got {k}.")
-    shape, expected = tuple(text_embeds.shape[1:]), dim or (text_embeds.shape[-1] if text_embeds.ndim else 0)
-    if shape not in ((expected,), (num_modalities, expected)):
-        raise ValueError(
-            f"`text_embeds` must have shape (queries, {dim or 'D'}), or with one vector per modality "
-            f"(queries, {num_modalities}, {dim or 'D'}), got {tuple(text_embeds.shape)}."
-        )
+    if text_embeds.ndim != 2 or text_embeds.shape[1] != (dim or text_embeds.shape[1]):
+        raise ValueError(f"`text_embeds` must have shape (queries, {dim or 'D'}), got {tuple(text_embeds.shape)}.")
     text_embeds = text_embeds.detach().to("cpu", torch.float32)
     wrong = off_unit(text_embeds)
     if wrong.any():
@@ -117,7 +113,7 @@ class QueryModel:
         self.learned = {name: value.item() for name, value in options.items()}
 
     def embed(self, texts: Sequence[str]) -> torch.Tensor:
-        """Embed queries: `(Q, D)`, or `(Q, M, D)` for a model with one text vector per modality."""
+        """Embed queries, `(Q, D)`."""
         with self.lock:
             return embed_captions(self.model, self.processor, texts)
 
@@ -189,35 +185,26 @@ def load_query_model(
     return searcher.query_model
 
 
-def query_like(embeds: torch.Tensor, mask: torch.Tensor, method: str, modalities: Sequence[str]) -> torch.Tensor:
+def query_like(embeds: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """
-    Make a query from a clip.
-
-    Each of its modalities is the query for the same modality of other clips; for those that it lacks, the query is the
-    centroid of the others. For a score with one vector per text, the centroid is the query for all.
+    Make a query from a clip: the centroid of its modalities, with equal weights.
 
     Args:
         embeds (`torch.FloatTensor` of shape `(M, D)`): the clip's vectors.
         mask (`torch.BoolTensor` of shape `(M,)`): which of them count, at least one.
-        method (`str`): the score.
-        modalities (sequence of `str`): names of the M modalities.
+
     Returns:
-        `torch.FloatTensor` of shape `(1, M, D)`, or `(1, D)`: unit norm.
+        `torch.FloatTensor` of shape `(1, D)`: unit norm.
 
     Raises:
         NothingToCompareError: the clip has no modality that counts.
-        ValueError: the score is unknown.
     """
     if not mask.any():
         raise NothingToCompareError("This clip has none of the selected modalities. Select another one.")
-    find_method(method, modalities)
-    vectors = normalize(embeds.float(), dim=-1)
-    total = vectors[mask].sum(0)
-    has_centroid = mask.sum() > 1 and total.norm() > 1e-6  # opposite vectors have none
-    centroid = normalize(total, dim=-1) if has_centroid else vectors[mask][0]
-    if not METHODS[method].takes_text_per_modality:
-        return centroid[None]
-    return torch.where(mask[:, None], vectors, centroid)[None]
+    vectors = normalize(embeds[mask].float(), dim=-1)
+    total = vectors.sum(0)
+    has_centroid = len(vectors) > 1 and total.norm() > 1e-6  # opposite vectors have none
+    return (normalize(total, dim=-1) if has_centroid else vectors[0])[None]
 
 
 __all__ = [

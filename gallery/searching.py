@@ -190,9 +190,9 @@ def search(
     the bound proves that the clip is not among the best (see [`~gallery.exact.screening`]).
 
     Args:
-        queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)` or `(Q, M, D)`): texts, which the
-            gallery's own model embeds (see [`~gallery.querying.load_query_model`]), or vectors of unit norm along the
-            last axis, one per query or one per modality. Parts of a text in quotation marks must be said in a clip,
+        queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)`): texts, which the
+            gallery's own model embeds (see [`~gallery.querying.load_query_model`]), or vectors of unit norm.
+            Parts of a text in quotation marks must be said in a clip,
             see [`~gallery.words.split_query`].
         k (`int`): hits per query; fewer if the gallery has fewer clips that `method` can score.
         query_temperature (`float`, *optional*): by default the gallery's own.
@@ -241,9 +241,9 @@ def search(
         method = method or _own_method(searcher)
         if is_outside:
             mask = like.mask & torch.tensor(seen_of(modalities, searcher.modalities))
-            embeds = query_like(like.embeds, mask, method, searcher.modalities)
+            embeds = query_like(like.embeds, mask)
         else:
-            embeds, allowed = searcher.query_like(like, modalities, allowed, method)
+            embeds, allowed = searcher.query_like(like, modalities, allowed)
         score_parameters = _learned(searcher, method) | dict.fromkeys(CALIBRATION) | score_parameters
     elif isinstance(queries, torch.Tensor):
         embeds, method, texts = queries, method or "scalar", [None] * (len(queries) if queries.ndim else 0)
@@ -352,7 +352,7 @@ class FolderSearcher(Described):
         **score_parameters: float,
     ) -> list[Hits]:
         """Find the k best clips for each vector: the part of [`search`] after queries are embedded."""
-        text_embeds = check_vectors(text_embeds, k, self.gallery.dim, len(self.modalities))
+        text_embeds = check_vectors(text_embeds, k, self.gallery.dim)
         temperature = self.query_temperature if query_temperature is None else query_temperature
         seen, results = seen_of(modalities, self.modalities), []
         options = {"query_temperature": temperature} | self.calibration_of(seen) | score_parameters
@@ -389,7 +389,7 @@ class FolderSearcher(Described):
         return rerank_hits(found, model, files, depth, modalities, weight, words, self.gallery.media_of, languages)
 
     def query_like(
-        self, clip_id: str, modalities: Sequence[str] | None, allowed: torch.Tensor | Filter | None, method: str
+        self, clip_id: str, modalities: Sequence[str] | None, allowed: torch.Tensor | Filter | None
     ) -> tuple[torch.Tensor, Allowed]:
         """The query made from a clip, and what may be found: the allowed clips without itself."""
         row = self.gallery.row_of(clip_id)
@@ -398,7 +398,7 @@ class FolderSearcher(Described):
         among = self.among(allowed)
         others = among.mask.clone()
         others[row] = False
-        query = query_like(embeds_of(rows)[0], mask, method, self.modalities)
+        query = query_like(embeds_of(rows)[0], mask)
         return query, Allowed(others, among.unknown)
 
     @cached_property

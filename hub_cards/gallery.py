@@ -94,7 +94,7 @@ class _Names:
 def _check_queries(gallery: Gallery, described: list[list[str]]) -> None:
     """Raise unless query ids are unique, vectors are like those of clips, and each query describes unique clips."""
     length = gallery.queries.schema.field("embedding").type.list_size
-    if length not in (gallery.dim, len(gallery.modalities) * gallery.dim):
+    if length != gallery.dim:
         raise ValueError(
             f"All lists in `embedding` of {gallery.path / 'queries'} must have the length {gallery.dim}, got {length}."
         )
@@ -317,10 +317,10 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
             for config in configs
         ],
     )
-    query_length, query_dtype = gallery.dim, facts["dtype"]
+    query_dtype = facts["dtype"]
     if facts["num_queries"]:
         kind = gallery.queries.schema.field("embedding").type
-        query_length, query_dtype = kind.list_size, {"halffloat": "float16"}.get(str(kind.value_type), "float32")
+        query_dtype = {"halffloat": "float16"}.get(str(kind.value_type), "float32")
     media = [path for path in (folder / MEDIA).rglob("*") if path.is_file()]
     problems, left_out = _failures(gallery)
     options = ScoreOptions(**gallery.calibration)
@@ -345,8 +345,6 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         present=dict(zip(gallery.modalities, gallery.modality_mask.sum(dim=0).tolist(), strict=True)),
         has_windows=SEGMENT in metadata,
         media_bytes=sum(path.stat().st_size for path in media),
-        query_length=query_length,
-        has_text_vectors=query_length != gallery.dim,
         calibration=gallery.calibration,
         is_calibrated=options.is_calibrated,
         terms={gallery.modalities[index]: weight for index, weight in options.terms.items()},

@@ -24,11 +24,11 @@ def exact_scores(
     have equal scores at any position.
 
     Args:
-        text_embeds (`(P, D)` or `(P, M, D)`), modality_embeds (`(P, M, D)`), modality_mask (`(P, M)`): The pairs. The
+        text_embeds (`(P, D)`), modality_embeds (`(P, M, D)`), modality_mask (`(P, M)`): The pairs. The
             values of absent rows have no effect.
         min_norm (`float`), options ([`ScoreOptions`]): The clamp of norms; temperature and calibration.
     """
-    texts = text_embeds.double() if text_embeds.ndim == 3 else text_embeds.double()[:, None]
+    texts = text_embeds.double()[:, None]
     vectors = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
     # Products and sums, not matrix products, whose order of additions depends on the number of pairs.
     cosines = options.calibrated((vectors * texts).sum(-1), dim=1)
@@ -57,7 +57,7 @@ def paired_weights(
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
         temperature = pairs.options.query_temperature
         resolved = pairs.resolved(temperature)
-        texts = resolved.text_embeds if text_embeds.ndim == 3 else resolved.text_embeds[:, None]
+        texts = resolved.text_embeds[:, None]
         # Products and sums, because matrix products would be a batch of tiny ones.
         cosines = pairs.options.calibrated((resolved.clips.modality_embeds * texts).sum(-1), dim=-1)  # (P, M)
         mask = pairs.options.in_centroid(modality_mask)

@@ -29,7 +29,7 @@ class ScalarOutput(ModelOutput):
     Args:
         loss (`()`): The symmetric InfoNCE of the scores, if text i describes clip i.
         logits_per_text (`(queries, clips)`), logits_per_video (its transpose): Scores over contrastive temperature.
-        text_embeds (`(queries, dim)`, or `(queries, M, dim)` with one vector per modality): Unit norm.
+        text_embeds (`(queries, dim)`): Unit norm.
         video_embeds, audio_embeds, subtitle_embeds (`(clips, dim)`): The parts of `modality_embeds` with these names.
         modality_embeds (`(clips, M, dim)`): Unit norm, zero where absent.
         modality_mask (bool, `(clips, M)`): The modalities of each clip.
@@ -182,8 +182,8 @@ class ScalarRetrievalModel(PreTrainedModel):
         Score stored embeddings with the score of this model: every query against every clip.
 
         Args:
-            text_embeds (`torch.Tensor` of shape `(queries, dim)`, or `(queries, M, dim)` with one vector per
-                modality), modality_embeds (`(clips, M, dim)`), modality_mask (`(clips, M)`): As returned by `forward`.
+            text_embeds (`torch.Tensor` of shape `(queries, dim)`), modality_embeds (`(clips, M, dim)`),
+                modality_mask (`(clips, M)`): As returned by `forward`.
             concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): From [`get_concat_features`], for
                 the aggregation `"concat_head"`.
             **weighing (`query_temperature`, `modality_scale`, `modality_offset`, `modality_term`): Override those of

@@ -157,11 +157,10 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
         if not isinstance(given, torch.Tensor):
             raise TypeError(f"`{name}` must be a `torch.Tensor`, got {type(given)}. Use `torch.as_tensor`.")
     shapes = tuple(text_embeds.shape), tuple(modality_embeds.shape)
-    is_text = text_embeds.ndim == 2 or (text_embeds.ndim == 3 and shapes[0][1:2] == shapes[1][1:2])
-    if not is_text or modality_embeds.ndim != 3 or not shapes[1][1]:
+    if text_embeds.ndim != 2 or modality_embeds.ndim != 3 or not shapes[1][1]:
         raise ValueError(
             "Expected `modality_embeds` (clips, modalities, dim) with at least one modality, and `text_embeds` "
-            f"(queries, dim) or (queries, modalities, dim), got {shapes[1]} and {shapes[0]}."
+            f"(queries, dim), got {shapes[1]} and {shapes[0]}."
         )
     if shapes[0][-1] != shapes[1][-1]:
         raise ValueError(
@@ -264,7 +263,7 @@ class ScoreOptions:
         )
 
     def calibrated(self, similarities: torch.Tensor, dim: int) -> torch.Tensor:
-        """Calibrate cosines with modalities along the axis `dim`: a_m <t_m, z_m> + b_m, also where absent."""
+        """Calibrate cosines with modalities along the axis `dim`: a_m <t, z_m> + b_m, also where absent."""
         if not self.is_calibrated:
             return similarities
         shape = [1] * similarities.ndim
@@ -334,11 +333,9 @@ class Clips:
         return Clips(self.modality_embeds * modality_mask[..., None], modality_mask, self.concat_embeds, **named)
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
-        """Inner products `(M, Q, V)` of the modalities, or of one, with texts `(Q, D)` or `(Q, M, D)`, zero where
-        absent."""
+        """Inner products `(M, Q, V)` of the modalities, or of one, with texts `(Q, D)`, zero where absent."""
         some = slice(index, None if index is None else index + 1)
-        texts = text_embeds.transpose(0, 1)[some] if text_embeds.ndim == 3 else text_embeds
-        return texts @ self.modality_embeds[:, some].permute(1, 2, 0)
+        return text_embeds @ self.modality_embeds[:, some].permute(1, 2, 0)
 
     @property
     def gram(self) -> torch.Tensor:
@@ -388,8 +385,7 @@ class Pairs:
     All pairs of texts and clips: the input of a score.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with a vector for each modality): Unit norm, in
-            float32 at least.
+        text_embeds (`torch.Tensor` of shape `(Q, D)`): Unit norm, in float32 at least.
         clips ([`Clips`]): The clips.
         options ([`ScoreOptions`]): Temperatures and other options.
         similarities (`torch.Tensor` of shape `(M, Q, V)`, *optional*): Cosines of texts and modalities, zero where
@@ -441,7 +437,7 @@ class Pairs:
 
     @property
     def calibrated(self) -> torch.Tensor:
-        """Calibrated cosines c_m = a_m <t_m, z_m> + b_m, `(M, Q, V)`, zero where absent, for scores that compare
+        """Calibrated cosines c_m = a_m <t, z_m> + b_m, `(M, Q, V)`, zero where absent, for scores that compare
         modalities with each other. Without scales and offsets they are the cosines."""
         if not self.options.is_calibrated:
             return self.similarities
@@ -483,12 +479,6 @@ class Pairs:
     def scores(self, method: str) -> torch.Tensor:
         """Score every pair, `(Q, V)`; `-inf` for clips that the method does not cover. See [`retrieval_scores`]."""
         entry = find_method(method, self.clips.modalities)
-        if self.text_embeds.ndim == 3 and not entry.takes_text_per_modality:
-            able = [name for name, known in METHODS.items() if known.takes_text_per_modality]
-            raise ValueError(
-                f"The score {method!r} needs one vector per text, but these texts have one for each modality. Use one "
-                f"of {able}."
-            )
         pairs = self if entry.is_pathway or entry.weights else self.aggregated
         scores = entry.score(pairs) if entry.whole else pairs.in_tiles(entry.score)
         covered = entry.covers(pairs.clips.modality_mask, pairs.clips.modalities)
@@ -549,7 +539,6 @@ class Method:
         is_pathway (`bool`): Whether this is a single modality, with which joint scores are compared.
         is_symmetric (`bool`): Whether text and modalities enter in the same way, as vectors that span a shape.
         is_trainable (`bool`): Whether it has a gradient and needs only a training batch.
-        takes_text_per_modality (`bool`): Whether it reads a text only through its similarities.
         uses_concat_heads (`bool`): Whether it reads `concat_embeds`.
         uses_hyperbolic_mix (`bool`): Whether it reads `hyperbolic_mix` and `curvature`, which a model then learns.
     """
@@ -565,7 +554,6 @@ class Method:
     is_pathway: bool = False
     is_symmetric: bool = False
     is_trainable: bool = True
-    takes_text_per_modality: bool = False
     uses_concat_heads: bool = False
     uses_hyperbolic_mix: bool = False
 
@@ -658,24 +646,24 @@ def _weighted(pairs: Pairs, query_temperature: float | torch.Tensor) -> torch.Te
     return scores
 
 
-@register_method("scalar", "SCALAR", weights="query", takes_text_per_modality=True)
+@register_method("scalar", "SCALAR", weights="query")
 def _scalar(pairs: Pairs) -> torch.Tensor:
     """Eq. 4."""
     return _weighted(pairs, pairs.options.query_temperature)
 
 
-@register_method("uniform", "uniform centroid", weights="equal", takes_text_per_modality=True)
+@register_method("uniform", "uniform centroid", weights="equal")
 def _uniform(pairs: Pairs) -> torch.Tensor:
     """Eq. 1: the cosine with the normalised sum."""
     return _weighted(pairs, math.inf)
 
 
-@register_method("max", "max pathway", takes_text_per_modality=True)
+@register_method("max", "max pathway")
 def _max(pairs: Pairs) -> torch.Tensor:
     return pairs.calibrated.masked_fill(~pairs.clips.modality_mask.T[:, None], -math.inf).amax(0)
 
 
-@register_method("mean", "mean cosine", takes_text_per_modality=True)
+@register_method("mean", "mean cosine")
 def _mean(pairs: Pairs) -> torch.Tensor:
     return pairs.calibrated.sum(0) / pairs.clips.arity
 
@@ -686,7 +674,7 @@ def _pathway_of(name: str) -> Method:
     def score(pairs: Pairs) -> torch.Tensor:
         return pairs.pathway(pairs.clips.modalities.index(name))
 
-    return Method(name, score, needs=(name,), reads=(name,), is_pathway=True, takes_text_per_modality=True)
+    return Method(name, score, needs=(name,), reads=(name,), is_pathway=True)
 
 
 METHODS.update({name: _pathway_of(name) for name in PAPER_MODALITIES})
@@ -918,9 +906,7 @@ def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
     return ranks.to(values.device)
 
 
-@register_method(
-    "rank_fusion", "rank fusion", whole=True, directed=True, is_trainable=False, takes_text_per_modality=True
-)
+@register_method("rank_fusion", "rank fusion", whole=True, directed=True, is_trainable=False)
 def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     """The sum of 1 / (constant + rank) over the modalities of a clip; ties share the worst of their ranks."""
     total = torch.zeros_like(pairs.similarities[0])
@@ -975,17 +961,14 @@ def retrieval_scores(
     A clip without the modalities that a method needs has the score `-inf` ([`Method.covers`]). Volumes and eigenvalues
     of clips with different numbers of modalities have different scales; they are compared as they are.
 
-    If a text has a vector t_m for each modality, or cosines are calibrated, `"scalar"` is
-    sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t_m, z_m> + offset_m and w = softmax(c / tau_w); `"uniform"`,
-    `"max"` and `"mean"` use c_m too. Single modalities and their ranks do not change. The other scores ignore scales
-    and offsets, and reject texts with several vectors.
+    If cosines are calibrated, `"scalar"` is sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t, z_m> + offset_m and
+    w = softmax(c / tau_w); `"uniform"`, `"max"` and `"mean"` use c_m too. The other scores ignore scales and offsets.
 
     A modality with a number in `modality_term` is a term: joint scores use only the others, and `"scalar"` and
     `"uniform"` add term_m c_m, 0 where the clip lacks it.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(Q, D)`, or `(Q, M, D)` with t_m for each modality): Unit norm along the
-            last axis.
+        text_embeds (`torch.Tensor` of shape `(Q, D)`): Unit norm along the last axis.
         modality_embeds (`torch.Tensor` of shape `(V, M, D)`): Unit norm, with any number M >= 1 of modalities. The
             values of masked rows (even NaN) have no effect.
         modality_mask (`torch.BoolTensor` of shape `(V, M)`): The modalities of each clip; at least one True per row.
@@ -1004,8 +987,7 @@ def retrieval_scores(
         TypeError: If embeddings or the mask are not tensors.
         ValueError: If shapes do not fit, a row of `modality_mask` is all False, a vector that counts is not of unit
             norm (checked unless there is a gradient: a step of training that diverged is left to the caller), the
-            method is unknown, reads a missing name or does not accept texts with a vector for each modality, or a
-            number is out of range.
+            method is unknown or reads a missing name, or a number is out of range.
 
     Example:
 

@@ -96,7 +96,7 @@ class _Texts:
 
     ids: list[str]
     texts: list[str] | None
-    embeds: torch.Tensor  # (texts, dim), or (texts, M, dim) with a vector for each modality
+    embeds: torch.Tensor  # (texts, dim)
 
 
 @dataclass

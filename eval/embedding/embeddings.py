@@ -57,8 +57,7 @@ class Embeddings:
     All inputs of the scores of a benchmark.
 
     Args:
-        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): one unit vector per caption; or `(queries, M,
-            dim)`, one for each modality to compare with.
+        text_embeds (`torch.FloatTensor` of shape `(queries, dim)`): one unit vector per caption.
         modality_embeds (`torch.FloatTensor` of shape `(clips, M, dim)`): unit vectors in the order of `modalities`;
             rows with a False mask are ignored.
         modality_mask (`torch.BoolTensor` of shape `(clips, M)`): modalities of each clip, at least one True per row.
@@ -98,7 +97,7 @@ class Embeddings:
         queries, clips, number = len(self.query_ids), len(self.clip_ids), len(self.modalities)
         dim = self.text_embeds.shape[-1]
         expected = {
-            "text_embeds": (queries, *[number][: self.text_embeds.ndim - 2], dim),
+            "text_embeds": (queries, dim),
             "modality_embeds": (clips, number, dim),
             "modality_mask": (clips, number),
             "pairs": (len(self.pairs), 2),
@@ -318,7 +317,7 @@ class Embeddings:
         metadata = dict(gallery.metadata)
         problems = [f"{name}: {problem}" for name, found in gallery.problems().items() for problem in found]
         embeddings = cls(
-            text_embeds=text_embeds_of(queries, gallery.dim),
+            text_embeds=text_embeds_of(queries),
             modality_embeds=gallery.modality_embeds(),
             modality_mask=gallery.modality_mask,
             pairs=_read_pairs(queries, gallery.clip_ids, where),
@@ -414,8 +413,7 @@ def _load_file(path: Path) -> Embeddings:
     if unknown:
         raise ValueError(f"{path} holds {unknown}, which is none of {[*_AXES, *_TEXTS]}.")
     for name, axes in _AXES.items():
-        allowed = (axes, 3) if name == "text_embeds" else (axes,)
-        if name in content and content[name].ndim not in allowed:
+        if name in content and content[name].ndim != axes:
             raise ValueError(f"`{name}` in {path} must have {axes} axes, got {tuple(content[name].shape)}.")
     text_embeds, modality_embeds = (_float(content, name, path) for name in ("text_embeds", "modality_embeds"))
     queries, clips = len(text_embeds), len(modality_embeds)
@@ -462,12 +460,12 @@ def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddi
     """
     Read embeddings of this project or of any other model.
 
-    One file holds the arrays `text_embeds` (queries, dim), or (queries, M, dim) with one for each modality, and
-    `modality_embeds` (clips, M, dim), and may hold `modality_mask` (clips, M) of bools (without it, rows of zeros are
-    absent), `targets` (queries,) or `pairs` (pairs, 2) (without them, query i describes clip i), `concat_embeds`, and
-    `modalities`, `clip_ids`, `query_ids` and `captions`: in a `.npz`, arrays of strings; in a `.safetensors`, JSON
-    lists in the header. `modalities` are the M names; without them three are the paper's. Without identifiers, rows
-    are counted from 0; masks of missing modalities are drawn from the identifiers of clips.
+    One file holds the arrays `text_embeds` (queries, dim) and `modality_embeds` (clips, M, dim), and may hold
+    `modality_mask` (clips, M) of bools (without it, rows of zeros are absent), `targets` (queries,) or `pairs`
+    (pairs, 2) (without them, query i describes clip i), `concat_embeds`, and `modalities`, `clip_ids`, `query_ids` and
+    `captions`: in a `.npz`, arrays of strings; in a `.safetensors`, JSON lists in the header. `modalities` are the M
+    names; without them three are the paper's. Without identifiers, rows are counted from 0; masks of missing
+    modalities are drawn from the identifiers of clips.
 
     Args:
         path (`str`): the folder of a gallery with queries, or a `.safetensors` or `.npz` file.

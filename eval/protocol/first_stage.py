@@ -55,13 +55,10 @@ def _known(modalities: Sequence[str]) -> dict[str, Method]:
 
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
     """Return the scores that these embeddings have the inputs for: some scores need certain modalities, `concat_head`
-    needs its heads, and only some scores take texts with a vector for each modality. The encoder's fused vectors come
-    second."""
-    has_heads, has_one_text = embeddings.concat_embeds is not None, embeddings.text_embeds.ndim == 2
+    needs its heads. The encoder's fused vectors come second."""
+    has_heads = embeddings.concat_embeds is not None
     return tuple(
-        name
-        for name, method in _known(embeddings.modalities).items()
-        if (has_heads or not method.uses_concat_heads) and (has_one_text or method.takes_text_per_modality)
+        name for name, method in _known(embeddings.modalities).items() if has_heads or not method.uses_concat_heads
     )
 
 

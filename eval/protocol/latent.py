@@ -70,7 +70,7 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
         embeddings ([`Embeddings`]): class labels as queries, each describing the clips of its class.
 
     Returns:
-        `dict`, or `None` if the queries are not classes (see [`has_classes`]) or have several vectors each:
+        `dict`, or `None` if the queries are not classes (see [`has_classes`]):
         `num_classes`; `text_centroid_cosine` (-1 to 1); `silhouette`, by modality (-1 to 1); and `classes`, for each
         class its `label`, `num_clips`, `text_centroid_cosine` and `silhouette`. An undefined value, of a class or of
         the whole set, is `None`: the cosine without any video or audio, or if clips can have only one of these; a
@@ -79,7 +79,7 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
     Raises:
         ValueError: an embedding that counts is not finite.
     """
-    if not has_classes(embeddings) or embeddings.text_embeds.ndim > 2:
+    if not has_classes(embeddings):
         return None
     embeddings.check_finite()
     names = embeddings.modalities

@@ -40,8 +40,7 @@ class SharedPairs(Pairs):
         for index, vectors in (replaced or {}).items():
             embeds = clips.modality_embeds
             embeds[:, index] = vectors * modality_mask[:, index, None]
-            texts = self.text_embeds[:, index] if self.text_embeds.ndim == 3 else self.text_embeds
-            similarities[index] = texts @ embeds[:, index].T
+            similarities[index] = self.text_embeds @ embeds[:, index].T
             named = {"min_norm": clips.min_norm, "modalities": clips.modalities}
             clips = Clips(embeds, modality_mask, clips.concat_embeds, **named)
         return self._changed(self.text_embeds, clips, self.options, similarities, replaced=replaced or ())

@@ -44,7 +44,7 @@ def _weighted_cosines(pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
     return weights, ((scale * weights).T[:, None] * pairs.similarities).sum(0)
 
 
-@register_method("weighted_centroid", "weighted centroid", takes_text_per_modality=True)
+@register_method("weighted_centroid", "weighted centroid")
 def _weighted_centroid(pairs: Pairs) -> torch.Tensor:
     """sum_m w_m a_m <t, z_m> / sqrt(w'Gw) with the Gram matrix G: Eq. 3 and 4 with query-independent weights."""
     weights, total = _weighted_cosines(pairs)
@@ -53,16 +53,13 @@ def _weighted_centroid(pairs: Pairs) -> torch.Tensor:
     return total * squared_norm.clamp(min=pairs.clips.min_norm**2).rsqrt().to(total.dtype)
 
 
-@register_method("weighted_mean", "weighted mean cosine", takes_text_per_modality=True)
+@register_method("weighted_mean", "weighted mean cosine")
 def _weighted_mean(pairs: Pairs) -> torch.Tensor:
     """sum_m w_m a_m <t, z_m>."""
     return _weighted_cosines(pairs)[1]
 
 
-@register_method(
-    "weighted_rank_fusion", "weighted rank fusion", whole=True, directed=True, is_trainable=False,
-    takes_text_per_modality=True,
-)  # fmt: skip
+@register_method("weighted_rank_fusion", "weighted rank fusion", whole=True, directed=True, is_trainable=False)
 def _weighted_rank_fusion(pairs: Pairs) -> torch.Tensor:
     """sum_m exp(b_m) / (constant + rank by m): rank fusion of each modality alone, weighted."""
     total = 0

@@ -111,12 +111,9 @@ class Block(Clips):
         return self.once(_stacked)
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
-        """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)` or `(Q, M, D)`; zero where
-        absent."""
+        """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)`; zero where absent."""
         some = slice(index, None if index is None else index + 1)
-        vectors = self.vectors[some]
-        texts = text_embeds.unbind(1)[some] if text_embeds.ndim == 3 else [text_embeds] * len(vectors)
-        products = torch.stack(list(map(_product, texts, vectors)))
+        products = torch.stack([_product(text_embeds, vectors) for vectors in self.vectors[some]])
         return products * self.modality_mask.T[some, None] if self.is_partial else products
 
     # Selection ------------------------------------------------------------------------------------------------------

@@ -73,9 +73,8 @@ class _Search:
             for start in range(0, len(part.allowed), width):
                 columns = slice(start, start + width)
                 clips = part[columns] if len(part.allowed) > width else part  # the whole part keeps its derived values
-                per_modality = texts.unbind(1) if texts.ndim == 3 else (texts,) * len(clips.vectors)
-                products = [_product(text, vectors) for text, vectors in zip(per_modality, clips.vectors, strict=True)]
-                products = torch.stack(products).mul_(clips.modality_mask.T[:, None])
+                products = torch.stack([_product(texts, vectors) for vectors in clips.vectors])
+                products = products.mul_(clips.modality_mask.T[:, None])
                 upper = METHODS["scalar"].score(Pairs(texts, clips, self.options, similarities=products))
                 upper = (upper + miss[columns]).masked_fill_(~part.allowed[columns], -math.inf)
                 values, places = upper.topk(min(count, upper.shape[1]), dim=1)

@@ -106,7 +106,7 @@ def rank(blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str
 
     Args:
         blocks (`list[Block]`): of [`~gallery.exact.blocks.blocks_of`].
-        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, M, D)` with one vector per modality): unit norm.
+        text_embeds (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
         k (`int`): hits per query.
         method (`str`), options: as in [`~modeling_scalar.scores_scalar.retrieval_scores`].
 
@@ -115,8 +115,7 @@ def rank(blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str
         removed or not covered by the method score `-inf`. For `"scalar"`, the order is that of the scores in float64.
 
     Raises:
-        ValueError: the method is unknown or does not support one text vector per modality, an option is out of range,
-            or vectors are damaged.
+        ValueError: the method is unknown, an option is out of range, or vectors are damaged.
     """
     find_method(method)
     ranking = _rank(blocks, text_embeds, k, method, ScoreOptions(**options))

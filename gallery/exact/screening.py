@@ -175,7 +175,7 @@ class _Search:
         self.exact_texts = texts.double()
         self.num_modalities = len(parts[0].vectors)
         self.starts = np.array([part.start for part in parts])
-        self.is_plain = texts.ndim == 2 and not options.is_calibrated
+        self.is_plain = not options.is_calibrated
         self.weighed, self.terms = aggregated(options, len(parts[0].vectors)), options.terms
         self.added = sum(self.terms.values())  # how much of the cosines' error terms add
         self.norm = float(torch.linalg.vector_norm(self.exact_texts, dim=-1).amax()) + 1e-6
@@ -185,11 +185,11 @@ class _Search:
             default if values is None else torch.as_tensor(values).float()
             for values, default in zip(given, neutral, strict=True)
         )
-        turned = (self.exact_texts @ rotation(texts.shape[-1])).view(len(texts), -1, texts.shape[-1])
-        self.scale = (turned.abs().amax((1, 2)) / 127).clamp(min=1e-30)
-        codes = (turned / self.scale[:, None, None]).round()
+        turned = self.exact_texts @ rotation(texts.shape[-1])
+        self.scale = (turned.abs().amax(1) / 127).clamp(min=1e-30)
+        codes = (turned / self.scale[:, None]).round()
         self.codes = codes.to(torch.int8)
-        lost = torch.linalg.vector_norm(turned - codes * self.scale[:, None, None], dim=2).amax(1)
+        lost = torch.linalg.vector_norm(turned - codes * self.scale[:, None], dim=1)
         self.scale, self.lost = self.scale.float(), lost.float() * (1 + 1e-6) + 1e-7
         self.buffers: dict[tuple, torch.Tensor] = {}
         self.best, self.highest = _Best(len(texts), k), np.full((len(texts), k), -math.inf)
@@ -217,19 +217,17 @@ class _Search:
         shape, products = (len(self.texts), len(part.allowed[columns])), []
         for index, vectors in enumerate(part.vectors):
             if part.codes is not None:
-                texts = self.codes[:, index % self.codes.shape[1]].contiguous()
                 block = part.codes.codes[index][columns]
                 out = self.buffer(f"products {index}", shape, torch.int32)
-                torch._int_mm(texts, block.T, out=out)
+                torch._int_mm(self.codes, block.T, out=out)
             else:
-                texts = self.texts if self.texts.ndim == 2 else self.texts[:, index]
                 out = self.buffer(f"products {index}", shape, torch.float32)
                 block = vectors[columns]
                 # A product reads data that was just copied (and converted) faster than pages of a mapped file.
                 for start in range(0, shape[1], _COPIED_AT_ONCE):
                     few = block[start : start + _COPIED_AT_ONCE]
                     few = self.buffer("vectors", tuple(few.shape), torch.float32).copy_(few)
-                    torch.mm(texts, few.T, out=out[:, start : start + _COPIED_AT_ONCE])
+                    torch.mm(self.texts, few.T, out=out[:, start : start + _COPIED_AT_ONCE])
                 # With a NaN bound the clip would be left out; codes contain none.
                 if (~out[:1].isfinite() & part.allowed[columns]).any():
                     raise FloatingPointError("a product is not a number")
@@ -404,7 +402,7 @@ class _Search:
         products = np.empty((len(found.rows), self.num_modalities), np.float32)
         for some, vectors in self.vectors(found.rows):
             asked = texts[found.queries[some]]
-            np.einsum("pmd,pd->pm" if asked.ndim == 2 else "pmd,pmd->pm", vectors, asked, out=products[some])
+            np.einsum("pmd,pd->pm", vectors, asked, out=products[some])
         for some, gram, mask, rho in self.facts(found.rows):
             cosines = torch.from_numpy(products[some]).double() * self.gain + self.offset
             largest = cosines.masked_fill(~mask, 0).abs().amax(1)
@@ -528,7 +526,7 @@ def find_best(
 
     Args:
         parts (`list[Block]`): the clips.
-        text_embeds (`torch.FloatTensor` of shape `(Q, D)`, or `(Q, M, D)` with one vector per modality): unit norm.
+        text_embeds (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
         k (`int`): hits per query.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
 

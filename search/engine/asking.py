@@ -63,7 +63,7 @@ def _scores(points: Sequence[Point], text: np.ndarray, seen: np.ndarray, options
     """The scores of points in float64, -inf for those that have none of the modalities in use."""
     mask = np.array([point.modality_mask for point in points]) & seen
     embeds = torch.from_numpy(np.stack([point.modality_embeds for point in points]))
-    texts = torch.from_numpy(text).expand(len(points), *text.shape)
+    texts = torch.from_numpy(text).expand(len(points), -1)
     scores = exact_scores(texts, embeds, torch.from_numpy(mask), MIN_CLIP_NORM, options).numpy()
     return np.where(mask.any(1), scores, -math.inf)
 
@@ -83,8 +83,7 @@ def find_best(
 
     Args:
         engine ([`~search.engine.clips.Engine`]).
-        text (`torch.FloatTensor` of shape `(D,)` or `(M, D)`): unit norm. For a query with a vector per modality, the
-            clips nearest to each vector are scored, which proves nothing unless these are all clips, or one vector.
+        text (`torch.FloatTensor` of shape `(D,)`): unit norm.
         k (`int`): number of hits.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature, and the calibration of the bounds.
         modalities (`list[str]`, *optional*): those to use, by default all. Bounds hold for every subset.
@@ -97,7 +96,7 @@ def find_best(
         OSError: the engine does not answer.
     """
     seen = np.array(seen_of(modalities, engine.about().modalities))
-    queries, is_bounded, lowest = engine.asked(text, seen.tolist(), options)
+    query, is_bounded, lowest = engine.asked(text, seen.tolist(), options)
     read: set[str] = set()
     found: list[tuple[float, Point]] = []
     num_scored = 0
@@ -107,11 +106,11 @@ def find_best(
     else:  # bounds are close
         most, limit = sys.maxsize, first + k
     while True:
-        lists = [engine.nearest(query, limit, where) for query in queries]
-        bounds = [bound for entries in lists for _, bound in entries]
+        entries = engine.nearest(query, limit, where)
+        bounds = [bound for _, bound in entries]
         if not np.isfinite(bounds).all():
             raise _no_number(engine)
-        new = list(dict.fromkeys(number for entries in lists for number, _ in entries if number not in read))
+        new = [number for number, _ in entries if number not in read]
         read.update(new)
         for start in range(0, len(new), _SCORED_AT_ONCE):  # only the best are kept in memory
             fetched = engine.fetch(new[start : start + _SCORED_AT_ONCE])
@@ -121,7 +120,7 @@ def find_best(
                 if any(map(math.isnan, scores)):
                     raise _no_number(engine)
                 found = sorted([*found, *zip(scores, fetched, strict=True)], key=_order)[:k]
-        is_whole = any(len(entries) < limit for entries in lists)
+        is_whole = len(entries) < limit
         # A clip that was not read may have a score equal to the last bound.
         kth = found[-1][0] if len(found) == k else -math.inf
         if (
@@ -244,7 +243,7 @@ class EngineSearcher(Described):
             )
 
     def query_like(
-        self, clip_id: str, modalities: Sequence[str] | None, allowed: Any, method: str
+        self, clip_id: str, modalities: Sequence[str] | None, allowed: Any
     ) -> tuple[torch.Tensor, "_Others"]:
         """A clip as a query, and the condition on hits: any allowed clip but itself."""
         point = self.point_of(clip_id)
@@ -254,7 +253,7 @@ class EngineSearcher(Described):
         if point is None:
             raise KeyError(clip_id)
         mask = torch.tensor(point.modality_mask) & torch.tensor(seen_of(modalities, self.modalities))
-        query = query_like(torch.from_numpy(point.modality_embeds), mask, method, self.modalities)
+        query = query_like(torch.from_numpy(point.modality_embeds), mask)
         return query, _Others(allowed, point.number)
 
     def reranked(self, *_: Any) -> NoReturn:
@@ -307,7 +306,7 @@ class EngineSearcher(Described):
             ValueError: the engine does not support this, or a number is out of range.
             OSError: the engine does not answer, its data is damaged, or it now holds another model's.
         """
-        text_embeds = check_vectors(text_embeds, k, self.dim, len(self.modalities))
+        text_embeds = check_vectors(text_embeds, k, self.dim)
         others = self.among(allowed)
         allowed, is_like = others.wanted, others.number is not None
         self.check_method(method)
@@ -322,8 +321,6 @@ class EngineSearcher(Described):
             )
         if allowed is not None and not isinstance(allowed, Filter):
             raise ValueError("`allowed` must be a `Filter` for an engine, not a tensor.")
-        if not is_like and text_embeds.ndim == 3 and not any_query:
-            raise UnsupportedError("This engine takes one vector per query. Search the gallery in its folder.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
         seen = seen_of(modalities, self.modalities)
         calibration = {} if is_like else self.calibration_of(seen)
@@ -401,7 +398,7 @@ def _hits(best: Best, text: torch.Tensor, options: ScoreOptions, seen: Sequence[
     embeds = torch.from_numpy(np.stack([point.modality_embeds for point in best.points]))
     masks = torch.tensor([point.modality_mask for point in best.points])
     weighing = {name: getattr(options, name) for name in WEIGHING}
-    texts = text.expand(len(embeds), *text.shape)
+    texts = text.expand(len(embeds), -1)
     weights = paired_weights(texts, embeds, masks & torch.tensor(seen), **weighing).tolist()
     scores = torch.from_numpy(best.scores).float().tolist()
     return [

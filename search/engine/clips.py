@@ -111,12 +111,12 @@ class Asked(NamedTuple):
     A query in the form of an engine.
 
     Args:
-        queries (`list`): queries for [`Engine.nearest`], each with its own list.
-        is_bounded (`bool`): whether the numbers in the list are upper bounds of the scores.
+        query: what [`Engine.nearest`] takes.
+        is_bounded (`bool`): whether the numbers in its list are upper bounds of the scores.
         lowest (`float`): numbers below this bound nothing.
     """
 
-    queries: list[Any]
+    query: Any
     is_bounded: bool
     lowest: float
 
@@ -150,7 +150,7 @@ class Engine(Protocol):
     is_limited: bool
     """Whether bounds are so loose that lists can become too long, and a query gives up."""
     takes_any_query: bool
-    """Whether it bounds scores with any calibration, and of queries with a vector per modality."""
+    """Whether it bounds scores with any calibration."""
     no_filters: tuple[str, ...]
     """Fields of a [`~gallery.filters.Filter`] that it does not support."""
     points_at_once: int
@@ -211,7 +211,7 @@ class Engine(Protocol):
         """Whether a count of this size is an estimate."""
 
     def asked(self, text: torch.Tensor, seen: Sequence[bool], options: ScoreOptions) -> Asked:
-        """Prepare a query `(D,)` or `(M, D)` that uses the modalities `seen`."""
+        """Prepare a query `(D,)` that uses the modalities `seen`."""
 
     def nearest(self, query: Any, limit: int, where: Any) -> list[tuple[str, float]]:
         """The numbers of the clips with the highest bounds, and the bounds."""

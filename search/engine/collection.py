@@ -400,16 +400,15 @@ class Collection:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def asked(self, text: torch.Tensor, seen: Sequence[bool], options: ScoreOptions) -> Asked:
-        """One query per vector of a text. Several queries, or another calibration, prove nothing."""
-        vectors = text.float().numpy()[None] if text.ndim == 1 else text.float().numpy()[np.array(seen)]
-        queries = [np.append(vector, np.float32(1)) for vector in np.unique(vectors, axis=0)]
+        """The vector of a text. Another calibration proves nothing."""
+        query = np.append(text.float().numpy(), np.float32(1))
         held = calibration_of(self.about().metadata)
         is_same = all(getattr(options, name) == held.get(name) for name in CALIBRATION)
         # Bounds hold when modalities are left out of the centroid, but not when terms are: these may be negative.
-        is_bounded = is_same and len(queries) == 1 and all(seen[index] for index in options.terms)
+        is_bounded = is_same and all(seen[index] for index in options.terms)
         # Without offsets, the rows only bound scores above 0. Terms have a row for the others.
         lowest = 0.0 if options.modality_offset is None and not options.terms else -math.inf
-        return Asked(queries, is_bounded, lowest)
+        return Asked(query, is_bounded, lowest)
 
     def try_out(self) -> None:
         """Request a list."""

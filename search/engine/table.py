@@ -569,23 +569,20 @@ class Table:
         return False
 
     def asked(self, text: torch.Tensor, seen: Sequence[bool], options: ScoreOptions) -> Asked:
-        """A query from a text: its vectors, and the SQL of their products; in float16, each vector has two parts."""
-        about, values, products = self.about(), {}, []
+        """A query from a text: its vector, and the SQL of its products; in float16, the vector has two parts."""
+        about, vector = self.about(), text.float().numpy()
+        if about.dtype == "float32":
+            parts = {"vector": vector}
+            product = "-({0} <#> %(vector)s::vector)"
+        else:
+            coarse = vector.astype(np.float16)
+            rest = ((vector - coarse.astype(np.float32)) * np.float32(_FINER)).astype(np.float16)
+            parts = {"coarse": coarse, "rest": rest}
+            product = f"(-({{0}} <#> %(coarse)s::halfvec) - ({{0}} <#> %(rest)s::halfvec) / {_FINER})"
+        values = {name: f"[{','.join(map(str, part.tolist()))}]" for name, part in parts.items()}
         places = [place for place, is_seen in enumerate(seen) if is_seen]
-        for place in places:
-            vector, at = (text if text.ndim == 1 else text[place]).float().numpy(), 0 if text.ndim == 1 else place
-            column = sql.Identifier(about.modalities[place]).as_string()
-            if about.dtype == "float32":
-                parts = {f"vector{at}": vector}
-                products.append(f"-({column} <#> %(vector{at})s::vector)")
-            else:
-                coarse = vector.astype(np.float16)
-                rest = ((vector - coarse.astype(np.float32)) * np.float32(_FINER)).astype(np.float16)
-                parts = {f"coarse{at}": coarse, f"rest{at}": rest}
-                coarse, rest = (f"({column} <#> %({name})s::halfvec)" for name in parts)
-                products.append(f"(-{coarse} - {rest} / {_FINER})")
-            values |= {name: f"[{','.join(map(str, part.tolist()))}]" for name, part in parts.items()}
-        return Asked([_Query(values, products, places, options)], True, -np.inf)
+        products = [product.format(sql.Identifier(about.modalities[place]).as_string()) for place in places]
+        return Asked(_Query(values, products, places, options), True, -np.inf)
 
     def nearest(self, query: _Query, limit: int, where: _Where | None) -> list[tuple[str, float]]:
         """The clips whose scores may be highest, and an upper bound of each score."""

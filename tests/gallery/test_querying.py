@@ -19,7 +19,6 @@ from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
 from tests.media_corpus import media
-from tests.scores import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def test_a_file_of_another_place_is_embedded_as_clips_are_and_a_picture_is_a_cli
         assert like.mask.tolist() == mask[0].tolist() == seen
         torch.testing.assert_close(like.embeds, embeds[0], rtol=0, atol=1e-6)  # other batches may add otherwise
         hits = gallery.search(like=like, k=30)
-        (expected,) = gallery.search(query_like(like.embeds, like.mask, "scalar", MODALITIES), 30)
+        (expected,) = gallery.search(query_like(like.embeds, like.mask), 30)
         assert hits == expected and len(hits) == 20 and hits.like == str(path)
     film.with_suffix(".de.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na low tone\n")
     heard = [QueryModel(model.model, model.processor, languages).embed_file(film) for languages in ((), ("de",))]
@@ -153,7 +152,7 @@ def test_clips_like_one_are_those_of_a_float64_loop_without_itself(tmp_path, see
             places = [place for place in range(3) if seen_mask[other, place]]
             if other == row or not places:
                 continue
-            cosines = {p: float((mine[p] if here[p] else centroid) @ embeds[other, p].double()) for p in places}
+            cosines = {p: float(centroid @ embeds[other, p].double()) for p in places}
             total = sum(math.exp(cosine / 0.1) for cosine in cosines.values())
             weights = {p: math.exp(cosine / 0.1) / total for p, cosine in cosines.items()}
             mixed = sum(weights[p] * embeds[other, p].double() for p in places)
@@ -166,11 +165,10 @@ def test_clips_like_one_are_those_of_a_float64_loop_without_itself(tmp_path, see
     assert compared > 12
 
 
-def test_a_score_of_one_vector_per_text_is_asked_by_the_centroid(tmp_path):
+@pytest.mark.parametrize("method", ["gram", "max", "uniform"])
+def test_every_score_is_asked_by_the_centroid(tmp_path, method):
     names, embeds, mask = make_clips(21)
     gallery = write(tmp_path, (names, embeds, mask))
-    tried = [name for name, method in METHODS.items() if not method.takes_text_per_modality]
-    method = next(name for name in tried if not METHODS[name].uses_concat_heads)
     centroid = normalize(embeds[6][mask[6]].sum(0), dim=-1)
     scores = retrieval_scores(centroid[None], embeds, mask, method, 0.1)[0]
     scores[6] = -math.inf
@@ -211,7 +209,7 @@ def test_what_may_be_found_is_limited_and_the_clip_is_left_out_all_the_same(tmp_
 def test_modalities_that_cancel_have_no_centroid_and_are_a_query_all_the_same():
     vector = normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(0)), dim=0)
     embeds, mask = torch.stack([vector, -vector, torch.zeros(DIM)]), torch.tensor([True, True, False])
-    assert torch.equal(query_like(embeds, mask, "scalar", MODALITIES)[0], torch.stack([vector, -vector, vector]))
+    assert torch.equal(query_like(embeds, mask), vector[None])
 
 
 def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
@@ -266,7 +264,7 @@ def test_weights_of_a_clip_as_query_are_those_of_its_own_vectors(tmp_path):
     gallery = write(tmp_path, (names, embeds, mask))
     (first, *_) = gallery.search(like=names[6])
     row = names.index(first.clip_id)
-    query = query_like(embeds[6], mask[6], "scalar", MODALITIES)
+    query = query_like(embeds[6], mask[6])
     weights = query_weights(query, embeds[row : row + 1], mask[row : row + 1], 0.1)[0, 0]
     assert list(first.weights.values()) == pytest.approx(weights.tolist(), abs=1e-6)
 

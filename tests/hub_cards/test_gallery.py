@@ -554,33 +554,26 @@ CALIBRATED = {"modality_scale": [0.5, 2.0, 1.25], "modality_offset": [0.3, -0.1,
 
 
 @pytest.mark.parametrize(
-    ("temperature", "calibration", "per_modality"),
+    ("temperature", "calibration"),
     [
-        ("inf", {}, False),
-        (0.3, {}, False),
-        (0.3, CALIBRATED, False),
-        (0.3, {"modality_offset": [0.3, -0.1, 0.05]}, True),
-        (0.3, {"modality_scale": [1, 1, 1]}, False),
+        ("inf", {}),
+        (0.3, {}),
+        (0.3, CALIBRATED),
+        (0.3, {"modality_offset": [0.3, -0.1, 0.05]}),
+        (0.3, {"modality_scale": [1, 1, 1]}),
     ],
 )
-def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, temperature, calibration, per_modality):
+def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, temperature, calibration):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     described = {"query_temperature": temperature, "score_options": {"method": "scalar"} | calibration}
     embeddings = random_embeddings(metadata=described)
-    if per_modality:
-        generator = torch.Generator().manual_seed(1)
-        texts = torch.nn.functional.normalize(torch.randn(QUERIES, 3, DIM, generator=generator), dim=-1)
-        embeddings = replace(embeddings, text_embeds=texts)
     embeddings.save(tmp_path / "store")
     stage_gallery(tmp_path / "store", tmp_path / "staged", "user/model", model_kind="model")
     card = gallery_card(tmp_path / "staged", "user/gallery", DETAILS)
     (tmp_path / "staged" / "README.md").write_text(card)
     refuse(validate(tmp_path / "staged"))
     is_calibrated = bool(calibration) and calibration != {"modality_scale": [1, 1, 1]}
-    assert ("different modalities comparable" in card, "for each of video, audio, subtitle" in card) == (
-        is_calibrated,
-        per_modality,
-    )
+    assert ("different modalities comparable" in card) == is_calibrated
     for name, values in calibration.items():
         row = f"{name.removeprefix('modality_')} of the cosines of video, audio, subtitle"
         assert f"| {row} | `{', '.join(map(str, values))}` |" in card
@@ -599,8 +592,7 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, temperature
     torch.testing.assert_close(namespace["weights"][None], query_weights(*arguments, **options))
 
 
-@pytest.mark.parametrize("per_modality", [False, True])
-def test_a_card_shows_and_scores_five_modalities_by_name(tmp_path, monkeypatch, per_modality):
+def test_a_card_shows_and_scores_five_modalities_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     names = ("video", "title", "audio", "speech", "on_screen")
     generator = torch.Generator().manual_seed(2)
@@ -613,7 +605,7 @@ def test_a_card_shows_and_scores_five_modalities_by_name(tmp_path, monkeypatch, 
     calibration = {"modality_scale": [1, 2, 0.5, 1, 1.5], "modality_offset": [0.3, -0.1, 0.05, 0, 0.2]}
     embeddings = replace(
         random_embeddings(metadata={"score_options": {"method": "scalar"} | calibration}),
-        text_embeds=unit(QUERIES, 5) if per_modality else unit(QUERIES),
+        text_embeds=unit(QUERIES),
         modality_embeds=unit(CLIPS, 5) * mask[..., None],
         modality_mask=mask,
         modalities=names,
@@ -627,7 +619,7 @@ def test_a_card_shows_and_scores_five_modalities_by_name(tmp_path, monkeypatch, 
         assert f"| with {name.replace('_', chr(92) + '_')} | {count} ({count / CLIPS:.1%}) |" in card
     assert "| list of 5 bools | whether the clip has video, title, audio, speech, on\\_screen |" in card
     assert "| scale of the cosines of video, title, audio, speech, on\\_screen | `1, 2, 0.5, 1, 1.5` |" in card
-    assert ("for each of video, title, audio, speech" in card) == per_modality and "presence as 5 times 0 or 1" in card
+    assert "presence as 5 times 0 or 1" in card
     (tmp_path / "staged" / "README.md").write_text(card)
     namespace = {}
     for block in blocks(card):

@@ -28,22 +28,21 @@ DIFFERENTIABLE = [name for name in GENERAL if name != "rank_fusion"]
 CALIBRATED = ("scalar", "uniform", "max", "mean")
 
 
-def vectors_of(number, num_queries=3, seed=0, dim=24, dtype=torch.float64, per_modality=False):
+def vectors_of(number, num_queries=3, seed=0, dim=24, dtype=torch.float64):
     """Texts, clips of every mask (of eight modalities of every seventh), and the masks."""
     generator = torch.Generator().manual_seed(seed)
     masks = torch.tensor(list(itertools.product([False, True], repeat=number))[1:])
     masks = masks[:: 7 if number == 8 else 1]
-    shape = (num_queries, number, dim) if per_modality else (num_queries, dim)
-    texts = normalize(torch.randn(shape, generator=generator, dtype=torch.float64), dim=-1)
+    texts = normalize(torch.randn(num_queries, dim, generator=generator, dtype=torch.float64), dim=-1)
     clips = normalize(torch.randn(len(masks), number, dim, generator=generator, dtype=torch.float64), dim=-1)
     return texts.to(dtype), clips.to(dtype), masks
 
 
-def weighted(texts, vectors, temperature, scale, offset):
+def weighted(text, vectors, temperature, scale, offset):
     """Eq. 2 and 3, a coordinate at a time."""
     cosines = [
-        a * sum(x * y for x, y in zip(t, z, strict=True)) + b
-        for t, z, a, b in zip(texts, vectors, scale, offset, strict=True)
+        a * sum(x * y for x, y in zip(text, z, strict=True)) + b
+        for z, a, b in zip(vectors, scale, offset, strict=True)
     ]
     powers = [math.exp((c - max(cosines)) / temperature) for c in cosines]
     weights = [power / sum(powers) for power in powers]
@@ -93,9 +92,8 @@ def loop_scores(method, texts, clips, masks, temperature=0.1, scale=None, offset
         if method not in CALIBRATED:
             scores[q, v] = by_definition(method, texts[q], [clips[v, m] for m in there])
             continue
-        own = [texts[q, m] if texts.ndim == 3 else texts[q] for m in there]
         tau = math.inf if method == "uniform" else temperature
-        arguments = [t.tolist() for t in own], [clips[v, m].tolist() for m in there], tau
+        arguments = texts[q].tolist(), [clips[v, m].tolist() for m in there], tau
         score, _, cosines = weighted(*arguments, [scale[m] for m in there], [offset[m] for m in there])
         scores[q, v] = {"max": max(cosines), "mean": sum(cosines) / len(cosines)}.get(method, score)
     return scores
@@ -117,8 +115,8 @@ def test_scores_equal_the_float64_loop_under_every_mask(method, number):
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("temperature", [0.01, 0.1, 2.0])
-def test_calibrated_texts_per_modality_equal_the_float64_loop(number, temperature):
-    texts, clips, masks = vectors_of(number, per_modality=True)
+def test_calibrated_scores_equal_the_float64_loop(number, temperature):
+    texts, clips, masks = vectors_of(number)
     scale, offset = [0.5 + 0.25 * m for m in range(number)], [0.1 * m - 0.2 for m in range(number)]
     expected = loop_scores("scalar", texts, clips, masks, temperature, scale, offset)
     options = {"modality_scale": scale, "modality_offset": offset}
@@ -126,7 +124,7 @@ def test_calibrated_texts_per_modality_equal_the_float64_loop(number, temperatur
     torch.testing.assert_close(scores, expected, atol=1e-9, rtol=1e-9)
     score_options = ScoreOptions(temperature, **options)
     for q in range(len(texts)):
-        reference = exact_scores(texts[q].expand(len(clips), -1, -1), clips, masks, 1e-6, score_options)
+        reference = exact_scores(texts[q].expand(len(clips), -1), clips, masks, 1e-6, score_options)
         torch.testing.assert_close(reference, expected[q], atol=1e-12, rtol=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""The score with a scale and an offset of each modality and a text vector for each, against a float64 loop."""
+"""The score with a scale and an offset of each modality, against a float64 loop."""
 
 import json
 import math
@@ -8,8 +8,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch.nn.functional import normalize
 
-from eval.embedding.embeddings import Embeddings, load_embeddings
-from eval.protocol.first_stage import measurable_methods, measure_first_stage
+from eval.embedding.embeddings import Embeddings
+from eval.protocol.first_stage import measure_first_stage
 from eval.protocol.shared_pairs import SharedPairs
 from gallery.exact.blocks import blocks_of
 from gallery.exact.ranking import rank
@@ -26,13 +26,12 @@ CALIBRATION = {"modality_scale": SCALE, "modality_offset": OFFSET}
 TERM = {"modality_term": [None, 0.5, None]}
 FLOAT32 = {"atol": 3e-6, "rtol": 0}  # a few roundings of sums of D products, scaled by 2
 GENERALISED = {"scalar", "uniform", "max", "mean"}
-ONE_TEXT = {"gram", "gram_span", "hypergram", "triangle", "pmrl_raw", "pmrl", "concat_head", "symile"}
+UNCALIBRATED = {"gram", "gram_span", "hypergram", "triangle", "pmrl_raw", "pmrl", "concat_head", "symile"}
 
 
-def random_clips(num_queries=7, num_clips=23, dim=24, seed=0, per_modality=True, dtype=torch.float32):
+def random_clips(num_queries=7, num_clips=23, dim=24, seed=0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
-    shape = (num_queries, 3, dim) if per_modality else (num_queries, dim)
-    texts = normalize(torch.randn(shape, generator=generator, dtype=torch.float64), dim=-1)
+    texts = normalize(torch.randn(num_queries, dim, generator=generator, dtype=torch.float64), dim=-1)
     modalities = normalize(torch.randn(num_clips, 3, dim, generator=generator, dtype=torch.float64), dim=-1)
     mask = torch.rand(num_clips, 3, generator=generator) < 0.6
     mask[torch.arange(num_clips), torch.arange(num_clips) % 3] = True
@@ -51,7 +50,6 @@ def loop(
     method="scalar",
 ):
     """Scores (Q, V) and weights (Q, V, 3), one pair and one coordinate at a time."""
-    texts = texts if texts.ndim == 3 else texts[:, None].expand(-1, 3, -1)
     scores = torch.zeros(len(texts), len(modalities), dtype=torch.float64)
     weights = torch.zeros(*scores.shape, 3, dtype=torch.float64)
     for q, text in enumerate(texts.double().tolist()):
@@ -59,7 +57,7 @@ def loop(
             here = [m for m in range(3) if mask[v, m]]
             z = {m: modalities[v, m].double().tolist() for m in here}
             c = {
-                m: modality_scale[m] * sum(x * y for x, y in zip(text[m], z[m], strict=True)) + modality_offset[m]
+                m: modality_scale[m] * sum(x * y for x, y in zip(text, z[m], strict=True)) + modality_offset[m]
                 for m in here
             }
             here = [m for m in here if modality_term[m] is None]
@@ -73,7 +71,7 @@ def loop(
                 continue
             powers = {m: 1.0 if method == "uniform" else math.exp((c[m] - max(c.values())) / tau) for m in here}
             alpha = {m: power / sum(powers.values()) for m, power in powers.items()}
-            total = [sum(alpha[m] * z[m][d] for m in here) for d in range(len(text[0]))]
+            total = [sum(alpha[m] * z[m][d] for m in here) for d in range(len(text))]
             norm = math.sqrt(sum(x * x for x in total))
             scores[q, v] = sum(alpha[m] * c[m] for m in here) / norm + added
             for m in here:
@@ -81,13 +79,12 @@ def loop(
     return scores, weights
 
 
-@pytest.mark.parametrize("per_modality", [False, True])
 @pytest.mark.parametrize(
     "calibration", [{}, CALIBRATION, TERM, CALIBRATION | TERM], ids=["plain", "calibrated", "term", "calibrated term"]
 )
 @pytest.mark.parametrize("method", sorted(GENERALISED))
-def test_generalised_scores_equal_the_float64_loop(method, calibration, per_modality):
-    clips = random_clips(per_modality=per_modality)
+def test_generalised_scores_equal_the_float64_loop(method, calibration):
+    clips = random_clips()
     expected, _ = loop(*clips, **calibration, method=method)
     scores = retrieval_scores(*clips, method=method, **calibration)
     torch.testing.assert_close(scores.double(), expected, **FLOAT32)
@@ -108,7 +105,7 @@ def test_no_temperature_overflows_a_calibrated_score(query_temperature):
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_neutral_numbers_change_no_bit_of_any_score(method):
-    clips = random_clips(per_modality=False)
+    clips = random_clips()
     heads = random_clips(seed=1)[1]
     plain = retrieval_scores(*clips, method=method, concat_embeds=heads)
     neutral = {"modality_scale": [1, 1.0, 1], "modality_offset": (0, 0.0, 0)}
@@ -117,7 +114,7 @@ def test_neutral_numbers_change_no_bit_of_any_score(method):
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_joint_scores_are_of_what_is_no_term(method):
-    texts, embeds, mask = random_clips(per_modality=False)
+    texts, embeds, mask = random_clips()
     heads, fused = random_clips(seed=1)[1], random_clips(seed=2)[1][:, :1]
     others = retrieval_scores(texts, embeds, mask, method=method, concat_embeds=heads)
     more = torch.cat([fused, embeds], dim=1), torch.cat([torch.ones(len(mask), 1).bool(), mask], dim=1)
@@ -147,30 +144,15 @@ def test_a_term_has_no_weight_and_its_own_has_a_gradient():
     temperature = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
     scores = retrieval_scores(texts, embeds, mask, query_temperature=temperature, modality_term=[None, weight, None])
     scores.sum().backward()
-    cosines = torch.einsum("qd,vd->qv", texts[:, 1], embeds[:, 1]) * mask[:, 1]
+    cosines = torch.einsum("qd,vd->qv", texts, embeds[:, 1]) * mask[:, 1]
     torch.testing.assert_close(weight.grad, cosines.sum())
     assert temperature.grad.isfinite() and temperature.grad != 0
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - ONE_TEXT))
-def test_one_text_vector_said_three_times_scores_as_said_once(method):
-    texts, modalities, mask = random_clips(per_modality=False, dtype=torch.float64)
-    repeated = texts[:, None].expand(-1, 3, -1)
-    expected = retrieval_scores(texts, modalities, mask, method=method)
-    # in float64, where sums in another order differ in the last digits
-    torch.testing.assert_close(
-        retrieval_scores(repeated, modalities, mask, method=method), expected, atol=1e-14, rtol=1e-13
-    )
-
-
-@pytest.mark.parametrize("method", sorted(ONE_TEXT))
-def test_scores_of_one_text_vector_refuse_three_and_ignore_calibration(method):
+@pytest.mark.parametrize("method", sorted(UNCALIBRATED))
+def test_joint_scores_that_compare_no_cosines_ignore_calibration(method):
     clips = random_clips()
     heads = random_clips(seed=1)[1]
-    assert not METHODS[method].takes_text_per_modality
-    with pytest.raises(ValueError, match=f"'{method}' needs one vector per text.*'scalar', 'uniform'"):
-        retrieval_scores(*clips, method=method, concat_embeds=heads)
-    clips = random_clips(per_modality=False)
     plain = retrieval_scores(*clips, method=method, concat_embeds=heads)
     assert torch.equal(retrieval_scores(*clips, method=method, concat_embeds=heads, **CALIBRATION), plain)
 
@@ -183,12 +165,11 @@ def test_single_modalities_and_their_ranks_stay_cosines(method):
     if method != "rank_fusion":
         index = ("video", "audio", "subtitle").index(method)
         here = mask[:, index]
-        torch.testing.assert_close(scores[:, here], texts[:, index] @ modalities[here, index].T)
+        torch.testing.assert_close(scores[:, here], texts @ modalities[here, index].T)
 
 
-@pytest.mark.parametrize("per_modality", [False, True])
-def test_calibrated_weights_and_centroids_equal_the_float64_loop(per_modality):
-    texts, modalities, mask = random_clips(num_queries=23, per_modality=per_modality)
+def test_calibrated_weights_and_centroids_equal_the_float64_loop():
+    texts, modalities, mask = random_clips(num_queries=23)
     _, expected = loop(texts, modalities, mask, **CALIBRATION)
     weights = query_weights(texts, modalities, mask, **CALIBRATION)
     torch.testing.assert_close(weights.double(), expected, atol=2e-5, rtol=0)  # c / tau is rounded, and c up to 2.3
@@ -200,9 +181,8 @@ def test_calibrated_weights_and_centroids_equal_the_float64_loop(per_modality):
     torch.testing.assert_close(found.double(), centroids, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize("per_modality", [False, True])
-def test_a_calibrated_score_is_exact_where_modalities_nearly_cancel(per_modality):
-    texts, modalities, mask = random_clips(per_modality=per_modality)
+def test_a_calibrated_score_is_exact_where_modalities_nearly_cancel():
+    texts, modalities, mask = random_clips()
     mask[0] = torch.tensor([True, True, False])
     modalities[0, 1] = normalize(-modalities[0, 0] + 0.01 * modalities[0, 2], dim=-1)
     expected, _ = loop(texts, modalities, mask, 10.0, **CALIBRATION)  # the weights are nearly equal
@@ -336,9 +316,8 @@ def write_gallery(folder, modalities, mask, metadata):
     return Gallery.open(folder)
 
 
-@pytest.mark.parametrize("per_modality", [False, True])
-def test_a_gallery_is_searched_with_its_own_calibration(tmp_path, per_modality):
-    texts, modalities, mask = random_clips(per_modality=per_modality)
+def test_a_gallery_is_searched_with_its_own_calibration(tmp_path):
+    texts, modalities, mask = random_clips()
     half = modalities.half()
     gallery = write_gallery(tmp_path / "g", half, mask, {"query_temperature": 0.1, "score_options": CALIBRATION})
     scores, weights = loop(texts, half, mask, **CALIBRATION)
@@ -355,7 +334,7 @@ def test_a_gallery_is_searched_with_its_own_calibration(tmp_path, per_modality):
 
 
 def test_a_gallery_is_searched_with_its_terms_which_looked_at_alone_are_modalities_like_others(tmp_path):
-    texts, modalities, mask = random_clips(per_modality=False)
+    texts, modalities, mask = random_clips()
     options = {"query_temperature": 0.1, "score_options": TERM}
     gallery = write_gallery(tmp_path / "g", modalities.half(), mask, options)
     for seen, term in ((None, TERM), (["video", "audio"], TERM), (["video", "subtitle"], TERM), (["audio"], {})):
@@ -371,7 +350,7 @@ def test_a_gallery_is_searched_with_its_terms_which_looked_at_alone_are_modaliti
 
 
 @pytest.mark.parametrize("k", [2, 20])
-@pytest.mark.parametrize("method", sorted(set(METHODS) - ONE_TEXT))
+@pytest.mark.parametrize("method", sorted(set(METHODS) - UNCALIBRATED))
 def test_every_block_and_the_whole_gallery_rank_as_the_matrix_does(tmp_path, monkeypatch, method, k):
     texts, modalities, mask = random_clips()
     gallery = write_gallery(tmp_path / "g", modalities.half(), mask, {})
@@ -389,31 +368,14 @@ def test_a_gallery_with_a_calibration_that_makes_no_sense_is_refused(options):
         Gallery([], metadata={"score_options": options})
 
 
-def make_embeddings(per_modality=True):
-    texts, modalities, mask = random_clips(num_queries=23, per_modality=per_modality)
+def make_embeddings():
+    texts, modalities, mask = random_clips(num_queries=23)
     names = [str(row) for row in range(23)]
     return Embeddings(texts, modalities, mask, torch.arange(23)[:, None].expand(-1, 2), names, names, names)
 
 
-def test_embeddings_with_a_text_vector_for_each_modality_are_kept(tmp_path):
-    embeddings = make_embeddings()
-    embeddings.save(tmp_path / "e")
-    loaded = load_embeddings(tmp_path / "e")
-    assert torch.equal(loaded.text_embeds, embeddings.text_embeds) and loaded.text_embeds.shape == (23, 3, 24)
-    Gallery.open(tmp_path / "e").verify()
-    copy = Gallery.open(tmp_path / "e").copy(tmp_path / "copy")
-    assert torch.equal(load_embeddings(copy.path).text_embeds, embeddings.text_embeds)
-    embeddings.text_embeds[3, 1] *= 2
-    with pytest.raises(ValueError, match=r"captions \['3'\]"):
-        embeddings.check_unit()
-    embeddings.text_embeds[4, 2, 0] = float("nan")
-    with pytest.raises(ValueError, match=r"captions \['4'\]"):
-        embeddings.check_finite()
-
-
 def test_evaluation_ranks_and_weighs_by_the_generalised_score():
     embeddings = make_embeddings()
-    assert set(measurable_methods(embeddings)) & ONE_TEXT == set()
     measured, table = measure_first_stage(embeddings, rates=(0.0,), **CALIBRATION)
     scores, weights = loop(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **CALIBRATION)
     ranks = 1 + (scores > scores.diagonal()[:, None]).sum(1)

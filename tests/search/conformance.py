@@ -29,7 +29,7 @@ from gallery.transcripts import Cue, Transcripts, write_transcript
 from tests.gallery.conftest import MADE_BY
 from tests.gallery.exact.test_screening import make_vectors, mixes_of
 
-OPTIONAL = {"paths", "words", "unique", "method", "calibration", "texts per modality", "mask", "outside"}
+OPTIONAL = {"paths", "words", "unique", "method", "calibration", "mask", "outside"}
 DIM, DAY, MIN_NORM = 24, 86_400 * 10**9, 1e-3
 PAPER = ("video", "audio", "subtitle")
 LONG = "words_in_a_picture_that_is_described_by_a_name_of_more_letters_than_columns_may_have"
@@ -100,17 +100,16 @@ class Made:
                     write_transcript(path, [Cue(0, 1, clip.said)], "nobody")
             return writer.gallery()
 
-    def scores(self, texts, temperature=0.1, modalities=None, scale=None, offset=None, term=None, among=None):
-        """The score and the weights of every clip among some that has anything that is looked at, by its name; `texts`
-        is the vector of each modality."""
+    def scores(self, text, temperature=0.1, modalities=None, scale=None, offset=None, term=None, among=None):
+        """The score and the weights of every clip among some that has anything that is looked at, by its name."""
         found = {}
         scale, offset, term = (
-            [neutral] * len(texts) if values is None else values
+            [neutral] * len(self.modalities) if values is None else values
             for values, neutral in ((scale, 1.0), (offset, 0.0), (term, None))
         )
         for clip in self.clips:
             cosines = {
-                name: scale[place] * float(texts[place] @ clip.vectors[name]) + offset[place]
+                name: scale[place] * float(text @ clip.vectors[name]) + offset[place]
                 for place, name in enumerate(self.modalities)
                 if name in clip.vectors and (modalities is None or name in modalities)
             }
@@ -135,14 +134,13 @@ class Made:
         total = sum(vectors.values())
         norm = np.linalg.norm(total)
         centroid = total / norm if len(vectors) > 1 and norm > 1e-6 else next(iter(vectors.values()))
-        texts = [vectors.get(name, centroid).astype(float) for name in self.modalities]
         others = replace(self, clips=[other for other in self.clips if other is not clip])
-        return others.scores(texts, modalities=modalities, among=among)
+        return others.scores(centroid.astype(float), modalities=modalities, among=among)
 
     def own_scores(self, text, **options):
         """The scores of one vector, calibrated as those of the gallery."""
-        texts, calibration = [text.double().numpy()] * len(self.modalities), (self.scale, self.offset, self.term)
-        return self.scores(texts, **dict(zip(("scale", "offset", "term"), calibration, strict=True)), **options)
+        calibration = {"scale": self.scale, "offset": self.offset, "term": self.term}
+        return self.scores(text.double().numpy(), **calibration, **options)
 
 
 def make_clips(modalities=PAPER, dtype="float16", seed=0, kinds=("random", "cancelling", "tied"), count=30):
@@ -541,9 +539,6 @@ class Conformance:
         with refusing(engine, "calibration"):
             (hits,) = searcher.search(text[None], 9, modality_scale=list(scale))
             check(hits, made, replace(made, scale=scale).own_scores(text), 9)
-        with refusing(engine, "texts per modality"):
-            (hits,) = searcher.search(texts[None], 9)
-            check(hits, made, made.scores(list(texts.double().numpy())), 9)
         with refusing(engine, "mask"):
             names = {clip.name for clip in made.clips[::3]}
             allowed = torch.tensor([clip.name in names for clip in made.clips])

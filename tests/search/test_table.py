@@ -253,7 +253,7 @@ def test_a_bound_is_above_the_score_and_near_to_it(tmp_path, database, dtype):
             asked = table.asked(text, seen, options)
             seen = torch.tensor(seen)
             where = table.condition(None, [n for n, there in zip(gallery.modalities, seen, strict=True) if there])
-            found = table.nearest(asked.queries[0], 1000, where)
+            found = table.nearest(asked.query, 1000, where)
             rows = [places[number] for number, _ in found]
             assert sorted(rows) == (mask & seen).any(1).nonzero()[:, 0].tolist()
             scores = exact_scores(text.expand(len(rows), -1), embeds[rows], mask[rows] & seen, MIN_NORM, options)

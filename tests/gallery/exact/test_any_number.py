@@ -34,23 +34,23 @@ def make_blocks(kind: str, counts: list[int], number: int, seed: int = 0) -> lis
     return blocks_of(parts)
 
 
-def all_options(number: int) -> list[tuple[ScoreOptions, bool]]:
-    """Temperatures and calibrations, and whether texts have a vector for each modality."""
+def all_options(number: int) -> list[ScoreOptions]:
+    """Temperatures and calibrations."""
     scale, offset = torch.linspace(0.7, 1.4, number).tolist(), torch.linspace(-0.3, 0.2, number).tolist()
-    plain = [(ScoreOptions(temperature), False) for temperature in TEMPERATURES]
+    plain = [ScoreOptions(temperature) for temperature in TEMPERATURES]
     half = [None] * (number - 1) + [0.5]
     terms = [] if number == 1 else [
-        (ScoreOptions(0.1, modality_term=half), False),
-        (ScoreOptions(0.03, modality_scale=scale, modality_offset=offset, modality_term=half), True),
+        ScoreOptions(0.1, modality_term=half),
+        ScoreOptions(0.03, modality_scale=scale, modality_offset=offset, modality_term=half),
     ]  # fmt: skip
     if number > 2:  # of many clips nothing is left for a centroid
-        terms.append((ScoreOptions(math.inf, modality_term=[20.0, *half[1:]]), False))
+        terms.append(ScoreOptions(math.inf, modality_term=[20.0, *half[1:]]))
     return [
         *plain,
         *terms,
-        (ScoreOptions(0.03, modality_scale=scale), True),
-        (ScoreOptions(0.1, modality_scale=scale[::-1], modality_offset=offset), False),
-        (ScoreOptions(math.inf, modality_offset=[-3.0] * number), True),
+        ScoreOptions(0.03, modality_scale=scale),
+        ScoreOptions(0.1, modality_scale=scale[::-1], modality_offset=offset),
+        ScoreOptions(math.inf, modality_offset=[-3.0] * number),
     ]
 
 
@@ -62,11 +62,11 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(kind, number, monkeypat
     blocks, seen = make_blocks(kind, [150, 60, 90], number), mixes_of(number)
     seen = seen[torch.randperm(len(seen), generator=torch.Generator().manual_seed(number))[:7]]
     finds = itertools.cycle([find_best, find_best_on_device])
-    for (options, per_modality), find in zip(all_options(number), finds, strict=False):
-        check(blocks, make_texts(blocks, 15, number, per_modality), 10, options, find)
-    for mask, (options, per_modality), find in zip(seen, itertools.cycle(all_options(number)), finds, strict=False):
+    for options, find in zip(all_options(number), finds, strict=False):
+        check(blocks, make_texts(blocks, 15, number), 10, options, find)
+    for mask, options, find in zip(seen, itertools.cycle(all_options(number)), finds, strict=False):
         partial = [block.looking_at(mask) for block in blocks]
-        check(partial, make_texts(blocks, 10, number, per_modality), 5, options, find)
+        check(partial, make_texts(blocks, 10, number), 5, options, find)
 
 
 @pytest.mark.slow
@@ -77,6 +77,6 @@ def test_two_thousand_queries_at_every_mask_are_answered_as_all_pairs_in_float64
     blocks, masks = make_blocks(kind, [900, 300, 300], number), mixes_of(number)
     counts = [2000 // len(masks) + (place < 2000 % len(masks)) for place in range(len(masks))]
     for place, (mask, count) in enumerate(zip(masks, counts, strict=True)):
-        options, per_modality = all_options(number)[place % len(all_options(number))]
+        options = all_options(number)[place % len(all_options(number))]
         partial = blocks if mask.all() else [block.looking_at(mask) for block in blocks]
-        check(partial, make_texts(blocks, count, place, per_modality), 10, options)
+        check(partial, make_texts(blocks, count, place), 10, options)

@@ -75,14 +75,12 @@ def with_codes(part: Block, codes: Codes | None = None) -> Block:
     return found
 
 
-def make_texts(parts: list[Block], count: int, seed: int, per_modality: bool = False) -> torch.Tensor:
+def make_texts(parts: list[Block], count: int, seed: int) -> torch.Tensor:
     """Near to clips, some of them, so that scores are of all sizes."""
     generator = torch.Generator().manual_seed(seed + 2)
     vectors = torch.stack(parts[0].vectors, dim=1).float()
     near = vectors[torch.randint(len(vectors), (count,), generator=generator)].sum(1)
     texts = near + torch.randn(near.shape, generator=generator) * torch.rand(count, 1, generator=generator)
-    if per_modality:
-        texts = texts[:, None] + 0.5 * torch.randn(count, len(parts[0].vectors), near.shape[1], generator=generator)
     return normalize(texts, dim=-1)
 
 
@@ -91,8 +89,7 @@ def all_scores(parts: list[Block], texts: torch.Tensor, options: ScoreOptions) -
     columns = []
     for part in parts:
         vectors = torch.stack(part.vectors, dim=1).double()
-        per_modality = texts.double() if texts.ndim == 3 else texts.double()[:, None].expand(-1, vectors.shape[1], -1)
-        cosines = torch.einsum("qmd,vmd->qvm", per_modality, vectors)
+        cosines = torch.einsum("qd,vmd->qvm", texts.double(), vectors)
         for values, apply in ((options.modality_scale, torch.mul), (options.modality_offset, torch.add)):
             cosines = cosines if values is None else apply(cosines, torch.tensor(values, dtype=torch.float64))
         terms = options.modality_term or [None] * vectors.shape[1]
@@ -137,7 +134,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_what_is_found_is_what_all_pairs_in_float64_give(kind, name):
     parts = [make_part(kind, 500, 33), make_part(kind, 700, 33, seed=5, dtype=torch.float32, start=500)]
-    texts = make_texts(parts, 25, 0, per_modality=name == "flat")
+    texts = make_texts(parts, 25, 0)
     for k in (1, 10):
         check(parts, texts, k, OPTIONS[name])
     without = [with_codes(part) for part in parts]
@@ -150,7 +147,7 @@ def test_in_one_pass_the_same_is_found(kind, name, monkeypatch):
     monkeypatch.setattr(device_search, "_TILE_ON_CPU", 18_000)
     monkeypatch.setattr(device_search, "_MORE", 0)
     parts = [make_part(kind, 500, 33), make_part(kind, 700, 33, seed=5, dtype=torch.float32, start=500)]
-    texts = make_texts(parts, 25, 0, per_modality=name == "flat")
+    texts = make_texts(parts, 25, 0)
     for k in (1, 10, 1150):
         counts = check(parts, texts, k, OPTIONS[name], find_best_on_device)
     assert counts.min() > 1000  # all that there are
