@@ -180,12 +180,7 @@ def _modalities_of(model_path: str | os.PathLike) -> list[str]:
 
 def _check_same(config: CalibrateConfig, options: Mapping[str, Any], modalities: Sequence[str]) -> None:
     """Raise a ValueError if the fit, a number per modality, would be written into a model that embeds other ones."""
-    if unknown := [name for name in config.terms if name not in modalities]:
-        raise ValueError(
-            f"`--term` names {', '.join(unknown)}, but these clips have only {', '.join(modalities)}."
-            + " `scalar eval run --fused` measures the fused vectors of an encoder." * (FUSED in unknown)
-        )
-    has_numbers = config.scale_offset or config.terms or any(options.get(name) is not None for name in CALIBRATION)
+    has_numbers = config.scale_offset or any(options.get(name) is not None for name in CALIBRATION)
     if not (config.write and has_numbers) or config.model_path is None or why_unwritable(config.model_path):
         return
     others = [name for name in _modalities_of(config.model_path) if name not in modalities]
@@ -193,11 +188,6 @@ def _check_same(config: CalibrateConfig, options: Mapping[str, Any], modalities:
         raise ValueError(
             f"{config.model_path} also embeds {', '.join(others)}, which these clips do not have: scales "
             f"and offsets of {', '.join(modalities)} alone cannot be written into it. Leave out --model."
-        )
-    if lost := [name for name in config.terms if name not in _modalities_of(config.model_path)]:
-        raise ValueError(
-            f"{config.model_path} does not embed {', '.join(lost)}, so searches would not have this term. Load it "
-            f"with `load_model(FOLDER, modalities={list(modalities)})` and save it as a model of its own."
         )
 
 
@@ -259,14 +249,13 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     before = score_options_of(embeddings.metadata)
     own = before.pop("method")
     method = config.method or own
-    check_fitted(method, config.terms)
+    check_fitted(method)
     if config.write and own != "scalar":
         raise ValueError(
             f"Only a fit of SCALAR's score can be written, and this model's score is {own!r}: leave out --write."
         )
     if method != own:
-        terms = {name: value for name, value in before.items() if name == "modality_term"}
-        before = {"query_temperature": 0.1} | terms  # all other settings belong to the other score
+        before = {"query_temperature": 0.1}  # all other settings belong to the other score
     _check_same(config, before, embeddings.modalities)
     found = calibrate_embeddings(
         embeddings,
@@ -275,7 +264,6 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
         config.num_folds,
         config.seed,
         fixed=(SUBTITLE,) if config.subtitles else (),
-        terms=config.terms,
         method=method,
     )
     kept, least, written = found.is_better, None, []
@@ -322,10 +310,6 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
         if name != own and is_fitted:
             numbers = zip(found.modalities, found.after[name], strict=True)
             lines.append(f"{name.replace('_', ' ')}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers))
-    for term in config.terms:
-        weights = [options["modality_term"][found.modalities.index(term)] for options in (found.after, *found.folds)]
-        spread = f"{min(weights[1:]):.3g} to {max(weights[1:]):.3g} in the folds"
-        lines.append(f"{term} is a term of weight {weights[0]:.4g} ({spread})")
     if found.least_score is not None:
         lines += format_least_score(found.least_score, is_kept=config.write)
     if not found.is_better:

@@ -378,15 +378,6 @@ class CalibrateConfig(SourceConfig):
             "fitted this way.",
         ),
     ] = False
-    terms: Annotated[
-        Sequence[str],
-        Option(
-            "--term",
-            help="Modality, such as fused, to take out of the centroid and add to the score as a cosine with a "
-            "fitted weight. Repeat for more.",
-        ),
-        Given(list[str]),
-    ] = ()
     num_folds: Annotated[
         int, Option("--folds", min=2, help="Number of folds of the clips; each is ranked by a fit to the others.")
     ] = 5
@@ -406,18 +397,13 @@ class CalibrateConfig(SourceConfig):
 
         self.run_config()
         if self.method is not None:
-            check_fitted(self.method, self.terms)
+            check_fitted(self.method)
             if self.write:
                 raise ValueError("Only a fit of the model's own score can be written: leave out --method or --write.")
         if self.subtitles and self.benchmark is None and not is_gallery(self.embeddings_path):
             raise ValueError(
                 "Subtitles as queries need clips with subtitles: give a gallery with --embeddings, or a model, a "
                 "benchmark and its root."
-            )
-        if self.subtitles and self.terms:
-            raise ValueError(
-                "Without captions, how well a whole clip matches a query is unknown: leave out --term, or give "
-                "captions."
             )
         if self.subtitles and self.scale_offset and self.write:
             raise ValueError(

@@ -149,7 +149,7 @@ class Source:
 
     def add_fused(self, embeddings: Embeddings) -> Embeddings:
         """Embed the model's fused vectors for what each mask of the protocol leaves of a clip. If the model does not
-        embed them as a modality, they are added as a term of weight 0."""
+        embed them as a modality, they are a baseline that joint scores do not read."""
         ids, mask, split = embeddings.clip_ids, embeddings.modality_mask[:, embeddings.parts], self.split
         masks = rate_masks(ids, mask, self.config.rates, self.config.mask_seed) + ladder_masks(mask)
         embeddings.fused_embeds = embed_fused_dataset(
@@ -225,8 +225,6 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
         embeddings.save(Path(config.output) / "embeddings")
     if config.fused:
         embeddings = source.add_fused(embeddings)
-        if is_new:  # now with the fused vectors of whole clips
-            embeddings.save(Path(config.output) / "embeddings")
     return embeddings, source
 
 

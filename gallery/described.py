@@ -167,14 +167,6 @@ class Described:
         least = self.metadata.get(LEAST_SCORE)
         return None if least is None or least["score_options"] != fitted_to(self.metadata) else least
 
-    def calibration_of(self, seen: Sequence[bool]) -> dict[str, list[float]]:
-        """The same if only some modalities `(M,)` are used; if all of these are terms, they form the centroid."""
-        found = self.calibration
-        terms = found.get("modality_term", ())
-        if terms and None not in [term for term, is_seen in zip(terms, seen, strict=True) if is_seen]:
-            del found["modality_term"]
-        return found
-
     def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None:
         """
         Raise a ValueError if this gallery was made by another model.

@@ -355,7 +355,7 @@ class FolderSearcher(Described):
         text_embeds = check_vectors(text_embeds, k, self.gallery.dim)
         temperature = self.query_temperature if query_temperature is None else query_temperature
         seen, results = seen_of(modalities, self.modalities), []
-        options = {"query_temperature": temperature} | self.calibration_of(seen) | score_parameters
+        options = {"query_temperature": temperature} | self.calibration | score_parameters
         weighing = {name: options[name] for name in WEIGHING if name in options}
         among = self.allowed(allowed)
         blocks = self._limited(self._blocks_of(seen), None if among is None else among.mask)

@@ -347,7 +347,6 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         media_bytes=sum(path.stat().st_size for path in media),
         calibration=gallery.calibration,
         is_calibrated=options.is_calibrated,
-        terms={gallery.modalities[index]: weight for index, weight in options.terms.items()},
         origin=_origin(gallery, facts, query_dtype),
         num_named=_NUM_NAMED,
         **facts,

@@ -73,7 +73,7 @@ class ScalarJointConfig(PreTrainedConfig):
         projection_dim (`int`): Dimension D of the shared space: the encoder's, or a smaller number of its first
             components (Matryoshka), for which only some encoders are trained.
         aggregation (`str`), query_temperature (`float`), modality_scale, modality_offset (`list[float]`, *optional*),
-            modality_term (`list[float | None]`, *optional*), has_logit_scale (`bool`): See [`ScalarConfig`].
+            has_logit_scale (`bool`): See [`ScalarConfig`].
         has_heads (`bool`): Whether to add a head for queries and for each modality. Untrained heads change nothing.
         initializer_range (`float`): Standard deviation of newly initialised weights.
     """
@@ -90,7 +90,6 @@ class ScalarJointConfig(PreTrainedConfig):
     query_temperature: float | int = 0.1
     modality_scale: list[float | int] | tuple[float | int, ...] | None = None
     modality_offset: list[float | int] | tuple[float | int, ...] | None = None
-    modality_term: list[float | int | None] | tuple[float | int | None, ...] | None = None
     has_logit_scale: bool = False
     has_heads: bool = False
     initializer_range: float = 0.02

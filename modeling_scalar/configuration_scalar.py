@@ -102,8 +102,6 @@ class ScalarConfig(PreTrainedConfig):
         modality_scale, modality_offset (`list[float]`, *optional*): For each modality a positive factor and an offset
             of its cosines, which make different modalities comparable; see
             [`~scores_scalar.retrieval_scores`]. `None` leaves cosines unchanged.
-        modality_term (`list[float | None]`, *optional*): A number, at least 0, removes a modality from the centroid
-            and adds its cosine to the score with this weight.
         num_frame_embeddings, num_segment_embeddings (`int`): Learned positions of frames and of audio segments in the
             condition tokens; other numbers are interpolated (nearest).
         condition_on (`list[str]`): The modalities that the cross-encoder reads, in training and in the second stage.
@@ -145,7 +143,6 @@ class ScalarConfig(PreTrainedConfig):
     query_temperature: float | int = 0.1
     modality_scale: list[float | int] | tuple[float | int, ...] | None = None
     modality_offset: list[float | int] | tuple[float | int, ...] | None = None
-    modality_term: list[float | int | None] | tuple[float | int | None, ...] | None = None
     num_frame_embeddings: int = 2
     num_segment_embeddings: int = 1
     condition_on: list[str] | tuple[str, ...] = ("video", "audio")

@@ -7,11 +7,6 @@ import torch
 from .scores_scalar import WEIGHING, ScoreOptions, make_pairs, min_norm_of, softmax_weights, unit
 
 
-def aggregated(options: ScoreOptions, number: int) -> list[int]:
-    """Return the indices, below `number`, of the modalities that are not terms."""
-    return [index for index in range(number) if index not in options.terms]
-
-
 def exact_scores(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
@@ -33,13 +28,9 @@ def exact_scores(
     # Products and sums, not matrix products, whose order of additions depends on the number of pairs.
     cosines = options.calibrated((vectors * texts).sum(-1), dim=1)
     cosines = torch.where(modality_mask, cosines, 0)
-    mask = options.in_centroid(modality_mask)
-    weights = softmax_weights(cosines, mask, options.query_temperature, dim=1) * mask
+    weights = softmax_weights(cosines, modality_mask, options.query_temperature, dim=1)
     squared_norm = (weights[..., None] * vectors).sum(1).square().sum(-1)
-    scores = (weights * cosines).sum(1) / squared_norm.sqrt().clamp(min=min_norm)
-    for index, weight in options.terms.items():
-        scores = scores + weight * cosines[:, index]
-    return scores
+    return (weights * cosines).sum(1) / squared_norm.sqrt().clamp(min=min_norm)
 
 
 def paired_weights(
@@ -60,8 +51,7 @@ def paired_weights(
         texts = resolved.text_embeds[:, None]
         # Products and sums, because matrix products would be a batch of tiny ones.
         cosines = pairs.options.calibrated((resolved.clips.modality_embeds * texts).sum(-1), dim=-1)  # (P, M)
-        mask = pairs.options.in_centroid(modality_mask)
-        weights = softmax_weights(cosines, mask, temperature, dim=-1) * mask
+        weights = softmax_weights(cosines, modality_mask, temperature, dim=-1)
         return weights.to(pairs.text_embeds.dtype)
 
 
@@ -80,4 +70,4 @@ def paired_centroids(
         return unit((weights[..., None] * present).sum(1), min_norm_of(text_embeds, modality_embeds))
 
 
-__all__ = ["aggregated", "exact_scores", "paired_centroids", "paired_weights"]
+__all__ = ["exact_scores", "paired_centroids", "paired_weights"]

@@ -186,8 +186,8 @@ class ScalarRetrievalModel(PreTrainedModel):
                 modality_mask (`(clips, M)`): As returned by `forward`.
             concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): From [`get_concat_features`], for
                 the aggregation `"concat_head"`.
-            **weighing (`query_temperature`, `modality_scale`, `modality_offset`, `modality_term`): Override those of
-                the configuration. Ones, zeros and a list of `None` disable a calibration.
+            **weighing (`query_temperature`, `modality_scale`, `modality_offset`): Override those of the configuration.
+                Ones and zeros disable a calibration.
 
         Returns:
             `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.

@@ -32,7 +32,7 @@ CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), PAPER_MODALITIES)
 DIRECTIONS = ("text_to_video", "video_to_text")
 """What is ranked: clips for each text, or texts for each clip."""
 
-CALIBRATION = {"modality_scale": 1.0, "modality_offset": 0.0, "modality_term": None}
+CALIBRATION = {"modality_scale": 1.0, "modality_offset": 0.0}
 """The options of [`ScoreOptions`] and configurations that calibrate the cosines of each modality, with defaults."""
 
 WEIGHING = ("query_temperature", *CALIBRATION)
@@ -190,22 +190,17 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
 def check_calibration(
     modality_scale: Sequence[float] | torch.Tensor | None = None,
     modality_offset: Sequence[float] | torch.Tensor | None = None,
-    modality_term: Sequence[float | torch.Tensor | None] | None = None,
     modalities: Sequence[str] | int | None = None,
 ) -> None:
     """Raise a ValueError unless each is None or finite numbers, one for each of `modalities` (names or their number)
-    if given, and scales are positive. Terms are at least 0 or None, and at least one is None."""
+    if given, and scales are positive."""
     number = modalities if modalities is None or isinstance(modalities, int) else len(modalities)
     for name, given, kind, lowest in (
         ("modality_scale", modality_scale, "finite numbers above 0", _TINY),
         ("modality_offset", modality_offset, "finite numbers", -_LARGEST),
-        ("modality_term", modality_term, "numbers from 0 or None, which one of them is", 0),
     ):
         values = given.tolist() if isinstance(given, torch.Tensor) else given
         is_list = isinstance(values, list | tuple) and number in (None, len(values))
-        if is_list and name == "modality_term":  # some of which may be learned
-            is_list = None in values
-            values = [v.item() if isinstance(v, torch.Tensor) else v for v in values if v is not None]
         if given is None or (is_list and all(type(v) in (int, float) and lowest <= v <= _LARGEST for v in values)):
             continue
         count = "" if number is None else f"{number} "
@@ -226,8 +221,6 @@ class ScoreOptions:
         direction (`str`): The direction of the ranks of `"rank_fusion"`, one of [`DIRECTIONS`].
         modality_scale, modality_offset (M `float` or `torch.Tensor`, *optional*): Calibration of the cosines of each
             modality; scales are positive. By default 1 and 0.
-        modality_term (M `float` or `None`, *optional*): A number, at least 0, removes a modality from the centroid
-            and adds its calibrated cosine to the score with this weight; see [`retrieval_scores`].
 
     Raises:
         ValueError: If a number is out of range, or the direction is unknown.
@@ -240,10 +233,9 @@ class ScoreOptions:
     direction: str = "text_to_video"
     modality_scale: Sequence[float] | torch.Tensor | None = None
     modality_offset: Sequence[float] | torch.Tensor | None = None
-    modality_term: Sequence[float | torch.Tensor | None] | None = None
 
     def __post_init__(self):
-        check_calibration(self.modality_scale, self.modality_offset, self.modality_term)
+        check_calibration(self.modality_scale, self.modality_offset)
         for name, is_right, expected in (
             ("query_temperature", self.query_temperature >= _TINY, "positive in float32"),
             ("hyperbolic_mix", 0 <= self.hyperbolic_mix <= 1, "in [0, 1]"),
@@ -273,16 +265,6 @@ class ScoreOptions:
                 values = torch.as_tensor(values, dtype=similarities.dtype, device=similarities.device)
                 similarities = apply(similarities, values.view(shape))
         return similarities
-
-    @property
-    def terms(self) -> dict[int, float | torch.Tensor]:
-        """The weight of the calibrated cosine of each modality that is added to scores, by index."""
-        return {index: weight for index, weight in enumerate(self.modality_term or ()) if weight is not None}
-
-    def in_centroid(self, modality_mask: torch.Tensor) -> torch.Tensor:
-        """Return the part of `modality_mask` `(..., M)` that is weighted, without terms."""
-        own = [index not in self.terms for index in range(modality_mask.shape[-1])]
-        return modality_mask & torch.tensor(own, device=modality_mask.device) if self.terms else modality_mask
 
 
 # Clips and pairs ----------------------------------------------------------------------------------------------------
@@ -452,14 +434,6 @@ class Pairs:
         """Ranks of the texts for each clip by one modality, `(Q, V)`; see [`_descending_ranks`]."""
         return _descending_ranks(self.similarities[index].detach().mT).mT
 
-    @property
-    def aggregated(self) -> "Pairs":
-        """The same pairs without the modalities that are terms."""
-        if not self.options.terms:
-            return self
-        mask = self.options.in_centroid(self.clips.modality_mask)
-        return self._with_clips(self.clips.shown(mask), lambda given: given * mask.T[:, None])
-
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
         """Score independent pairs tile by tile; all at once if there is a gradient or a traced graph."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -479,9 +453,8 @@ class Pairs:
     def scores(self, method: str) -> torch.Tensor:
         """Score every pair, `(Q, V)`; `-inf` for clips that the method does not cover. See [`retrieval_scores`]."""
         entry = find_method(method, self.clips.modalities)
-        pairs = self if entry.is_pathway or entry.weights else self.aggregated
-        scores = entry.score(pairs) if entry.whole else pairs.in_tiles(entry.score)
-        covered = entry.covers(pairs.clips.modality_mask, pairs.clips.modalities)
+        scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
+        covered = entry.covers(self.clips.modality_mask, self.clips.modalities)
         if not torch.compiler.is_compiling() and covered.all():
             return scores
         return scores.masked_fill(~covered, -math.inf)
@@ -639,23 +612,16 @@ def _centroid_scores(pairs: Pairs, query_temperature: float | torch.Tensor) -> t
     return scores
 
 
-def _weighted(pairs: Pairs, query_temperature: float | torch.Tensor) -> torch.Tensor:
-    scores = _centroid_scores(pairs.aggregated, query_temperature)
-    for index, weight in pairs.options.terms.items():
-        scores = scores + weight * pairs.calibrated[index]
-    return scores
-
-
 @register_method("scalar", "SCALAR", weights="query")
 def _scalar(pairs: Pairs) -> torch.Tensor:
     """Eq. 4."""
-    return _weighted(pairs, pairs.options.query_temperature)
+    return _centroid_scores(pairs, pairs.options.query_temperature)
 
 
 @register_method("uniform", "uniform centroid", weights="equal")
 def _uniform(pairs: Pairs) -> torch.Tensor:
     """Eq. 1: the cosine with the normalised sum."""
-    return _weighted(pairs, math.inf)
+    return _centroid_scores(pairs, math.inf)
 
 
 @register_method("max", "max pathway")
@@ -964,9 +930,6 @@ def retrieval_scores(
     If cosines are calibrated, `"scalar"` is sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t, z_m> + offset_m and
     w = softmax(c / tau_w); `"uniform"`, `"max"` and `"mean"` use c_m too. The other scores ignore scales and offsets.
 
-    A modality with a number in `modality_term` is a term: joint scores use only the others, and `"scalar"` and
-    `"uniform"` add term_m c_m, 0 where the clip lacks it.
-
     Args:
         text_embeds (`torch.Tensor` of shape `(Q, D)`): Unit norm along the last axis.
         modality_embeds (`torch.Tensor` of shape `(V, M, D)`): Unit norm, with any number M >= 1 of modalities. The
@@ -1012,11 +975,11 @@ def query_weights(
     """
     Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
-    Args and errors: See [`retrieval_scores`]; `query_temperature`, `modality_scale`, `modality_offset` and
-    `modality_term` follow the mask, in this order or by name.
+    Args and errors: See [`retrieval_scores`]; `query_temperature`, `modality_scale` and `modality_offset` follow the
+    mask, in this order or by name.
 
     Returns:
-        `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent, and for terms.
+        `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent.
     """
     named = dict(zip(WEIGHING, weighing, strict=False)) | named
     _check_embeds(text_embeds, modality_embeds, modality_mask)
@@ -1026,9 +989,7 @@ def query_weights(
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
         temperature = pairs.options.query_temperature
         cosines = pairs.resolved(temperature).calibrated.movedim(0, -1)  # (Q, V, M)
-        mask = pairs.options.in_centroid(modality_mask)
-        weights = softmax_weights(cosines, mask, temperature, dim=-1) * mask
-        return weights.to(pairs.text_embeds.dtype)
+        return softmax_weights(cosines, modality_mask, temperature, dim=-1).to(pairs.text_embeds.dtype)
 
 
 __all__ = [

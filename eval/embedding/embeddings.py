@@ -70,6 +70,7 @@ class Embeddings:
             some checkpoints have these heads, and only clips with the paper's modalities.
         fused_embeds (`dict`, *optional*): a joint encoder's fused vectors of at least two modalities of a clip, by the
             row of the clip and the mix, a bool for each of `parts`. Only in memory, not saved.
+        fused_apart (`bool`): whether [`FUSED`] is a baseline that joint scores do not read. Only in memory, too.
         problems (`list[str]`): what could not be read and counts as absent, each with the identifier of its clip.
         metadata (`dict`): origin of the embeddings, as JSON values.
         modalities (`tuple[str, ...]`): names of the M vectors of a clip; by default the paper's three.
@@ -88,6 +89,7 @@ class Embeddings:
     captions: list[str]
     concat_embeds: torch.Tensor | None = None
     fused_embeds: dict[tuple[int, tuple[bool, ...]], torch.Tensor] | None = None
+    fused_apart: bool = False
     problems: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     modalities: tuple[str, ...] = PAPER_MODALITIES
@@ -146,19 +148,24 @@ class Embeddings:
         """Indices of the modalities that can be masked: all but [`FUSED`], which is computed from them."""
         return [index for index, name in enumerate(self.modalities) if name != FUSED]
 
+    @property
+    def weighed(self) -> torch.BoolTensor:
+        """The modalities that joint scores read, `(M,)`."""
+        return torch.tensor([not self.fused_apart or name != FUSED for name in self.modalities])
+
     def with_fused(self) -> "Embeddings":
-        """Return the same embeddings with the vectors of `fused_embeds` as a further modality, a term of weight 0: the
-        scores of the others do not change."""
+        """Return the same embeddings with the vectors of `fused_embeds` as a baseline: a further modality that joint
+        scores do not read."""
         after = (*self.modalities, FUSED)
         mixes = enumerate(map(tuple, self.modality_mask.tolist()))
         vectors = torch.stack([self._fused(row, mix).float() for row, mix in mixes])
         options = recalibrated(score_options_of(self.metadata), self.modalities, after)
-        options["modality_term"] = [*(options.get("modality_term") or [None] * len(after))[:-1], 0.0]
         return replace(
             self,
             modality_embeds=torch.cat([self.modality_embeds, vectors[:, None].to(self.modality_embeds.dtype)], dim=1),
             modality_mask=torch.cat([self.modality_mask, torch.ones(len(vectors), 1, dtype=torch.bool)], dim=1),
             concat_embeds=None,
+            fused_apart=True,
             metadata=self.metadata | {"score_options": options},
             modalities=after,
         )

@@ -29,10 +29,9 @@ from modeling_scalar.scores_scalar import DIRECTIONS, METHODS, PAPER_MODALITIES
 
 _AT_ONCE = 1024  # most queries, and clips, of one fit
 _CONTRASTIVE, _LEAST, _MOST = 0.05, 0.005, 50.0  # temperature of the likelihood: default and bounds
-_TERM, _HEAVIEST = 0.5, 1000.0  # default weight of a term; above the second, the centroid no longer counts
 _FARTHEST = 7.0  # bound of offsets and logarithms of scales: a first step of the search can go too far
 # Widths of the normal priors, together worth about one query: where the queries say little, the defaults stay.
-_LOG_TEMPERATURE, _LOG_TERM, _LOG_SCALE, _OFFSET = 3.0, 3.0, 1.0, 0.5
+_LOG_TEMPERATURE, _LOG_SCALE, _OFFSET = 3.0, 1.0, 0.5
 _STEPS, _FLAT = 60, 1e-5  # maximum number of steps of the search, and the slope at which it ends
 _DIGITS = 3  # significant digits of the fit
 
@@ -107,9 +106,9 @@ class _Likelihood:
     of the parameters.
 
     Parameters are the logarithms of the score's own number (the query temperature or the rank constant) and of the
-    contrastive temperature and, if they are fitted, of the weights of terms and of the scales of the modalities, then
-    their offsets. Those that a score does not read do not change. Where scales are at most 1, the parameters are the
-    roots of minus their logarithms.
+    contrastive temperature and, if they are fitted, of the scales of the modalities, then their offsets. Those that a
+    score does not read do not change. Where scales are at most 1, the parameters are the roots of minus their
+    logarithms.
     """
 
     def __init__(
@@ -117,18 +116,12 @@ class _Likelihood:
         embeddings: Embeddings,
         before: Mapping[str, Any],
         fixed: Sequence[str],
-        terms: Sequence[str] = (),
         method: str = "scalar",
     ):
         names = embeddings.modalities
         self.method, self.is_directed = method, METHODS[method].directed
         self.own = own_number(method)
         self.usual = _NUMBERS[self.own].usual if self.own else 1.0
-        self.terms = list(before.get("modality_term") or [None] * len(names))
-        self.fitted_terms = [names.index(name) for name in terms]
-        known = [index for index, weight in enumerate(self.terms) if weight is not None]
-        # The weight of a term is its scale, and an offset of what nearly every clip has does not change ranks.
-        fixed = {*fixed, *(names[index] for index in (*known, *self.fitted_terms))}
         self.free = torch.tensor([float(name not in fixed) for name in names], dtype=torch.float64)
         with torch.no_grad():
             self.pairs = SharedPairs(
@@ -141,26 +134,18 @@ class _Likelihood:
         self.is_match = torch.zeros(len(embeddings.query_ids), len(embeddings.clip_ids), dtype=torch.bool)
         self.is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True
 
-    def parts(self, parameters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the logarithms of the weights of terms, and the parameters of modalities."""
-        return parameters[2:].tensor_split([len(self.fitted_terms)])
-
     def options(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the parameters as fields of [`ScoreOptions`]."""
         found = {}
         if self.own:
             found[self.own] = parameters[0].clamp(*map(math.log, _NUMBERS[self.own].bounds)).exp()
-        terms, rest = self.parts(parameters)
+        rest = parameters[2:]
         if len(rest):
             log_scale, offset = (self.free * part for part in rest.clamp(-_FARTHEST, _FARTHEST).chunk(2))
             if self.method in DISCOUNTED:
                 log_scale = -log_scale.square()
             found |= {"modality_scale": log_scale.exp(), "modality_offset": offset}
-        found = {name: value for name, value in found.items() if name in FITTED[self.method]}
-        if self.fitted_terms:
-            weights = dict(zip(self.fitted_terms, terms.clamp(max=math.log(_HEAVIEST)).exp(), strict=True))
-            found["modality_term"] = [weights.get(index, weight) for index, weight in enumerate(self.terms)]
-        return found
+        return {name: value for name, value in found.items() if name in FITTED[self.method]}
 
     def scores(self, parameters: torch.Tensor) -> list[torch.Tensor]:
         """Return the scores `(Q, V)` that rank clips, and those that rank texts."""
@@ -180,8 +165,7 @@ class _Likelihood:
         to_clips, to_texts = losses[0].mean(), losses[1][self.is_match.any(0)].mean()
         usual = parameters.new_tensor([self.usual, _CONTRASTIVE]).log()
         prior = (parameters[:2] - usual).square().sum() / _LOG_TEMPERATURE**2
-        terms, rest = self.parts(parameters)
-        prior = prior + (terms - math.log(_TERM)).square().sum() / _LOG_TERM**2
+        rest = parameters[2:]
         if len(rest):
             log_scale, offset = rest.chunk(2)
             prior = prior + log_scale.square().sum() / _LOG_SCALE**2 + offset.square().sum() / _OFFSET**2
@@ -255,17 +239,15 @@ def own_number(method: str) -> str | None:
     return next((name for name in _NUMBERS if name in FITTED[method]), None)
 
 
-def check_fitted(method: str, terms: Sequence[str] = ()) -> None:
-    """Raise a ValueError unless a score has numbers to fit, and supports terms if any are given."""
+def check_fitted(method: str) -> None:
+    """Raise a ValueError unless a score has numbers to fit."""
     if method not in FITTED:
         raise ValueError(f"The score {method!r} has no numbers to fit; scores with such numbers: {', '.join(FITTED)}.")
-    if terms and METHODS[method].weights is None:
-        raise ValueError(f"The score {method!r} does not use terms: only 'scalar' and 'uniform' do.")
 
 
 def _read_by(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a score reads, with the modalities that are terms."""
-    return {name: options[name] for name in (*FITTED[method], "modality_term") if name in options}
+    """Return the options that a score reads."""
+    return {name: options[name] for name in FITTED[method] if name in options}
 
 
 def fit(
@@ -273,21 +255,19 @@ def fit(
     before: Mapping[str, Any],
     scale_offset: bool = False,
     fixed: Sequence[str] = (),
-    terms: Sequence[str] = (),
     method: str = "scalar",
 ) -> dict[str, Any]:
     """
     Fit the numbers of a score to all queries: the query temperature, or the constant of rank fusion, and, optionally,
-    the weights of terms, and the scale and offset of each modality.
+    the scale and offset of each modality.
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and pairs. All of them are scored at once.
-        before (`dict`): current options of the score: `query_temperature` or `rank_constant`, `modality_scale`,
-            `modality_offset` and `modality_term`, if there are any.
+        before (`dict`): current options of the score: `query_temperature` or `rank_constant`, `modality_scale`
+            and `modality_offset`, if there are any.
         scale_offset (`bool`): also fit scales and offsets, instead of those in `before`. For scores other than
             `"scalar"`, which have nothing else to fit, they are always fitted.
-        fixed (`Sequence[str]`): modalities whose scale and offset stay 1 and 0, as those of terms do.
-        terms (`Sequence[str]`): modalities that are, or become, terms with a fitted weight.
+        fixed (`Sequence[str]`): modalities whose scale and offset stay 1 and 0.
         method (`str`): a key of [`~eval.protocol.weighted.FITTED`], which defines what is fitted.
 
     Returns:
@@ -295,14 +275,13 @@ def fit(
         that no clip has stay 1 and 0.
 
     Raises:
-        ValueError: the score has no numbers to fit, or does not use terms.
+        ValueError: the score has no numbers to fit.
     """
-    check_fitted(method, terms)
+    check_fitted(method)
     options = _read_by(method, before)
-    likelihood = _Likelihood(embeddings, options, fixed, terms, method)
-    usual = [_CONTRASTIVE, *[_TERM] * len(terms)]
+    likelihood = _Likelihood(embeddings, options, fixed, method)
     own = _NUMBERS[likelihood.own].starts if likelihood.own else (likelihood.usual,)
-    starts = [torch.tensor([start, *usual], dtype=torch.float64).log() for start in own]
+    starts = [torch.tensor([start, _CONTRASTIVE], dtype=torch.float64).log() for start in own]
     found = starts[0]
     if likelihood.own:
         _, found = min(map(likelihood.minimum, starts), key=lambda minimum: minimum[0])
@@ -348,7 +327,6 @@ def calibrate_embeddings(
     num_folds: int = 5,
     seed: int = 0,
     fixed: Sequence[str] = (),
-    terms: Sequence[str] = (),
     method: str = "scalar",
 ) -> Calibration:
     """
@@ -359,8 +337,8 @@ def calibrate_embeddings(
     fit to all queries.
 
     Args:
-        embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`), fixed, terms (`Sequence[str]`), method
-            (`str`): as in [`fit`]. Of more than 1,024 queries or clips, each fit uses that many, drawn at random.
+        embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`), fixed (`Sequence[str]`), method (`str`):
+            as in [`fit`]. Of more than 1,024 queries or clips, each fit uses that many, drawn at random.
         num_folds (`int`): number of folds, at least 2.
         seed (`int`): seed of the folds, the draws and the interval.
 
@@ -373,7 +351,7 @@ def calibrate_embeddings(
     """
     if num_folds < 2:
         raise ValueError(f"`num_folds` must be at least 2, got {num_folds}.")
-    check_fitted(method, terms)
+    check_fitted(method)
     embeddings.check_finite()
     generator = np.random.default_rng(seed)
     of_queries, query_folds, clip_folds = deal(embeddings, num_folds, generator)
@@ -383,7 +361,7 @@ def calibrate_embeddings(
     def fitted(fold: int | None) -> dict[str, Any]:
         queries, clips = np.flatnonzero(query_folds != fold), np.flatnonzero(clip_folds != fold)
         part = _sample(embeddings, queries, clips, generator)
-        return fit(part, before, scale_offset, fixed, terms, method)
+        return fit(part, before, scale_offset, fixed, method)
 
     folds = [fitted(fold) for fold in range(num_folds)]
     groups = of_queries, of_clips[of_clips >= 0]

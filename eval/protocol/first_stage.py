@@ -20,14 +20,13 @@ from eval.protocol.rates import RATES
 from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from eval.protocol.weighted import WEIGHTED
-from modeling_scalar.paired import aggregated, paired_weights
+from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import (
     CALIBRATION,
     DIRECTIONS,
     METHODS,
     PAPER_MODALITIES,
     Method,
-    ScoreOptions,
     find_method,
 )
 
@@ -188,8 +187,11 @@ def rank_pairs(
             for key, mask in distinct.items():
                 left, fused = shown_by[key]
                 replaced = {} if fused is None else {embeddings.modalities.index(FUSED): fused[clips]}
-                shown = every.masked((mask & left)[clips], replaced)
+                everything = joint = every.masked((mask & left)[clips], replaced)
+                if embeddings.fused_apart:
+                    joint = every.masked((mask & left & embeddings.weighed)[clips])
                 for method in methods:
+                    shown = everything if method == FUSED else joint
                     scores, is_directed = None, find_method(method, embeddings.modalities).directed
                     for direction in block_directions:
                         if is_directed:
@@ -214,7 +216,7 @@ def relevant_weights(
         score_options: options of [`~modeling_scalar.scores_scalar.retrieval_scores`] that the weights depend on.
 
     Returns:
-        `torch.FloatTensor` of shape `(pairs, M)`: sums to 1; 0 for absent modalities and terms.
+        `torch.FloatTensor` of shape `(pairs, M)`: sums to 1; 0 for absent modalities.
     """
     calibration = {name: value for name, value in score_options.items() if name in CALIBRATION}
     return torch.cat(
@@ -235,10 +237,10 @@ def _weighed(
     embeddings: Embeddings, modality_mask: torch.Tensor, score_options: Mapping[str, Any]
 ) -> tuple[torch.Tensor, list[str]]:
     """Return the weights of [`relevant_weights`] for the modalities that are weighed, and the names of these."""
-    terms = ScoreOptions(modality_term=score_options.get("modality_term"))
-    weighed = aggregated(terms, len(embeddings.modalities))
-    weights = relevant_weights(embeddings, modality_mask, **score_options)
-    return weights[:, weighed], [embeddings.modalities[index] for index in weighed]
+    weighed = embeddings.weighed
+    weights = relevant_weights(embeddings, modality_mask & weighed, **score_options)
+    names = [name for name, is_weighed in zip(embeddings.modalities, weighed.tolist(), strict=True) if is_weighed]
+    return weights[:, weighed], names
 
 
 def _metrics(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, float]:

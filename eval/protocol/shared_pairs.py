@@ -60,7 +60,7 @@ class SharedPairs(Pairs):
     def scores(self, method: str) -> torch.Tensor:
         """As [`Pairs.scores`]; PMRL's two scores share their eigenvalues, which cost more than the others."""
         if method == "pmrl" and self._eigenvalues is not None:
-            return self._eigenvalues / (1 + self.aggregated.clips.arity)
+            return self._eigenvalues / (1 + self.clips.arity)
         scores = super().scores(method).to(self._dtype)
         if method == "pmrl_raw":
             self._eigenvalues = scores

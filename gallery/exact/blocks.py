@@ -63,7 +63,7 @@ class Block(Clips):
         self.vectors, self.modality_mask, self.concat_embeds = tuple(vectors), modality_mask, concat_embeds
         self.start, self.is_there, self.codes = start, is_there, codes
         self.min_norm, self.modalities, self.is_partial = min_norm, tuple(modalities), is_partial
-        self._gram, self._derived, self._parts = gram, {}, {}
+        self._gram, self._derived = gram, {}
 
     def __getitem__(self, columns: slice | torch.Tensor) -> "Block":
         """Some of these clips, without their codes."""
@@ -77,23 +77,6 @@ class Block(Clips):
             min_norm=self.min_norm,
             is_partial=self.is_partial,
         )
-
-    def of_modalities(self, indices: Sequence[int]) -> "Block":
-        """The same clips with only some modalities, without codes."""
-        key = tuple(indices)
-        if key not in self._parts:
-            self._parts[key] = Block(
-                [self.vectors[index] for index in indices],
-                self.modality_mask[:, indices],
-                self.concat_embeds,
-                modalities=[self.modalities[index] for index in indices] if self.modalities else (),
-                gram=self.gram[:, indices][:, :, indices],
-                is_there=self.is_there,
-                start=self.start,
-                min_norm=self.min_norm,
-                is_partial=self.is_partial,
-            )
-        return self._parts[key]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -150,7 +133,7 @@ class Block(Clips):
     def limited(self, allowed: torch.Tensor) -> "Block":
         """The same clips, of which only some `(N,)` may be found; derived values are shared."""
         limited = copy(self)
-        limited.is_there, limited._parts = self.is_there & allowed.to(self.device), {}
+        limited.is_there = self.is_there & allowed.to(self.device)
         for derived in ("allowed", "num_there"):
             vars(limited).pop(derived, None)
         return limited

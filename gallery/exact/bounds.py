@@ -27,8 +27,7 @@ import numpy as np
 import torch
 
 from gallery.exact.cone import hull_distance
-from modeling_scalar.paired import aggregated
-from modeling_scalar.scores_scalar import CALIBRATION, ScoreOptions
+from modeling_scalar.scores_scalar import check_calibration
 
 DETAIL = 3
 """Number of parts into which the edges of the simplex are divided."""
@@ -108,7 +107,6 @@ def bound_vectors(
     min_norm: float,
     modality_scale: Sequence[float] | None = None,
     modality_offset: Sequence[float] | None = None,
-    modality_term: Sequence[float | None] | None = None,
     detail: int = DETAIL,
 ) -> Bounds:
     """
@@ -118,46 +116,15 @@ def bound_vectors(
         modality_embeds (`torch.Tensor` of shape `(N, M, D)`): as stored; absent rows are ignored.
         modality_mask (`torch.BoolTensor` of shape `(N, M)`): the modalities of each clip.
         min_norm (`float`): the norm of a centroid is clamped to this.
-        modality_scale, modality_offset, modality_term (M `float`, *optional*): calibration of each modality's cosines.
+        modality_scale, modality_offset (M `float`, *optional*): calibration of each modality's cosines.
         detail (`int`): number of parts into which the edges of the simplex are divided: more give closer bounds.
 
     Returns:
         [`Bounds`] with R = [`num_rows`]: for three modalities 6, 10, 15 for a `detail` of 2, 3, 4, of which a clip
         with two uses 3, 4, 5, and one with a single modality 1. Twice as many if there are offsets: scores may then
-        all be negative, and half of the rows bound those. Terms are added to every row of the others, and form one
-        more row by themselves, for when the centroid's part is below 0 or missing.
+        all be negative, and half of the rows bound those.
     """
-    weighing = (modality_scale, modality_offset, modality_term)
-    options = ScoreOptions(**dict(zip(CALIBRATION, weighing, strict=True)))
-    if not options.terms:
-        return _centroid_bounds(modality_embeds, modality_mask, min_norm, options, detail)
-    own = aggregated(options, modality_mask.shape[1])
-    scales, offsets = (values and [values[index] for index in own] for values in (modality_scale, modality_offset))
-    some = ScoreOptions(modality_scale=scales, modality_offset=offsets)
-    of_centroid = _centroid_bounds(modality_embeds[:, own], modality_mask[:, own], min_norm, some, detail)
-    added = torch.zeros_like(modality_embeds[:, 0], dtype=torch.float64)
-    offset = added.new_zeros(len(added), 1)
-    for index, weight in options.terms.items():
-        present = modality_mask[:, index, None].double() * weight
-        scale, more = (
-            neutral if values is None else values[index]
-            for values, neutral in ((modality_scale, 1.0), (modality_offset, 0.0))
-        )
-        added += torch.where(present > 0, modality_embeds[:, index].double(), 0) * present * scale
-        offset += present * more
-    is_alone = ~modality_mask[:, own].any(1) | (modality_offset is None)
-    return Bounds(
-        torch.cat([of_centroid.rows + added[:, None], added[:, None]], dim=1),
-        torch.cat([of_centroid.offsets + offset, offset], dim=1),
-        torch.cat([of_centroid.is_used, is_alone[:, None]], dim=1),
-    )
-
-
-def _centroid_bounds(
-    modality_embeds: torch.Tensor, modality_mask: torch.Tensor, min_norm: float, options: ScoreOptions, detail: int
-) -> Bounds:
-    """The bounds for scores without terms."""
-    modality_scale, modality_offset = options.modality_scale, options.modality_offset
+    check_calibration(modality_scale, modality_offset)
     points, corners = _grid(modality_mask.shape[1], detail)
     embeds = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
     is_used = ~((points > 0) & ~modality_mask[:, None]).any(-1)  # (N, P)

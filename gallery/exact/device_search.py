@@ -1,5 +1,4 @@
-"""The exact best clips in one pass, for SCALAR's score if all clips are in the memory of one device, such as a GPU,
-and for scores with terms.
+"""The exact best clips by SCALAR's score in one pass, if all clips are in the memory of one device, such as a GPU.
 
 Every pair is scored in float32. The error of the products has a bound, and so have the errors of the scores. Clips are
 then scored in float64, in the order of the upper bounds of their scores, until the k-th best exceeds the bounds of all
@@ -16,7 +15,7 @@ import torch
 
 from gallery.exact.blocks import Block
 from gallery.exact.cone import LONGEST, ROUNDING, product_error, score_error
-from modeling_scalar.paired import aggregated, exact_scores
+from modeling_scalar.paired import exact_scores
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions
 
 _TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products computed at once; on a CPU in cache
@@ -55,8 +54,6 @@ class _Search:
         error = 4 * product_error(dim, norm, vectors_of(parts)) + norm * math.sqrt(dim) * 2.0**-21
         self.largest = gain * norm * LONGEST + offset
         self.error = gain * error + ROUNDING * max(1.0, self.largest)
-        self.weighed = aggregated(options, len(parts[0].vectors))
-        self.term_error = sum(options.terms.values()) * self.error
 
     def highest(self, queries: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The highest upper bounds of scores, and the rows of their clips, `(Q, K)` each."""
@@ -64,12 +61,12 @@ class _Search:
         tile = _TILE_ON_CPU if texts.device.type == "cpu" else _TILE
         width = max(tile // len(self.parts[0].vectors) // len(texts), 1)
         for part in self.parts:
-            rho = part.of_modalities(self.weighed).rho if self.options.terms else part.rho
+            rho = part.rho
             miss = score_error(
                 rho.new_full(rho.shape, self.largest, dtype=torch.float64),
                 rho.double(), self.error, self.options.query_temperature,
             ).float()  # fmt: skip
-            miss = (miss + self.term_error) * (1 + 1e-6) + ROUNDING
+            miss = miss * (1 + 1e-6) + ROUNDING
             for start in range(0, len(part.allowed), width):
                 columns = slice(start, start + width)
                 clips = part[columns] if len(part.allowed) > width else part  # the whole part keeps its derived values

@@ -13,8 +13,6 @@ Products in eight bits cost a fraction of those in float32. Their error has a bo
    For all others, the vectors are read and multiplied in float32, which leaves few candidates; these are scored in
    float64.
 
-A term adds a product to the score, and its error to the bound.
-
 Shapes: Q queries, N clips, B clips of a tile, M modalities, D dimensions, P pairs of a query and a clip.
 """
 
@@ -38,7 +36,7 @@ from gallery.exact.cone import (
     score_error,
     spanned_bound,
 )
-from modeling_scalar.paired import aggregated, exact_scores
+from modeling_scalar.paired import exact_scores
 from modeling_scalar.scores_scalar import ScoreOptions
 
 _TILE = 3 * 2**20  # products computed at once, in cache
@@ -176,8 +174,6 @@ class _Search:
         self.num_modalities = len(parts[0].vectors)
         self.starts = np.array([part.start for part in parts])
         self.is_plain = not options.is_calibrated
-        self.weighed, self.terms = aggregated(options, len(parts[0].vectors)), options.terms
-        self.added = sum(self.terms.values())  # how much of the cosines' error terms add
         self.norm = float(torch.linalg.vector_norm(self.exact_texts, dim=-1).amax()) + 1e-6
         neutral = torch.ones(self.num_modalities), torch.zeros(self.num_modalities)
         given = options.modality_scale, options.modality_offset
@@ -245,17 +241,16 @@ class _Search:
         """The pairs of a tile, numbered query by query, whose cheaper bound reaches the threshold."""
         shape = tuple(products[0].shape)
         allowed, mask = part.allowed[columns], part.modality_mask[columns]
-        inverse_rho = self.centroids(part).inverse_rho[columns]
+        inverse_rho = part.inverse_rho[columns]
         if self.is_plain:  # absent or unselected modalities can only make the bound larger
-            largest, *others = (products[index] for index in self.weighed)
+            largest, *others = products
             for product in others:
                 largest = torch.maximum(largest, product, out=self.buffer("largest", shape, product.dtype))
             looked_at = [(largest, 1.0, 0.0, allowed)]
         else:
-            those = list(zip(products, self.gain, self.offset, (mask & allowed[:, None]).unbind(1), strict=True))
-            looked_at = [those[index] for index in self.weighed]
+            looked_at = zip(products, self.gain, self.offset, (mask & allowed[:, None]).unbind(1), strict=True)
         thresholds = torch.from_numpy(self.thresholds).float()
-        is_positive = bool(self.terms) or bool((thresholds > 0).all())
+        is_positive = bool((thresholds > 0).all())
         inverse = inverse_rho if is_positive else torch.ones(())
         # Everything is divided by the query's scale, relative to which all queries lose about the same.
         spread = (scale.lost / scale.queries).amax() * scale.spread
@@ -273,14 +268,6 @@ class _Search:
                 torch.maximum(upper, into, out=upper)
         if not is_positive:  # values below 0 are divided by the largest possible norms
             upper = torch.maximum(upper * inverse_rho, upper / LONGEST)
-        if self.terms:  # a centroid's score below 0 is bounded by 0, and a clip may have only terms
-            upper.clamp_(min=0)
-        for index, weight in self.terms.items():
-            times = weight * mask[:, index]
-            slope, level = times * self.gain[index] * scale.clips, times * self.gain[index] * spread
-            fixed = (times * (scale.error * self.gain[index] + self.offset[index])).masked_fill(~allowed, -math.inf)
-            into = torch.addcmul(level, products[index], slope, out=self.buffer("other", shape, torch.float32))
-            upper.add_(into.addcmul_(1 / scale.queries[:, None], fixed))
         # Clips that may not be found are at -inf, and are left out even if no score is known to be reached.
         reach = (thresholds - thresholds.abs() * ROUNDING) / scale.queries
         reach = reach.clamp(min=torch.finfo(torch.float32).min)
@@ -301,9 +288,8 @@ class _Search:
         error = scale.lost.index_select(0, query) * scale.spread.index_select(0, place)
         error += scale.error.index_select(0, place)
         rows = place + columns.start
-        upper, inverse = cosines + error[:, None] * self.gain, self.centroids(part).inverse.index_select(0, rows)
-        bounds = spanned_bound(upper[:, self.weighed] if self.terms else upper, inverse)
-        bounds = self.with_terms(bounds, upper.unbind(1), part.modality_mask.index_select(0, rows)).numpy()
+        upper, inverse = cosines + error[:, None] * self.gain, part.inverse.index_select(0, rows)
+        bounds = spanned_bound(upper, inverse).numpy()
         likely = np.flatnonzero(bounds >= self.thresholds[queries])
         chosen = torch.from_numpy(likely)
         cosines, rows, error = (values.index_select(0, chosen) for values in (cosines, rows, error))
@@ -311,28 +297,13 @@ class _Search:
         estimates = self.estimate(cosines.unbind(1), gram, mask).numpy()
         return _Candidates(queries[likely], rows.numpy() + part.start, cosines, error, bounds[likely], estimates)
 
-    def centroids(self, part: Block) -> Block:
-        """The same clips without the modalities that are terms."""
-        return part.of_modalities(self.weighed) if self.terms else part
-
-    def with_terms(
-        self, values: torch.Tensor, cosines: Sequence[torch.Tensor], modality_mask: torch.Tensor
-    ) -> torch.Tensor:
-        """Scores or bounds from centroids, plus the terms of these cosines: each `(P,)` or `(Q, P)`."""
-        for index, weight in self.terms.items():
-            values = values + weight * cosines[index] * modality_mask[:, index]
-        return values
-
     def estimate(
         self, cosines: Sequence[torch.Tensor], gram: torch.Tensor, modality_mask: torch.Tensor
     ) -> torch.Tensor:
         """The scores from the cosines with each modality, `(P,)` or `(Q, P)`, Eq. 4, written out, as sums along short
         rows are slow. Gram matrices are `(P, M, M)`, modality masks `(P, M)`."""
-        least, own = self.parts[0].min_norm, modality_mask
-        if self.terms:
-            every, cosines, own = cosines, [cosines[index] for index in self.weighed], modality_mask[:, self.weighed]
-            gram = gram[:, self.weighed][:, :, self.weighed]
-        absent = (~own).unbind(1)
+        least = self.parts[0].min_norm
+        absent = (~modality_mask).unbind(1)
         some = [column.masked_fill(none, -math.inf) for column, none in zip(cosines, absent, strict=True)]
         largest = reduce(torch.maximum, some)
         weights = [
@@ -345,13 +316,12 @@ class _Search:
             for n in range(m + 1, len(weights)):
                 row = row.addcmul_(weights[n], 2 * gram[:, m, n])
             squares, inner = row.mul_(weight).add_(squares), (weight * column).add_(inner)
-        scores = inner * torch.maximum(squares, (least * sum(weights)).square_()).rsqrt_()
-        return self.with_terms(torch.where(own.any(1), scores, 0), every, modality_mask) if self.terms else scores
+        return inner * torch.maximum(squares, (least * sum(weights)).square_()).rsqrt_()
 
     def slack_of(self, scale: _Scale) -> np.ndarray:
         """The error of estimates, nearly always: errors of many coordinates add up like random numbers."""
         error = scale.error.amax() + scale.lost * scale.spread.amax()
-        return (_SLACK / math.sqrt(self.texts.shape[-1]) * self.gain.amax() * error * (1 + self.added)).numpy()
+        return (_SLACK / math.sqrt(self.texts.shape[-1]) * self.gain.amax() * error).numpy()
 
     def raise_thresholds(self, found: _Candidates) -> None:
         """Raise the thresholds to the k-th highest estimates."""
@@ -383,7 +353,7 @@ class _Search:
         for some in _cut(len(rows), _PAIRS_AT_ONCE):
             found = []
             for part, _, inside in self.pieces(rows[some]):
-                known = part.gram, part.modality_mask, self.centroids(part).rho
+                known = part.gram, part.modality_mask, part.rho
                 found.append([values.index_select(0, inside) for values in known])
             yield some, *map(torch.cat, zip(*found, strict=True))
 
@@ -407,7 +377,7 @@ class _Search:
             cosines = torch.from_numpy(products[some]).double() * self.gain + self.offset
             largest = cosines.masked_fill(~mask, 0).abs().amax(1)
             error = self.rounding * self.gain.amax().item() + ROUNDING * largest.amax().item()
-            miss = score_error(largest, rho.double(), error, self.options.query_temperature) + self.added * error
+            miss = score_error(largest, rho.double(), error, self.options.query_temperature)
             most[some] = (self.estimate(cosines.unbind(1), gram.double(), mask) + miss).numpy()
         return found[~(most < self.best.last[found.queries])]  # NaN is kept, so that it is noticed
 
@@ -508,12 +478,7 @@ class _Search:
         for some, gram, mask, rho in self.facts(found.rows):
             upper = (found.cosines[some] + found.error[some, None] * self.gain).double()
             upper += upper.abs() * ROUNDING
-            if not self.terms:
-                bounds[some] = cone_bound(upper, gram, mask, rho).numpy()
-                continue
-            own, grams = self.weighed, gram[:, self.weighed][:, :, self.weighed]
-            of_centroid = cone_bound(upper[:, own], grams, mask[:, own], rho).clamp(min=0)
-            bounds[some] = self.with_terms(of_centroid, upper.unbind(1), mask).numpy()
+            bounds[some] = cone_bound(upper, gram, mask, rho).numpy()
         return found[bounds >= self.thresholds[found.queries]]
 
 

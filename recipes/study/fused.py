@@ -1,10 +1,11 @@
 """`python -m recipes.study.fused`: fusing inside an encoder, weighting its vectors, or both.
 
-Each model is a joint encoder (`recipes.study.joint` trains a small one). Temperatures, scales, offsets, the weight of
-a term and the best single modality are chosen on the validation clips; all results are of the test clips. A mask hides
+Each model is a joint encoder (`recipes.study.joint` trains a small one). Temperatures, scales, offsets and the
+best single modality are chosen on the validation clips; all results are of the test clips. A mask hides
 one modality of half of the clips; the fused vector is then that of the remaining ones.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,40 +23,50 @@ from gallery.files import write_json
 from modeling_scalar.scores_scalar import DIRECTIONS
 
 _RATES = (0.0, 0.5)
-_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 100.0)  # of a term, in addition to the fitted one
 _USUAL = {"query_temperature": 0.1}
 _SHOWN = ("recall_at_1", "recall_at_5", "recall_at_10", "ndcg_at_10")
 _TITLES = {"recall_at_1": "R@1", "recall_at_5": "R@5", "recall_at_10": "R@10", "ndcg_at_10": "nDCG@10"}
 
-Choice = tuple[str, dict[str, Any]]
-"""A score and its options."""
+Choice = tuple[str, dict[str, Any], bool]
+"""A score, its options, and whether it reads the fused vector as a modality."""
+
+
+def seen(embeddings: Embeddings, with_fused: bool) -> Embeddings:
+    """Return the embeddings with the fused vector as a modality like the others, or without it."""
+    if with_fused:
+        return replace(embeddings, fused_apart=False)
+    return replace(
+        embeddings,
+        modality_embeds=embeddings.modality_embeds[:, embeddings.parts],
+        modality_mask=embeddings.modality_mask[:, embeddings.parts],
+        modalities=[embeddings.modalities[index] for index in embeddings.parts],
+        fused_embeds=None,
+        fused_apart=False,
+    )
 
 
 def choose(validation: Embeddings) -> dict[str, Choice]:
     """Choose the settings of every method on the same clips, by the same rule: numbers by likelihood, the rest by
     R@1."""
-    left_out = {"modality_term": [0.0 if name == FUSED else None for name in validation.modalities]}
+    parts, every = seen(validation, False), seen(validation, True)
     singles = pathways(validation.modalities)
     (ranks,) = rank_pairs(validation, [validation.modality_mask], singles, ["text_to_video"])
     best = max(singles, key=lambda name: int((ranks[name]["text_to_video"] == 1).sum()))
     return {
-        f"best single modality ({best})": (best, {}),
-        "equal weights": ("uniform", left_out),
-        "fused by the encoder": (FUSED, {}),
-        "SCALAR, temperature 0.1": ("scalar", _USUAL | left_out),
-        "SCALAR, fitted": ("scalar", fit(validation, _USUAL | left_out, scale_offset=True)),
-        "SCALAR, fitted, fused as a modality": ("scalar", fit(validation, _USUAL, scale_offset=True)),
-        "SCALAR, fitted, fused as a term": (
-            "scalar",
-            fit(validation, _USUAL | left_out, scale_offset=True, terms=[FUSED]),
-        ),
+        f"best single modality ({best})": (best, {}, False),
+        "equal weights": ("uniform", {}, False),
+        "fused by the encoder": (FUSED, {}, True),
+        "SCALAR, temperature 0.1": ("scalar", _USUAL, False),
+        "SCALAR, fitted": ("scalar", fit(parts, _USUAL, scale_offset=True), False),
+        "SCALAR, fitted, fused as a modality": ("scalar", fit(every, _USUAL, scale_offset=True), True),
     }
 
 
 def measure(test: Embeddings, choice: Choice) -> dict[str, torch.Tensor]:
     """The rank of each query's first relevant candidate, by direction and, where half of the clips are masked, with
     `_masked`."""
-    method, options = choice
+    method, options, with_fused = choice
+    test = seen(test, with_fused)
     masks, _ = masks_of(test, _RATES, mask_seed=0)
     found = {}
     for rate, ranks in zip(_RATES, rank_pairs(test, masks, [method], **options), strict=True):
@@ -63,28 +74,6 @@ def measure(test: Embeddings, choice: Choice) -> dict[str, torch.Tensor]:
             name = direction + "_masked" * (rate > 0)
             found[name] = first_ranks(of_pairs, test.pairs[:, DIRECTIONS.index(direction)])
     return found
-
-
-def sweep(test: Embeddings, fitted: dict[str, Any]) -> list[dict[str, float]]:
-    """What other weights of the term would give on the test clips, all else as it was fitted."""
-    rows = []
-    for weight in _WEIGHTS:
-        term = {"modality_term": [weight if name == FUSED else None for name in test.modalities]}
-        ranks = measure(test, ("scalar", fitted | term))
-        means = {name: {m: percent(ranks[name], m).mean().item() for m in _SHOWN} for name in DIRECTIONS}
-        rows.append({"weight": weight, **means})
-    return rows
-
-
-def sweep_table(of_models: list[list[dict[str, float]]]) -> list[str]:
-    """The means over encoders of what each weight gives, in lines of Markdown."""
-    columns = [(name, measure) for name in DIRECTIONS for measure in _SHOWN]
-    heads = ("weight of the term", *(f"{name.replace('_', ' ')} {_TITLES[m]}" for name, m in columns))
-    lines = [_row(list(heads)), "|" + "---|" * len(heads)]
-    for rows in zip(*of_models, strict=True):
-        means = [sum(row[name][m] for row in rows) / len(rows) for name, m in columns]
-        lines.append(_row([f"{rows[0]['weight']:g}", *means]))
-    return lines
 
 
 def percent(ranks: torch.Tensor, measure: str) -> torch.Tensor:
@@ -146,7 +135,7 @@ def main(
     """Compare one fused vector with SCALAR's weights of single ones, and with both."""
     with user_errors():
         ranks: dict[str, list[dict[str, torch.Tensor]]] = {}
-        titles, chosen, kinds, swept = {}, [], [], []
+        titles, chosen, kinds = {}, [], []
         for number, path in enumerate(model):
             splits = {}
             for split in ("validation", "test"):
@@ -160,13 +149,11 @@ def main(
                 key = title.split(" (")[0]
                 titles[key] = key if titles.get(key, title) != title else title
                 ranks.setdefault(key, []).append(measure(splits["test"], choice))
-            swept.append(sweep(splits["test"], choices["SCALAR, fitted, fused as a term"][1]))
             say(f"{path}: measured")
         tables = table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)
-        tables = *tables, sweep_table(swept)
         lines = [line for lines in tables for line in (*lines, "")]
         compared = {}
-        for ours in ("SCALAR, fitted, fused as a term", "SCALAR, fitted, fused as a modality", "SCALAR, fitted"):
+        for ours in ("SCALAR, fitted, fused as a modality", "SCALAR, fitted"):
             for theirs in ("fused by the encoder", "SCALAR, fitted", "equal weights"):
                 if ours != theirs:
                     compared[f"{ours} - {theirs}"] = differences(ranks, ours, theirs)
@@ -177,7 +164,7 @@ def main(
             key: [{n: retrieval_metrics(r) for n, r in of_model.items()} for of_model in of_models]
             for key, of_models in ranks.items()
         }
-        found = {"choices": chosen, "measures": measures, "differences": compared, "weights": swept}
+        found = {"choices": chosen, "measures": measures, "differences": compared}
         write_json(found, output / "fused.json")
         (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         for line in lines:

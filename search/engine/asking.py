@@ -323,7 +323,7 @@ class EngineSearcher(Described):
             raise ValueError("`allowed` must be a `Filter` for an engine, not a tensor.")
         temperature = self.query_temperature if query_temperature is None else query_temperature
         seen = seen_of(modalities, self.modalities)
-        calibration = {} if is_like else self.calibration_of(seen)
+        calibration = {} if is_like else self.calibration
         calibration |= score_parameters if any_query else {}
         options = ScoreOptions(query_temperature=temperature, **calibration)
         if allowed is not None:

@@ -36,7 +36,6 @@ from gallery.columns import from_utf8, precision_of, to_utf8
 from gallery.described import calibration_of
 from gallery.exact.bounds import bound_vectors, num_rows, stored_bounds
 from gallery.filters import DATE, DURATION, Filter
-from modeling_scalar.paired import aggregated
 from modeling_scalar.scores_scalar import CALIBRATION, ScoreOptions
 
 from .address import KEY_VARIABLE, Address
@@ -230,8 +229,7 @@ class Collection:
     def create(self, about: About, num_shards: int | None = None, num_replicas: int | None = None) -> None:
         """Create an empty collection; warn if a clip needs many rows of bounds."""
         calibration = calibration_of(about.metadata)
-        number = len(aggregated(ScoreOptions(**calibration), len(about.modalities)))
-        rows = num_rows(number, about.detail, calibration.get("modality_offset") is not None)
+        rows = num_rows(len(about.modalities), about.detail, calibration.get("modality_offset") is not None)
         if rows > _MANY_ROWS:
             logger.warning(
                 "A clip with all %d modalities takes %d rows of bounds, %.0f kB. A lower `--detail` needs fewer; a "
@@ -404,11 +402,9 @@ class Collection:
         query = np.append(text.float().numpy(), np.float32(1))
         held = calibration_of(self.about().metadata)
         is_same = all(getattr(options, name) == held.get(name) for name in CALIBRATION)
-        # Bounds hold when modalities are left out of the centroid, but not when terms are: these may be negative.
-        is_bounded = is_same and all(seen[index] for index in options.terms)
-        # Without offsets, the rows only bound scores above 0. Terms have a row for the others.
-        lowest = 0.0 if options.modality_offset is None and not options.terms else -math.inf
-        return Asked(query, is_bounded, lowest)
+        # Without offsets, the rows only bound scores above 0.
+        lowest = 0.0 if options.modality_offset is None else -math.inf
+        return Asked(query, is_same, lowest)
 
     def try_out(self) -> None:
         """Request a list."""

@@ -22,27 +22,26 @@ FUNCTION = """\
 --             or the whole square
 --   temperature  above 0; 'Infinity' for equal weights
 --   scales, offsets  of the products; by default 1 and 0
---   terms     NULL for modalities in the centroid; a number times the product is added to the score instead
 -- NULL for a clip without any modality. Other lengths, and a missing inner product of modalities in use, are errors.
 CREATE OR REPLACE FUNCTION scalar_score(
     products float8[], gram float8[], temperature float8 DEFAULT 0.1,
-    scales float8[] DEFAULT NULL, offsets float8[] DEFAULT NULL, terms float8[] DEFAULT NULL
+    scales float8[] DEFAULT NULL, offsets float8[] DEFAULT NULL
 ) RETURNS float8 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
     number int := coalesce(cardinality(products), 0);
     is_square bool := cardinality(gram) = number * number;
-    cosines float8[]; weights float8[]; product float8; highest float8; added float8;
+    cosines float8[]; weights float8[]; product float8; highest float8;
     total float8 := 0; numerator float8 := 0; squared float8 := 0;
 BEGIN
     IF cardinality(gram) NOT IN (number * (number + 1) / 2, number * number) THEN
         RAISE EXCEPTION 'gram of % modalities must have % or % numbers, got %',
             number, number * (number + 1) / 2, number * number, cardinality(gram);
     END IF;
-    IF cardinality(scales) <> number OR cardinality(offsets) <> number OR cardinality(terms) <> number THEN
-        RAISE EXCEPTION 'scales, offsets and terms of % modalities must each be NULL or have % numbers, got %, %, %',
-            number, number, cardinality(scales), cardinality(offsets), cardinality(terms);
+    IF cardinality(scales) <> number OR cardinality(offsets) <> number THEN
+        RAISE EXCEPTION 'scales and offsets of % modalities must each be NULL or have % numbers, got %, %',
+            number, number, cardinality(scales), cardinality(offsets);
     END IF;
-    IF greatest(array_ndims(products), array_ndims(scales), array_ndims(offsets), array_ndims(terms)) > 1 THEN
+    IF greatest(array_ndims(products), array_ndims(scales), array_ndims(offsets)) > 1 THEN
         RAISE EXCEPTION 'only gram may have two dimensions';
     END IF;
     IF (temperature > 0 AND temperature <> 'NaN') IS NOT TRUE THEN
@@ -57,13 +56,10 @@ BEGIN
         IF abs(cosines[m]) < 1e-30 THEN
             cosines[m] := 0;
         END IF;
-        added := coalesce(added, 0) + coalesce(terms[m], 0) * cosines[m];
-        IF terms[m] IS NULL THEN
-            highest := greatest(highest, cosines[m]);
-        END IF;
+        highest := greatest(highest, cosines[m]);
     END LOOP;
     FOR m IN 1..number LOOP
-        CONTINUE WHEN cosines[m] IS NULL OR terms[m] IS NOT NULL;
+        CONTINUE WHEN cosines[m] IS NULL;
         weights[m] := exp(greatest((cosines[m] - highest) / least(greatest(temperature, 1e-38), 1e38), -100));
         FOR n IN 1..m LOOP
             CONTINUE WHEN weights[n] IS NULL;
@@ -79,9 +75,9 @@ BEGIN
         numerator := numerator + weights[m] * cosines[m];
     END LOOP;
     IF total > 0 THEN
-        added := added + numerator / greatest(sqrt(greatest(squared, 0)), 0.001 * total);
+        RETURN numerator / greatest(sqrt(greatest(squared, 0)), 0.001 * total);
     END IF;
-    RETURN added;
+    RETURN NULL;
 END $$;
 """
 
@@ -93,8 +89,8 @@ def _float(value: float) -> str:
     return f"'{float(value)!r}'::float8"
 
 
-def _sum(terms: Sequence[str]) -> str:
-    return " + ".join(terms) or "0"
+def _sum(parts: Sequence[str]) -> str:
+    return " + ".join(parts)
 
 
 def bounded(
@@ -130,38 +126,38 @@ def bounded(
     miss = (dim + 16) * _EPSILON * max(scales) + _MORE
     temperature = max(float(options.query_temperature), 2 * miss)
     factor = math.exp(2 * miss / temperature)
-    terms = {m: float(weight) for m, weight in options.terms.items() if m in places}
-    own = [m for m in places if m not in terms]  # modalities of the centroid
     cosines = zip(products, scales, offsets, places, strict=True)
     named = ", ".join(f"{product} * {_float(a)} + {_float(b)} AS c{m}" for product, a, b, m in cosines)
-    c = ", ".join(f"c{m}" for m in own) or "NULL::float8"
+    c = ", ".join(f"c{m}" for m in places)
     highest, spread = f"greatest({c})", f"greatest({c}) - least({c})"
     exponent = f"greatest((c{{0}} - {highest}) / {_float(temperature)}, -200)"
-    weights = [f"CASE WHEN c{m} IS NULL THEN 0 ELSE exp({exponent.format(m)}) END AS e{m}" for m in own]
-    added = _sum([f"coalesce(c{m}, 0) * {_float(weight)}" for m, weight in terms.items()])
+    weights = [f"CASE WHEN c{m} IS NULL THEN 0 ELSE exp({exponent.format(m)}) END AS e{m}" for m in places]
     squares = [
-        f"{1 if m == n else 2} * e{m} * e{n} * _gram[{m * (m + 1) // 2 + n + 1}]" for m in own for n in own if n <= m
+        f"{1 if m == n else 2} * e{m} * e{n} * _gram[{m * (m + 1) // 2 + n + 1}]"
+        for m in places
+        for n in places
+        if n <= m
     ]
     most = f"{highest} + {_float(miss)}"
     most = f"coalesce(({most}) * CASE WHEN {most} < 0 THEN 0.99 ELSE _reach END, 0)"
-    least, more = _float(min_norm), _float(miss * sum(terms.values()))
-    pruned = "" if above is None else f"WHERE {most} + {added} + {more} >= {above} "
+    least = _float(min_norm)
+    pruned = "" if above is None else f"WHERE {most} >= {above} "
     # Nested subqueries, each built on the one before
-    total, numerator = f"nullif({_sum([f'e{m}' for m in own])}, 0)", _sum([f"coalesce(e{m} * c{m}, 0)" for m in own])
+    total = f"nullif({_sum([f'e{m}' for m in places])}, 0)"
+    numerator = _sum([f"coalesce(e{m} * c{m}, 0)" for m in places])
     columns = (
         f"({numerator}) / {total} AS numerator, sqrt(greatest({_sum(squares)}, 0)) / {total} AS norm",
-        f"{spread} AS spread, added",
+        f"{spread} AS spread",
         f"least(1, ({total} - 1) * {_float(factor)}) * {_float(2 * min(1.0, factor - 1))} AS v",
     )
     score = f"numerator / greatest(norm, {least})"
     missed = f"({_float(miss)} + v * (spread / 2 + 1.01 * abs(score))) / greatest({least}, norm - v)"
     rows = f"SELECT number, _gram, _reach, {named} FROM {source} OFFSET 0"
-    values = ", ".join(["number, _gram", f"{added} AS added", *(f"c{m}" for m in own), *weights])
+    values = ", ".join(["number, _gram", *(f"c{m}" for m in places), *weights])
     rows = f"SELECT {values} FROM ({rows}) AS products {pruned}OFFSET 0"
     rows = f"SELECT number, {', '.join(columns)} FROM ({rows}) AS weights OFFSET 0"
-    rows = f"SELECT number, norm, spread, added, v, {score} AS score FROM ({rows}) AS centroids OFFSET 0"
-    score, missed = "coalesce(score, 0) + added", f"coalesce({missed}, 0) + {more}"
-    rows = f"SELECT number, {score} AS score, {missed} AS missed FROM ({rows}) AS parts"
+    rows = f"SELECT number, norm, spread, v, {score} AS score FROM ({rows}) AS centroids OFFSET 0"
+    rows = f"SELECT number, coalesce(score, 0) AS score, coalesce({missed}, 0) AS missed FROM ({rows}) AS parts"
     return f"SELECT number, score - missed AS least, score + missed AS bound FROM ({rows}) AS scores"
 
 

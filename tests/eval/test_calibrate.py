@@ -102,40 +102,6 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     assert Gallery.open("gallery").metadata == gallery.metadata  # the same one
 
 
-def test_the_weight_of_a_term_is_written_too(place):
-    """Captions of picture and sound at once, of which the encoder's own vector tells more than both."""
-    generator = torch.Generator().manual_seed(0)
-    facts, noise = normalize(torch.randn(2, 60, 2, 32, generator=generator), dim=-1)
-    noise = torch.cat([1.5 * noise, 0.2 * noise[:, :1]], dim=1)
-    embeds = normalize(torch.cat([facts, facts.sum(1, keepdim=True)], dim=1) + noise, dim=-1)
-    names, pairs = [f"{row}" for row in range(60)], torch.arange(60)[:, None].expand(-1, 2)
-    reported = {"method": "scalar", "query_temperature": 0.1, "modality_term": [None, None, 0.0]}
-    metadata = {"model": "fuses", "query_temperature": 0.1, "score_options": reported}
-    Scores(ScalarJointConfig(modalities=["video", "audio", "fused"], has_logit_scale=True)).save_pretrained("fuses")
-    metadata |= {"fingerprint": identify("fuses").fingerprint}
-    mask, texts = torch.ones(60, 3, dtype=torch.bool), normalize(facts.sum(1), dim=-1)
-    fused = ("video", "audio", "fused")
-    Embeddings(texts, embeds, mask, pairs, names, names, names, metadata=metadata, modalities=fused).save("whole")
-    arguments = ["--embeddings", "whole", "--output", "out", "--folds", 2, "--term", "fused"]
-    reported = run(*arguments, "--write", "--model", "fuses")
-    assert "fused is a term of weight " in reported and "Written to fuses/config.json, whole." in reported
-    terms = json.loads((place / "fuses" / "config.json").read_text())["modality_term"]
-    assert terms[:2] == [None, None] and terms[2] > 0.1
-    gallery = Gallery.open("whole")
-    assert gallery.calibration == {"modality_term": terms} and gallery.fingerprint == identify("fuses").fingerprint
-    hits = gallery.search(texts, k=1)
-    assert sum(hit.clip_id == name for (hit,), name in zip(hits, names, strict=True)) > 50
-    assert all(hit.weights["fused"] == 0 for (hit,) in hits)
-    Scores(ScalarJointConfig(modalities=["video", "audio"], has_logit_scale=True)).save_pretrained("parts")
-    metadata |= {"model": "parts", "fingerprint": identify("parts").fingerprint}
-    Embeddings(texts, embeds, mask, pairs, names, names, names, metadata=metadata, modalities=fused).save("whole")
-    reported = run(*arguments, "--write", "--model", "parts", code=1)
-    assert "parts does not embed fused, so searches would not have this term." in reported
-    reported = run("--embeddings", "gallery", *arguments[2:], code=1)
-    assert "names fused, but these clips have only video, audio, subtitle." in reported
-    assert "leave out --term" in run(*arguments, "--subtitles", code=1)
-
-
 def test_what_is_no_gain_is_not_written(place):
     write_embeddings("even", {"model": "model", "query_temperature": 0.1}, num_clips=18, gap=False)
     metadata = Gallery.open("even").metadata

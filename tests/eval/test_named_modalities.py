@@ -164,8 +164,6 @@ def test_scores_that_need_certain_modalities_are_measured_where_clips_have_them(
     assert names[4:9] == FIVE and "triangle" in names and not {"subtitle", "concat_head"} & set(names)
     assert set(names) == (set(METHODS) | set(FIVE)) - {"subtitle", "concat_head"}
     assert not {"video", "audio", "triangle"} & set(measurable_methods(made(("title", "speech"))))
-    several = replace(made(), text_embeds=made().text_embeds[:, None].expand(-1, 5, -1))
-    assert set(measurable_methods(several)) == {"scalar", "uniform", "max", "mean", "rank_fusion", *FIVE}
     metrics = evaluate_embeddings(made(), ("triangle",), (0.0,))["rates"][0]["methods"]["triangle"]
     lacking = (~made().modality_mask[:, [0, 2]].all(1)).sum().item()
     assert metrics["num_unscorable_clips"] == lacking > 0
@@ -207,13 +205,13 @@ def test_what_was_fused_can_be_a_modality_and_is_no_single_one():
     assert list(entry["methods"]) == ["fused", "video"] and "video" not in entry["aggregation_gain"]
 
 
-@pytest.mark.parametrize("term", [None, 0.5], ids=["a modality", "a term"])
-def test_what_is_fused_is_that_of_what_a_mask_leaves_or_absent(term):
+@pytest.mark.parametrize("apart", [False, True], ids=["a modality", "a baseline"])
+def test_what_is_fused_is_that_of_what_a_mask_leaves_or_absent(apart):
     """Against embeddings that were made of what is left."""
     names = ("video", "title", "fused", "audio")
     embeddings, generator = made(names), torch.Generator().manual_seed(1)
     embeddings.modality_mask[:, 2] = True
-    options = {"modality_term": [None, None, term, None]}
+    embeddings.fused_apart = apart
     masks, _ = masks_of(embeddings, (0.9,), 0)
     parts = embeddings.modality_mask[:, embeddings.parts]
     left = mask_modalities(embeddings.clip_ids, parts, 0.9)
@@ -234,16 +232,14 @@ def test_what_is_fused_is_that_of_what_a_mask_leaves_or_absent(term):
         by_hand[row, 2] = by_hand[row, [0, 1, 3][left[row].tolist().index(True)]]
     expected = replace(embeddings, modality_embeds=by_hand, modality_mask=again[0], fused_embeds=None)
     methods = ("scalar", "fused", "uniform", "rank_fusion", "gram", "pmrl_raw", "pmrl")
-    (found,), (wanted,) = (
-        rank_pairs(some, [again[0]], methods, max_pairs=150, **options) for some in (embeddings, expected)
-    )
+    (found,), (wanted,) = (rank_pairs(some, [again[0]], methods, max_pairs=150) for some in (embeddings, expected))
     assert all(torch.equal(found[m][d], wanted[m][d]) for m in methods for d in found[m])
-    (hidden,) = rank_pairs(replace(embeddings, fused_embeds=None), again, ["scalar"], **options)
-    (absent,) = rank_pairs(embeddings, masks, ["scalar"], **options)
+    (hidden,) = rank_pairs(replace(embeddings, fused_embeds=None), again, ["scalar"])
+    (absent,) = rank_pairs(embeddings, masks, ["scalar"])
     assert all(torch.equal(hidden["scalar"][d], absent["scalar"][d]) for d in hidden["scalar"])
 
 
-def test_what_is_fused_is_added_as_a_term_that_changes_no_score():
+def test_what_is_fused_is_added_as_a_baseline_that_changes_no_score():
     embeddings = made(("video", "title"))
     embeddings.fused_embeds = {
         (row, (True, True)): vector[0] for row, vector in enumerate(embeddings.modality_embeds.flip(0))
@@ -253,7 +249,7 @@ def test_what_is_fused_is_added_as_a_term_that_changes_no_score():
     more = embeddings.with_fused()
     assert more.modalities == ("video", "title", "fused") and more.modality_mask[:, 2].all()
     options = score_options_of(more.metadata)
-    assert options["modality_term"] == [None, None, 0.0] and options["modality_scale"] == [2.0, 0.5, 1.0]
+    assert options["modality_scale"] == [2.0, 0.5, 1.0]
     methods, found = ("scalar", "max", "gram"), []
     for some in (embeddings, more):
         options = score_options_of(some.metadata)
@@ -327,7 +323,7 @@ def test_one_file_names_its_modalities(tmp_path, suffix):
             r"`modality_embeds` of shape \(24, 4, 12\).*clips are video, title, audio, speech\.",
         ),
         ({"modalities": (*FIVE[:4], "video")}, "`modalities` must be different names, at least one"),
-        ({"text_embeds": torch.ones(48, 4, 12)}, r"Expected `text_embeds` of shape \(48, 5, 12\), got \(48, 4, 12\)"),
+        ({"text_embeds": torch.ones(48, 5, 12)}, r"Expected `text_embeds` of shape \(48, 12\), got \(48, 5, 12\)"),
         ({"concat_embeds": torch.ones(24, 3, 12)}, "Concatenation heads read the modalities"),
     ],
 )

@@ -339,7 +339,6 @@ LEAST = {"score": 0.5, "num_clips": 9, "modalities": ["video"], "score_options":
         *({"score_options": {"query_temperature": value}} for value in (0, "x", True, math.nan)),
         *({"score_options": {"modality_scale": value}} for value in ([1.0, 2.0], [1.0, 0.0, 1.0], [True] * 3, "x")),
         *({"score_options": {"modality_offset": value}} for value in ([0.0], [0.0, math.nan, 0.0], ["x"] * 3, 5)),
-        *({"score_options": {"modality_term": value}} for value in ([None], [1.0] * 3, [None, -1.0, None], 5)),
         *({"least_score": value} for value in ("x", 5, None, {})),
         *({"least_score": LEAST | {"score": value}} for value in ("x", 1, math.nan, math.inf, True)),
         *({"least_score": LEAST | {"num_clips": value}} for value in (True, 3.5, "9")),

@@ -23,7 +23,6 @@ from tests.scores import METHODS
 
 SCALE, OFFSET = [0.5, 2.0, 1.25], [0.3, -0.1, 0.05]
 CALIBRATION = {"modality_scale": SCALE, "modality_offset": OFFSET}
-TERM = {"modality_term": [None, 0.5, None]}
 FLOAT32 = {"atol": 3e-6, "rtol": 0}  # a few roundings of sums of D products, scaled by 2
 GENERALISED = {"scalar", "uniform", "max", "mean"}
 UNCALIBRATED = {"gram", "gram_span", "hypergram", "triangle", "pmrl_raw", "pmrl", "concat_head", "symile"}
@@ -46,7 +45,6 @@ def loop(
     tau=0.1,
     modality_scale=(1, 1, 1),
     modality_offset=(0, 0, 0),
-    modality_term=(None, None, None),
     method="scalar",
 ):
     """Scores (Q, V) and weights (Q, V, 3), one pair and one coordinate at a time."""
@@ -60,12 +58,6 @@ def loop(
                 m: modality_scale[m] * sum(x * y for x, y in zip(text, z[m], strict=True)) + modality_offset[m]
                 for m in here
             }
-            here = [m for m in here if modality_term[m] is None]
-            added = sum(modality_term[m] * value for m, value in c.items() if m not in here)
-            c = {m: c[m] for m in here}
-            if not here:
-                scores[q, v] = added if method in ("scalar", "uniform") else -math.inf
-                continue
             if method in ("max", "mean"):
                 scores[q, v] = max(c.values()) if method == "max" else sum(c.values()) / len(here)
                 continue
@@ -73,15 +65,13 @@ def loop(
             alpha = {m: power / sum(powers.values()) for m, power in powers.items()}
             total = [sum(alpha[m] * z[m][d] for m in here) for d in range(len(text))]
             norm = math.sqrt(sum(x * x for x in total))
-            scores[q, v] = sum(alpha[m] * c[m] for m in here) / norm + added
+            scores[q, v] = sum(alpha[m] * c[m] for m in here) / norm
             for m in here:
                 weights[q, v, m] = alpha[m]
     return scores, weights
 
 
-@pytest.mark.parametrize(
-    "calibration", [{}, CALIBRATION, TERM, CALIBRATION | TERM], ids=["plain", "calibrated", "term", "calibrated term"]
-)
+@pytest.mark.parametrize("calibration", [{}, CALIBRATION], ids=["plain", "calibrated"])
 @pytest.mark.parametrize("method", sorted(GENERALISED))
 def test_generalised_scores_equal_the_float64_loop(method, calibration):
     clips = random_clips()
@@ -110,43 +100,6 @@ def test_neutral_numbers_change_no_bit_of_any_score(method):
     plain = retrieval_scores(*clips, method=method, concat_embeds=heads)
     neutral = {"modality_scale": [1, 1.0, 1], "modality_offset": (0, 0.0, 0)}
     assert torch.equal(retrieval_scores(*clips, method=method, concat_embeds=heads, **neutral), plain)
-
-
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_joint_scores_are_of_what_is_no_term(method):
-    texts, embeds, mask = random_clips()
-    heads, fused = random_clips(seed=1)[1], random_clips(seed=2)[1][:, :1]
-    others = retrieval_scores(texts, embeds, mask, method=method, concat_embeds=heads)
-    more = torch.cat([fused, embeds], dim=1), torch.cat([torch.ones(len(mask), 1).bool(), mask], dim=1)
-    names = ["fused", "video", "audio", "subtitle"]
-    if method == "concat_head":
-        return  # which is of three modalities
-    found, weighed = (
-        retrieval_scores(texts, *more, method=method, modalities=names, modality_term=[term, None, None, None])
-        for term in (0.0, 0.5)
-    )
-    torch.testing.assert_close(found, others, atol=1e-6, rtol=0)
-    added = 0.5 * texts @ fused[:, 0].T if method in ("scalar", "uniform") else 0
-    torch.testing.assert_close(weighed, others + added, atol=1e-6, rtol=0)
-    alone = retrieval_scores(texts, *more, method="fused", modalities=names, modality_term=[0.5, None, None, None])
-    torch.testing.assert_close(alone, texts @ fused[:, 0].T, atol=1e-6, rtol=0)
-
-
-def test_a_term_has_no_weight_and_its_own_has_a_gradient():
-    texts, embeds, mask = random_clips(dtype=torch.float64)
-    mask = mask.index_put((torch.tensor([0]),), torch.tensor([False, True, False]))  # nothing but the term
-    weights = query_weights(texts, embeds, mask, **TERM)
-    _, expected = loop(texts, embeds, mask, **TERM)
-    torch.testing.assert_close(weights, expected, atol=1e-12, rtol=0)
-    assert (weights[:, 0] == 0).all() and (weights[:, 1:].sum(-1) > 0.999).any()
-    torch.testing.assert_close(paired_weights(texts[:7], embeds[:7], mask[:7], **TERM), weights[:, :7].diagonal().T)
-    weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    temperature = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
-    scores = retrieval_scores(texts, embeds, mask, query_temperature=temperature, modality_term=[None, weight, None])
-    scores.sum().backward()
-    cosines = torch.einsum("qd,vd->qv", texts, embeds[:, 1]) * mask[:, 1]
-    torch.testing.assert_close(weight.grad, cosines.sum())
-    assert temperature.grad.isfinite() and temperature.grad != 0
 
 
 @pytest.mark.parametrize("method", sorted(UNCALIBRATED))
@@ -244,9 +197,6 @@ def test_a_traced_graph_scores_the_generalisation_alike(monkeypatch):
         ({"modality_offset": [0, float("nan"), 0]}, "`modality_offset` must be 3 finite numbers, one"),
         ({"modality_offset": [0, "1", True]}, "`modality_offset` must be 3"),
         ({"modality_offset": torch.zeros(3, 1)}, "`modality_offset` must be 3"),
-        ({"modality_term": [None, -0.5, None]}, "`modality_term` must be 3 numbers from 0 or None"),
-        ({"modality_term": [0.5, None]}, "`modality_term` must be 3"),
-        ({"modality_term": [0.5, 0.5, 0.5]}, "`modality_term` must be 3.*None, which one of them is"),
     ],
 )
 def test_a_calibration_that_makes_no_sense_is_refused(options, message):
@@ -276,10 +226,10 @@ class Scores(ScalarRetrievalModel):
 def test_a_configuration_keeps_its_calibration_and_has_none_by_default(config_class, tmp_path):
     config_class().save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert all(saved.get(name) is None for name in CALIBRATION | TERM)
-    config_class(**CALIBRATION | TERM).save_pretrained(tmp_path)
+    assert all(saved.get(name) is None for name in CALIBRATION)
+    config_class(**CALIBRATION).save_pretrained(tmp_path)
     loaded = config_class.from_pretrained(tmp_path)
-    assert {name: getattr(loaded, name) for name in CALIBRATION | TERM} == CALIBRATION | TERM
+    assert {name: getattr(loaded, name) for name in CALIBRATION} == CALIBRATION
 
 
 def test_a_model_scores_and_weighs_as_its_configuration_says():
@@ -331,22 +281,6 @@ def test_a_gallery_is_searched_with_its_own_calibration(tmp_path):
     other, _ = loop(texts, half, mask)
     (hits, *_) = gallery.search(texts, k=1, modality_scale=[1, 1, 1], modality_offset=[0, 0, 0])
     assert hits[0].score == pytest.approx(other[0].max().item(), abs=1e-5)
-
-
-def test_a_gallery_is_searched_with_its_terms_which_looked_at_alone_are_modalities_like_others(tmp_path):
-    texts, modalities, mask = random_clips()
-    options = {"query_temperature": 0.1, "score_options": TERM}
-    gallery = write_gallery(tmp_path / "g", modalities.half(), mask, options)
-    for seen, term in ((None, TERM), (["video", "audio"], TERM), (["video", "subtitle"], TERM), (["audio"], {})):
-        left = mask & torch.tensor([seen is None or name in seen for name in ("video", "audio", "subtitle")])
-        expected, weights = loop(texts, modalities.half(), left, **term)
-        expected = expected.masked_fill(~left.any(1), -math.inf)
-        for query, hits in enumerate(gallery.search(texts, k=6, modalities=seen)):
-            order = expected[query].argsort(descending=True)[:6].tolist()
-            assert [hit.clip_id for hit in hits] == [f"clip{row}" for row in order]
-            assert [hit.score for hit in hits] == pytest.approx(expected[query, order].tolist(), abs=1e-5)
-            for hit, row in zip(hits, order, strict=True):
-                assert list(hit.weights.values()) == pytest.approx(weights[query, row].tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("k", [2, 20])

@@ -68,7 +68,6 @@ class Made:
     dtype: str = "float16"
     scale: tuple[float, ...] | None = None
     offset: tuple[float, ...] | None = None
-    term: tuple[float | None, ...] | None = None
     metadata: dict = field(default_factory=dict)
 
     def write(self, folder, new=None, gone=()):
@@ -82,7 +81,7 @@ class Made:
             clip.file or clip.name: MediaFile(clip.file or clip.name, 1, clip.changed, clip.sha256) for clip in noted
         }
         with GalleryWriter(folder, self.dtype) as writer:
-            calibration = {"modality_scale": self.scale, "modality_offset": self.offset, "modality_term": self.term}
+            calibration = {"modality_scale": self.scale, "modality_offset": self.offset}
             options = {name: list(values) for name, values in calibration.items() if values is not None}
             writer.metadata = MADE_BY | {"modalities": list(self.modalities)} | self.metadata
             writer.metadata |= {"score_options": {"method": "scalar"} | options} if options else {}
@@ -100,12 +99,12 @@ class Made:
                     write_transcript(path, [Cue(0, 1, clip.said)], "nobody")
             return writer.gallery()
 
-    def scores(self, text, temperature=0.1, modalities=None, scale=None, offset=None, term=None, among=None):
+    def scores(self, text, temperature=0.1, modalities=None, scale=None, offset=None, among=None):
         """The score and the weights of every clip among some that has anything that is looked at, by its name."""
         found = {}
-        scale, offset, term = (
+        scale, offset = (
             [neutral] * len(self.modalities) if values is None else values
-            for values, neutral in ((scale, 1.0), (offset, 0.0), (term, None))
+            for values, neutral in ((scale, 1.0), (offset, 0.0))
         )
         for clip in self.clips:
             cosines = {
@@ -115,13 +114,11 @@ class Made:
             }
             if not cosines or not (among is None or among(clip)):
                 continue
-            terms = {name: value for name, value in zip(self.modalities, term, strict=True) if value is not None}
-            added = sum(terms[name] * cosines.pop(name) for name in terms.keys() & cosines.keys())
-            highest = max(cosines.values(), default=0.0)
+            highest = max(cosines.values())
             parts = {name: math.exp((cosine - highest) / temperature) for name, cosine in cosines.items()}
             weights = {name: part / sum(parts.values()) for name, part in parts.items()}
             norm = np.linalg.norm(sum(weight * clip.vectors[name] for name, weight in weights.items()))
-            found[clip.name] = added + sum(weights[n] * cosines[n] for n in cosines) / max(norm, MIN_NORM), weights
+            found[clip.name] = sum(weights[n] * cosines[n] for n in cosines) / max(norm, MIN_NORM), weights
         return found
 
     def like_scores(self, clip, modalities=None, among=None):
@@ -139,8 +136,7 @@ class Made:
 
     def own_scores(self, text, **options):
         """The scores of one vector, calibrated as those of the gallery."""
-        calibration = {"scale": self.scale, "offset": self.offset, "term": self.term}
-        return self.scores(text.double().numpy(), **calibration, **options)
+        return self.scores(text.double().numpy(), scale=self.scale, offset=self.offset, **options)
 
 
 def make_clips(modalities=PAPER, dtype="float16", seed=0, kinds=("random", "cancelling", "tied"), count=30):
@@ -335,7 +331,7 @@ def make_facts():
 
 
 CALIBRATED = (
-    Made(make_clips(seed=12), PAPER, "float16", (0.9, 1.0, 1.2), (0.0, 0.1, -0.3), (None, None, 0.7)),
+    Made(make_clips(seed=12), PAPER, "float16", (0.9, 1.0, 1.2), (0.0, 0.1, -0.3)),
     Made(make_clips(("audio", "order"), "float32", 1), ("audio", "order"), "float32", (0.7, 1.3)),
     Made(make_clips(seed=2)),
     Made(make_clips(dtype="float32", seed=3), PAPER, "float32", (0.7, 1.0, 1.3), (-2.0, -2.3, -2.0)),  # all below 0
@@ -348,9 +344,7 @@ CALIBRATED = (
 class Conformance:
     """Tests of an `engine`, which is a fixture."""
 
-    @pytest.mark.parametrize(
-        "made", CALIBRATED, ids=lambda made: f"{len(made.modalities)} {made.scale} {made.offset} {made.term}"
-    )
+    @pytest.mark.parametrize("made", CALIBRATED, ids=lambda made: f"{len(made.modalities)} {made.scale} {made.offset}")
     def test_the_best_clips_are_those_that_a_loop_in_float64_finds(self, engine, made, tmp_path):
         searcher = engine.hold(made.write(tmp_path))
         assert searcher.modalities == made.modalities and len(searcher) == len(made.clips)

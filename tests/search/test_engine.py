@@ -164,21 +164,6 @@ def test_that_nothing_matches_well_travels_with_a_push(tmp_path, new_collection)
     assert searcher.search(like=gallery.clip_ids[0]).matches_well is None
 
 
-@pytest.mark.parametrize("options", [{}, CALIBRATED["score_options"]], ids=["plain", "calibrated"])
-def test_scores_with_terms_are_found_exactly_too(tmp_path, new_collection, options):
-    options = options | {"modality_term": [None, None, 0.7]}
-    gallery = made_gallery(tmp_path / "gallery", "clustered", 300, metadata={"score_options": options})
-    collection = new_collection("real engine")
-    push(gallery, collection)
-    texts = made_texts(gallery, 4)
-    assert check_same(gallery, collection, texts, k=5) == len(texts)
-    assert check_same(gallery, collection, -texts, k=5) == len(texts)  # most scores are below 0
-    assert min(one.num_scored for one in EngineSearcher(collection, "it").search(texts, 5)) < 300
-    # A term that is left out may be negative: bounds that count it prove nothing.
-    for seen in (["video", "audio"], ["subtitle"]):
-        check_same(gallery, collection, texts, k=300, modalities=seen)
-
-
 def test_a_list_is_made_longer_until_the_proof_closes(tmp_path, either):
     gallery = made_gallery(tmp_path / "gallery", "random", 300, dim=4)
     push(gallery, either)

@@ -74,7 +74,7 @@ def gallery(tmp_path):
 # The score ----------------------------------------------------------------------------------------------------------
 
 
-def score_of(products, gram, temperature, scales=None, offsets=None, terms=None):
+def score_of(products, gram, temperature, scales=None, offsets=None):
     """The score as the function has it, by a loop; `None` stands for NULL."""
     number = len(products)
     scales, offsets = scales or [None] * number, offsets or [None] * number
@@ -84,16 +84,12 @@ def score_of(products, gram, temperature, scales=None, offsets=None, terms=None)
     ]
     if all(cosine is None for cosine in cosines):
         return None
-    terms = terms or [None] * number
-    added = sum(term * cosine for term, cosine in zip(terms, cosines, strict=True) if None not in (term, cosine))
-    inside = [m for m in range(number) if cosines[m] is not None and terms[m] is None]
-    if not inside:
-        return added
+    inside = [m for m in range(number) if cosines[m] is not None]
     highest = max(cosines[m] for m in inside)
     weights = {m: math.exp((cosines[m] - highest) / temperature) for m in inside}
     total = sum(weights.values())
     squared = sum(weights[m] * weights[n] * gram[m][n] for m in inside for n in inside) / total**2
-    return added + sum(weights[m] * cosines[m] for m in inside) / total / max(math.sqrt(max(squared, 0)), MIN_NORM)
+    return sum(weights[m] * cosines[m] for m in inside) / total / max(math.sqrt(max(squared, 0)), MIN_NORM)
 
 
 def test_the_function_is_the_score_for_any_number_of_modalities(database):
@@ -107,15 +103,15 @@ def test_the_function_is_the_score_for_any_number_of_modalities(database):
         products = [float(c) if generator.random() < 0.7 else None for c in vectors @ text]
         gram, temperature = vectors @ vectors.T, float(generator.choice([1e-30, 1e-6, 0.001, 0.1, 3, math.inf]))
         triangle = gram[np.tril_indices(number)].tolist()
-        scales, offsets, terms = (
+        scales, offsets = (
             None if generator.random() < 0.4 else [float(x) if x > least else None for x in generator.random(number)]
-            for least in (0.2, 0.5, 0.5)
+            for least in (0.2, 0.5)
         )
-        asked.append((products, triangle, temperature, scales, offsets, terms))
-        expected.append(score_of(products, gram, temperature, scales, offsets, terms))
+        asked.append((products, triangle, temperature, scales, offsets))
+        expected.append(score_of(products, gram, temperature, scales, offsets))
     execute(database, FUNCTION)
     with psycopg.connect(database) as connection:
-        call = "SELECT scalar_score(%s::float8[], %s::float8[], %s, %s::float8[], %s::float8[], %s::float8[])"
+        call = "SELECT scalar_score(%s::float8[], %s::float8[], %s, %s::float8[], %s::float8[])"
         found = [connection.execute(call, one).fetchone()[0] for one in asked]
         assert connection.execute("SELECT scalar_score('{1,NULL}', '{1,0,1}')").fetchone() == (1.0,)
     assert [score is None for score in found] == [score is None for score in expected] and None in found
@@ -195,10 +191,6 @@ WRONG_ARGUMENTS = (
         "'{1,0.9}', '{1,0.9,1}', 1, NULL, '{0,0,0}'",
         "must each be NULL or have 2 numbers",
     ),
-    (
-        "'{1,0.9}', '{1,0.9,1}', 1, NULL, NULL, '{}'",
-        "must each be NULL or have 2 numbers",
-    ),
 )
 
 
@@ -247,7 +239,6 @@ def test_a_bound_is_above_the_score_and_near_to_it(tmp_path, database, dtype):
                 temperature,
                 modality_scale=(0.7, 1.0, 1.3) if turn % 2 else None,
                 modality_offset=(0.1, -0.5, 0.0),
-                modality_term=(None, None, 0.8) if turn > 11 else None,
             )
             seen = [(True, True, True), (True, False, True), (False, True, False)][turn % 3]
             asked = table.asked(text, seen, options)
@@ -270,7 +261,7 @@ def test_what_a_sample_leaves_out_is_not_among_the_best(tmp_path, database, monk
         monkeypatch.setattr(f"search.engine.table.{name}", value)
     monkeypatch.setattr("search.engine.table.listed", lambda *a: percents.append(a[2]) or listed(*a))
     for seed, kind in enumerate(("clustered", "cancelling", "random")):
-        options = ({}, {"modality_term": [None, 0.7, None]}, {"modality_offset": [-1.5, -1.2, -1.4]})[seed]
+        options = ({}, {"modality_scale": [0.7, 1.3, 1.0]}, {"modality_offset": [-1.5, -1.2, -1.4]})[seed]
         gallery = made_gallery(tmp_path / kind, kind, 900, seed=seed, metadata={"score_options": options})
         texts = made_texts(gallery, 12)
         with closing(table_of(database, name=kind)) as table:

@@ -127,13 +127,11 @@ def test_scales_of_at_most_one_are_searched_up_to_their_end():
 
 def test_only_what_a_score_reads_is_fitted_and_kept():
     embeddings = made(num_clips=12)
-    known = BEFORE | {"modality_scale": [1.0, 2.0, 3.0], "modality_term": [None, None, 0.0]}
+    known = BEFORE | {"modality_scale": [1.0, 2.0, 3.0]}
     found = fit(embeddings, known, method="weighted_gram")
-    assert set(found) == {"modality_scale", "modality_term"} and found["modality_scale"][2] == 1
+    assert set(found) == {"modality_scale"}
     with pytest.raises(ValueError, match="The score 'gram' has no numbers to fit; scores with such numbers: scalar, "):
         fit(embeddings, BEFORE, method="gram")
-    with pytest.raises(ValueError, match="'weighted_mean' does not use terms: only 'scalar' and 'uniform' do"):
-        calibrate_embeddings(embeddings, BEFORE, terms=["video"], method="weighted_mean")
 
 
 def test_what_is_minimised_is_the_likelihood_of_the_described_clip():
@@ -165,23 +163,6 @@ def test_what_is_minimised_is_the_likelihood_of_the_described_clip():
         + (0.0025 + 0.01 + 0.04) / 0.25
     )
     assert _Likelihood(embeddings, {}, ())(numbers).item() == pytest.approx(total + prior / 2 / 14, rel=1e-9)
-    # with a term, which has no scale
-    term = [None, None, 0.7]
-    scores = retrieval_scores(
-        embeddings.text_embeds.double(),
-        embeddings.modality_embeds.double(),
-        embeddings.modality_mask,
-        query_temperature=0.2,
-        modality_scale=[*scale[:2], 1.0],
-        modality_offset=[*offset[:2], 0.0],
-        modality_term=term,
-    )
-    pairs = torch.zeros_like(scores, dtype=torch.bool).index_put((*embeddings.pairs.T,), torch.tensor(True))
-    likely = sum((scores / 0.07).softmax(d).masked_fill(~pairs, 0).sum(d).log().mean().item() / 2 for d in (0, 1))
-    prior += (math.log(0.7 / 0.5) / 3) ** 2
-    numbers = torch.cat([numbers[:2], torch.tensor([0.7], dtype=torch.float64).log(), numbers[2:]])
-    found = _Likelihood(embeddings, {}, (), ["subtitle"])(numbers).item()
-    assert found == pytest.approx(-likely + prior / 2 / 14, rel=1e-9)
     # and nothing near the fit is more likely
     fitted = fit(embeddings, BEFORE)
     likelihood = _Likelihood(embeddings, {}, ())
@@ -192,34 +173,6 @@ def test_what_is_minimised_is_the_likelihood_of_the_described_clip():
         return min(likelihood(torch.stack([torch.tensor(log_tau, dtype=torch.float64), other])) for other in grid)
 
     assert all(best(tau) < best(tau + step) + 1e-4 for step in (-2, -0.5, 0.5, 2))
-
-
-def test_the_weight_of_a_term_is_fitted_where_it_tells_more_than_the_centroid():
-    """Captions of a whole clip, of which the last modality is a vector."""
-    embeddings = made(num_clips=150)
-    whole = normalize((embeddings.modality_embeds[:, :2] * embeddings.modality_mask[:, :2, None]).sum(1), dim=-1)
-    embeddings.modality_mask[:, 0] = embeddings.modality_mask[:, 2] = True
-    generator = torch.Generator().manual_seed(3)
-    embeddings.modality_embeds[:, 2] = normalize(whole + 0.1 * torch.randn(whole.shape, generator=generator), dim=-1)
-    before = BEFORE | {"modality_term": [None, None, 0.0]}
-    found = calibrate_embeddings(embeddings, before, num_folds=2, terms=["subtitle"])
-    (weight,) = (value for value in found.after["modality_term"] if value is not None)
-    assert found.after["modality_term"][:2] == [None, None] and "modality_scale" not in found.after
-    likelihood = _Likelihood(embeddings, {"modality_term": before["modality_term"]}, (), ["subtitle"])
-
-    def best(weight):  # over both temperatures
-        start = torch.tensor([found.after["query_temperature"], 0.05], dtype=torch.float64).log()
-        values = []
-        for tau in (-1, -0.3, 0, 0.3, 1):
-            for contrastive in torch.arange(-4, 1, 0.1):
-                log_weight = torch.tensor([math.log(weight)], dtype=torch.float64)
-                numbers = torch.cat([start[:1] + tau, contrastive.double()[None], log_weight])
-                values.append(likelihood(numbers).item())
-        return min(values)
-
-    assert all(best(weight) < best(weight * factor) + 1e-4 for factor in (0.1, 0.5, 2, 10))
-    kept = fit(embeddings, before)  # a weight that is there stays as it is
-    assert kept["modality_term"] == [None, None, 0.0]
 
 
 def test_the_fit_without_a_fold_knows_nothing_of_it():

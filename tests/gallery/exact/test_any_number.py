@@ -37,17 +37,8 @@ def make_blocks(kind: str, counts: list[int], number: int, seed: int = 0) -> lis
 def all_options(number: int) -> list[ScoreOptions]:
     """Temperatures and calibrations."""
     scale, offset = torch.linspace(0.7, 1.4, number).tolist(), torch.linspace(-0.3, 0.2, number).tolist()
-    plain = [ScoreOptions(temperature) for temperature in TEMPERATURES]
-    half = [None] * (number - 1) + [0.5]
-    terms = [] if number == 1 else [
-        ScoreOptions(0.1, modality_term=half),
-        ScoreOptions(0.03, modality_scale=scale, modality_offset=offset, modality_term=half),
-    ]  # fmt: skip
-    if number > 2:  # of many clips nothing is left for a centroid
-        terms.append(ScoreOptions(math.inf, modality_term=[20.0, *half[1:]]))
     return [
-        *plain,
-        *terms,
+        *(ScoreOptions(temperature) for temperature in TEMPERATURES),
         ScoreOptions(0.03, modality_scale=scale),
         ScoreOptions(0.1, modality_scale=scale[::-1], modality_offset=offset),
         ScoreOptions(math.inf, modality_offset=[-3.0] * number),

@@ -19,20 +19,11 @@ CALIBRATIONS = {
     "scaled": {"modality_scale": [0.7, 1.0, 1.4, 0.9, 1.2]},
     "calibrated": {"modality_scale": [0.7, 1.0, 1.4, 0.9, 1.2], "modality_offset": [-0.3, 0.1, -0.2, 0.2, 0.0]},
     "below zero": {"modality_offset": [-3.0] * 5},
-    "a term": {"modality_term": [0.5, None, None, None, None]},
-    "calibrated terms": {
-        "modality_scale": [0.7, 1.0, 1.4, 0.9, 1.2],
-        "modality_offset": [-0.3, 0.1, -0.2, 0.2, 0.0],
-        "modality_term": [20.0, None, 0.5, None, 0.0],
-    },
 }
 
 
 def calibration_of(name, number=3):
-    found = {key: values[:number] for key, values in CALIBRATIONS[name].items()}
-    if number == 1:  # without a centroid nothing is a term
-        found.pop("modality_term", None)
-    return found
+    return {key: values[:number] for key, values in CALIBRATIONS[name].items()}
 
 
 def made(kind, count, dim, seed=0, dtype=torch.float32, number=3):
@@ -59,7 +50,7 @@ def least_slack(kind, count, num_texts, dtype, name, seed=0, number=3):
     bounds = bound_vectors(embeds, mask, MIN_NORM, **calibration)
     texts = make_texts([part], num_texts, seed)
     found = as_an_engine_computes(stored_bounds(bounds, dtype), bounds.is_used, texts, dtype)
-    if calibration.keys().isdisjoint(("modality_offset", "modality_term")):
+    if "modality_offset" not in calibration:
         found = found.clamp(min=0)
     slacks = []
     for temperature in TEMPERATURES:

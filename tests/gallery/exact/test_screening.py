@@ -85,20 +85,17 @@ def make_texts(parts: list[Block], count: int, seed: int) -> torch.Tensor:
 
 
 def all_scores(parts: list[Block], texts: torch.Tensor, options: ScoreOptions) -> np.ndarray:
-    """Eq. 2 and 3 and terms of every pair in float64, -inf for clips that may not be found: (Q, N)."""
+    """Eq. 2 and 3 of every pair in float64, -inf for clips that may not be found: (Q, N)."""
     columns = []
     for part in parts:
         vectors = torch.stack(part.vectors, dim=1).double()
         cosines = torch.einsum("qd,vmd->qvm", texts.double(), vectors)
         for values, apply in ((options.modality_scale, torch.mul), (options.modality_offset, torch.add)):
             cosines = cosines if values is None else apply(cosines, torch.tensor(values, dtype=torch.float64))
-        terms = options.modality_term or [None] * vectors.shape[1]
-        present = part.modality_mask & torch.tensor([term is None for term in terms])
+        present = part.modality_mask
         weights = (cosines / options.query_temperature).masked_fill(~present, -math.inf).softmax(-1).nan_to_num()
         norms = torch.einsum("qvm,vmd->qvd", weights, vectors).norm(dim=-1).clamp(min=MIN_NORM)
         scores = (weights * cosines.masked_fill(~present, 0)).sum(-1) / norms
-        added = torch.tensor([0.0 if term is None else term for term in terms], dtype=torch.float64)
-        scores = scores + (cosines.masked_fill(~part.modality_mask, 0) * added).sum(-1)
         columns.append(scores.masked_fill(~part.allowed, -math.inf))
     return torch.cat(columns, dim=1).numpy()
 
