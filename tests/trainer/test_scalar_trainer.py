@@ -679,10 +679,11 @@ def test_compiled_towers_give_the_same_loss(tmp_path):
     torch.testing.assert_close(*losses, atol=1e-4, rtol=1e-4)
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_applied(tmp_path):
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 1e30])  # of the last the norm alone overflows
+def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_applied(tmp_path, factor):
     trainer = make_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=1, warmup_steps=0)
     head = next(p for name, p in trainer.model.named_parameters() if "text_projection" in name and p.requires_grad)
-    head.register_hook(lambda gradient: gradient * float("nan") if trainer.state.global_step == 2 else gradient)
+    head.register_hook(lambda gradient: gradient * factor if trainer.state.global_step == 2 else gradient)
     with pytest.raises(ValueError, match="gradient of step 3 is not finite"):
         trainer.train()
     saved = load_file(tmp_path / "checkpoint-2" / "adapter_model.safetensors")
