@@ -12,8 +12,8 @@ from tests.imports import ROOT, circles, closure, files_of, imported_files
 
 # Files that run when the modules of a job are imported.
 JOBS = {
-    "trainer.run": 65,
-    "trainer.scalar_trainer": 57,
+    "trainer.run": 56,
+    "trainer.scalar_trainer": 50,
     "eval.source": 73,
     "search.index_folder": 66,
     "search.service.app": 67,
@@ -31,10 +31,6 @@ THREADS = {
         r"|any calibration",
         36,
     ),
-    "a text vector per modality": (
-        r"text_per_modality|vectors? (?:per|for each) modality|pe_av|PE-AV|\(Q, M, D\)",
-        18,
-    ),
     "subtitle languages": (r"LANGUAGES|languages\b|langcodes", 29),
     "fused vectors": (
         r"FUSED|fused (?:vector|modalit)|(?:embed|get)_fused|fused_(?:embeds|input|prompt)|\bfuses\b"
@@ -44,11 +40,6 @@ THREADS = {
     "on_error": (r"on_error", 24),
     "engines": (r"\b[Ee]ngines?\b|[Qq]drant|[Pp]ostgre", 23),
     "concatenation heads": (r"concat_head|concat_embeds|concat_features|CONCAT|[Cc]oncatenation head", 22),
-    "terms beside the centroid": (
-        r"modality_term|(?:options|config)\.terms\b|(?:are|not|and|with|leaves?) terms|A term adds|term of weight"
-        r"|--term\b|_TERM\b",
-        18,
-    ),
     "names that are not UTF-8": (r"to_utf8|from_utf8|surrogate|not UTF-8", 24),
 }
 
