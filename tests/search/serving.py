@@ -6,8 +6,6 @@ import time
 import zlib
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -145,8 +143,11 @@ def write_gallery(
     """Write the files and the gallery `place/gallery`; returns the identifiers of the clips."""
     (place / "clips").mkdir(exist_ok=True)
     contents = contents or {name: name.encode() * 10 for name in PRESENCE}
-    for name, data in contents.items():
-        (place / "clips" / name.partition("#")[0]).write_bytes(data)
+    files = {name.partition("#")[0]: data for name, data in contents.items()}
+    for number, (name, data) in enumerate(files.items()):
+        # Files with the same content would be copies of each other; players skip what follows the content.
+        is_copy = list(files.values()).index(data) < number
+        (place / "clips" / name).write_bytes(data + b" " * number if is_copy else data)
     ids = [str(place / "clips" / name) for name in contents]
     modalities = modalities_in(metadata)
     mask = torch.tensor([presence_of(name, modalities) for name in contents])
@@ -157,14 +158,7 @@ def write_gallery(
         writer.put_clips(
             ids, torch.stack([vectors_of(name, modalities) for name in contents]), mask, problems=problems
         )
-        # Files with the same content are no copies of each other here: later ones get another hash.
-        files = {}
-        for path in dict.fromkeys(name.partition("#")[0] for name in ids):
-            file = recorded(path)
-            if file.sha256 in files:
-                file = replace(file, sha256=sha256(path.encode()).hexdigest())
-            files[file.sha256] = file
-        writer.put_files(list(files.values()))
+        writer.put_files([recorded(path) for path in dict.fromkeys(name.partition("#")[0] for name in ids)])
         writer.commit()
     return ids
 

@@ -398,8 +398,8 @@ def test_words_recognised_by_machine_are_marked_and_counted_apart(open_page, tmp
 
 @pytest.mark.slow
 def test_what_is_quoted_is_found_and_marked(open_page, tmp_path, talk):
-    names = {"dog.webm": talk, "<b>&amp; \"odd\" 'name'.webm": talk + b" "}
-    with served(tmp_path, names | {"cat.webm": talk + b"  "}) as (address, _):
+    names = {name: talk for name in ("dog.webm", "<b>&amp; \"odd\" 'name'.webm")}
+    with served(tmp_path, names | {"cat.webm": talk}) as (address, _):
         for name, text in zip(names, ("A dóg 🐕 called Karín, &lt;Karin>!", "No dog."), strict=True):
             srt = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
             (tmp_path / "clips" / name).with_suffix(".srt").write_text(srt)
