@@ -1,190 +1,183 @@
-"""Precompute the outputs of the frozen vision and audio towers for the training clips:
+"""The outputs of the frozen towers, computed once and read in training instead of the files:
 
     python -m trainer.cache_features
 
-Each batch of clips is appended to the table as one message of an Arrow stream; the description next to it then records
-how many bytes are valid. When an interrupted call resumes, it truncates the table to that length.
+With frozen vision and audio towers, most of a step repeats what earlier epochs computed. Stored are, for three towers,
+the pooled vectors and tokens of the clips; for a joint encoder, the soft tokens that its trunk reads and their token
+sequences. `datasets` writes them in shards, each named after everything it depends on, so an interrupted command finds
+the finished ones again. `features.json` is written last.
+
+Limits: training from files draws new frames, audio segments and crops in every epoch, while a folder of features holds
+k views and epoch e uses view e modulo k. Dropout inside the frozen towers is off; the paper's have none. Later changes
+of the files are not detected.
 """
 
-import copy
 import logging
-import math
 import os
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any, Literal
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import torch
 import typer
-from tqdm.auto import tqdm
+from datasets.exceptions import DatasetGenerationError
+from peft import PeftModel
+from torch.nn.utils.rnn import pad_sequence
+from typer import Option
 
 from commands.errors import say, user_errors
-from commands.options import Column, Holdout, Limit, WordsOf, columns_of
+from commands.options import Device, Holdout, WordsOf, command_of
 from eval.benchmarks.registry import load_benchmark
+from eval.benchmarks.rows import read_row, text_columns
+from eval.settings import Columns, Limits, OnError
 from gallery.embedding import check_reading, in_background
-from gallery.files import naming, write_json
+from gallery.files import read_json, write_json
 from gallery.provenance import versions
 from modeling_scalar import ScalarJointConfig, ScalarProcessor
 from modeling_scalar.devices import device_of_name
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from modeling_scalar.scores_scalar import kind_of
 
-from .data import ClipDataset, ScalarDataCollator
-from .features import DESCRIPTION, FEATURES, RAGGED, TABLE, VERSION, checksums, read_description
+from .data import ClipDataset, Examples, ScalarDataCollator
+from .identity import digest, processor_settings, settings_of, tensors_sha256
+from .lora import without_adapter
 from .towers import towers_of
 
 logger = logging.getLogger(__name__)
 
+DESCRIPTION = "features.json"
+"""What the features were computed from, and their Arrow files in order. Its presence marks a folder as finished."""
+
 _COMMAND = "python -m trainer.cache_features"
-_TOKENS_PER_SECOND = 25  # of sound, in a joint encoder
+_PER_SHARD = 1024  # clips, which a kill may lose
+_READERS = 2  # threads that read batches ahead
+
+_POOLED, _STATES = ("video_pooled", "audio_pooled"), ("video_states", "audio_states")
+_TOKENS = ("video_soft_tokens", "audio_soft_tokens")
+_SEQUENCES = ("video_input_ids", "audio_input_ids")
+_CHECKED = {
+    "towers": "the vision and audio towers (weights, configuration or pooling)",
+    "processor": "the settings of the image processor, the feature extractor or the frames in training",
+    "rows": "the clips, their files or texts, or their order",
+}
+
+
+# What features depend on ---------------------------------------------------------------------------------------------
+
+
+def _towers_sha256(model: ScalarRetrievalModel) -> str:
+    config = model.config
+    if isinstance(config, ScalarJointConfig):
+        settings, config = [], config.backbone_config
+    else:
+        settings = [config.vision_pooling, config.audio_pooling]
+    settings += [part and settings_of(part) for part in (config.vision_config, config.audio_config)]
+    weights = {}
+    for tower in towers_of(model).values():
+        for part, module in tower.parts(model).items():
+            for name, value in sorted(module.state_dict().items()):
+                weights[f"{part}.{name}"] = value
+    return tensors_sha256(weights, digest(settings))
+
+
+def _rows_sha256(rows: datasets.Dataset, modalities: Sequence[str]) -> str:
+    columns = [rows["video_id"]]
+    for name in ("video_path", "audio_path"):
+        columns.append([None if path is None else Path(path).name for path in rows[name]])
+    for name in ("subtitle", *text_columns(rows.column_names, modalities)):
+        columns.append(rows[name])
+    return digest([list(row) for row in zip(*columns, strict=True)])
+
+
+def checksums(model: ScalarRetrievalModel, processor: ScalarProcessor, rows: datasets.Dataset) -> dict[str, str]:
+    """
+    Return the SHA-256 of everything that features depend on except the content of the files.
+
+    Returns:
+        `dict`: SHA-256 of `towers` (configuration, pooling and weights of the vision and audio towers),
+        `processor` (all settings except those of texts and of testing) and `rows` (identifiers, file names and texts,
+        in order; the folder of the files does not matter).
+    """
+    processed = digest(processor_settings(processor))
+    return {"towers": _towers_sha256(model), "processor": processed, "rows": _rows_sha256(rows, processor.modalities)}
+
+
+# Computing -----------------------------------------------------------------------------------------------------------
+
+
+def _columns(is_joint: bool, with_states: bool, dtype: str) -> datasets.Features:
+    """The columns, named like the model's arguments; null where the clip lacks the modality."""
+    vector = datasets.List(datasets.Value(dtype))
+    columns = {"presence": datasets.List(datasets.Value("bool")), "problems": datasets.List(datasets.Value("string"))}
+    if is_joint:
+        columns |= dict.fromkeys(_SEQUENCES, datasets.List(datasets.Value("int32")))
+        columns |= dict.fromkeys(_TOKENS, datasets.List(vector))
+    else:
+        columns |= dict.fromkeys(_POOLED, vector)
+        if with_states:  # (frames or segments, tokens, dim)
+            columns |= dict.fromkeys(_STATES, datasets.List(datasets.List(vector)))
+    return datasets.Features(columns)
 
 
 @torch.no_grad()
-def _row_shapes(model: ScalarRetrievalModel, processor: ScalarProcessor, with_states: bool) -> dict[str, list[int]]:
-    """Shapes of the features of one clip, from a forward pass; -1 is the number of tokens of a joint encoder."""
-    if isinstance(model.config, ScalarJointConfig):
-        names = [name for name, modality in RAGGED.items() if modality in model.config.modalities]
-        hidden = model.config.backbone_config.text_config.hidden_size
-        return {name: [-1] if name.endswith("_input_ids") else [-1, hidden] for name in names}
-    size, extractor = processor.image_processor.image_size, processor.feature_extractor
-    features = model.get_tower_features(
-        torch.zeros(1, processor.num_train_frames, 3, size, size, device=model.device),
-        torch.zeros(1, extractor.num_segments, extractor.segment_length, extractor.num_mel_bins, device=model.device),
-        with_states=with_states,
-    )
-    return {name: list(features[name].shape[1:]) for name in FEATURES if name in features}
-
-
-def _schema(shapes: dict[str, list[int]], dtype: str, num_modalities: int) -> pa.Schema:
-    """The columns: which modalities a clip has, and its features, each a flat list or null."""
-    kinds = {name: pa.int32() if name.endswith("_input_ids") else pa.type_for_alias(dtype) for name in shapes}
-    lists = [(name, pa.large_list(kind)) for name, kind in kinds.items()]
-    return pa.schema([("presence", pa.list_(pa.bool_(), num_modalities)), *lists])
-
-
-def _row_bytes(schema: pa.Schema, shapes: dict[str, list[int]], processor: ScalarProcessor) -> dict[str, int]:
-    """Size in bytes of the features of one view of a clip; for a joint encoder the maximum."""
-    width = {name: schema.field(name).type.value_type.byte_width for name in shapes}
-    sizes = {name: abs(math.prod(shape)) * width[name] for name, shape in shapes.items()}
-    for name in sizes.keys() & RAGGED.keys():
-        if name.startswith("video"):
-            most = processor.num_train_frames * (processor.image_processor.max_soft_tokens + 2)
-        else:
-            most = math.ceil(processor.max_audio_seconds * _TOKENS_PER_SECOND) + 2
-        sizes[name] *= most
-    return sizes
-
-
-def _check_disk(folder: Path, rows: datasets.Dataset, views: int, row_bytes: dict[str, int], num_done: int) -> None:
-    """Log the size of the features and raise a ValueError if they do not fit on the disk."""
-    given = {name: sum(path is not None for path in rows[f"{name}_path"]) for name in ("video", "audio")}
-    total = views * sum(given[FEATURES[name]] * size for name, size in row_bytes.items())
-    needed = int(total * (1 - num_done / len(rows)))
-    free = shutil.disk_usage(folder).free
-    logger.info("at most %.3g GB for %d clips, %.3g GB still to write", total / 1e9, len(rows), needed / 1e9)
-    if needed > free:
-        raise ValueError(
-            f"The features need {needed / 1e9:.3g} GB in {folder}, but only {free / 1e9:.3g} GB are free. Use another "
-            "disk, fewer views, or --no-states if you train without matching."
-        )
-
-
-def _read(
-    dataset: ClipDataset, views: int, batch_size: int, start: int, num_workers: int
-) -> Iterator[tuple[dict[str, torch.Tensor], list[str]]]:
-    """Yield the model's arguments and the read problems of every view of the first batch, then of the next batch."""
-    collate, lock = ScalarDataCollator(dataset.processor), Lock()
-    of_view = [copy.copy(dataset) for _ in range(views)]
-    for view, one in enumerate(of_view):
-        one.set_epoch(view)
-
-    def prepare(item: tuple[int, range]):
-        view, indices = item
-        examples = [of_view[view][index] for index in indices]
-        names = dataset.rows[indices.start : indices.stop]["video_id"]
-        problems = [f"{name}: {x}" for name, e in zip(names, examples, strict=True) for x in e["clip"].problems]
-        with lock:  # fast tokenizers fail when two threads set their padding at once
-            return collate(examples), problems
-
-    num_rows = len(dataset)
-    batches = [range(first, min(first + batch_size, num_rows)) for first in range(start, num_rows, batch_size)]
-    return in_background(prepare, ((view, batch) for batch in batches for view in range(views)), num_workers)
-
-
-@torch.no_grad()
-def _tower_features(model: ScalarRetrievalModel, batch: dict[str, torch.Tensor], with_states: bool, dtype: str):
-    """The modality mask, and for each feature the arrays of the clips that have its modality."""
-    names = (*(name for tower in towers_of(model).values() for name in tower.inputs), "modality_mask")
-    inputs = {name: batch[name].to(model.device) for name in names if name in batch}
+def _tower_features(
+    model: ScalarRetrievalModel, batch: dict[str, torch.Tensor], with_states: bool, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    names = [name for tower in towers_of(model).values() for name in tower.inputs if name in batch]
+    if not names:  # the clips have only texts
+        return {}
+    inputs = {name: batch[name].to(model.device) for name in (*names, "modality_mask")}
     features = {}
-    if len(inputs) > 1:  # otherwise the batch has only subtitles
-        features = model.get_tower_features(**inputs, with_states=with_states)
-    arrays = {}
-    for name, value in features.items():
-        present = batch["modality_mask"][:, list(model.config.modalities).index(FEATURES[name])]
-        value = value[present.to(value.device)].to(getattr(torch, dtype))
-        if not value.isfinite().all():
+    for name, value in model.get_tower_features(**inputs, with_states=with_states).items():
+        features[name] = value.to(dtype).cpu()
+        if not features[name].isfinite().all():
             raise ValueError(f"Some `{name}` are not finite in {dtype}. Use float32, or check the model's weights.")
-        arrays[name] = list(value.cpu().numpy())
-        if name in RAGGED:
-            arrays |= _rows_of_tokens(model, FEATURES[name], arrays[name], batch, present)
-    return batch["modality_mask"].numpy(), arrays
+    return features
 
 
-def _rows_of_tokens(
+def _compute(
     model: ScalarRetrievalModel,
-    name: str,
-    tokens: list[np.ndarray],
-    batch: dict[str, torch.Tensor],
-    present: torch.Tensor,
-) -> dict[str, list[np.ndarray]]:
-    """The token sequence of each clip without padding, and one soft token for each of its placeholders."""
-    ids, masks = batch[f"{name}_input_ids"][present], batch[f"{name}_attention_mask"][present].bool()
-    sequences = [row[mask].numpy() for row, mask in zip(ids, masks, strict=True)]
-    placeholder = getattr(model.config.backbone_config, f"{name}_token_id")
-    counts = [int((sequence == placeholder).sum()) for sequence in sequences]
-    return {
-        f"{name}_soft_tokens": [row[:count] for row, count in zip(tokens, counts, strict=True)],
-        f"{name}_input_ids": sequences,
-    }
+    dataset: ClipDataset,
+    clips: range,
+    columns: datasets.Features,
+    with_states: bool,
+    dtype: torch.dtype,
+    batch_size: int,
+) -> Iterator[dict[str, Any]]:
+    """Yield the features of consecutive clips, in the view of the data set's epoch."""
+    collate, lock = ScalarDataCollator(dataset.processor), Lock()
 
+    def read(indices: range) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+        examples = [dataset[index] for index in indices]
+        with lock:  # fast tokenizers fail when two threads set their padding at once
+            return examples, collate(examples)
 
-def _record_batch(
-    of_batch: Sequence[tuple[np.ndarray, dict]], schema: pa.Schema, video_ids: list[str], modalities: Sequence[str]
-) -> pa.RecordBatch:
-    """One row per view of each clip: all views of the first clip, then those of the next."""
-    masks = np.stack([mask for mask, _ in of_batch], axis=1)  # (clips, views, M)
-    varying = (masks != masks[:, :1]).any(axis=(1, 2)).nonzero()[0]
-    if len(varying):
-        raise ValueError(
-            f"The clips {[video_ids[row] for row in varying]} have a modality in some of their views only, because "
-            "parts of their files cannot be decoded. Repair the files."
-        )
-    presence = masks.reshape(-1, len(modalities))
-    columns = [pa.FixedSizeListArray.from_arrays(pa.array(presence.reshape(-1)), len(modalities))]
-    for field in schema.remove(0):
-        views = [features.get(field.name, ()) for _, features in of_batch]
-        rows = (row.reshape(-1) for clip in zip(*views, strict=True) for row in clip)
-        present = presence[:, modalities.index(FEATURES[field.name])]
-        columns.append(pa.array([next(rows) if there else None for there in present], field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _append(path: Path, num_bytes: int, message: pa.Buffer) -> int:
-    """Write a message after the first `num_bytes` bytes of a file and sync it; return the new number of bytes."""
-    with naming(path), open(path, "ab") as file:
-        if file.tell() < num_bytes:
-            raise ValueError(f"{path} must have at least {num_bytes} bytes. Remove the folder and start again.")
-        file.truncate(num_bytes)
-        file.write(message)
-        file.flush()
-        os.fsync(file.fileno())
-    return num_bytes + len(message)
+    batches = [clips[start : start + batch_size] for start in range(0, len(clips), batch_size)]
+    for examples, batch in in_background(read, batches, _READERS):
+        features = _tower_features(model, batch, with_states, dtype)
+        for index, example in enumerate(examples):
+            row = dict.fromkeys(columns)
+            row["presence"] = batch["modality_mask"][index].tolist()
+            row["problems"] = [f"{example['video_id']}: {problem}" for problem in example["clip"].problems]
+            present = dict(zip(model.config.modalities, row["presence"], strict=True))
+            for name, value in features.items():
+                modality = name.partition("_")[0]
+                if not present[modality]:
+                    continue
+                row[name] = value[index].numpy()
+                if name in _TOKENS:  # without padding: as many soft tokens as the sequence has placeholders
+                    mask = batch[f"{modality}_attention_mask"][index].bool()
+                    sequence = batch[f"{modality}_input_ids"][index][mask]
+                    placeholder = getattr(model.config.backbone_config, f"{modality}_token_id")
+                    row[name] = row[name][: int((sequence == placeholder).sum())]
+                    row[f"{modality}_input_ids"] = sequence.numpy()
+            yield row
 
 
 def cache_features(
@@ -199,14 +192,12 @@ def cache_features(
     batch_size: int = 32,
     on_error: str = "raise",
     keep_in_memory: bool = False,
-    num_workers: int = 2,
-    progress: bool = True,
-) -> dict[str, Any]:
+) -> list[str]:
     """
     Compute and store the outputs of the vision and audio towers for every row of a data set.
 
     View v of a row has the frames, audio segments and crops that epoch v of a run with this seed draws. An interrupted
-    call resumes at the batch it had reached and writes the same files.
+    call computes only the shards that were not finished.
 
     Args:
         folder (`str`): The output folder, created if needed.
@@ -219,28 +210,17 @@ def cache_features(
         with_states (`bool`): Whether to store the towers' tokens. Matching needs them; they take most of the space.
         batch_size (`int`): Clips per forward pass. Affects speed and memory; results change by rounding only.
         on_error (`str`), keep_in_memory (`bool`): See [`~trainer.data.ClipDataset`].
-        num_workers (`int`): The number of threads that read batches ahead.
-        progress (`bool`): Whether to show a progress bar.
 
     Returns:
-        `dict`: The content of `features.json`.
+        `list` of `str`: The clips of which something could not be read, and why.
 
     Raises:
-        ValueError: If the folder holds other features, the disk is too small, a clip cannot be read, or the modalities
-            of a clip differ between two of its views.
+        ValueError: If the folder holds other features, or a clip cannot be read.
         FileNotFoundError: If a file does not exist.
     """
-    check_reading(batch_size, on_error, num_workers)
-    if views < 1:
-        raise ValueError(f"`views` must be at least 1, got {views}.")
-    if dtype not in ("float16", "float32"):
-        raise ValueError(f"`dtype` must be 'float16' or 'float32', got {dtype!r}.")
+    check_reading(batch_size, on_error, _READERS)
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"The output must be a folder, but {folder} is a file. Choose another.")
-    folder.mkdir(parents=True, exist_ok=True)
     identity = {
-        "version": VERSION,
         "sha256": checksums(model, processor, rows),
         "num_rows": len(rows),
         "seed": seed,
@@ -249,73 +229,216 @@ def cache_features(
         "with_states": with_states,
         "on_error": on_error,
     }
-    before = read_description(folder)
-    different = sorted(name for name, value in identity.items() if before and before.get(name) != value)
-    if different:
-        raise ValueError(f"{folder} holds other features: {different} differ. Remove it, or choose another folder.")
-    description = before or identity | {"rows_done": 0, "num_bytes": 0, "problems": [], "versions": versions()}
-    start = description["rows_done"]
-    if start == len(rows):
-        return description
-
+    finished = folder / DESCRIPTION
+    if finished.is_file():
+        before = read_json(finished)
+        different = sorted(name for name, value in identity.items() if before.get(name) != value)
+        if different:
+            raise ValueError(
+                f"{folder} holds other features: {different} differ. Remove it, or choose another folder."
+            )
     model.eval()
-    shapes = _row_shapes(model, processor, with_states)
-    modalities = list(model.config.modalities)
-    schema = _schema(shapes, dtype, len(modalities))
-    _check_disk(folder, rows, views, _row_bytes(schema, shapes, processor), start)
-    if not start:
-        description["shapes"] = shapes
-        description["num_bytes"] = _append(folder / TABLE, 0, schema.serialize())
     dataset = ClipDataset(rows, processor, seed, on_error, keep_in_memory)
-    computed = (
-        (_tower_features(model, batch, with_states, dtype), problems)
-        for batch, problems in _read(dataset, views, batch_size, start, num_workers)
-    )
-    with tqdm(
-        total=len(rows) * views, initial=start * views, desc="features", unit="clip", disable=not progress
-    ) as bar:
-        for of_batch in zip(*[computed] * views, strict=True):  # all views of one batch
-            features, problems = zip(*of_batch, strict=True)
-            done = description["rows_done"]
-            names = rows[done : done + batch_size]["video_id"]
-            message = _record_batch(features, schema, names, modalities).serialize()
-            description["num_bytes"] = _append(folder / TABLE, description["num_bytes"], message)
-            description |= {"rows_done": done + len(names), "problems": description["problems"] + problems[0]}
-            write_json(description, folder / DESCRIPTION)
-            bar.update(len(names) * views)
-    return description
+    columns = _columns(isinstance(model.config, ScalarJointConfig), with_states, dtype)
+    # `datasets` takes a shard of the same fingerprint from the folder; one that was interrupted has no valid name.
+    fingerprint, shards = digest(identity)[:32], []
+    for view in range(views):
+        dataset.set_epoch(view)
+        for start in range(0, len(rows), _PER_SHARD):
+            clips = range(len(rows))[start : start + _PER_SHARD]
+            how = (columns, with_states, getattr(torch, dtype), batch_size)
+            logger.info("view %d of %d: clips %d to %d of %d", view + 1, views, start, clips[-1], len(rows))
+            try:
+                shard = datasets.Dataset.from_generator(
+                    partial(_compute, model, dataset, clips, *how),
+                    features=columns,
+                    cache_dir=str(folder),
+                    fingerprint=f"{fingerprint}-{view}-{start}",
+                    writer_batch_size=batch_size,
+                )
+            except DatasetGenerationError as error:
+                raise (error.__cause__ or error) from None
+            shards.append(shard)
+    files = [str(Path(file["filename"]).relative_to(folder)) for shard in shards for file in shard.cache_files]
+    write_json(identity | {"files": files, "versions": versions()}, finished)
+    problems: dict[str, None] = {}
+    for shard in shards:
+        for of_clip in shard["problems"]:
+            problems |= dict.fromkeys(of_clip)
+    return list(problems)
+
+
+# Training ------------------------------------------------------------------------------------------------------------
+
+
+class FeatureDataset(Examples):
+    """
+    Training examples read from a folder of features, instead of [`~trainer.data.ClipDataset`].
+
+    An example is `{"caption", "index", "presence"}`, the features of its clip, named like the model's arguments, and
+    `"texts"`, a clip with only its text modalities.
+
+    Args:
+        folder (`str`): The output folder of `python -m trainer.cache_features`.
+        rows (`datasets.Dataset`): The rows the features were computed from.
+        model ([`ScalarModel`], [`ScalarJointModel`] or its PEFT model): The model to train, with its trainable
+            parameters already chosen.
+        processor ([`ScalarProcessor`]): The model's processor.
+        seed (`int`, *optional*): The seed of the run. If the views were drawn with another seed, this is logged.
+
+    Raises:
+        FileNotFoundError: If the folder has no finished features.
+        ValueError: If the model trains its vision or audio tower, or the features were computed with other weights,
+            another processor or from other rows.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        rows: datasets.Dataset,
+        model: ScalarRetrievalModel | PeftModel,
+        processor: ScalarProcessor,
+        seed: int | None = None,
+    ):
+        folder = Path(folder)
+        if not (folder / DESCRIPTION).is_file():
+            raise FileNotFoundError(
+                f"There are no finished features in {folder}. Compute them with `{_COMMAND}`; an interrupted run "
+                "resumes with the same command."
+            )
+        description = self.description = read_json(folder / DESCRIPTION)
+        model = without_adapter(model)
+        for tower in towers_of(model).values():
+            if not tower.is_frozen(model):
+                frozen = "trunk" if isinstance(model.config, ScalarJointConfig) else "paper"
+                raise ValueError(
+                    f"The {tower.modules[0]} must be frozen to train from features, but has trainable parameters. "
+                    f"Use the adapter {frozen!r}, or train from the files."
+                )
+        now = checksums(model, processor, rows)
+        different = [text for name, text in _CHECKED.items() if description["sha256"][name] != now[name]]
+        if different:
+            raise ValueError(
+                f"The features in {folder} do not fit this run. These differ: {'; '.join(different)}. "
+                f"Compute them again with `{_COMMAND}`."
+            )
+        if seed is not None and seed != description["seed"]:
+            logger.info("The views in %s were drawn with seed %d, not %d.", folder, description["seed"], seed)
+        super().__init__(rows)
+        self.processor = processor
+        self.on_error = description["on_error"]
+        self.num_views = description["views"]
+        files = [datasets.Dataset.from_file(str(folder / name)) for name in description["files"]]
+        self._table = datasets.concatenate_datasets(files).with_format("arrow")
+
+    def identity(self) -> dict[str, Any]:
+        """Add the seed, number and precision of the views."""
+        views = [self.description[name] for name in ("seed", "views", "dtype")]
+        return super().identity() | {"use of stored features": True, "views of stored features": views}
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row, view = self.rows[index], self.epoch % self.num_views
+        stored = self._table[view * len(self) + index]
+        present = stored["presence"][0].as_py()
+        example = {"caption": row["caption"], "index": index, "presence": torch.tensor(present)}
+        for name in stored.column_names:
+            if name in (*_POOLED, *_STATES, *_TOKENS, *_SEQUENCES) and stored[name][0].is_valid:
+                example[name] = _tensor(stored[name][0].values)
+        kinds = [kind_of(name) for name, here in zip(self.processor.modalities, present, strict=True) if here]
+        if "text" in kinds:
+            text_alone = row | {"video_path": None, "audio_path": None}
+            example["texts"] = read_row(self.processor, text_alone, self.on_error)
+        return example
+
+
+def _tensor(values: pa.Array) -> torch.Tensor:
+    """The tensor of nested lists that have equal lengths; copied, because the files are mapped read-only."""
+    shape = [len(values)]
+    while pa.types.is_list(values.type):
+        num_lists, values = len(values), values.flatten()
+        shape.append(len(values) // num_lists)
+    return torch.from_numpy(values.to_numpy().copy()).reshape(shape)
+
+
+@dataclass
+class FeatureCollator:
+    """
+    Turn examples of [`FeatureDataset`] into the arguments of the model, and `clip_index`.
+
+    As with the processor, rows of absent modalities are zeros and padding, and keys of modalities that no clip of the
+    batch has are left out.
+    """
+
+    processor: ScalarProcessor
+
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Collate examples."""
+        tokenizer = self.processor.tokenizer
+        batch = dict(self.processor(text=[example["caption"] for example in examples]))
+        batch["modality_mask"] = torch.stack([example["presence"] for example in examples])
+        batch["clip_index"] = torch.tensor([example["index"] for example in examples])
+        has = dict(zip(self.processor.modalities, batch["modality_mask"].T, strict=True))
+        for text in (name for name in has if kind_of(name) == "text"):
+            clips = [example["texts"] for example, here in zip(examples, has[text], strict=True) if here]
+            if clips:
+                tokens = self.processor(clips=clips)
+                ids, mask = tokens[f"{text}_input_ids"], tokens[f"{text}_attention_mask"]
+                batch[f"{text}_input_ids"] = _scatter(ids, has[text], tokenizer.pad_token_id)
+                batch[f"{text}_attention_mask"] = _scatter(mask, has[text], 0)
+        for name in (*_POOLED, *_STATES, *_TOKENS, *_SEQUENCES):
+            values = [example[name] for example in examples if name in example]
+            if not values:
+                continue
+            present = has[name.partition("_")[0]]
+            if name in _SEQUENCES:
+                masks = pad_sequence([torch.ones_like(row) for row in values], True, 0, tokenizer.padding_side)
+                batch[name.replace("input_ids", "attention_mask")] = _scatter(masks.long(), present, 0)
+                ids = pad_sequence(values, True, tokenizer.pad_token_id, tokenizer.padding_side)
+                batch[name] = _scatter(ids.long(), present, tokenizer.pad_token_id)
+            else:
+                batch[name] = _scatter(pad_sequence(values, batch_first=True), present, 0)
+        return batch
+
+
+def _scatter(values: torch.Tensor, present: torch.Tensor, fill: float) -> torch.Tensor:
+    full = values.new_full((len(present), *values.shape[1:]), fill)
+    full[present] = values
+    return full
+
+
+# Command -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FeaturesConfig:
+    """Settings of the command, see [`cache_features`]."""
+
+    model: Annotated[str, Option(help="Folder or Hub id of the base model.")]
+    benchmark: Annotated[str, Option(help="Name of the benchmark, such as miniature.")]
+    root: Annotated[Path, Option(help="Folder of the benchmark.")]
+    output: Annotated[Path, Option(help="Output folder.")]
+    split: Annotated[str, Option(help="Training split.")] = "train"
+    columns: Columns = None
+    holdout: Holdout = None
+    words_of: WordsOf = None
+    views: Annotated[int, Option(min=1, help="Views per clip: random frames, audio segments and crops.")] = 1
+    seed: Annotated[int, Option(help="Seed of the draws.")] = 50
+    dtype: Annotated[Literal["float16", "float32"], Option(help="Precision of the files.")] = "float16"
+    states: Annotated[bool, Option(help="Store the towers' tokens, which matching needs.")] = True
+    batch_size: Annotated[int, Option(min=1, help="Clips per forward pass.")] = 32
+    limits: Limits = None
+    on_error: OnError = "raise"
+    keep_in_memory: Annotated[
+        bool, Option("--keep-in-memory", help="Decode every clip once for all views. For small data sets.")
+    ] = False
+    device: Device = None
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(no_args_is_help=True)
-def main(
-    model: Annotated[str, typer.Option(help="Folder or Hub id of the base model.")],
-    benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as miniature.")],
-    root: Annotated[Path, typer.Option(help="Folder of the benchmark.")],
-    output: Annotated[Path, typer.Option(help="Output folder.")],
-    split: Annotated[str, typer.Option(help="Training split.")] = "train",
-    column: Column = None,
-    holdout: Holdout = None,
-    words_of: WordsOf = None,
-    views: Annotated[int, typer.Option(help="Views per clip: random frames, audio segments and crops.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 50,
-    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Precision of the files.")] = "float16",
-    states: Annotated[
-        bool, typer.Option("--states/--no-states", help="Store the towers' tokens, which matching needs.")
-    ] = True,
-    batch_size: Annotated[int, typer.Option(help="Clips per forward pass.")] = 32,
-    limit: Limit = None,
-    on_error: Annotated[
-        Literal["raise", "missing"], typer.Option(help="Stop at an unreadable stream, or treat it as absent.")
-    ] = "raise",
-    keep_in_memory: Annotated[
-        bool, typer.Option("--keep-in-memory", help="Decode every clip once for all views. For small data sets.")
-    ] = False,
-    num_workers: Annotated[int, typer.Option(help="Threads that read clips ahead.")] = 2,
-    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if available.")] = None,
-) -> None:
+@command_of(app, FeaturesConfig)
+def main(config: FeaturesConfig) -> None:
     """Precompute the outputs of the frozen vision and audio towers for the training clips; train with --features.
 
     At the paper's sizes a clip takes 1.8 MB per view in float16, about 250 GB for the 136,674 clips. With --no-states,
@@ -328,30 +451,27 @@ def main(
         from gallery.decoding import Limits, sandboxed
         from modeling_scalar import load_model
 
-        network, processor = load_model(model, dtype=torch.float32)
-        processor = sandboxed(processor, Limits.parse(limit or []))
-        network.to(device_of_name(device))
-        own = {"columns": column and columns_of(column), "holdout": holdout, "words_of": words_of}
-        description = cache_features(
-            output,
-            load_benchmark(benchmark, root, split, **own),
-            network,
-            processor,
-            views=views,
-            seed=seed,
-            dtype=dtype,
-            with_states=states,
-            batch_size=batch_size,
-            on_error=on_error,
-            keep_in_memory=keep_in_memory,
-            num_workers=num_workers,
+        network, processor = load_model(config.model, dtype=torch.float32)
+        own: Mapping[str, Any] = {name: getattr(config, name) for name in ("columns", "holdout", "words_of")}
+        problems = cache_features(
+            config.output,
+            load_benchmark(config.benchmark, config.root, config.split, **own),
+            network.to(device_of_name(config.device)),
+            sandboxed(processor, config.limits or Limits()),
+            views=config.views,
+            seed=config.seed,
+            dtype=config.dtype,
+            with_states=config.states,
+            batch_size=config.batch_size,
+            on_error=config.on_error,
+            keep_in_memory=config.keep_in_memory,
         )
-        for problem in description["problems"]:
+        for problem in problems:
             say(f"counted as absent: {problem}", sys.stdout)
-        say(f"Stored {views} views of {description['num_rows']} clips in {output}.", sys.stdout)
+        say(f"Stored the features in {config.output}: {config.views} views of each clip.", sys.stdout)
 
 
-__all__ = ["cache_features"]
+__all__ = ["FeatureCollator", "FeatureDataset", "cache_features", "checksums"]
 
 if __name__ == "__main__":
     app(prog_name=_COMMAND)

@@ -101,8 +101,8 @@ def _build_dataset(
     # Imported here, because they import the search packages.
     from gallery.gallery import is_gallery
 
+    from .cache_features import FeatureCollator, FeatureDataset
     from .embeddings import EmbeddingDataset, collate_embeddings
-    from .features import FeatureCollator, FeatureDataset
 
     if not is_gallery(run.features):
         return FeatureDataset(run.features, rows, model, processor, args.seed), FeatureCollator(processor), processor

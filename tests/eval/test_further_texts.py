@@ -19,10 +19,9 @@ from modeling_scalar import MODALITIES, load_model
 from modeling_scalar.model_identity import identify
 from tests.joint_encoders import write_joint_encoder
 from tests.trainer.test_joint_training import QUIET, assert_same_step, from_files, step, trainer_of
-from trainer.cache_features import cache_features
+from trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.embeddings import EmbeddingDataset, collate_embeddings
-from trainer.features import FeatureCollator, FeatureDataset
 from trainer.lora import apply_adapters
 
 FIVE = [*MODALITIES, "title", "screen"]

@@ -46,5 +46,5 @@ def tiny_run(tmp_path_factory) -> TinyRun:
     ScalarModel(config).save_pretrained(folder / "model")
     processor.save_pretrained(folder / "model")
     model, processor = load_model(folder / "model")
-    cache_features(folder / "features", rows, model, processor, views=2, progress=False)
+    cache_features(folder / "features", rows, model, processor, views=2)
     return TinyRun(folder)

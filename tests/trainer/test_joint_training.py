@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import datasets
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -27,11 +26,9 @@ from tests.conftest import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.trainer.test_resuming import finish, history
 from tests.trainer.test_scalar_trainer import AFFINITIES
-from trainer import cache_features as module
-from trainer.cache_features import cache_features
+from trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.embeddings import EmbeddingDataset, collate_embeddings
-from trainer.features import FeatureCollator, FeatureDataset
 from trainer.lora import apply_adapters, count_parameters
 from trainer.recipe import RunArguments, parse_arguments
 from trainer.rehead import rehead
@@ -41,7 +38,7 @@ from trainer.semantic_targets import SemanticTargets
 from trainer.training_args import ScalarTrainingArguments
 
 EVERY = "trunk,video,audio,heads"
-QUIET = {"seed": 0, "views": 2, "batch_size": 2, "progress": False, "num_workers": 1}
+QUIET = {"seed": 0, "views": 2, "batch_size": 2}
 # What the sums of another order and the padding of a batch may change.
 CLOSE = {"atol": 1e-6, "rtol": 1e-5}
 
@@ -260,37 +257,16 @@ def test_views_of_a_clip_differ_and_come_in_turn(features, rows):
     assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])
 
 
-@pytest.mark.parametrize("calls", [3, pytest.param(4, marks=pytest.mark.slow)])
-def test_interrupted_storing_goes_on_to_the_same_bytes(features, rows, tmp_path, monkeypatch, calls):
-    compute, counter = module._tower_features, itertools.count()
-
-    def stop(*arguments):
-        if next(counter) == calls:
-            raise KeyboardInterrupt
-        return compute(*arguments)
-
+def test_only_the_tokens_that_there_are_are_stored(features, rows):
     model, processor = load(features)
-    arguments = tmp_path, rows, model.get_base_model(), processor
-    monkeypatch.setattr(module, "_tower_features", stop)
-    with pytest.raises(KeyboardInterrupt):
-        cache_features(*arguments, dtype="float16", **QUIET)
-    with open(tmp_path / "features.arrow", "ab") as file:  # part of a batch that was being written
-        file.write(b"part of a batch")
-    monkeypatch.setattr(module, "_tower_features", compute)
-    cache_features(*arguments, dtype="float16", **QUIET)
-    written, expected = (
-        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (tmp_path, features / "float16")
-    )
-    assert written == expected and set(written) == {"features.arrow", "features.json"}
-
-
-def test_only_the_tokens_that_there_are_take_space(features):
-    table = datasets.Dataset.from_file(str(features / "float16" / "features.arrow")).with_format("arrow")[:]
-    for name, hidden in (("audio_soft_tokens", 16), ("audio_input_ids", 1)):
-        lengths = table[name].combine_chunks().value_lengths()
-        assert len(lengths) == 12 and lengths.null_count == 6
-        assert len(table[name].combine_chunks().values) == sum(lengths.drop_null().to_pylist())
-        assert all(length % hidden == 0 for length in lengths.drop_null().to_pylist())
+    dataset = FeatureDataset(features / "float16", rows, model, processor)
+    examples = [dataset[index] for index in range(6)]
+    assert sum("audio_soft_tokens" in example for example in examples) == 3
+    for example in examples:
+        for name in ("video", "audio"):
+            if f"{name}_soft_tokens" in example:
+                placeholder = getattr(model.config.backbone_config, f"{name}_token_id")
+                assert len(example[f"{name}_soft_tokens"]) == (example[f"{name}_input_ids"] == placeholder).sum()
 
 
 def test_stored_soft_tokens_of_something_else_are_refused(features, rows):

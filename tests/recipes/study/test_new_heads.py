@@ -5,7 +5,7 @@ from datasets import Dataset
 
 from modeling_scalar import load_model
 from recipes.study.new_heads import main
-from trainer.features import checksums
+from trainer.cache_features import checksums
 
 
 def test_only_projections_are_new_and_stored_features_still_fit(tiny_model_dir, tmp_path):
