@@ -4,7 +4,7 @@ import difflib
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -171,24 +171,6 @@ class RunArguments:
             )
 
 
-class _Loader(yaml.SafeLoader):
-    """Plain values only. Rejects repeated keys (YAML keeps the last) and aliases (they can expand to gigabytes)."""
-
-    def compose_node(self, parent, index):
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported", problem_mark=mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"`{key.value}` is given twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
     """
     Read a mapping of names to values.
@@ -199,33 +181,22 @@ def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not YAML or not a mapping, repeats a field, or uses aliases; the message names the line.
+        ValueError: If it is not YAML or not a mapping.
     """
     path = Path(path)
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "no file" if not path.exists() else "no regular file"
-        raise FileNotFoundError(f"No {what} at {path}: there is {kind}.")
+        raise FileNotFoundError(f"There is no {what} at {path}.")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
-        ) from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = "" if mark is None else f" in line {mark.line + 1}"
-        raise ValueError(f"{path} is not a {what}{line}: {error.problem or error.context}.") from error
-    except (RecursionError, ValueError, yaml.YAMLError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"{path} is not a {what}: {reason}") from error
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not a {what}: {error}") from error
     if not isinstance(content, dict):
-        got = "nothing" if content is None else type(content).__name__
-        raise ValueError(f"{path} must be a mapping of fields to values, got {got}.")
+        raise ValueError(f"{path} must be a mapping of fields to values, got {type(content).__name__}.")
     return content
 
 
-def _known() -> dict[str, Field]:
-    return {part.name: part for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init}
+def _known() -> list[str]:
+    return [part.name for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init]
 
 
 def find_packaged(name: str) -> str:
@@ -258,64 +229,25 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a mapping, is based on itself, has a value of the wrong type, or an unknown field; the
-            message suggests the nearest known field.
+        ValueError: If it is not a mapping or has an unknown field; the message suggests the nearest known one.
     """
-    return _read_recipe(Path(path), ())
-
-
-def _read_recipe(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
-    content = read_yaml(path, "recipe")
-    above = (*above, path.resolve())
-    known = _known()
+    path = Path(path)
+    content, known = read_yaml(path, "recipe"), _known()
     base = content.pop("base", None)
-    for name, value in content.items():
+    for name in content:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f" Did you mean `{near[0]}`?" if near else ""
             raise ValueError(f"{path} has the unknown field `{name}`.{hint}")
-        expected = str(known[name].type)
-        is_one = "dict" in expected if isinstance(value, dict) else "str" in expected or "list" in expected
-        if isinstance(value, dict | list) and not is_one:
-            raise ValueError(f"`{name}` in {path} must be a single value, got {value!r:.80}.")
-    if base is None:
-        return content
-    if not isinstance(base, str) or not base:
-        raise ValueError(f"`base` in {path} must be the path of another recipe, got {base!r}.")
-    below = path.parent / base
-    if below.resolve() in above:
-        raise ValueError(f"{path} and {below} are based on each other. Remove one `base`.")
-    return _read_recipe(below, above) | content
+    return content if base is None else read_recipe(path.parent / base) | content
 
 
-class _Parser(HfArgumentParser):
-    """The parser of command-line flags, which also converts the values of recipes."""
-
-    in_recipe = False
-
-    def error(self, message: str) -> NoReturn:
-        if not self.in_recipe:
-            super().error(message)
-        raise ValueError(message.removeprefix("argument ").replace("\n", " "))
-
-
-def _parser(prog: str) -> _Parser:
-    return _Parser(
-        [RunArguments, ScalarTrainingArguments],
-        allow_abbrev=False,
-        prog=prog,
-        usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
-        description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
-    )
-
-
-def _refuse(parser: _Parser, rest: list[str]) -> NoReturn:
-    """Exit with the usage and an error about the first unknown argument."""
-    if not rest[0].startswith("-"):
-        parser.error(f"{rest[0]} is not a field; recipes must come before the first flag")
-    name = rest[0].lstrip("-").partition("=")[0]
-    near = difflib.get_close_matches(name, _known(), n=1)
-    parser.error(f"unknown field {rest[0]}" + (f"; did you mean --{near[0]}?" if near else ""))
+def _refuse(parser: HfArgumentParser, argument: str) -> NoReturn:
+    """Exit with the usage and an error about an unknown argument."""
+    if not argument.startswith("-"):
+        parser.error(f"{argument} is not a field; recipes must come before the first flag")
+    near = difflib.get_close_matches(argument.lstrip("-").partition("=")[0], _known(), n=1)
+    parser.error(f"unknown field {argument}" + (f"; did you mean --{near[0]}?" if near else ""))
 
 
 def parse_arguments(
@@ -337,23 +269,23 @@ def parse_arguments(
     Raises:
         FileNotFoundError, ValueError: From [`read_recipe`], for a value outside its range, or for a plugin that cannot
             be imported.
-        SystemExit: For `--help` or an unknown flag.
+        SystemExit: For `--help`, an unknown flag, or a value of another type.
     """
-    parser = _parser(prog)
+    parser = HfArgumentParser(
+        [RunArguments, ScalarTrainingArguments],
+        allow_abbrev=False,
+        prog=prog,
+        usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
+        description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
+    )
     flags, recipe = list(arguments), {}
     while flags and not flags[0].startswith("-"):
         recipe |= read_recipe(find_packaged(flags.pop(0)))
-    defaults = [f"--{name}={_as_flag(value)}" for name, value in recipe.items() if value is not None]
     # YAML values are passed as flags, so that one parser converts and checks both; the last value wins.
-    parser.in_recipe = True
-    try:
-        parser.parse_known_args(defaults)
-    except ValueError as error:
-        raise ValueError(f"A recipe has an invalid value: {error}.") from error
-    parser.in_recipe = False
+    defaults = [f"--{name}={_as_flag(value)}" for name, value in recipe.items() if value is not None]
     run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
     if rest[-1]:
-        _refuse(parser, rest[-1])
+        _refuse(parser, rest[-1][0])
     if run.model is not None:
         run.model = find_packaged(run.model)
     if run.new_model is not None:
