@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -20,7 +19,7 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class RowLayout:
     """
     How the rows of one batch are spread over processes, in the order of ranks; the numbers of rows may differ.
@@ -28,39 +27,32 @@ class RowLayout:
     Args:
         counts (`tuple[int, ...]`): The number of rows of each process.
         rank (`int`): The rank of this process.
+
+    Attributes:
+        total (`int`): The number of rows of all processes.
+        offset (`int`): The index of this process's first row in the global batch.
+        local (`slice`): This process's rows in the global batch.
+        mean (`float`): The mean number of rows per process. A sum divided by it, averaged over processes, is the mean
+            over all rows.
     """
 
     counts: tuple[int, ...]
     rank: int
 
+    def __post_init__(self):
+        self.total = sum(self.counts)
+        self.offset = sum(self.counts[: self.rank])
+        self.local = slice(self.offset, self.offset + self.counts[self.rank])
+        self.mean = self.total / len(self.counts)
+
     @classmethod
-    def of(cls, num_rows: int, device: torch.device) -> "RowLayout":
-        """Gather the number of rows of every process."""
-        if world_size() == 1:
-            return cls((num_rows,), 0)
+    def of(cls, num_rows: int, device: torch.device, may_differ: bool = True) -> "RowLayout":
+        """Describe a batch of which this process has `num_rows`; gather the others' numbers if they may differ."""
+        if world_size() == 1 or not may_differ:
+            return cls((num_rows,) * world_size(), rank())
         counts = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world_size())]
         dist.all_gather(counts, torch.tensor([num_rows], device=device))
         return cls(tuple(torch.cat(counts).tolist()), rank())
-
-    @cached_property
-    def total(self) -> int:
-        """Number of rows of all processes."""
-        return sum(self.counts)
-
-    @cached_property
-    def offset(self) -> int:
-        """Index of this process's first row in the global batch."""
-        return sum(self.counts[: self.rank])
-
-    @cached_property
-    def mean(self) -> float:
-        """Mean number of rows per process. A sum divided by it, averaged over processes, is the mean over all rows."""
-        return self.total / len(self.counts)
-
-    @cached_property
-    def local(self) -> slice:
-        """This process's rows in the global batch."""
-        return slice(self.offset, self.offset + self.counts[self.rank])
 
     def gather(self, tensor: torch.Tensor, ragged: bool = False) -> torch.Tensor:
         """

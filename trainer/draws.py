@@ -4,15 +4,11 @@ Reduced views are the same embeddings with one modality hidden (Algorithm S2, st
 the matched pairs and the pairs with a negative.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from modeling_scalar.scores_scalar import kind_of
-
 from .distributed import mean_over_processes
-from .losses import draw_negatives
 from .objectives import Batch
 
 
@@ -45,7 +41,6 @@ def reduced_views(
     full_probability: float,
     draws: torch.Tensor,
     min_modalities: int = 2,
-    modalities: Sequence[str] = (),
 ) -> torch.Tensor:
     """
     Hide one modality, drawn uniformly from those of the clip, in a fraction of the clips that have enough.
@@ -57,26 +52,50 @@ def reduced_views(
             an argument so that a clip draws the same on every device and process.
         min_modalities (`int`): The number of modalities a view must keep; clips with no more stay complete. The paper
             uses 2; with 1, a clip with two modalities may lose one of them.
-        modalities (`Sequence[str]`): The names along the axis M. A fused modality is neither drawn nor counted; it is
-            hidden whenever another modality is.
 
     Returns:
         `torch.BoolTensor` of shape `(batch, M)`: `modality_mask` with at most one modality of each row removed,
-        together with the fused one, and none where a row has no more than `min_modalities`.
+        and none where a row has no more than `min_modalities`.
     """
-    if fused := [index for index, name in enumerate(modalities) if kind_of(name) == "fused"]:
-        parts = [index for index in range(len(modalities)) if index not in fused]
-        left = reduced_views(modality_mask[:, parts], full_probability, draws, min_modalities)
-        is_whole = (left == modality_mask[:, parts]).all(1, keepdim=True)
-        view = modality_mask & is_whole
-        view[:, parts] = left
-        return view
     draws = draws.to(modality_mask.device)
     num_present = modality_mask.sum(1)
     reduced = (draws[:, 0] >= full_probability) & (num_present > min_modalities)
     which = (draws[:, 1] * num_present).long()  # among the present ones
     hidden = modality_mask & (modality_mask.cumsum(1) - 1 == which[:, None])
     return modality_mask & ~(hidden & reduced[:, None])
+
+
+def draw_negatives(
+    scores: torch.Tensor,
+    candidates: torch.Tensor,
+    draws: torch.Tensor,
+    offset: int = 0,
+    temperature: float | torch.Tensor = 0.07,
+) -> torch.Tensor:
+    """
+    Draw one negative column for each row with probability proportional to softmax(scores / temperature) + 1e-4.
+
+    Args:
+        scores (`torch.Tensor` of shape `(rows, columns)`): The match of row i is column `offset + i`, never drawn;
+            `-inf` for a pair without a score.
+        candidates (`torch.BoolTensor` of shape `(columns,)`): Columns that may be drawn.
+        draws (`torch.Tensor` of shape `(rows,)`): Uniform numbers in [0, 1), one per row, so that a row draws the same
+            on any process.
+        offset (`int`): The column of this process's first match.
+        temperature (`float` or a scalar `torch.Tensor`): The temperature of the contrastive loss of the scores.
+
+    Returns:
+        `torch.LongTensor` of shape `(rows,)`, -1 for a row without any candidate.
+    """
+    # The clamp prevents NaN in a row of only -inf, that of a clip that the score does not cover.
+    weights = (scores.detach().double().clamp(min=-1e4) / temperature).softmax(dim=1) + 1e-4
+    weights = weights * candidates
+    weights.diagonal(offset).zero_()
+    cumulative = weights.cumsum(dim=1)
+    # The first column whose cumulative weight exceeds the draw; a column of weight 0 is never drawn.
+    drawn = torch.searchsorted(cumulative, draws.to(cumulative)[:, None] * cumulative[:, -1:], right=True).squeeze(1)
+    drawn = drawn.clamp(max=scores.shape[1] - 1)  # NaN scores reach the loss, where they are reported
+    return drawn.masked_fill(cumulative[:, -1] == 0, -1)
 
 
 class MatchingPairs(NamedTuple):
@@ -147,4 +166,11 @@ def choose_pairs(
     return MatchingPairs(input_ids[texts], attention_mask[texts], clips, condition_mask[clips], is_match, num_pairs)
 
 
-__all__ = ["MatchingPairs", "choose_pairs", "derived_generator", "full_view_probability", "reduced_views"]
+__all__ = [
+    "MatchingPairs",
+    "choose_pairs",
+    "derived_generator",
+    "draw_negatives",
+    "full_view_probability",
+    "reduced_views",
+]

@@ -5,6 +5,13 @@ from torch import nn
 
 from modeling_scalar.paired import paired_centroids
 
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:  # nor NaN
+            raise ValueError(f"`{name}` must be positive, got {value!r}.")
+
+
 # Alignment (Eq. 6) ---------------------------------------------------------------------------------------------------
 
 # Symmetric InfoNCE over the query-conditioned scores (SCALAR Eq. 6).
@@ -50,8 +57,7 @@ class AlignmentLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.07, label_smoothing: float = 0.1):
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"`temperature` must be positive, got {temperature!r}.")
+        _check_positive(temperature=temperature)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"`label_smoothing` must be in [0, 1), got {label_smoothing!r}.")
         self.temperature = temperature
@@ -161,9 +167,7 @@ class SemanticLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.07, semantic_temperature: float = 0.5, calibration_weight: float = 1.0):
         super().__init__()
-        for name, value in (("temperature", temperature), ("semantic_temperature", semantic_temperature)):
-            if not value > 0:
-                raise ValueError(f"`{name}` must be positive, got {value!r}.")
+        _check_positive(temperature=temperature, semantic_temperature=semantic_temperature)
         self.temperature = temperature
         self.semantic_temperature = semantic_temperature
         self.calibration_weight = calibration_weight
@@ -222,8 +226,7 @@ class UniformityLoss(nn.Module):
 
     def __init__(self, scale: float = 2.0):
         super().__init__()
-        if not scale > 0:
-            raise ValueError(f"`scale` must be positive, got {scale!r}.")
+        _check_positive(scale=scale)
         self.scale = scale
 
     def forward(self, centroids: torch.Tensor) -> torch.Tensor:
@@ -250,39 +253,6 @@ class UniformityLoss(nn.Module):
 # Data-anchor matching (L_DAM of Eq. 10) ------------------------------------------------------------------------------
 
 # The cross-encoder distinguishes matched pairs from hard negatives (L_DAM of SCALAR Eq. 10).
-
-
-def draw_negatives(
-    scores: torch.Tensor,
-    candidates: torch.Tensor,
-    draws: torch.Tensor,
-    offset: int = 0,
-    temperature: float | torch.Tensor = 0.07,
-) -> torch.Tensor:
-    """
-    Draw one negative column for each row with probability proportional to softmax(scores / temperature) + 1e-4.
-
-    Args:
-        scores (`torch.Tensor` of shape `(rows, columns)`): The match of row i is column `offset + i`, never drawn;
-            `-inf` for a pair without a score.
-        candidates (`torch.BoolTensor` of shape `(columns,)`): Columns that may be drawn.
-        draws (`torch.Tensor` of shape `(rows,)`): Uniform numbers in [0, 1), one per row, so that a row draws the same
-            on any process.
-        offset (`int`): The column of this process's first match.
-        temperature (`float` or a scalar `torch.Tensor`): The temperature of the contrastive loss of the scores.
-
-    Returns:
-        `torch.LongTensor` of shape `(rows,)`, -1 for a row without any candidate.
-    """
-    # The clamp prevents NaN in a row of only -inf, that of a clip that the score does not cover.
-    weights = (scores.detach().double().clamp(min=-1e4) / temperature).softmax(dim=1) + 1e-4
-    weights = weights * candidates
-    weights.diagonal(offset).zero_()
-    cumulative = weights.cumsum(dim=1)
-    # The first column whose cumulative weight exceeds the draw; a column of weight 0 is never drawn.
-    drawn = torch.searchsorted(cumulative, draws.to(cumulative)[:, None] * cumulative[:, -1:], right=True).squeeze(1)
-    drawn = drawn.clamp(max=scores.shape[1] - 1)  # NaN scores reach the loss, where they are reported
-    return drawn.masked_fill(cumulative[:, -1] == 0, -1)
 
 
 class MatchingLoss(nn.Module):
@@ -325,8 +295,7 @@ class PathwaysLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.07):
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"`temperature` must be positive, got {temperature!r}.")
+        _check_positive(temperature=temperature)
         self.temperature = temperature
 
     def forward(
@@ -445,12 +414,9 @@ class PMRLLoss(nn.Module):
 
     def __init__(self, singular_value_temperature: float = 0.05, direction_temperature: float = 0.1):
         super().__init__()
-        for name, value in (
-            ("singular_value_temperature", singular_value_temperature),
-            ("direction_temperature", direction_temperature),
-        ):
-            if not value > 0:
-                raise ValueError(f"`{name}` must be positive, got {value!r}.")
+        _check_positive(
+            singular_value_temperature=singular_value_temperature, direction_temperature=direction_temperature
+        )
         self.singular_value_temperature = singular_value_temperature
         self.direction_temperature = direction_temperature
 
@@ -493,7 +459,6 @@ __all__ = [
     "PathwaysLoss",
     "SemanticLoss",
     "UniformityLoss",
-    "draw_negatives",
     "info_nce",
     "leading_directions",
 ]

@@ -19,7 +19,7 @@ from modeling_scalar.scores_scalar import CALIBRATION, METHODS
 
 from .callbacks import LoraRate
 from .data import Examples
-from .distributed import RowLayout, average_gradients, rank, union_over_processes, world_size
+from .distributed import RowLayout, average_gradients, union_over_processes, world_size
 from .draws import MatchingPairs, choose_pairs, derived_generator, full_view_probability, reduced_views
 from .grad_cache import BatchInParts
 from .identity import describe_identity
@@ -40,6 +40,7 @@ class _Step:
     clip_index: torch.Tensor | None  # of this process's rows in the data set, (b,)
     rows: RowLayout
     draws: torch.Tensor  # uniform numbers of this process's rows, (b, 4)
+    full_probability: float  # of keeping every modality of a clip
 
 
 def _check_objective(objective: Objective) -> None:
@@ -214,23 +215,18 @@ class ScalarTrainer(ResumableTrainer):
         clip_index, left_out = inputs.pop("clip_index", None), inputs.pop("left_out", None)
         if left_out is not None:
             self._left_out.update(left_out.tolist())
-        rows = self._row_layout(len(inputs["modality_mask"]), may_differ=left_out is not None)
+        # Only the last batch of an epoch, or clips that were left out, can make processes have different numbers.
+        may_differ = left_out is not None or not self.args.dataloader_drop_last
+        rows = RowLayout.of(len(inputs["modality_mask"]), self.args.device, may_differ)
         # They depend only on seed, step, micro-step and position in the global batch, so resumed runs and several
         # processes draw the same.
         generator = derived_generator(self.args.seed, step, self._micro_step)
-        return _Step(inputs, clip_index, rows, torch.rand(rows.total, 4, generator=generator)[rows.local])
-
-    def _row_layout(self, num_rows: int, may_differ: bool) -> RowLayout:
-        if self.args.dataloader_drop_last and not may_differ:
-            return RowLayout((num_rows,) * world_size(), rank())
-        return RowLayout.of(num_rows, self.args.device)
-
-    @property
-    def _full_probability(self) -> float:
-        args = self.args
-        if not self.objective.uses_reduced_views:
-            return 1.0
-        return full_view_probability(self.state.global_step, args.full_view_probability, args.full_view_decay_steps)
+        draws = torch.rand(rows.total, 4, generator=generator)[rows.local]
+        probability = 1.0
+        if self.objective.uses_reduced_views:
+            args = self.args
+            probability = full_view_probability(step, args.full_view_probability, args.full_view_decay_steps)
+        return _Step(inputs, clip_index, rows, draws, probability)
 
     def _batch(self, output: ScalarOutput, step: _Step) -> Batch:
         affinities = None
@@ -244,11 +240,7 @@ class ScalarTrainer(ResumableTrainer):
             modalities=output.modality_embeds,
             mask=output.modality_mask,
             reduced_mask=reduced_views(
-                output.modality_mask,
-                self._full_probability,
-                step.draws[:, :2],
-                self.args.min_view_modalities,
-                self.scalar_config.modalities,
+                output.modality_mask, step.full_probability, step.draws[:, :2], self.args.min_view_modalities
             ),
             score_options=self.scalar_model.score_options(),
             affinities=affinities,
@@ -261,10 +253,10 @@ class ScalarTrainer(ResumableTrainer):
         paired = self.args.negatives_from == "paired"
         return choose_pairs(batch, *tokens, condition_mask, step.draws[:, 2:], temperature, paired)
 
-    def _total(self, batch: Batch, terms: Terms) -> torch.Tensor:
+    def _total(self, batch: Batch, step: _Step, terms: Terms) -> torch.Tensor:
         """The weighted sum of all terms, which are recorded for the log."""
         total = sum(weight * loss for weight, loss in terms.values())
-        self._remember({name: loss for name, (_, loss) in terms.items()}, batch, total)
+        self._record({name: loss for name, (_, loss) in terms.items()}, batch, step, total)
         return total
 
     def compute_loss(
@@ -295,7 +287,7 @@ class ScalarTrainer(ResumableTrainer):
         if self.matches:
             loss = self.matching_loss(output.match_logits, pairs.is_match, pairs.num_pairs)
             terms["dam"] = (self.args.matching_weight, loss)
-        total = self._total(batch, terms)
+        total = self._total(batch, step, terms)
         return (total, output) if return_outputs else total
 
     def training_step(
@@ -338,7 +330,7 @@ class ScalarTrainer(ResumableTrainer):
             pairs = self._choose_pairs(batch, step, whole.condition_mask)
             loss = self._cached_matching(pairs, step.rows, whole.condition_states, scale)
             terms["dam"] = (self.args.matching_weight, loss)
-        total = self._total(batch, terms)
+        total = self._total(batch, step, terms)
         self.accelerator.backward(total * scale)
         parts.backward()  # the gradients are already scaled
         return total.detach()
@@ -368,12 +360,12 @@ class ScalarTrainer(ResumableTrainer):
     # Logging and evaluation ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _remember(self, losses: dict[str, torch.Tensor], batch: Batch, total: torch.Tensor) -> None:
+    def _record(self, losses: dict[str, torch.Tensor], batch: Batch, step: _Step, total: torch.Tensor) -> None:
         if not total.isfinite():  # the Trainer's own filter also reads the loss at every step
             values = {name: loss.item() for name, loss in losses.items()}
             raise ValueError(_not_finite(f"loss of step {self.state.global_step + 1}", values))
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
-        parts["p_full"] = total.new_tensor(self._full_probability)
+        parts["p_full"] = total.new_tensor(step.full_probability)
         if METHODS[self.scalar_config.aggregation].weights:
             temperature = centroid_temperature(self.scalar_config.aggregation, self.scalar_config.query_temperature)
             calibration = (getattr(self.scalar_config, name) for name in CALIBRATION)

@@ -7,8 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from trainer.distributed import RowLayout
-from trainer.draws import choose_pairs, full_view_probability, reduced_views
-from trainer.losses import draw_negatives
+from trainer.draws import choose_pairs, draw_negatives, full_view_probability, reduced_views
 from trainer.objectives import Batch
 
 SIZE, DIM, TAU_W = 6, 8, 0.1
@@ -141,14 +140,3 @@ def test_negatives_are_drawn_by_the_matrix_that_is_asked_for(paired):
         differ += (draw_negatives(others, anyone, draws[:, 0]) != wrong_clips).sum().item()
         differ += (draw_negatives(others.T, anyone, draws[:, 1]) != wrong_texts).sum().item()
     assert differ > 10  # the other matrix would draw others
-
-
-def test_what_is_fused_is_hidden_with_whatever_is_and_never_drawn():
-    names, draws = ("video", "fused", "audio", "subtitle"), uniform(400, 0)
-    generator = torch.Generator().manual_seed(1)
-    mask = torch.rand(400, 4, generator=generator) < 0.7
-    parts = [0, 2, 3]
-    view = reduced_views(mask, 0.5, draws, 2, names)
-    assert torch.equal(view[:, parts], reduced_views(mask[:, parts], 0.5, draws))
-    is_whole = (view[:, parts] == mask[:, parts]).all(1)
-    assert torch.equal(view[:, 1], mask[:, 1] & is_whole) and (mask[:, 1] & ~is_whole).any() and view[:, 1].any()

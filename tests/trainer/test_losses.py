@@ -9,6 +9,7 @@ from torch.nn.functional import normalize
 from modeling_scalar import ScalarConfig
 from modeling_scalar.paired import paired_centroids
 from trainer.distributed import RowLayout
+from trainer.draws import draw_negatives
 from trainer.losses import (
     AlignmentLoss,
     CrossArityLoss,
@@ -16,7 +17,6 @@ from trainer.losses import (
     PathwaysLoss,
     SemanticLoss,
     UniformityLoss,
-    draw_negatives,
     info_nce,
 )
 from trainer.objectives import OBJECTIVES, Batch, ScalarObjective
