@@ -33,7 +33,6 @@ RECIPE = "recipe.json"
 RECORD = "training.json"
 """What a finished run trained, on what and for how long."""
 
-_NEWEST = ("last", "true", "auto")  # "auto" starts a new run if there is no checkpoint
 _DURATION = ("max_steps", "num_train_epochs")
 _REMEDY = "Choose another checkpoint, or remove this one"
 _ANEW = "Resume with the original fields, or start a new run with another `output_dir`"
@@ -56,49 +55,28 @@ def _checkpoints(output_dir: str | Path) -> list[Path]:
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def _read_manifest(checkpoint: Path) -> dict[str, Any]:
-    path = checkpoint / MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{path} is missing. {_REMEDY}.")
-    manifest = read_json(path)
-    for name, kind in {"step": int, "run": dict, "free": dict, "files": dict}.items():
-        if not isinstance(manifest.get(name), kind):
-            raise ValueError(f"{path} has no valid `{name}`. {_REMEDY}.")
-    return manifest
-
-
-def check_checkpoint(checkpoint: str | Path, num_processes: int | None = None) -> dict[str, Any]:
+def check_checkpoint(checkpoint: str | Path) -> dict[str, Any]:
     """
     Check that a run can resume from a checkpoint: all its files exist and have their size.
 
     Args:
         checkpoint (`str` or `Path`): The folder.
-        num_processes (`int`, *optional*): The number of processes of the resumed run.
 
     Returns:
         `dict`: The manifest.
 
     Raises:
-        FileNotFoundError: If the folder does not exist.
-        ValueError: If a file is missing or cut, which is named, or if it is of another number of processes.
+        FileNotFoundError: If there is no manifest.
+        ValueError: If a file is missing or cut, which is named, or if it holds only a model.
     """
     checkpoint = Path(checkpoint)
-    if not checkpoint.is_dir():
-        raise FileNotFoundError(f"There is no checkpoint at {checkpoint}. Give its folder, or `last` for the newest.")
-    manifest = _read_manifest(checkpoint)
+    manifest = read_json(checkpoint / MANIFEST, f"{_REMEDY}.")
     for name, size in manifest["files"].items():
         file = checkpoint / name
-        if not file.is_file():
-            raise ValueError(f"{file} is missing. {_REMEDY}.")
-        if file.stat().st_size != size:
-            raise ValueError(f"{file} must have {size} bytes, got {file.stat().st_size}. {_REMEDY}.")
-    made_by = sum(name.startswith("rng_state") for name in manifest["files"])  # each process has its random state
-    if made_by == 0:
+        if not file.is_file() or file.stat().st_size != size:
+            raise ValueError(f"{file} is missing or does not have its {size} bytes. {_REMEDY}.")
+    if not any(name.startswith("rng_state") for name in manifest["files"]):  # of each process
         raise ValueError(f"{checkpoint} holds a model only (`save_only_model`). {_REMEDY}.")
-    if num_processes not in (None, made_by):
-        raise ValueError(
-            f"{checkpoint} was written by {made_by} processes, got {num_processes}. Launch {made_by} processes."
-        )
     return manifest
 
 
@@ -134,7 +112,7 @@ def check_run(checkpoint: str | Path, run: dict[str, Any], free: dict[str, Any])
     Raises:
         ValueError: If it belongs to another run; the message says what differs.
     """
-    manifest = _read_manifest(Path(checkpoint))
+    manifest = read_json(Path(checkpoint) / MANIFEST)
     for name, value in run.items():
         before = manifest["run"].get(name)
         if before != value:
@@ -272,8 +250,6 @@ def only_run(args: ScalarTrainingArguments) -> Iterator[None]:
         ValueError: If another run is using it.
     """
     folder = Path(args.output_dir)
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"`output_dir` must be a folder, but {folder} is a file. Choose another.")
     lock = nullcontext()
     if args.process_index == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -295,7 +271,7 @@ def find_start(args: ScalarTrainingArguments) -> tuple[Path | None, bool]:
 
     Raises:
         FileNotFoundError: If the checkpoint does not exist.
-        ValueError: If the checkpoint cannot be resumed from, or the folder holds another run.
+        ValueError: If the checkpoint cannot be resumed from, or a new run would begin where one is.
     """
     folder, wanted = Path(args.output_dir), args.resume_from_checkpoint
     if args.process_index == 0:
@@ -303,28 +279,20 @@ def find_start(args: ScalarTrainingArguments) -> tuple[Path | None, bool]:
             for file in folder.glob(f".{name}.[0-9]*"):
                 file.unlink()
     wait_for_all()
-    ended = folder / RECIPE
+    if wanted not in (None, "last", "auto"):
+        check_checkpoint(wanted)
+        return Path(wanted), False
+    ended, checkpoint = folder / RECIPE, last_checkpoint(folder)
     if wanted is None:
-        there = ended if ended.is_file() else last_checkpoint(folder)
-        if there is not None:
+        if ended.is_file() or checkpoint is not None:
             raise ValueError(
-                f"{folder} already holds a run ({there.name}). Continue it with `--resume_from_checkpoint last`, "
-                "choose another `output_dir`, or remove the folder."
+                f"{folder} already holds a run. Continue it with `--resume_from_checkpoint last`, choose another "
+                "`output_dir`, or remove the folder."
             )
         return None, False
-    if wanted not in _NEWEST:
-        checkpoint = Path(wanted)
-        check_checkpoint(checkpoint, args.world_size)
-        inside = checkpoint.resolve().parent == folder.resolve()
-        if not inside and (ended.is_file() or last_checkpoint(folder) is not None):
-            raise ValueError(
-                f"{folder} already holds a run, but {checkpoint} belongs to another. Choose another `output_dir`."
-            )
-        return checkpoint, False
     if ended.is_file() and _is_same(ended, args):
         return None, True
-    checkpoint = last_checkpoint(folder)
-    if checkpoint is None and (wanted != "auto" or ended.is_file()):
+    if checkpoint is None and (wanted == "last" or ended.is_file()):
         raise ValueError(
             f"There is no complete checkpoint in {folder} to resume from. Start a new run without "
             "`--resume_from_checkpoint` or with `--resume_from_checkpoint auto`."

@@ -27,14 +27,6 @@ _PACKAGED = Path(__file__).resolve().parents[1]
 """The folder of the package's `recipes/`: a clone, or next to the installed packages."""
 
 
-def _columns(text: str) -> dict[str, str]:
-    """Parse a JSON mapping from a recipe, or comma-separated NAME=COLUMN pairs."""
-    found = json.loads(text) if text.startswith("{") else columns_of(text.split(","))
-    if not all(isinstance(name, str) for name in found.values()):
-        raise ValueError(f"`columns` must map to column names, as in {{video_id: clip}}, got {found}.")
-    return found
-
-
 @dataclass
 class RunArguments:
     """The model and data of a run. [`ScalarTrainingArguments`] says how it trains."""
@@ -128,19 +120,9 @@ class RunArguments:
         for name in ("benchmark", "root"):
             if getattr(self, name) is None:
                 raise ValueError(f"`{name}` is required: `benchmark` is the name of the data set, `root` its folder.")
-        if self.features is not None and self.new_model is not None:
-            raise ValueError("`features` come from an existing model and cannot train a `new_model`.")
-        if self.global_batch_size is not None and self.global_batch_size < 1:
-            raise ValueError(f"`global_batch_size` must be at least 1, got {self.global_batch_size}.")
-        if self.condition_on is not None:
-            names = self.condition_on.split(",")
-            if names != [name for name in MODALITIES if name in names]:
-                raise ValueError(
-                    f"`condition_on` must be some of {','.join(MODALITIES)}, each once and in this order, got "
-                    f"{self.condition_on!r}."
-                )
         if isinstance(self.columns, str):
-            self.columns = _columns(self.columns)
+            columns = self.columns
+            self.columns = json.loads(columns) if columns.startswith("{") else columns_of(columns.split(","))
         Limits.parse(self.limits.split(",") if self.limits else [])
         if self.on_error not in ("raise", "missing"):
             raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")

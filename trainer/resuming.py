@@ -5,7 +5,6 @@ The objective is left to a subclass; see `trainer.scalar_trainer`.
 
 import signal
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -138,7 +137,7 @@ class ResumableTrainer(Trainer):
         self._resumed_step = 0
         self._unfinished = None
         if self._resumed_from is not None:
-            self._resumed_step = check_checkpoint(self._resumed_from, self.args.world_size)["step"]
+            self._resumed_step = check_checkpoint(self._resumed_from)["step"]
             check_run(self._resumed_from, self.identity, free_fields(self.args))
             resume_from_checkpoint = str(self._resumed_from)
         # The Trainer would remove old checkpoints before the new one has its manifest.
@@ -146,9 +145,6 @@ class ResumableTrainer(Trainer):
         self.args.save_total_limit = None
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
-        except UnpicklingError as error:
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"{self._resumed_from} cannot be used: {reason} Choose another checkpoint.") from error
         except BaseException:
             if self._unfinished is None:
                 raise

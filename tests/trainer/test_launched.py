@@ -81,7 +81,7 @@ def test_two_processes_resume_as_two_and_not_as_one(commands, tiny_run, tmp_path
     two(tmp_path / "broken", steps=3)
     alone = tiny_run.command(tmp_path / "broken", *fields, *RESUME, steps=5)
     refused = commands.run(*alone, timeout=60)
-    assert refused.code == 1 and "was written by 2 processes, got 1" in refused.stderr
+    assert refused.code == 1 and "its num_processes was 2, got 1" in refused.stderr
     two(tmp_path / "broken", *RESUME)
     found, expected = outcome(tmp_path / "broken"), outcome(tmp_path / "unbroken")
     assert found[0] == expected[0] and found[2] == expected[2]

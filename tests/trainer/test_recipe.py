@@ -53,7 +53,6 @@ def test_the_defaults_are_the_papers(tmp_path):
     ("text", "message"),
     [
         ("model: a\nbenchmark: b\nroot: d\nlearning_rat: 1\n", "learning_rate"),
-        ("- a\n", "mapping"),
         ("model: a\nnew_model: b\nbenchmark: b\nroot: d\noutput_dir: o\n", "not both"),
         ("model: a\nbenchmark: b\noutput_dir: o\n", "root"),
         ("model: a\nroot: d\noutput_dir: o\n", "benchmark"),
@@ -71,7 +70,6 @@ def test_the_defaults_are_the_papers(tmp_path):
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuniformity_scale: 0\n", "uniformity_scale"),
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nmini_batch_size: 0\n", "mini_batch_size"),
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\ntorch_compile: true\n", "compile_towers"),
-        ("new_model: a\nbenchmark: b\nroot: d\noutput_dir: o\nfeatures: f\n", "features"),
         (
             "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nmin_view_modalities: 3\n",
             r"`min_view_modalities` must be in \[1, 2\], got 3",
@@ -84,14 +82,6 @@ def test_the_defaults_are_the_papers(tmp_path):
         (
             "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nadapter: full\nlora_learning_rate: 1e-6\n",
             "but the adapter 'full' has none",
-        ),
-        (
-            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\ncondition_on: [audio, video]\n",
-            "`condition_on` must be some of video,audio,subtitle",
-        ),
-        (
-            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\ncondition_on: picture\n",
-            "`condition_on` must be some of video,audio,subtitle",
         ),
     ],
 )

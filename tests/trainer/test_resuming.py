@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from pickle import UnpicklingError
 
 import pytest
 import torch
@@ -180,7 +181,7 @@ def test_a_forged_checkpoint_runs_no_code(checkpoint, tmp_path):
     for file in ("rng_state.pth", "scheduler.pt", "optimizer.pt"):  # each is read before those that come before it
         torch.save(Harm(str(tmp_path / "harmed")), checkpoint / file)
         list_again(checkpoint)
-        with pytest.raises(ValueError, match="checkpoint-2 cannot be used"):
+        with pytest.raises(UnpicklingError):
             trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
     assert not (tmp_path / "harmed").exists()
 
