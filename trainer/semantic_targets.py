@@ -9,6 +9,7 @@ import gc
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -19,9 +20,11 @@ import typer
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tqdm.auto import tqdm
+from typer import Option
 
-from commands.errors import user_errors
-from commands.options import Column, Holdout, columns_of
+from commands.errors import show, user_errors
+from commands.options import Device, Holdout, command_of
+from eval.settings import Columns
 from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.devices import device_of_name
@@ -30,7 +33,6 @@ from modeling_scalar.model_identity import LIGHT, identify
 from .identity import rows_sha256, tensors_sha256
 
 _COMMAND = "python -m trainer.semantic_targets"
-_DTYPES = {"neighbors": torch.int32, "cosines": torch.float32, "clip_of_row": torch.int32}
 
 
 def embed_captions(
@@ -184,14 +186,10 @@ def make_semantic_targets(
         metadata (`dict` of `str`, *optional*): More metadata for the file, such as the name of the data set.
 
     Raises:
-        ValueError: If a number is below 1, there is no row, or a caption is empty.
+        ValueError: If there is no row, or a caption is empty.
         ModuleNotFoundError, OSError: See [`embed_captions`].
     """
     output = Path(output)
-    if num_neighbors < 1 or batch_size < 1:
-        raise ValueError(f"`neighbors` and `batch_size` must be at least 1, got {num_neighbors} and {batch_size}.")
-    if output.is_dir():
-        raise ValueError(f"`output` must be a file, but {output} is a folder. Choose another.")
     video_ids, captions = _columns(rows)
     empty = [name for name, caption in zip(video_ids, captions, strict=True) if not caption or not caption.strip()]
     if empty or not captions:
@@ -240,7 +238,7 @@ class SemanticTargets:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is truncated or not a file of semantic targets.
+        ValueError: If it is truncated or damaged.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -249,17 +247,12 @@ class SemanticTargets:
             raise FileNotFoundError(f"There are no semantic targets at {self.path}. Create them: `{_COMMAND} --help`.")
         try:
             with safe_open(self.path, framework="pt") as file:
-                self.metadata: dict[str, str] = file.metadata() or {}
+                self.metadata: dict[str, str] = file.metadata()
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
         except SafetensorError as error:
             raise ValueError(f"{self.path} is truncated or damaged ({error}). Recreate it: `{_COMMAND}`.") from error
-        if {name: tensor.dtype for name, tensor in tensors.items()} != _DTYPES or "rows_sha256" not in self.metadata:
-            raise ValueError(
-                f"{self.path} must have the tensors {sorted(_DTYPES)} of `{_COMMAND}`, got {sorted(tensors)[:10]}."
-            )
         self.neighbors, self.cosines = tensors["neighbors"], tensors["cosines"]  # (clips, neighbors)
         self.clip_of_row = tensors["clip_of_row"]  # (rows,)
-        self._indices = self.neighbors, self.clip_of_row
 
     def __reduce__(self):
         return SemanticTargets, (self.path,)  # pickled by file name, not by content
@@ -274,14 +267,6 @@ class SemanticTargets:
             raise ValueError(
                 f"The semantic targets in {self.path} have {len(self.clip_of_row)} rows whose clips, captions or "
                 f"order differ from the {len(rows)} rows of this data set. Create them again: `{_COMMAND}`."
-            )
-        clips = len(self.neighbors)
-        inside = all(0 <= int(index.min()) and int(index.max()) < clips for index in self._indices if index.numel())
-        # Comparisons are false for NaN.
-        if not inside or not bool(((self.cosines >= -1) & (self.cosines <= 1)).all()):
-            raise ValueError(
-                f"{self.path} refers to clips that do not exist, or has cosines outside [-1, 1]. Recreate it: "
-                f"`{_COMMAND}`."
             )
 
     def affinities(
@@ -314,48 +299,52 @@ class SemanticTargets:
         return targets.masked_fill_(rows[:, None] == columns, 1)
 
 
+@dataclass(frozen=True)
+class TargetsConfig:
+    """Settings of the command, see [`make_semantic_targets`]."""
+
+    benchmark: Annotated[str, Option(help="Name of the benchmark, such as miniature.")]
+    root: Annotated[Path, Option(help="Folder of the benchmark.")]
+    output: Annotated[Path, Option(help="Output file; an existing one is replaced.")]
+    split: Annotated[str, Option(help="Training split.")] = "train"
+    columns: Columns = None
+    holdout: Holdout = None
+    encoder: Annotated[
+        str, Option(help=f"Folder or Hub id of a sentence encoder, or {LIGHT}, which needs no network.")
+    ] = "sentence-transformers/all-mpnet-base-v2"
+    neighbors: Annotated[int, Option(min=1, help="Neighbours stored per clip.")] = 64
+    include_self: Annotated[
+        bool, Option("--include-self", help="Count a clip as its own neighbour, so one fewer other is stored.")
+    ] = False
+    batch_size: Annotated[int, Option(min=1, help="Captions per forward pass.")] = 64
+    device: Device = None
+
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command(no_args_is_help=True)
-def main(
-    benchmark: Annotated[str, typer.Option(help="Name of the benchmark, such as miniature.")],
-    root: Annotated[Path, typer.Option(help="Folder of the benchmark.")],
-    output: Annotated[Path, typer.Option(help="Output file; an existing one is replaced.")],
-    split: Annotated[str, typer.Option(help="Training split.")] = "train",
-    column: Column = None,
-    holdout: Holdout = None,
-    encoder: Annotated[
-        str,
-        typer.Option(help=f"Folder or Hub id of a sentence encoder, or {LIGHT}, which needs no network."),
-    ] = "sentence-transformers/all-mpnet-base-v2",
-    neighbors: Annotated[int, typer.Option(help="Neighbours stored per clip.")] = 64,
-    include_self: Annotated[
-        bool, typer.Option("--include-self", help="Count a clip as its own neighbour, so one fewer other is stored.")
-    ] = False,
-    batch_size: Annotated[int, typer.Option(help="Captions per forward pass.")] = 64,
-    device: Annotated[str | None, typer.Option(help="Device; by default the accelerator if available.")] = None,
-) -> None:
+@command_of(app, TargetsConfig)
+def main(config: TargetsConfig) -> None:
     """Embed the captions of a split with a frozen sentence encoder and store each clip's nearest neighbours."""
     with user_errors():
         from eval.benchmarks.registry import load_benchmark
 
-        rows = load_benchmark(benchmark, root, split, columns=column and columns_of(column), holdout=holdout)
-        names = {"benchmark": benchmark, "split": split}
-        make_semantic_targets(rows, output, encoder, neighbors, batch_size, device, names, include_self=include_self)
-        targets = SemanticTargets(output)
-        num_clips, num_neighbors = targets.neighbors.shape
-        others = "others as " if include_self else ""
-        typer.echo(f"Stored {num_neighbors} {others}neighbours of each of {num_clips} clips in {output}.")
+        own = {"columns": config.columns, "holdout": config.holdout}
+        make_semantic_targets(
+            load_benchmark(config.benchmark, config.root, config.split, **own),
+            config.output,
+            config.encoder,
+            config.neighbors,
+            config.batch_size,
+            config.device,
+            metadata={"benchmark": config.benchmark, "split": config.split},
+            include_self=config.include_self,
+        )
+        num_clips, num_neighbors = SemanticTargets(config.output).neighbors.shape
+        show(f"Stored {num_neighbors} neighbours of each of {num_clips} clips in {config.output}.")
 
 
-__all__ = [
-    "SemanticTargets",
-    "embed_captions",
-    "make_semantic_targets",
-    "nearest_neighbors",
-]
-
+__all__ = ["SemanticTargets", "embed_captions", "make_semantic_targets", "nearest_neighbors"]
 
 if __name__ == "__main__":
     app(prog_name=_COMMAND)

