@@ -15,7 +15,6 @@ from eval.settings import (
     CalibrateConfig,
     EmbedConfig,
     MiniatureConfig,
-    MtebConfig,
     ReportConfig,
     RunConfig,
 )
@@ -117,21 +116,6 @@ def calibrate(config: CalibrateConfig) -> None:
     _show_log()
     found, written = calibrate_model(config)
     show(*format_calibration(found, config, written))
-
-
-@command_of(app, MtebConfig)
-def mteb(config: MtebConfig) -> None:
-    """Evaluate a model on tasks of mteb by several scores on the same embeddings: print the main results side by side.
-
-    The results are in mteb's format, with each score as a model of its own. Existing results are not computed again.
-    """
-    from eval.adapters.mteb_run import evaluate
-
-    _show_log()
-    found = evaluate(config)
-    for problem in found.problems:
-        show(f"counted as absent: {problem}")
-    show(*found.table().split("\n"), "", f"mteb's results are in {Path(config.output) / 'results'}.")
 
 
 @command_of(app, ReportConfig)

@@ -431,41 +431,6 @@ class CalibrateConfig(SourceConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MtebConfig:
-    """Tasks of mteb to evaluate a model on, see [`~eval.adapters.mteb_run.evaluate`]."""
-
-    model_path: Annotated[str, _MODEL]
-    tasks: Annotated[
-        Sequence[str],
-        Option(
-            "--tasks",
-            help='Benchmark or task of mteb, such as "MVEB(v1)" or VALOR32KT2VARetrieval, comma-separated or '
-            "repeated. Tasks of a benchmark that do not retrieve between texts and clips are left out.",
-        ),
-        Given(list[str]),
-    ]
-    output: Annotated[AnyPath, Option(help="Folder for mteb's `results` and the table."), _PATH] = "results/mteb"
-    name: Annotated[
-        str | None, Option(help="Name in the results, ORGANISATION/MODEL; by default the model's own.")
-    ] = None
-    fused: Annotated[
-        bool,
-        Option(help="Also score the fused vectors of a joint encoder, if it has any; clips are then read twice."),
-    ] = True
-    batch_size: Annotated[int, Option(min=1, help="Clips or texts per forward pass.")] = 32
-    on_error: OnError = "raise"
-    num_workers: Annotated[int, Option(min=1, help="Threads that read clips ahead.")] = 2
-    progress: bool = True
-    device: Device = None
-    model_dtype: ModelDtype = None
-    limits: Limits = None
-
-    def __post_init__(self) -> None:
-        if self.name is not None and self.name.count("/") != 1:
-            raise ValueError(f"`name` must be an organisation and a model separated by a slash, got {self.name!r}.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReportConfig:
     """Results to compare, see [`~eval.reports.result_files.load_results`]."""
 
@@ -493,7 +458,6 @@ __all__ = [
     "CalibrateConfig",
     "EmbedConfig",
     "MiniatureConfig",
-    "MtebConfig",
     "ReportConfig",
     "RunConfig",
     "SourceConfig",

@@ -1,7 +1,9 @@
 """A [`~modeling_scalar.ScalarModel`] for the video tasks of mteb (2.20 or newer).
 
-    model, processor = load_model("models/scalar", device=default_device())
-    mteb.evaluate(ScalarSearch(model, processor, name="organisation/scalar"), mteb.get_tasks(tasks=["MSRVTTT2V"]))
+    search = ScalarSearch.from_pretrained("runs/scalar", name="organisation/scalar", license="apache-2.0")
+    mteb.evaluate(search, mteb.get_tasks(tasks=["MSRVTTT2V"]))
+
+Its `mteb_model_meta` is complete, with a loader: registered with mteb, it is a model for `mteb run`.
 
 A score that depends on the query is not a product of two vectors, so the model uses mteb's search interface: `index`
 embeds the corpus, `search` returns the best documents of each query. Documents are texts, or clips of video, of audio
@@ -14,7 +16,7 @@ The processor decodes all videos and audio files, also where mteb would use torc
 protocol. mteb orders documents of equal score by their identifiers.
 """
 
-import copy
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,16 +32,15 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.embedding.embed_dataset import embed_rows, problems_of
-from eval.embedding.embed_fused import embed_fused_rows, fuses, needed_mixes
-from eval.embedding.embeddings import FUSED, concat_embeds_of
 from eval.protocol.second_stage import first_candidates, match_logits, two_stage_scores
-from gallery.columns import listed
 from gallery.decoding import sandboxed
 from gallery.embedding import Embedded, check_reading, embed_captions
-from gallery.gallery import Gallery
 from gallery.matching import clip_views
+from modeling_scalar import load_model
+from modeling_scalar.devices import device_of_name
 from modeling_scalar.media_scalar import resample
-from modeling_scalar.scores_scalar import WEIGHING, retrieval_scores
+from modeling_scalar.model_identity import identify
+from modeling_scalar.scores_scalar import retrieval_scores
 
 _BLOCK = 256  # queries scored at once
 _UNKNOWN = torch.zeros(0, 2, dtype=torch.long)  # mteb does not reveal which documents are relevant
@@ -83,9 +84,6 @@ class _CellProcessor:
             video, audio = (cell and cell.open(folder) for cell in (video, audio))
             return self.processor.read_clip(video, audio=audio, subtitle=subtitle, **options)
 
-    def fuse(self, *inputs: Any) -> Any:
-        return self.processor.fuse(*inputs)
-
     def __call__(self, **inputs: Any) -> Any:
         return self.processor(**inputs)
 
@@ -106,7 +104,6 @@ class _Gallery:
     embeds: torch.Tensor  # (clips, M, dim)
     mask: torch.Tensor  # (clips, M)
     concat_embeds: torch.Tensor | None
-    fused: torch.Tensor | None = None  # (clips, dim)
 
 
 def _cells(dataset: Dataset, name: str) -> list[_Cell | None]:
@@ -142,41 +139,26 @@ def _num_embedding_parameters(model: PreTrainedModel) -> int | None:
         return None
 
 
-def why_not(task_metadata: Any, modalities: Sequence[str]) -> str | None:
-    """
-    Return why a model cannot do a task.
-
-    Args:
-        task_metadata (`mteb.TaskMetadata`): metadata of the task.
-        modalities (`Sequence[str]`): modalities of the model.
-
-    Returns:
-        A sentence, or `None` if the model can do it.
-    """
+def _check_task(task_metadata: Any, modalities: Sequence[str]) -> None:
+    """Raise a ValueError if a model with these modalities cannot do a task."""
     media, name = {"video", "audio"}, task_metadata.name
-    if (
-        task_metadata.category is None
-        or "Retrieval" not in task_metadata.type
-        and "Reranking" not in task_metadata.type
-    ):
-        return f"The task {name} is one of {task_metadata.type}; retrieval and reranking can be scored."
-    queries, documents = (set(task_metadata.get_modalities(kind)) for kind in (PromptType.query, PromptType.document))
-    if (
-        not queries | documents <= media | {"text"}
-        or len(queries) > 1
-        and (documents != {"text"} or "text" in queries)
-    ):
-        return (
+    if "Retrieval" not in task_metadata.type and "Reranking" not in task_metadata.type:
+        raise ValueError(f"The task {name} is one of {task_metadata.type}; retrieval and reranking can be scored.")
+    queries, documents = (set(task_metadata.get_modalities(side)) for side in (PromptType.query, PromptType.document))
+    is_known = queries | documents <= media | {"text"}
+    is_ranked = len(queries) == 1 or (documents == {"text"} and "text" not in queries)
+    if not (is_known and is_ranked):
+        raise ValueError(
             f"The task {name} goes from {sorted(queries)} to {sorted(documents)}. This model ranks clips (video, "
             "audio, or both, in a corpus also with a text) and texts for a text, a video or an audio file, and texts "
             "for clips."
         )
     for side in (queries, documents):
-        if side & media and not side & media & set(modalities):
-            return (
-                f"The task {name} needs {' or '.join(sorted(side & media))}; the model embeds {', '.join(modalities)}."
+        read = side & media
+        if read and not read & set(modalities):
+            raise ValueError(
+                f"The task {name} needs {' or '.join(sorted(read))}; the model embeds {', '.join(modalities)}."
             )
-    return None
 
 
 class ScalarSearch:
@@ -189,13 +171,10 @@ class ScalarSearch:
         name (`str`): name of the model, `"organisation/name"`; mteb stores its results under it.
         rerank_depth (`int`, *optional*): number of documents per query that the cross-encoder reorders; default: none.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores` and the method; by default those of
-            the model, with the temperature, scale and offset of the gallery, if one is given.
+            the model.
         on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
-        gallery ([`~gallery.gallery.Gallery`], *optional*): clips that this model has embedded, under mteb's `id`:
-            their files are not read, except by the cross-encoder.
-        fused (`bool`): also embed a joint encoder's fused vectors, for the method `"fused"`; clips are read twice,
-            unless `"fused"` is a modality of the model.
-        meta: further fields of mteb's `ModelMeta`, such as `revision` or `training_datasets`; unknown by default.
+        meta: further fields of mteb's `ModelMeta`, such as `license`, `languages` (`["eng-Latn"]`), `release_date` or
+            `training_datasets` (names of mteb's tasks); unknown by default.
     """
 
     def __init__(
@@ -207,8 +186,6 @@ class ScalarSearch:
         score_options: dict[str, Any] | None = None,
         on_error: str = "raise",
         num_workers: int = 2,
-        gallery: Gallery | None = None,
-        fused: bool = False,
         **meta: Any,
     ) -> None:
         check_reading(1, on_error, num_workers)
@@ -220,22 +197,15 @@ class ScalarSearch:
         self.rerank_depth, self.on_error, self.num_workers = rerank_depth, on_error, num_workers
         if score_options is None:
             score_options = model.score_options()
-            if gallery is not None:
-                score_options = {name: value for name, value in score_options.items() if name not in WEIGHING}
-                score_options |= {"query_temperature": gallery.query_temperature} | gallery.calibration
         self.score_options = {
             key: value.item() if isinstance(value, torch.Tensor) else value for key, value in score_options.items()
         }
         self.problems: list[str] = []
-        self.gallery = gallery
-        self.modalities = tuple(model.config.modalities) if gallery is None else gallery.modalities
-        self.fuses = fused and FUSED not in self.modalities
-        if self.fuses and (gallery is not None or not fuses(model)):
-            raise ValueError("`fused` needs a joint encoder that takes several modalities at once, and no gallery.")
+        self.modalities = tuple(model.config.modalities)
         self._corpus: _Texts | _Gallery | None = None
-        self._kept: dict[tuple[str, ...], _Texts | _Gallery] | None = None
         size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         fields = {
+            "loader": None,
             "revision": None,
             "release_date": None,
             "languages": None,
@@ -256,28 +226,32 @@ class ScalarSearch:
             # mteb separates results of different settings by this.
             "experiment_kwargs": self.score_options | ({} if rerank_depth is None else {"rerank_depth": rerank_depth}),
         }
-        self.mteb_model_meta = ModelMeta(**{"loader": None, "name": name} | fields | meta)
+        self.mteb_model_meta = ModelMeta(name=name, **fields | meta)
 
-    def scored_by(self, method: str, **meta: Any) -> "ScalarSearch":
+    @classmethod
+    def from_pretrained(
+        cls, model_path: str | os.PathLike, name: str | None = None, device: str | None = None, **options: Any
+    ) -> "ScalarSearch":
         """
-        Return the same model with another method. The two share their embeddings from now on: each side of a task is
-        embedded once, until [`forget`].
+        Load a model, and describe it so that mteb can load it again.
 
         Args:
-            method (`str`): method of `retrieval_scores`, or `"fused"`.
-            meta: fields of mteb's `ModelMeta` that differ, such as `name`.
+            model_path (`str`): folder or Hub name of a model or adapter.
+            name (`str`, *optional*): `"organisation/name"`; by default the Hub name, or `local/` and the folder's.
+            device (`str`, *optional*): by default the fastest there is.
+            options: arguments of [`ScalarSearch`], further fields of `ModelMeta` among them.
         """
-        if self._kept is None:
-            self._kept = {}
-        other = copy.copy(self)
-        other.score_options = self.score_options | {"method": method}
-        meta = {"experiment_kwargs": other.score_options} | meta
-        other.mteb_model_meta = self.mteb_model_meta.model_copy(update=meta)
-        return other
-
-    def forget(self) -> None:
-        """Delete the embeddings of all methods."""
-        self._kept.clear()
+        identity = identify(model_path).at_hand()
+        model, processor = load_model(model_path, device=device_of_name(device))
+        is_local = identity.is_folder
+        described = {
+            "revision": identity.commit or identity.fingerprint[:40],
+            "loader": load_search,
+            "loader_kwargs": {"model_path": str(model_path)},
+            "reference": None if is_local else f"https://huggingface.co/{identity.name}",
+        }
+        name = name or (f"local/{Path(identity.name).name}" if is_local else identity.name)
+        return cls(model, processor, name, **described | options)
 
     def index(self, corpus: Dataset, *, task_metadata: Any, encode_kwargs: dict[str, Any], **kwargs: Any) -> None:
         """
@@ -289,13 +263,12 @@ class ScalarSearch:
                 a decoder or an array as the processor reads it, or None if the document has none.
             task_metadata (`mteb.TaskMetadata`): its category decides which columns are used.
             encode_kwargs (`dict`): `batch_size` and `show_progress_bar` are used.
-            kwargs: further arguments of mteb; `hf_split` and `hf_subset` identify the embeddings shared by
-                [`scored_by`].
+            kwargs: further arguments of mteb, which are not used.
 
         Raises:
-            ValueError: the model cannot do the task ([`why_not`]), or a document cannot be read.
+            ValueError: the model cannot do the task, or a document cannot be read.
         """
-        self._corpus = self._embed(corpus, PromptType.document, task_metadata, encode_kwargs, kwargs)
+        self._corpus = self._embed(corpus, PromptType.document, task_metadata, encode_kwargs)
 
     def search(
         self,
@@ -324,7 +297,7 @@ class ScalarSearch:
         """
         if self._corpus is None:
             raise ValueError("Nothing was indexed: call `index` before `search`.")
-        asked = self._embed(queries, PromptType.query, task_metadata, encode_kwargs, kwargs)
+        asked = self._embed(queries, PromptType.query, task_metadata, encode_kwargs)
         if isinstance(asked, _Gallery) and isinstance(self._corpus, _Gallery):
             (modality,) = task_metadata.get_modalities(PromptType.query)
             asked = _Texts(asked.ids, None, asked.embeds[:, self.modalities.index(modality)])
@@ -346,26 +319,10 @@ class ScalarSearch:
         return results
 
     def _embed(
-        self,
-        dataset: Dataset,
-        side: PromptType,
-        task_metadata: Any,
-        encode_kwargs: dict[str, Any],
-        part: dict[str, Any],
+        self, dataset: Dataset, side: PromptType, task_metadata: Any, encode_kwargs: dict[str, Any]
     ) -> _Texts | _Gallery:
-        if (reason := why_not(task_metadata, self.modalities)) is not None:
-            raise ValueError(reason)
-        key = (task_metadata.name, str(part.get("hf_split")), str(part.get("hf_subset")), side.value)
-        if self._kept is not None and key in self._kept:
-            return self._kept[key]
-        embedded = self._embed_dataset(dataset, task_metadata.get_modalities(side), encode_kwargs)
-        if self._kept is not None:
-            self._kept[key] = embedded
-        return embedded
-
-    def _embed_dataset(
-        self, dataset: Dataset, modalities: list[str], encode_kwargs: dict[str, Any]
-    ) -> _Texts | _Gallery:
+        _check_task(task_metadata, self.modalities)
+        modalities = task_metadata.get_modalities(side)
         batch_size = encode_kwargs.get("batch_size", 32)
         hidden = not encode_kwargs.get("show_progress_bar", True)
         ids = list(dataset["id"])
@@ -379,8 +336,6 @@ class ScalarSearch:
         videos, audios = (_cells(dataset, name) if name in modalities else absent for name in ("video", "audio"))
         names = ("video_id", "video_path", "audio_path", "subtitle")
         clips = [dict(zip(names, values, strict=True)) for values in zip(ids, videos, audios, subtitles, strict=True)]
-        if self.gallery is not None:
-            return self._from_gallery(ids, clips)
         embedded = []
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=hidden) as bar:
             reading = batch_size, self.on_error, self.num_workers
@@ -388,31 +343,7 @@ class ScalarSearch:
                 embedded.append(batch)
                 self.problems += problems_of(batch)
                 bar.update(len(batch.notes))
-        found = _Gallery(ids, clips, *Embedded.joined(embedded).embeds)
-        if self.fuses:
-            found.fused = self._fuse(found, batch_size, hidden)
-        return found
-
-    def _fuse(self, found: _Gallery, batch_size: int, hidden: bool) -> torch.Tensor:
-        """Return one vector of all modalities of each clip, `(clips, dim)`; for a single modality, its own vector."""
-        whole = needed_mixes([found.mask])
-        reading = batch_size, self.on_error, not hidden, self.num_workers
-        several = embed_fused_rows(self.model, self.processor, found.clips, whole, *reading)
-        fused = found.embeds[range(len(found.ids)), found.mask.int().argmax(dim=1)]
-        for (row, _), vector in several.items():
-            fused[row] = vector
-        return fused
-
-    def _from_gallery(self, ids: list[str], clips: list[dict[str, Any]]) -> _Gallery:
-        """Return the clips with these identifiers from the gallery."""
-        known = {name: row for row, name in enumerate(self.gallery.clip_ids)}
-        missing = [name for name in ids if name not in known]
-        if missing:
-            raise ValueError(f"These clips are not in the gallery {self.gallery.path}: {listed(missing)}.")
-        rows, concat_embeds = [known[name] for name in ids], concat_embeds_of(self.gallery)
-        embeds = self.gallery.modality_embeds()[rows].float()
-        concat_embeds = None if concat_embeds is None else concat_embeds[rows].float()
-        return _Gallery(ids, clips, embeds, self.gallery.modality_mask[rows], concat_embeds)
+        return _Gallery(ids, clips, *Embedded.joined(embedded).embeds)
 
     def _blocks(self, asked: _Texts | _Gallery, top_ranked: dict | None) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield the first-stage scores of some queries, (queries, documents), -inf where they may not be returned."""
@@ -433,8 +364,6 @@ class ScalarSearch:
             yield block, scores
 
     def _score(self, texts: torch.Tensor, gallery: _Gallery, clips: slice, direction: str) -> torch.Tensor:
-        if self.score_options["method"] == FUSED and gallery.fused is not None:
-            return texts @ gallery.fused[clips].T
         concat_embeds = None if gallery.concat_embeds is None else gallery.concat_embeds[clips]
         return retrieval_scores(
             texts,
@@ -479,4 +408,33 @@ class ScalarSearch:
         return candidates, logits.view_as(candidates)
 
 
-__all__ = ["ScalarSearch", "why_not"]
+def load_search(
+    name: str,
+    revision: str | None = None,
+    model_path: str | None = None,
+    device: str | None = None,
+    rerank_depth: int | None = None,
+    **score_options: Any,
+) -> ScalarSearch:
+    """
+    Load a model as mteb's loader.
+
+    Args:
+        name (`str`): name of the model in mteb.
+        revision (`str`, *optional*): a commit on the Hub, or the fingerprint of a folder.
+        model_path (`str`, *optional*): folder or Hub name; by default `name`.
+        device (`str`, *optional*): by default the fastest there is.
+        rerank_depth (`int`, *optional*), score_options: as in [`ScalarSearch`]; by default those of the model.
+
+    Raises:
+        ValueError: the model has another revision now.
+    """
+    options = {"rerank_depth": rerank_depth, "score_options": score_options or None}
+    search = ScalarSearch.from_pretrained(model_path or name, name, device, **options)
+    found = search.mteb_model_meta.revision
+    if revision is not None and found != revision:
+        raise ValueError(f"{model_path or name} has the revision {found}, but {revision} was expected.")
+    return search
+
+
+__all__ = ["ScalarSearch", "load_search"]

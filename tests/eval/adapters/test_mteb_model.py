@@ -1,11 +1,10 @@
 """The model in mteb: a task made from the miniature set, scored by mteb and by our own metrics."""
 
-import ast
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,8 @@ from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.miniature import generate
-from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import MODALITIES, ScalarModel
+from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import retrieval_scores
 from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT, make_tiny_config
@@ -29,8 +28,10 @@ mteb = pytest.importorskip("mteb")
 
 from mteb.abstasks.retrieval import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
+from mteb.models.model_implementations import MODEL_REGISTRY  # noqa: E402
+from mteb.results import TaskResult  # noqa: E402
 
-from eval.adapters.mteb_model import ScalarSearch  # noqa: E402
+from eval.adapters.mteb_model import ScalarSearch, load_search  # noqa: E402
 
 NUM_CLIPS = 40
 
@@ -139,29 +140,6 @@ def check(scores, expected):
         ("map_at_100", "mean_average_precision"),
     ]:
         assert scores[theirs] == pytest.approx(expected[ours] / 100, abs=2e-5), theirs
-
-
-def test_a_gallery_takes_the_place_of_embedding(model, tiny_processor, benchmark, sides, embeddings, tmp_path):
-    """What `eval embed` or `scalar index` wrote under the same identifiers; no file is read."""
-    embeddings.save(tmp_path / "gallery", dtype="float32")
-    captions, clips = sides
-    relevant = {f"q{row}": {name: 1} for row, name in enumerate(clips["id"])}
-    task = ("t2va", captions, clips.remove_columns("text"), relevant)
-    read = run_mteb(ScalarSearch(model, tiny_processor, "user/read"), *task)
-    gallery = Gallery.open(tmp_path / "gallery")
-    search = ScalarSearch(model, tiny_processor, "user/opened", gallery=gallery)
-    search.processor.read_clip = lambda *arguments, **options: pytest.fail("a file was read")
-    opened = run_mteb(search, *task)
-    expected = our_metrics(embeddings, {}, MODALITIES)
-    assert opened["recall_at_10"] == pytest.approx(expected["recall_at_10"] / 100, abs=2e-5)
-    assert read["recall_at_10"] != 0
-    with GalleryWriter(tmp_path / "gallery") as writer:
-        writer.clear("queries")
-        writer.remove_clips(gallery.clip_ids[:1])
-        writer.commit()
-    search.gallery = Gallery.open(tmp_path / "gallery")
-    with pytest.raises(ValueError, match=f"not in the gallery .*{gallery.clip_ids[0]}"):
-        run_mteb(search, *task)
 
 
 def our_metrics(embeddings, options, modalities, direction="text_to_video"):
@@ -373,7 +351,7 @@ def test_sound_of_other_rates_is_resampled(model, tiny_processor):
     assert found["a"] == pytest.approx(found["b"], abs=0.02) and abs(found["a"] - found["c"]) > 0.05
 
 
-@pytest.mark.parametrize("category", ["i2t", "t2i", "vt2t", "t2it", "vt2v", "va2va"])
+@pytest.mark.parametrize("category", ["i2t", "t2it", "vt2v", "va2va"])
 def test_other_tasks_are_refused(model, tiny_processor, sides, category):
     captions, clips = sides
     with pytest.raises(ValueError, match="MiniatureRetrieval goes from .* ranks clips"):
@@ -389,8 +367,6 @@ def test_calls_that_cannot_be_are_refused(model, tiny_processor, sides):
     reranking = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=1)
     with pytest.raises(ValueError, match="The second stage reads a text and a clip together"):
         ask(reranking, "t2t", captions, captions)
-    with pytest.raises(ValueError, match="`fused` needs a joint encoder"):
-        ScalarSearch(model, tiny_processor, "tests/tiny", fused=True)
     nothing = Dataset.from_dict({"id": ["x", "y"], "video": [None, clips["video"][0]]})
     with pytest.raises(ValueError, match=r"neither video, audio nor subtitle.*\['x'\]"):
         ask(search, "t2v", captions, nothing)
@@ -409,6 +385,33 @@ def test_what_cannot_be_read_can_count_as_absent_and_is_listed(model, tiny_proce
     assert len(search.problems) == 1 and search.problems[0].startswith("x: ")
 
 
+def test_mteb_loads_a_model_by_its_metadata_and_its_mock_run_passes(tiny_model_dir, monkeypatch):
+    """The loader is called as mteb does, which itself first asks for torchcodec."""
+    known = {"license": "mit", "languages": ["eng-Latn"], "training_datasets": {"MSRVTTT2V"}, "open_weights": True}
+    search = ScalarSearch.from_pretrained(tiny_model_dir, "tests/tiny", "cpu", **known)
+    meta = search.mteb_model_meta
+    for name, value in known.items():
+        assert getattr(meta, name) == value
+    assert (meta.name, meta.revision) == ("tests/tiny", identify(tiny_model_dir).fingerprint[:40])
+    monkeypatch.setitem(MODEL_REGISTRY, meta.name, meta)
+    assert json.loads(json.dumps(meta.to_dict()))["loader"] == "load_search"  # as mteb writes it beside results
+    meta = mteb.get_model_meta("tests/tiny", meta.revision)  # as the command does
+    options = {"device": "cpu"} | meta.loader_kwargs | meta.experiment_kwargs
+    model = meta.loader(meta.name, revision=meta.revision, **options)
+    assert model.score_options == search.score_options
+    found = mteb.mock_run(model)
+    assert found.all_passed, found.to_markdown()
+    passed = {name for name, status in found.items() if isinstance(status, TaskResult)}
+    assert passed >= {
+        "MockVideoRetrievalT2V",
+        "MockVideoRetrievalV2T",
+        "MockRetrievalTask",
+        "MockInstructionRetrieval",
+    }
+    with pytest.raises(ValueError, match="has the revision"):
+        load_search("tests/tiny", "0" * 40, str(tiny_model_dir), "cpu")
+
+
 def test_the_meta_data_say_what_is_known(model, tiny_processor):
     meta = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=50, license="mit").mteb_model_meta
     assert (meta.name, meta.license, meta.revision, meta.training_datasets) == ("tests/tiny", "mit", None, None)
@@ -416,19 +419,6 @@ def test_the_meta_data_say_what_is_known(model, tiny_processor):
     assert meta.memory_usage_mb == pytest.approx(4 * meta.n_parameters / 2**20)
     assert meta.modalities == ["text", "video", "audio"] and meta.similarity_fn_name == "custom"
     assert meta.experiment_kwargs == {"method": "scalar", "query_temperature": 0.1, "rerank_depth": 50}
-
-
-def test_a_gallery_is_ranked_with_its_own_calibration(model, tiny_processor, sides, embeddings, tmp_path):
-    captions, clips = sides
-    own = {"query_temperature": 0.5, "modality_scale": [0.5, 2.0, 1.25], "modality_offset": [0.3, -0.1, 0.05]}
-    metadata = {"query_temperature": 0.5, "score_options": {"method": "scalar"} | own}
-    replace(embeddings, metadata=metadata).save(tmp_path / "gallery", dtype="float32")
-    search = ScalarSearch(model, tiny_processor, "user/own", gallery=Gallery.open(tmp_path / "gallery"))
-    assert search.mteb_model_meta.experiment_kwargs == {"method": "scalar"} | own
-    found = ask(search, "t2va", captions, clips, top_k=NUM_CLIPS)
-    expected = Gallery.open(tmp_path / "gallery").search(embeddings.text_embeds, k=NUM_CLIPS)
-    for query, hits in zip(captions["id"], expected, strict=True):
-        assert found[query] == pytest.approx({hit.clip_id: hit.score for hit in hits}, abs=1e-5)
 
 
 def test_what_a_sentence_transformer_does_not_tell_is_not_known():
@@ -480,14 +470,3 @@ def test_a_sentence_transformer_takes_part(sides, tmp_path):
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.endswith("right\n"), done.stderr[-3000:]
-
-
-def test_the_adapters_alone_need_mteb_and_nothing_needs_torchcodec():
-    imported = {}
-    for path in Path(sys.modules[ScalarSearch.__module__].__file__).parent.rglob("*.py"):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-        names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-        imported[path.name] = {name.split(".")[0] for name in names}
-    assert sorted(name for name, modules in imported.items() if "mteb" in modules) == ["mteb_model.py", "mteb_run.py"]
-    assert not any({"torchcodec", "torchaudio", "torchvision"} & modules for modules in imported.values())
