@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eval.embedding.embeddings import Embeddings, load_embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import measure_first_stage
 from eval.protocol.latent import has_classes, latent_space
 from eval.reports.figures import plot_latent, plot_results
@@ -28,7 +28,7 @@ def _prepare(config: RunConfig) -> "tuple[Embeddings, Source | None]":
     """Return the embeddings, given or computed and saved, and the model with its clips, if there is one."""
     Path(config.output).mkdir(parents=True, exist_ok=True)
     if config.model_path is None:
-        return load_embeddings(config.embeddings_path, config.normalize), None
+        return Embeddings.load(config.embeddings_path), None
     from eval.source import prepare  # not at the top: it imports models, benchmarks and decoders
 
     return prepare(config)

@@ -161,9 +161,8 @@ class SourceConfig:
         AnyPath | None,
         Option(
             "--embeddings",
-            help="Embeddings from `embed`, an earlier run or any other model, or a gallery: in place of model, "
-            "benchmark and root, or with them for what reads clips or captions. A published gallery is "
-            "hf://datasets/USER/NAME.",
+            help="A gallery of `embed`, an earlier run or `scalar index`: in place of model, benchmark and root, or "
+            "with them for what reads clips or captions. A published gallery is hf://datasets/USER/NAME.",
         ),
         Given(Path | None, _folder_of),
     ] = None
@@ -173,7 +172,6 @@ class SourceConfig:
     holdout: Holdout = None
     words_of: WordsOf = None
     on_missing: OnMissing = "raise"
-    normalize: Annotated[bool, Option(help="Normalize embeddings that do not have unit norm.")] = False
     batch_size: Annotated[int, Option(min=1, help="Clips or captions per forward pass.")] = 32
     on_error: OnError = "raise"
     num_workers: Annotated[int, Option(min=1, help="Threads that read clips ahead.")] = 2
@@ -283,7 +281,7 @@ class RunConfig(SourceConfig):
         from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
 
         path, modalities = self.embeddings_path, PAPER_MODALITIES
-        if set(self.scores_named) <= METHODS.keys() or (path is not None and Path(path).is_file()):
+        if set(self.scores_named) <= METHODS.keys():
             return
         if path is not None and is_gallery(path):
             modalities = Gallery.open(path, check=False).modalities

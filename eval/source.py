@@ -17,7 +17,7 @@ from eval.benchmarks.registry import describe_benchmark, load_split
 from eval.benchmarks.rows import num_trained_on, query_kinds
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embed_fused import check_fuses, embed_fused_dataset
-from eval.embedding.embeddings import FUSED, Embeddings, load_embeddings
+from eval.embedding.embeddings import FUSED, Embeddings
 from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import check_methods
 from eval.protocol.missing import ladder_masks, rate_masks
@@ -204,7 +204,7 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
         gallery = Gallery.open(path)
         gallery = gallery if gallery.queries is None else None
     if path is not None and gallery is None:
-        embeddings = load_embeddings(path, config.normalize)
+        embeddings = Embeddings.load(path)
     if path is not None and (gallery is not None or config.fused):
         check_made_by(path, config.model_path)
     source = Source.open(config)

@@ -114,11 +114,7 @@ def _check_queries(gallery: Gallery, described: list[list[str]]) -> None:
 
 def _open(source: Path, is_known: bool, media: bool) -> Gallery:
     if not is_gallery(source):
-        way = (
-            " `eval.embedding.embeddings.load_embeddings(FILE).save(FOLDER)` makes a gallery of a file."
-            * source.is_file()
-        )
-        raise FileNotFoundError(f"There is no gallery in {source}.{way}")
+        raise FileNotFoundError(f"There is no gallery in {source}.")
     gallery, _ = verify_gallery(source)
     gallery.check_finished()
     if not gallery.metadata and not is_known:

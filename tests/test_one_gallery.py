@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from eval.__main__ import app as eval_app
 from eval.benchmarks.registry import load_split
-from eval.embedding.embeddings import load_embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
 from gallery.gallery import Gallery
 from hub_cards.__main__ import app as hub_app
@@ -67,7 +67,7 @@ def test_what_search_indexes_is_evaluated_published_and_searched_as_it_was_publi
     run(eval_app, "run", "--embeddings", folder, *source, "--output", output, "--no-two-stage")
     results = json.loads((output / "results.json").read_text())
     assert results["gallery"]["num_clips"] == NUM_CLIPS == len(Gallery.open(folder))
-    evaluated = load_embeddings(output / "embeddings")
+    evaluated = Embeddings.load(output / "embeddings")
     assert evaluated.modality_embeds.dtype == torch.float16
     expected = [{paths[name]: score for name, score in of_query.items()} for of_query in scores_of(evaluated)]
     assert_close(hits_of(folder, evaluated.captions), expected)
@@ -99,7 +99,7 @@ def test_what_evaluation_embeds_is_searched_by_its_captions(data, tiny_model_dir
     folder = tmp_path / "embedded"
     source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
     run(eval_app, "embed", *source, "--output", folder)
-    embeddings = load_embeddings(folder)
+    embeddings = Embeddings.load(folder)
     assert embeddings.modality_embeds.dtype == torch.float16
     assert_close(hits_of(folder, embeddings.captions), scores_of(embeddings))
     run(eval_app, "run", "--embeddings", folder, "--output", tmp_path / "results")

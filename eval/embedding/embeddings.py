@@ -1,12 +1,11 @@
 """The embeddings of a benchmark: clips, captions, and which caption describes which clip.
 
-On disk they are a [`~gallery.gallery.Gallery`] with queries, or one `.safetensors` or `.npz` file of any other model,
-see [`load_embeddings`].
+On disk they are a [`~gallery.gallery.Gallery`] with queries. Vectors of any other model become one by
+[`Embeddings.save`], or by [`~gallery.gallery.GalleryWriter`].
 """
 
 import json
 import os
-import zipfile
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,11 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from safetensors import SafetensorError, safe_open
 
 from gallery.columns import (
-    DTYPES,
-    check_modality,
     clip_table,
     listed,
     off_unit,
@@ -227,14 +223,8 @@ class Embeddings:
         if captions or clips:
             raise ValueError(
                 f"Embeddings must have unit norm; they do not for the captions {listed(captions)} and the clips "
-                f"{listed(clips)}. Normalize them, or load them with `normalize=True`; a modality that a clip lacks "
-                "must be marked absent."
+                f"{listed(clips)}. Normalize them; a modality that a clip lacks must be marked absent."
             )
-
-    def normalized(self) -> "Embeddings":
-        """Return a copy whose vectors have unit norm; zeros stay zeros."""
-        names = ["text_embeds", "modality_embeds"] + ["concat_embeds"] * (self.concat_embeds is not None)
-        return replace(self, **{name: _unit(getattr(self, name)) for name in names})
 
     def manifest(self) -> dict[str, Any]:
         """Return what identifies the gallery: [`~gallery.provenance.gallery_manifest`]."""
@@ -290,14 +280,13 @@ class Embeddings:
             writer.commit()
 
     @classmethod
-    def load(cls, folder: str | os.PathLike, normalize: bool = False) -> "Embeddings":
+    def load(cls, folder: str | os.PathLike) -> "Embeddings":
         """
         Read a gallery with queries.
 
         Args:
             folder (`str`): output of [`Embeddings.save`], `scalar eval embed` or `datasets`, see
                 [`~gallery.columns`].
-            normalize (`bool`): normalize vectors that do not have unit norm.
 
         Returns:
             [`Embeddings`], in float16 if the gallery holds float16, else in float32.
@@ -336,22 +325,12 @@ class Embeddings:
             metadata=metadata,
             modalities=gallery.modalities,
         )
-        return _checked(embeddings, normalize)
+        embeddings.check_unit()
+        return embeddings
 
 
 def _is_off(embeds: torch.Tensor) -> torch.Tensor:
     return off_unit(embeds) & embeds.isfinite().all(dim=-1)
-
-
-def _unit(embeds: torch.Tensor) -> torch.Tensor:
-    blocks = embeds.split(4096)  # splitting bounds the copy of a half-precision tensor
-    return torch.cat([torch.nn.functional.normalize(block.float(), dim=-1).to(embeds.dtype) for block in blocks])
-
-
-def _checked(embeddings: Embeddings, normalize: bool) -> Embeddings:
-    embeddings = embeddings.normalized() if normalize else embeddings
-    embeddings.check_unit()
-    return embeddings
 
 
 def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Tensor:
@@ -365,134 +344,4 @@ def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Te
     return torch.from_numpy(np.stack(pairs, axis=1))
 
 
-# One file ---------------------------------------------------------------------------------------------------------
-
-_AXES = {"text_embeds": 2, "modality_embeds": 3, "modality_mask": 2, "pairs": 2, "targets": 1, "concat_embeds": 3}
-_TEXTS = ("clip_ids", "query_ids", "captions", MODALITIES)
-
-
-def _read_npz(path: Path) -> dict[str, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            content = {name: archive[name] for name in archive.files}
-        if not all(isinstance(value, np.ndarray) for value in content.values()):
-            raise ValueError("it holds other files")
-    except (EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not an archive of plain arrays: {error}") from error
-    texts = {name: content.pop(name).tolist() for name in _TEXTS if name in content}
-    try:
-        return {name: torch.from_numpy(content.pop(name)) for name in _AXES if name in content} | content | texts
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds an array that is not of plain numbers: {error}") from error
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    try:
-        with safe_open(path, "pt") as file:
-            content = {name: file.get_tensor(name) for name in file.keys()}
-            header = file.metadata() or {}
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from error
-    try:
-        return content | {name: json.loads(header[name]) for name in _TEXTS if name in header}
-    except (RecursionError, ValueError) as error:
-        raise ValueError(f"{list(_TEXTS)} in the header of {path} must be JSON lists of strings: {error}") from error
-
-
-def _float(content: dict[str, Any], name: str, path: Path) -> torch.Tensor:
-    if name not in content:
-        raise ValueError(f"{path} lacks `{name}`; it has {sorted(content)}.")
-    if not content[name].is_floating_point():
-        raise ValueError(f"`{name}` in {path} must be floats, got {content[name].dtype}.")
-    return content[name] if content[name].dtype in DTYPES.values() else content[name].float()
-
-
-def _rows(content: dict[str, Any], name: str, path: Path) -> torch.Tensor | None:
-    rows = content.get(name)
-    if rows is not None and (rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex()):
-        raise ValueError(f"`{name}` in {path} must be whole numbers, got {rows.dtype}.")
-    return None if rows is None else rows.long()
-
-
-def _load_file(path: Path) -> Embeddings:
-    content = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
-    unknown = sorted(set(content) - {*_AXES, *_TEXTS})
-    if unknown:
-        raise ValueError(f"{path} holds {unknown}, which is none of {[*_AXES, *_TEXTS]}.")
-    for name, axes in _AXES.items():
-        if name in content and content[name].ndim != axes:
-            raise ValueError(f"`{name}` in {path} must have {axes} axes, got {tuple(content[name].shape)}.")
-    text_embeds, modality_embeds = (_float(content, name, path) for name in ("text_embeds", "modality_embeds"))
-    queries, clips = len(text_embeds), len(modality_embeds)
-    if "pairs" in content and "targets" in content:
-        raise ValueError(f"{path} must hold either `pairs` or `targets`, not both.")
-    if "pairs" not in content and "targets" not in content and queries != clips:
-        raise ValueError(
-            f"{path} holds {queries} queries and {clips} clips, so it needs either `targets` (queries,), the row of "
-            "each query's clip, or `pairs` (pairs, 2), rows of queries and of clips."
-        )
-    pairs = _rows(content, "pairs", path)
-    if pairs is None:
-        targets = _rows(content, "targets", path)
-        targets = torch.arange(clips) if targets is None else targets
-        if targets.shape != (queries,):
-            raise ValueError(f"`targets` in {path} must be of shape ({queries},), got {tuple(targets.shape)}.")
-        pairs = torch.stack([torch.arange(queries), targets], dim=1)
-    for name in _TEXTS:
-        given = content.get(name, [])
-        if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
-            raise ValueError(f"`{name}` in {path} must be a list of strings.")
-    number = modality_embeds.shape[1]
-    for name in content.get(MODALITIES, ()):
-        check_modality(name)
-    if MODALITIES not in content and number != len(PAPER_MODALITIES):
-        raise ValueError(
-            f"{path} holds {number} vectors for each clip, so it needs their names: `{MODALITIES}`, a "
-            f"list of {number} names. Without it three are {', '.join(PAPER_MODALITIES)}."
-        )
-    return Embeddings(
-        text_embeds=text_embeds,
-        modality_embeds=modality_embeds,
-        modality_mask=content.get("modality_mask", (modality_embeds != 0).any(dim=-1)),
-        pairs=pairs,
-        clip_ids=content.get("clip_ids", [str(row) for row in range(clips)]),
-        query_ids=content.get("query_ids", [str(row) for row in range(queries)]),
-        captions=content.get("captions", [""] * queries),
-        concat_embeds=_float(content, "concat_embeds", path) if "concat_embeds" in content else None,
-        modalities=content.get(MODALITIES, PAPER_MODALITIES),
-    )
-
-
-def load_embeddings(path: str | os.PathLike, normalize: bool = False) -> Embeddings:
-    """
-    Read embeddings of this project or of any other model.
-
-    One file holds the arrays `text_embeds` (queries, dim) and `modality_embeds` (clips, M, dim), and may hold
-    `modality_mask` (clips, M) of bools (without it, rows of zeros are absent), `targets` (queries,) or `pairs`
-    (pairs, 2) (without them, query i describes clip i), `concat_embeds`, and `modalities`, `clip_ids`, `query_ids` and
-    `captions`: in a `.npz`, arrays of strings; in a `.safetensors`, JSON lists in the header. `modalities` are the M
-    names; without them three are the paper's. Without identifiers, rows are counted from 0; masks of missing
-    modalities are drawn from the identifiers of clips.
-
-    Args:
-        path (`str`): the folder of a gallery with queries, or a `.safetensors` or `.npz` file.
-        normalize (`bool`): normalize vectors that do not have unit norm.
-
-    Returns:
-        [`Embeddings`]; `metadata` is empty if the file has none.
-
-    Raises:
-        FileNotFoundError: the path does not exist.
-        ValueError: an array is missing, of another type or shape, or not of unit norm; the message names it.
-    """
-    path = Path(path)
-    if path.is_dir():
-        return Embeddings.load(path, normalize)
-    if not path.is_file():
-        raise FileNotFoundError(f"There are no embeddings at {path}: neither a folder nor a file.")
-    if path.suffix not in (".npz", ".safetensors"):
-        raise ValueError(f"Embeddings are the folder of a gallery, or a .safetensors or .npz file; got {path}.")
-    return _checked(_load_file(path), normalize)
-
-
-__all__ = ["FUSED", "Embeddings", "concat_embeds_of", "load_embeddings"]
+__all__ = ["FUSED", "Embeddings", "concat_embeds_of"]

@@ -14,7 +14,7 @@ import typer
 from torch.nn.functional import normalize
 
 from commands.errors import show, user_errors
-from eval.embedding.embeddings import Embeddings, load_embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks
 from eval.protocol.calibration import calibrate_embeddings
 from eval.protocol.statistics import paired_bootstrap
@@ -59,7 +59,7 @@ def main(
 ) -> None:
     """Print R@1 from text to video before and after calibration, with gaps of several sizes."""
     with user_errors():
-        measured, others = load_embeddings(embeddings), load_embeddings(fitted)
+        measured, others = Embeddings.load(embeddings), Embeddings.load(fitted)
         shared = set(measured.clip_ids) & set(others.clip_ids)
         if shared:
             raise ValueError(f"{len(shared)} clips are in both, such as {min(shared)!r}: fit to other clips.")

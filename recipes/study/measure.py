@@ -19,7 +19,7 @@ import typer
 from commands.errors import user_errors
 from eval.benchmarks.miniature import load_about
 from eval.embedding.embed_benchmark import embed_benchmark
-from eval.embedding.embeddings import Embeddings, load_embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks
 from eval.protocol.calibration import fit
 from eval.protocol.first_stage import masks_of, measurable_methods, pathways, rank_pairs
@@ -76,7 +76,7 @@ class Clips:
 def embed(model: Path, root: Path, split: str, output: Path) -> Clips:
     """Embed a split of the miniature benchmark, or load its stored embeddings."""
     embed_benchmark(output, model, "miniature", root, split, num_workers=1, dtype="float32", progress=False)
-    embeddings = load_embeddings(output)
+    embeddings = Embeddings.load(output)
     kinds = embeddings.kinds()
     groups = [(kind, *about) for kind, about in zip(kinds, load_about(root, split), strict=True)]
     return Clips(embeddings, groups)

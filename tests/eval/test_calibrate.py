@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from eval.__main__ import app
 from eval.calibrate import CalibrateConfig, _subtitles_of_files, calibrate, format_calibration, subtitle_queries
-from eval.embedding.embeddings import Embeddings, load_embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration
 from eval.run import RunConfig, embeddings_of
 from gallery.decoding import SandboxedReader
@@ -91,7 +91,7 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     assert gallery.metadata["note"] == "kept" and gallery.query_temperature == fitted["query_temperature"]
     assert gallery.calibration == {name: fitted[name] for name in ("modality_scale", "modality_offset")}
     assert gallery.fingerprint == identify("model").fingerprint != metadata["fingerprint"]
-    embeddings = load_embeddings("gallery")
+    embeddings = Embeddings.load("gallery")
     hits = gallery.search(embeddings.text_embeds, k=1)
     right = sum(hit.clip_id == name for (hit,), name in zip(hits, embeddings.query_ids, strict=True))
     plain = gallery.search(embeddings.text_embeds, 1, 0.1, modality_scale=[1, 1, 1], modality_offset=[0, 0, 0])
@@ -125,7 +125,7 @@ def test_what_is_too_low_a_score_is_kept_of_the_scores_that_the_gallery_is_searc
     assert ("Only the least score was written, to even." in run(*arguments, "--write")) != scale_offset
     report, gallery = json.loads((place / "out" / "calibration.json").read_text()), Gallery.open(name)
     assert report["written"] == [name] and report["least_score_is_certain"]
-    reported, embeddings = gallery.least_score, load_embeddings(name)
+    reported, embeddings = gallery.least_score, Embeddings.load(name)
     assert reported["score"] == report["least_score"]["score"] and reported["num_clips"] == 60
     if not scale_offset:
         assert gallery.metadata == before | {"least_score": reported}
@@ -158,10 +158,10 @@ def test_what_cannot_be_written_to_is_reported_before_anything_is_read(place):
     ):
         reported = run(*table, "--model", model, code=1)
         assert "There is nothing to write to" in reported and reason in reported and "give the gallery" in reported
-    assert "nothing to write to" in run("--embeddings", "x.npz", "--output", "out", "--write", code=1)
+    assert "nothing to write to" in run("--embeddings", "x", "--output", "out", "--write", code=1)
     assert "the cosines of subtitles are unknown" in run(*gallery, "--subtitles", "--scale-offset", code=1)
     assert "Subtitles as queries need clips with subtitles" in run(
-        "--embeddings", "x.npz", "--output", "out", "--subtitles", code=1
+        "--embeddings", "x", "--output", "out", "--subtitles", code=1
     )
     assert "Expected a model, a benchmark and its root, or embeddings" in run("--output", "out", code=1)
     assert not (place / "out").exists()
@@ -298,7 +298,7 @@ def test_a_gallery_that_is_being_written_leaves_the_model_as_it_is(place, monkey
 
 
 def test_an_interval_below_zero_is_distinguished_from_one_around_it():
-    config = CalibrateConfig("out", embeddings_path="x.npz")
+    config = CalibrateConfig("out", embeddings_path="x")
     for low, high, reported in (
         (-3.0, -1.0, "The interval of the gain in MRR is below zero: keep your current settings."),
         (-3.0, 0.0, "The interval of the gain in MRR includes zero: keep your current settings."),

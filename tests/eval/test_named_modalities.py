@@ -9,13 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch.nn.functional import normalize
 from typer.testing import CliRunner
 
 from eval.__main__ import app
 from eval.calibrate import CalibrateConfig, calibrate
-from eval.embedding.embeddings import Embeddings, load_embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import _Likelihood
 from eval.protocol.first_stage import (
     evaluate_embeddings,
@@ -292,29 +291,6 @@ def test_heads_are_left_out_where_a_modality_was_added_that_they_do_not_know(tmp
     assert found.modality_mask[:, 3].tolist() == [True] * 3 + [False] * (CLIPS - 3)
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-def test_one_file_names_its_modalities(tmp_path, suffix):
-    embeddings, path = made(), tmp_path / f"theirs{suffix}"
-    arrays = {name: getattr(embeddings, name) for name in ("text_embeds", "modality_embeds", "pairs")}
-
-    def write(**texts):
-        if suffix == ".npz":
-            np.savez(path, **{name: value.numpy() for name, value in arrays.items()}, **texts)
-        else:
-            save_file(arrays, path, {name: json.dumps(value) for name, value in texts.items()})
-
-    write(modalities=list(FIVE))
-    found = load_embeddings(path)
-    assert found.modalities == FIVE and torch.equal(found.modality_mask, embeddings.modality_mask)
-    run(RunConfig(tmp_path / "out", embeddings_path=path, methods=("title",), rates=(0.0,)))
-    write()
-    with pytest.raises(ValueError, match="5 vectors for each clip, so it needs their names"):
-        load_embeddings(path)
-    write(modalities=[*FIVE[:4], "Screen!"])
-    with pytest.raises(ValueError, match="The name of a modality must consist of lowercase letters"):
-        load_embeddings(path)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -397,7 +373,7 @@ def test_scales_and_offsets_are_fitted_reported_and_written_by_name(biased):
     assert reported["title"] < min(value for name, value in reported.items() if name != "title")
     gallery = Gallery.open(biased / "gallery")
     assert gallery.calibration == {name: report["after"][name] for name in ("modality_scale", "modality_offset")}
-    after = evaluate_embeddings(load_embeddings(gallery.path), ("scalar",), (0.0,), **report["after"])
+    after = evaluate_embeddings(Embeddings.load(gallery.path), ("scalar",), (0.0,), **report["after"])
     measured = run(RunConfig(biased / "run", embeddings_path=gallery.path, methods=("scalar",), rates=(0.0,)))
     assert measured["retrieval"]["rates"] == after["rates"]
 

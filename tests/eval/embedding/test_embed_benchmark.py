@@ -16,7 +16,7 @@ from eval.benchmarks.registry import load_benchmark, load_split
 from eval.embedding import embed_benchmark as module
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import load_embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.miniature import generate
 from gallery import embedding
 from gallery.gallery import Gallery, GalleryWriter
@@ -84,7 +84,7 @@ def files_of(folder):
 
 def test_store_holds_what_embedding_in_memory_gives(embed, reference, tmp_path):
     gallery = embed(tmp_path / "store")
-    store = load_embeddings(tmp_path / "store")
+    store = Embeddings.load(tmp_path / "store")
     for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs"):
         assert torch.equal(getattr(store, name), getattr(reference, name)), name
     for name in ("clip_ids", "query_ids", "captions", "problems", "concat_embeds"):
@@ -110,14 +110,14 @@ def test_by_default_clips_are_rounded_once_to_half_precision_and_captions_are_no
     tiny_model_dir, data, reference, tmp_path
 ):
     embed_benchmark(tmp_path / "store", tiny_model_dir, "miniature", data, batch_size=4, progress=False)
-    store = load_embeddings(tmp_path / "store")
+    store = Embeddings.load(tmp_path / "store")
     assert torch.equal(store.modality_embeds, reference.modality_embeds.half())
     assert torch.equal(store.text_embeds, reference.text_embeds)
 
 
 def test_class_labels_are_queries_with_many_clips(embed, data, tmp_path):
     gallery = embed(tmp_path / "store", benchmark="miniature_classes")
-    store = load_embeddings(tmp_path / "store")
+    store = Embeddings.load(tmp_path / "store")
     labels = load_split("miniature_classes", data).dataset["caption"]
     assert store.query_ids == store.captions == list(dict.fromkeys(labels))
     assert gallery.facts()["num_pairs"] == len(store.pairs) == len(labels) > gallery.facts()["num_queries"]
@@ -137,7 +137,7 @@ def test_protocol_of_the_benchmark_is_followed_and_what_is_left_out_is_reported(
         embed_dataset(model, reader, whole.dataset, batch_size=4, progress=False).modality_embeds
         for reader in (configure_processor(processor, {"num_frames": 1}), processor)
     ]
-    assert torch.equal(load_embeddings(tmp_path / "store").modality_embeds, embeds[0])
+    assert torch.equal(Embeddings.load(tmp_path / "store").modality_embeds, embeds[0])
     assert not torch.equal(*embeds)
 
 
@@ -174,12 +174,12 @@ def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch,
             embed(store)
     assert held(store) == kept
     with pytest.raises((FileNotFoundError, ValueError), match="no gallery in|are unfinished: .*Run the same"):
-        load_embeddings(store)
+        Embeddings.load(store)
     computed = counting(monkeypatch)
     embed(store)
     assert len(computed) == 12 - stop_after
     assert rows_of(store) == rows_of(tmp_path / "whole")
-    assert load_embeddings(store).metadata.keys() == load_embeddings(tmp_path / "whole").metadata.keys()
+    assert Embeddings.load(store).metadata.keys() == Embeddings.load(tmp_path / "whole").metadata.keys()
 
 
 def test_a_run_that_is_killed_before_its_last_commit_has_little_to_do(embed, tmp_path, monkeypatch):
@@ -189,7 +189,7 @@ def test_a_run_that_is_killed_before_its_last_commit_has_little_to_do(embed, tmp
         patched.setattr(GalleryWriter, "compact", lambda writer: signal.raise_signal(signal.SIGINT))
         embed(tmp_path / "store")
     with pytest.raises(ValueError, match="are unfinished: 21 clips and 20 queries out of .*Run the same"):
-        load_embeddings(tmp_path / "store")
+        Embeddings.load(tmp_path / "store")
     computed = counting(monkeypatch)
     embed(tmp_path / "store")
     assert computed == ["embed_captions"] and rows_of(tmp_path / "store") == rows_of(tmp_path / "whole")
@@ -363,7 +363,7 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
     computed = counting(monkeypatch)
     gallery = embed_benchmark(tmp_path / "store", *arguments, batch_size=2, on_error="missing", progress=False)
     assert list(gallery.problems()) == broken
-    store = load_embeddings(tmp_path / "store")
+    store = Embeddings.load(tmp_path / "store")
     assert store.problems == [f"{name}: {one}" for name, reported in gallery.problems().items() for one in reported]
     assert all(not store.modality_mask[store.clip_ids.index(name), 0] for name in broken)
     assert computed.count("embed_clips") == 11 - done

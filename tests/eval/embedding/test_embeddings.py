@@ -1,6 +1,4 @@
 import hashlib
-import json
-import re
 import shutil
 import subprocess
 import sys
@@ -11,9 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset, load_from_disk
-from safetensors.torch import save_file
 
-from eval.embedding.embeddings import Embeddings, load_embeddings
+from eval.embedding.embeddings import Embeddings
 from gallery.gallery import Gallery
 from gallery.storage import read_snapshot
 
@@ -160,17 +157,17 @@ def test_saved_embeddings_load_equal(tmp_path, concat):
     embeddings.save(tmp_path / "new" / "folder")
     assert listing(tmp_path / "new" / "folder") == [".lock", "clips", "gallery.json", "queries"]
     assert listing(tmp_path / "new") == ["folder"]
-    assert_same(load_embeddings(tmp_path / "new" / "folder"), embeddings)
+    assert_same(Embeddings.load(tmp_path / "new" / "folder"), embeddings)
 
 
 def test_half_precision_is_kept_as_it_is(tmp_path):
     embeddings = random_embeddings(50, 60, concat=True)
     embeddings.save(tmp_path / "half", dtype="float16")
-    half = load_embeddings(tmp_path / "half")
+    half = Embeddings.load(tmp_path / "half")
     for name in ("text_embeds", "modality_embeds", "concat_embeds"):
         assert torch.equal(getattr(half, name), getattr(embeddings, name).half())
     half.save(tmp_path / "again")
-    assert_same(load_embeddings(tmp_path / "again"), half)
+    assert_same(Embeddings.load(tmp_path / "again"), half)
     size, full = ((tmp_path / name / "clips").stat() for name in ("half", "again"))
     assert load_from_disk(tmp_path / "half" / "clips").features["video"].feature.dtype == "float16"
     with pytest.raises(ValueError, match="float16 or float32, got 'bfloat16'"):
@@ -241,7 +238,7 @@ def test_absent_rows_are_zero_in_the_store_whatever_they_held(tmp_path):
     embeds = parts()["modality_embeds"].clone()
     embeds[0, 1] = torch.nan
     Embeddings(**parts(modality_embeds=embeds)).save(tmp_path)
-    assert load_embeddings(tmp_path).modality_embeds[0, 1].tolist() == [0] * DIM
+    assert Embeddings.load(tmp_path).modality_embeds[0, 1].tolist() == [0] * DIM
 
 
 @pytest.mark.parametrize("metadata", [{"x": float("inf")}, {"x": float("nan")}, {"x": Path("y")}])
@@ -255,7 +252,7 @@ def test_saving_replaces_a_store_and_nothing_else(tmp_path):
     store = tmp_path / "store"
     random_embeddings(5, 5).save(store)
     Embeddings(**parts()).save(store)
-    assert load_embeddings(store).clip_ids == ["ä", "b"]
+    assert Embeddings.load(store).clip_ids == ["ä", "b"]
     assert listing(tmp_path) == ["store"]
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("x")
@@ -285,14 +282,14 @@ def test_interrupted_save_leaves_the_old_gallery_or_the_new_one(tmp_path, monkey
         Embeddings(**parts()).save(store)
     assert listing(tmp_path) == ["store"]
     if step == "read_snapshot":  # after the manifest was replaced
-        assert load_embeddings(store).clip_ids == ["ä", "b"]
+        assert Embeddings.load(store).clip_ids == ["ä", "b"]
     elif there:
-        assert len(load_embeddings(store).clip_ids) == 5
+        assert len(Embeddings.load(store).clip_ids) == 5
     else:
         with pytest.raises(FileNotFoundError, match="no gallery in .*store"):
-            load_embeddings(store)
+            Embeddings.load(store)
     Embeddings(**parts()).save(store)
-    assert load_embeddings(store).clip_ids == ["ä", "b"]
+    assert Embeddings.load(store).clip_ids == ["ä", "b"]
     assert len(list(store.glob("*/*.arrow"))) == 2
 
 
@@ -308,13 +305,13 @@ def test_store_without_a_data_set_or_with_half_of_one_is_refused(tmp_path, name)
         content = file.read_bytes()
         file.write_bytes(content[: len(content) // 2])
         with pytest.raises(ValueError, match=rf"{name}.* {damaged}"):
-            load_embeddings(folder)
+            Embeddings.load(folder)
         file.unlink()
         with pytest.raises(ValueError, match=rf"{name}.* (is missing|cannot be opened as a data set)"):
-            load_embeddings(folder)
+            Embeddings.load(folder)
         shutil.rmtree(folder / name)
         with pytest.raises((FileNotFoundError, ValueError), match=rf"{name}.*is missing|no gallery in|but no queries"):
-            load_embeddings(folder)
+            Embeddings.load(folder)
 
 
 # Written by hand
@@ -343,7 +340,7 @@ def by_hand(folder, clips=(), queries=()):
 
 
 def test_store_written_with_datasets_alone_loads(tmp_path):
-    embeddings = load_embeddings(by_hand(tmp_path))
+    embeddings = Embeddings.load(by_hand(tmp_path))
     assert embeddings.text_embeds.dtype == embeddings.modality_embeds.dtype == torch.float32
     assert torch.equal(embeddings.modality_embeds[1], torch.eye(6, DIM)[[1, 2, 4]])
     assert embeddings.modality_mask.tolist() == [[True, False, True], [True, True, True]]
@@ -352,7 +349,7 @@ def test_store_written_with_datasets_alone_loads(tmp_path):
 
 
 def test_store_with_the_large_types_of_other_writers_loads(tmp_path):
-    usual = load_embeddings(by_hand(tmp_path / "usual"))
+    usual = Embeddings.load(by_hand(tmp_path / "usual"))
     table = load_from_disk(tmp_path / "usual" / "queries").with_format("arrow")[:]
     large = {"query_id": pa.large_string(), "caption": pa.large_string(), "clip_ids": pa.large_list(pa.large_string())}
     for name, kind in large.items():
@@ -363,7 +360,7 @@ def test_store_with_the_large_types_of_other_writers_loads(tmp_path):
         load_from_disk(tmp_path / "large" / "queries").with_format("arrow")[:].schema.field("clip_ids").type
         == (large["clip_ids"])
     )
-    assert_same(load_embeddings(tmp_path / "large"), usual)
+    assert_same(Embeddings.load(tmp_path / "large"), usual)
 
 
 E_ = np.eye(2, DIM).tolist()
@@ -403,7 +400,7 @@ E_ = np.eye(2, DIM).tolist()
 )
 def test_store_that_makes_no_sense_is_refused(tmp_path, clips, queries, message):
     with pytest.raises(ValueError, match=message):
-        load_embeddings(by_hand(tmp_path, clips, queries))
+        Embeddings.load(by_hand(tmp_path, clips, queries))
 
 
 def test_data_sets_with_splits_or_without_rows_are_refused(tmp_path):
@@ -414,153 +411,15 @@ def test_data_sets_with_splits_or_without_rows_are_refused(tmp_path):
     empty.save_to_disk(tmp_path / "b" / "clips")
     load_from_disk(tmp_path / "a" / "queries").save_to_disk(tmp_path / "b" / "queries")
     with pytest.raises(ValueError, match="clips cannot be opened as a data set: it may be cut off or empty"):
-        load_embeddings(tmp_path / "b")
+        Embeddings.load(tmp_path / "b")
     DatasetDict({"test": load_from_disk(tmp_path / "a" / "clips")}).save_to_disk(tmp_path / "c" / "clips")
     with pytest.raises(ValueError, match=r"one data set, got the splits \['test'\]"):
-        load_embeddings(tmp_path / "c")
+        Embeddings.load(tmp_path / "c")
 
 
 def test_nan_is_left_to_the_evaluation_to_tell_of(tmp_path):
     vectors = np.eye(2, DIM)
     vectors[0, 0] = np.nan
-    embeddings = load_embeddings(by_hand(tmp_path, queries={"embedding": vectors}))
+    embeddings = Embeddings.load(by_hand(tmp_path, queries={"embedding": vectors}))
     with pytest.raises(ValueError, match=r"captions \['x'\]"):
         embeddings.check_finite()
-
-
-def test_vectors_are_normalised_if_asked(tmp_path):
-    clips = {"video": (3 * np.eye(2, DIM)).tolist()}
-    embeddings = load_embeddings(by_hand(tmp_path, clips, {"embedding": [[0.5] * DIM, E_[0]]}), normalize=True)
-    assert torch.equal(embeddings.modality_embeds[:, 0], torch.eye(2, DIM))
-    assert embeddings.modality_embeds[0, 1].tolist() == [0] * DIM
-    torch.testing.assert_close(embeddings.text_embeds.norm(dim=1), torch.ones(2))
-
-
-# One file
-
-
-def arrays(**changes):
-    mask = np.array([[True, False, True], [True, True, True]])
-    content = {
-        "text_embeds": np.eye(2, DIM, dtype=np.float32),
-        "modality_embeds": np.eye(6, DIM, dtype=np.float32).reshape(2, 3, DIM) * mask[..., None],
-    }
-    return {name: value for name, value in (content | changes).items() if value is not None}
-
-
-def write_file(path, **changes):
-    content = arrays(**changes)
-    if path.suffix == ".npz":
-        np.savez(path, **content)
-    else:
-        texts = {name: content.pop(name) for name in ("clip_ids", "query_ids", "captions") if name in content}
-        header = {name: json.dumps([str(text) for text in value]) for name, value in texts.items()}
-        save_file({name: torch.from_numpy(value) for name, value in content.items()}, path, header)
-    return path
-
-
-@pytest.mark.parametrize("name", ["x.npz", "x.safetensors"])
-def test_one_file_loads_with_defaults_and_with_every_option(tmp_path, name):
-    embeddings = load_embeddings(write_file(tmp_path / name))
-    assert embeddings.modality_mask.tolist() == [[True, False, True], [True, True, True]]
-    assert embeddings.pairs.tolist() == [[0, 0], [1, 1]]
-    assert embeddings.clip_ids == embeddings.query_ids == ["0", "1"] and embeddings.captions == ["", ""]
-    assert embeddings.metadata == {}
-    reported = {
-        "text_embeds": np.eye(3, DIM),
-        "modality_mask": np.array([[True, False, False], [True, True, False]]),
-        "targets": np.array([1, 0, 1]),
-        "clip_ids": np.array(["ä", "b"]),
-        "query_ids": np.array(["p", "q", "r"]),
-        "captions": np.array(["eins", "zwei", "drei"]),
-        "concat_embeds": np.eye(6, DIM).reshape(2, 3, DIM),
-    }
-    embeddings = load_embeddings(write_file(tmp_path / name, **reported))
-    assert embeddings.modality_mask.tolist() == reported["modality_mask"].tolist()
-    assert embeddings.pairs.tolist() == [[0, 1], [1, 0], [2, 1]]
-    assert [embeddings.clip_ids, embeddings.query_ids, embeddings.captions] == [
-        ["ä", "b"],
-        ["p", "q", "r"],
-        ["eins", "zwei", "drei"],
-    ]
-    assert embeddings.text_embeds.dtype == embeddings.concat_embeds.dtype == torch.float32
-    pairs = np.array([[0, 0], [0, 1], [1, 1]])
-    assert load_embeddings(write_file(tmp_path / name, pairs=pairs)).pairs.tolist() == pairs.tolist()
-    assert embeddings.modality_embeds[0, 2].any()  # absent, so the store forgets it
-    embeddings.save(tmp_path / "store")
-    embeddings.modality_embeds *= embeddings.modality_mask[..., None]
-    assert_same(load_embeddings(tmp_path / "store"), embeddings)
-
-
-@pytest.mark.parametrize("name", ["x.npz", "x.safetensors"])
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"text_embeds": None}, r"lacks `text_embeds`; it has \['modality_embeds'\]"),
-        ({"text_embeds": np.ones((2, DIM), dtype=np.int64)}, "`text_embeds` .* must be floats, got torch.int64"),
-        ({"text_embeds": np.eye(3, DIM)}, "holds 3 queries and 2 clips, so it needs either `targets`"),
-        ({"targets": np.array([0, 1]), "pairs": np.array([[0, 0]])}, "either `pairs` or `targets`"),
-        ({"targets": np.array([0])}, r"`targets` .* must be of shape \(2,\), got \(1,\)"),
-        ({"targets": np.array([0, 5])}, "`pairs` must name rows"),
-        ({"targets": np.array([0.0, 0.9])}, "`targets` .* must be whole numbers, got torch.float64"),
-        ({"targets": np.array([True, False])}, "`targets` .* must be whole numbers, got torch.bool"),
-        ({"pairs": np.array([[0.0, 0.9], [1.0, 1.0]])}, "`pairs` .* must be whole numbers, got torch.float64"),
-        ({"pairs": np.array(1)}, r"`pairs` .* must have 2 axes, got \(\)"),
-        ({"text_embeds": np.ones(DIM, np.float32)}, r"`text_embeds` .* must have 2 axes, got \(8,\)"),
-        ({"modality_embeds": np.zeros((2, 3, DIM), np.float32)}, r"these have none: \['0', '1'\]"),
-        ({"modality_embeds": 2 * np.ones((2, 3, DIM), np.float32)}, "Normalize them, or .* `normalize=True`"),
-        ({"labels": np.array([0])}, r"holds \['labels'\], which is none of"),
-        ({"clip_ids": np.array(["a", "a"])}, r"repeated: \['a'\]"),
-        ({"clip_ids": np.array(["a"])}, "Expected `modality_embeds` of shape"),
-    ],
-)
-def test_one_file_that_makes_no_sense_is_refused(tmp_path, name, changes, message):
-    with pytest.raises(ValueError, match=message):
-        load_embeddings(write_file(tmp_path / name, **changes))
-
-
-def test_arrays_that_torch_does_not_know_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"x\.npz holds \['labels'\], which is none of"):
-        load_embeddings(write_file(tmp_path / "x.npz", labels=np.array(["a", "b"])))
-    for embeds in (np.array(["a", "b"]), np.eye(2, DIM, dtype=">f4")):
-        with pytest.raises(ValueError, match=r"x\.npz holds an array that is not of plain numbers"):
-            load_embeddings(write_file(tmp_path / "x.npz", text_embeds=embeds))
-
-
-def test_identifiers_that_are_no_strings_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="`clip_ids` in .* must be a list of strings"):
-        load_embeddings(write_file(tmp_path / "x.npz", clip_ids=np.array([1, 2])))
-    tensors = {name: torch.from_numpy(value) for name, value in arrays().items()}
-    not_json = "must be JSON lists of strings"
-    for header, message in (
-        ('["a", 2]', "must be a list of strings"), ("a, b", not_json), ("[" * 100_000, not_json),
-    ):  # fmt: skip
-        save_file(tensors, tmp_path / "x.safetensors", {"clip_ids": header})
-        with pytest.raises(ValueError, match=message):
-            load_embeddings(tmp_path / "x.safetensors")
-
-
-def test_pickles_are_never_opened(tmp_path):
-    np.savez(tmp_path / "x.npz", **arrays(), clip_ids=np.array(["a", None], dtype=object))
-    with pytest.raises(ValueError, match="not an archive of plain arrays.*allow_pickle"):
-        load_embeddings(tmp_path / "x.npz")
-    torch.save(arrays(), tmp_path / "y.npz")
-    with pytest.raises(ValueError, match=re.escape("y.npz")):
-        load_embeddings(tmp_path / "y.npz")
-    torch.save(arrays(), tmp_path / "y.pt")
-    with pytest.raises(ValueError, match="folder of a gallery, or a .safetensors or .npz file; got .*y.pt"):
-        load_embeddings(tmp_path / "y.pt")
-
-
-@pytest.mark.parametrize("name", ["x.npz", "x.safetensors"])
-def test_file_that_is_something_else_is_refused(tmp_path, name):
-    for content in (b"", b"nonsense" * 100):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=re.escape(name)):
-            load_embeddings(tmp_path / name)
-    with open(tmp_path / name, "wb") as file:
-        np.save(file, np.eye(3))
-    with pytest.raises(ValueError, match=re.escape(name)):
-        load_embeddings(tmp_path / name)
-    with pytest.raises(FileNotFoundError, match="neither a folder nor a file"):
-        load_embeddings(tmp_path / f"nowhere{name}")
