@@ -109,7 +109,7 @@ def run(config: RunConfig) -> None:
 
 @command_of(app, CalibrateConfig)
 def calibrate(config: CalibrateConfig) -> None:
-    """Fit a score's modality weights to your clips, and report whether this helps on held-out clips."""
+    """Fit how modalities are weighed to captions of your clips, and report the gain on held-out clips."""
     from eval.calibrate import calibrate as calibrate_model
     from eval.calibrate import format_calibration
 

@@ -359,22 +359,8 @@ class CalibrateConfig(SourceConfig):
     """
 
     _: KW_ONLY
-    method: Annotated[
-        str | None,
-        Option(
-            help="Score to fit, such as weighted_gram, to compare scores at their best; by default the model's own.",
-        ),
-    ] = None
-    subtitles: Annotated[
-        bool, Option("--subtitles", help="Without captions: use subtitles as queries, and do not search them.")
-    ] = False
     scale_offset: Annotated[
-        bool,
-        Option(
-            "--scale-offset",
-            help="Also fit a scale and an offset of each modality's cosines. Scores other than SCALAR's are always "
-            "fitted this way.",
-        ),
+        bool, Option("--scale-offset", help="Also fit a scale and an offset of each modality's cosines.")
     ] = False
     num_folds: Annotated[
         int, Option("--folds", min=2, help="Number of folds of the clips; each is ranked by a fit to the others.")
@@ -390,35 +376,29 @@ class CalibrateConfig(SourceConfig):
     ] = False
 
     def __post_init__(self) -> None:
-        from eval.protocol.calibration import check_fitted, why_unwritable
         from gallery.gallery import check_format, is_gallery
 
         self.run_config()
-        if self.method is not None:
-            check_fitted(self.method)
-            if self.write:
-                raise ValueError("Only a fit of the model's own score can be written: leave out --method or --write.")
-        if self.subtitles and self.benchmark is None and not is_gallery(self.embeddings_path):
+        if not self.write:
+            return
+        # Before hours of embedding, not after.
+        if self.embeddings_path is not None and is_gallery(self.embeddings_path):
+            check_format(Path(self.embeddings_path))
+        elif not self.has_own_model:
             raise ValueError(
-                "Subtitles as queries need clips with subtitles: give a gallery with --embeddings, or a model, a "
-                "benchmark and its root."
+                "There is nothing to write to: give the gallery to search with --embeddings, or the folder of a model "
+                "saved by `model.save_pretrained` and `processor.save_pretrained`."
             )
-        if self.subtitles and self.scale_offset and self.write:
-            raise ValueError(
-                "With subtitles as queries, the cosines of subtitles are unknown, so fitted scales and offsets cannot "
-                "be compared with them and are not written. Leave out --write or --scale-offset, or give captions."
-            )
-        if self.write:  # before hours of embedding, not after
-            if self.embeddings_path and is_gallery(self.embeddings_path):
-                check_format(Path(self.embeddings_path))
-            elif self.model_path is None:
-                raise ValueError("There is nothing to write to: give the folder of a model, or the gallery to search.")
-            elif (reason := why_unwritable(self.model_path)) is not None:
-                raise ValueError(
-                    f"There is nothing to write to: {reason}. Save it as a model of its own "
-                    "(`model.save_pretrained` and `processor.save_pretrained`), or give the gallery to search with "
-                    "--embeddings, to write the result there."
-                )
+
+    @property
+    def has_own_model(self) -> bool:
+        """Whether the model is a folder with a configuration of its score, unlike an encoder as published."""
+        from modeling_scalar.model_identity import identify
+
+        if self.model_path is None:
+            return False
+        identity = identify(self.model_path)
+        return identity.is_folder and identity.is_configured
 
     def run_config(self) -> RunConfig:
         """Return the settings of the run that gives the queries and clips."""

@@ -102,7 +102,6 @@ def fit_least_score(
     embeddings: Embeddings,
     options: Mapping[str, Any],
     fold_options: Sequence[Mapping[str, Any]],
-    modalities: Sequence[str],
     seed: int = 0,
 ) -> LeastScore:
     """
@@ -112,7 +111,6 @@ def fit_least_score(
         embeddings ([`Embeddings`]): queries, clips and pairs.
         options (`dict`), fold_options (list of `dict`): how the gallery is scored, and how the queries of each fold
             are, as [`~eval.protocol.calibration.calibrate_embeddings`] fits it to the other folds.
-        modalities (`Sequence[str]`): modalities that are scored.
         seed (`int`): seed of the folds and the interval, the same as there.
 
     Returns:
@@ -129,12 +127,12 @@ def fit_least_score(
             reported[kind, is_held_out] = 100.0 * (scores[is_held_out] < score)
     answered, unanswered = (by_group(values, groups) for values in reported)
     score = None if score == -math.inf else float(np.float32(score))  # in the precision of hits
-    about = {"num_clips": len(embeddings.clip_ids), "modalities": list(modalities)}
+    about = {"num_clips": len(embeddings.clip_ids), "modalities": list(embeddings.modalities)}
     interval = paired_bootstrap(unanswered, answered, seed=seed)
     return LeastScore(score, float(answered.mean()), float(unanswered.mean()), **interval, **about)
 
 
-def format_least_score(found: LeastScore, is_kept: bool) -> list[str]:
+def format_least_score(found: LeastScore) -> list[str]:
     """Format the result as lines."""
     if found.score is None:
         return ["", "Fewer than 19 clips have queries of their own: too few to fit the least score of a match."]
@@ -144,8 +142,8 @@ def format_least_score(found: LeastScore, is_kept: bool) -> list[str]:
     lines = ["", f"least score of a match: {found.score:.4g}, among {searched}"]
     lines.append(f"held out, reported as without a match: {reported} (difference {found.difference:+.1f}, {bounds})")
     if not found.is_certain:
-        return [*lines, "The interval includes zero: searches will not use the least score."]
-    return lines if is_kept else [*lines, "--write saves it in the gallery: searches that find less report it."]
+        lines.append("The interval includes zero: searches will not use the least score.")
+    return lines
 
 
 __all__ = ["LeastScore", "best_scores", "fit_least_score", "format_least_score", "least_score_of"]

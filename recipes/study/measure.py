@@ -21,13 +21,13 @@ from eval.benchmarks.miniature import load_about
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks
-from eval.protocol.calibration import fit
 from eval.protocol.first_stage import masks_of, measurable_methods, pathways, rank_pairs
 from eval.protocol.router import route
 from eval.protocol.weighted import FITTED
 from gallery.described import score_options_of
 from gallery.files import write_json
 from modeling_scalar.scores_scalar import DIRECTIONS
+from recipes.study.fitting import fit
 
 HIGHEST = 11
 """Ranks beyond ten are not distinguished."""

@@ -71,7 +71,7 @@ def test_the_least_score_and_what_it_tells_are_those_of_the_definition():
     embeddings, others = made(), OPTIONS | {"query_temperature": 0.05}
     embeddings.modality_mask[4] = False  # nothing of a described clip can be read
     chosen = [OPTIONS, others]
-    found = fit_least_score(embeddings, OPTIONS, chosen, ["video", "audio", "subtitle"])
+    found = fit_least_score(embeddings, OPTIONS, chosen)
     groups, _ = groups_of(embeddings)
     names = np.random.default_rng(0).permutation(np.unique(groups)).tolist()
     folds = np.array([names.index(group) % 2 for group in groups])
@@ -120,23 +120,23 @@ def test_captions_of_one_clip_count_as_one_query():
 def test_of_less_than_nineteen_clips_nothing_can_be_reported():
     assert least_score_of(np.arange(18.0), np.arange(18)) == -math.inf
     assert least_score_of(np.arange(19.0), np.arange(19)) == 0.0
-    found = fit_least_score(made(num_clips=28, captions_each=1), OPTIONS, [OPTIONS] * 2, ["video"])
+    found = fit_least_score(made(num_clips=28, captions_each=1), OPTIONS, [OPTIONS] * 2)
     assert found.score is None and not found.is_certain and found.unanswered == 0
-    assert "Fewer than 19 clips" in format_least_score(found, is_kept=True)[-1]
+    assert "Fewer than 19 clips" in format_least_score(found)[-1]
 
 
 def test_scores_that_tell_nothing_make_no_claim():
     embeddings = made(num_clips=100, captions_each=1)
     embeddings.text_embeds = normalize(torch.randn(90, 32, generator=torch.Generator().manual_seed(1)), dim=-1)
-    found = fit_least_score(embeddings, OPTIONS, [OPTIONS] * 5, ["video"])
+    found = fit_least_score(embeddings, OPTIONS, [OPTIONS] * 5)
     assert found.score is not None and not found.is_certain
-    assert "The interval includes zero" in format_least_score(found, is_kept=True)[-1]
+    assert "The interval includes zero" in format_least_score(found)[-1]
 
 
 def test_queries_of_other_clips_are_distinguished_too():
     """The other clips stand in for a gallery without what is asked for: here are queries for clips of another one."""
     embeddings, strangers = made(num_clips=110, captions_each=1), made(num_clips=110, captions_each=1, seed=1)
-    found = fit_least_score(embeddings, OPTIONS, [OPTIONS] * 5, ["video", "audio", "subtitle"])
+    found = fit_least_score(embeddings, OPTIONS, [OPTIONS] * 5)
     embeddings.text_embeds = strangers.text_embeds
     best, _ = best_scores(embeddings, OPTIONS)
     assert 100 * (best < found.score).mean() == pytest.approx(found.unanswered, abs=15)
@@ -145,11 +145,8 @@ def test_queries_of_other_clips_are_distinguished_too():
 
 def test_what_was_found_is_reported_in_lines():
     found = LeastScore(0.25, 4.0, 61.5, 57.5, 45.0, 70.0, 0.95, 60, ["video", "audio"])
-    lines = format_least_score(found, is_kept=False)
-    assert lines[1:] == [
+    assert format_least_score(found)[1:] == [
         "least score of a match: 0.25, among 60 clips, by video, audio",
         "held out, reported as without a match: 61.5 % of queries without a relevant clip, 4.0 % of those "
         "with one (difference +57.5, 95 % interval +45.0 to +70.0)",
-        "--write saves it in the gallery: searches that find less report it.",
     ]
-    assert format_least_score(found, is_kept=True) == lines[:-1]
