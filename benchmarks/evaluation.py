@@ -23,8 +23,7 @@ from torch.nn.functional import normalize
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import evaluate_embeddings, measurable_methods
 from eval.protocol.rates import RATES
-from eval.protocol.shared_pairs import SharedPairs
-from modeling_scalar.scores_scalar import query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import Pairs, make_pairs, query_weights, retrieval_scores
 
 _PART = 250  # clips on which public code is timed
 
@@ -85,7 +84,7 @@ def _cpu_time(function, *arguments, **options) -> float:
 def measure_scores(size: int, dim: int, rounds: int) -> None:
     embeddings = make_embeddings(size, dim)
     texts, modalities, mask = embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask
-    pairs = SharedPairs(texts, modalities, mask, embeddings.concat_embeds)
+    pairs = make_pairs(texts, modalities, mask, embeddings.concat_embeds).exact
     # Public code does not support missing modalities, so it is timed on complete clips.
     complete = normalize(torch.randn(_PART, 3, dim, generator=torch.Generator().manual_seed(1)), dim=-1)
     for name, public in PUBLIC.items():
@@ -99,7 +98,8 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
         for name in methods:
             options = {"method": name, "concat_embeds": embeddings.concat_embeds}
             alone.setdefault(name, []).append(_cpu_time(retrieval_scores, texts, modalities, mask, **options))
-            fresh = pairs.with_options()  # has the products but no caches of other scores
+            # Has the products but no caches of other scores.
+            fresh = Pairs(pairs.text_embeds, pairs.clips, pairs.options, pairs.similarities)
             shared.setdefault(name, []).append(_cpu_time(fresh.scores, name))
         for name, public in PUBLIC.items():
             per_pair.setdefault(name, []).append(_cpu_time(public, texts, complete) * size / _PART)

@@ -8,6 +8,7 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip that it describ
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from eval.embedding.embeddings import FUSED, Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
 from eval.protocol.missing import ladder, ladder_masks, rate_masks
 from eval.protocol.rates import RATES
-from eval.protocol.shared_pairs import SharedPairs
 from eval.protocol.statistics import paired_bootstrap
 from eval.protocol.weighted import WEIGHTED
 from modeling_scalar.paired import paired_weights
@@ -26,8 +26,11 @@ from modeling_scalar.scores_scalar import (
     DIRECTIONS,
     METHODS,
     PAPER_MODALITIES,
+    Clips,
     Method,
+    Pairs,
     find_method,
+    make_pairs,
 )
 
 TIE_RULE = "among candidates of equal score the wrong ones come first"
@@ -123,6 +126,19 @@ def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.L
     return relevant_ranks(scores, torch.stack([rows, pairs[:, 1]], dim=1))
 
 
+def _masked(pairs: Pairs, modality_mask: torch.Tensor, replaced: Mapping[int, torch.Tensor] | None = None) -> Pairs:
+    """Return the same pairs with only the modalities in `modality_mask` `(V, M)` of each clip, and with other vectors
+    `(V, D)` for some modalities, by index. The products of texts and clips are computed once for all masks."""
+    clips, similarities = pairs.clips.shown(modality_mask), pairs.similarities * modality_mask.T[:, None]
+    for index, vectors in (replaced or {}).items():
+        embeds = clips.modality_embeds
+        embeds[:, index] = vectors * modality_mask[:, index, None]
+        similarities[index] = pairs.text_embeds @ embeds[:, index].T
+        named = {"min_norm": clips.min_norm, "modalities": clips.modalities}
+        clips = Clips(embeds, modality_mask, clips.concat_embeds, **named)
+    return Pairs(pairs.text_embeds, clips, pairs.options, similarities)
+
+
 @torch.no_grad()
 def rank_pairs(
     embeddings: Embeddings,
@@ -176,7 +192,7 @@ def rank_pairs(
                 here &= (pairs[:, column] >= part.start) & (pairs[:, column] < (part.stop or size[column]))
             block_pairs = pairs[here] - torch.tensor([queries.start, clips.start])
             concat_embeds = None if embeddings.concat_embeds is None else embeddings.concat_embeds[clips]
-            every = SharedPairs(
+            given = make_pairs(
                 embeddings.text_embeds[queries],
                 embeddings.modality_embeds[clips],
                 embeddings.modality_mask[clips],
@@ -184,20 +200,23 @@ def rank_pairs(
                 embeddings.modalities,
                 **score_options,
             )
+            dtype, every = given.text_embeds.dtype, given.exact
             for key, mask in distinct.items():
                 left, fused = shown_by[key]
                 replaced = {} if fused is None else {embeddings.modalities.index(FUSED): fused[clips]}
-                everything = joint = every.masked((mask & left)[clips], replaced)
+                everything = joint = _masked(every, (mask & left)[clips], replaced)
                 if embeddings.fused_apart:
-                    joint = every.masked((mask & left & embeddings.weighed)[clips])
+                    joint = _masked(every, (mask & left & embeddings.weighed)[clips])
                 for method in methods:
                     shown = everything if method == FUSED else joint
                     scores, is_directed = None, find_method(method, embeddings.modalities).directed
                     for direction in block_directions:
                         if is_directed:
-                            scores = shown.with_options(direction=direction).scores(method)
+                            options = replace(shown.options, direction=direction)
+                            directed = Pairs(shown.text_embeds, shown.clips, options, shown.similarities)
+                            scores = directed.scores(method).to(dtype)
                         elif scores is None:
-                            scores = shown.scores(method)
+                            scores = shown.scores(method).to(dtype)
                         ranks[key][method][direction][here] = _ranks(scores, block_pairs, direction)
                     bar.update()
     return [ranks[key] for key in keys]

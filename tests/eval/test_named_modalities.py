@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from eval.__main__ import app
 from eval.calibrate import CalibrateConfig, calibrate
 from eval.embedding.embeddings import Embeddings
-from eval.protocol.calibration import _Likelihood
+from eval.protocol.calibration import Likelihood
 from eval.protocol.first_stage import (
     evaluate_embeddings,
     masks_of,
@@ -333,10 +333,7 @@ def test_the_likelihood_of_five_modalities_is_that_of_loops():
         total -= math.log((powers[clip] + powers[clip + 6]) / sum(powers)) / 6 / 2
     prior = ((math.log(TAU) - math.log(0.1)) / 3) ** 2 + ((math.log(0.07) - math.log(0.05)) / 3) ** 2
     prior += sum(math.log(a) ** 2 for a in scale) + sum(b**2 for b in offset) / 0.25
-    assert _Likelihood(embeddings, {}, ())(numbers).item() == pytest.approx(total + prior / 2 / 12, rel=1e-9)
-    fixed = _Likelihood(embeddings, {}, ("title",)).options(numbers)
-    assert fixed["modality_scale"][1] == 1 and fixed["modality_offset"][1] == 0
-    assert fixed["modality_scale"][[0, 2, 3, 4]].tolist() == pytest.approx([scale[0], *scale[2:]])
+    assert Likelihood(embeddings, {})(numbers).item() == pytest.approx(total + prior / 2 / 12, rel=1e-9)
 
 
 def write_model(folder, modalities):
@@ -386,12 +383,6 @@ def test_numbers_of_some_modalities_are_not_written_into_a_model_of_others(biase
         calibrate(config)
     _, written = calibrate(replace(config, scale_offset=False))  # a temperature is of no modality
     assert biased / "model" / "config.json" not in written
-
-
-def test_without_subtitles_there_is_nothing_to_ask_for(biased):
-    config = CalibrateConfig(biased / "out", embeddings_path=biased / "gallery", subtitles=True, progress=False)
-    with pytest.raises(ValueError, match="modality 'subtitle', but the clips of .* have video, title, audio, speech"):
-        calibrate(config)
 
 
 # Tables and figures --------------------------------------------------------------------------------------------------
