@@ -10,9 +10,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ _PLANNED = {
 }
 
 
-def _rows_sha256(clips: list[dict[str, Any]], queries: Sequence[list]) -> str:
+def _rows_sha256(clips: list[dict[str, Any]], captions: list[str], query_ids: list[str], pairs: list) -> str:
     """Return a hash of everything in the rows except the folders; a file counts by its name and size."""
 
     def file(path: str | None) -> list | None:
@@ -56,69 +55,72 @@ def _rows_sha256(clips: list[dict[str, Any]], queries: Sequence[list]) -> str:
         [file(value) if name in ("video_path", "audio_path") else value for name, value in clip.items()]
         for clip in clips
     ]
-    return hashlib.sha256(json.dumps([rows, *queries]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([rows, query_ids, captions, pairs]).encode()).hexdigest()
 
 
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """The work that all processes do."""
+def embed_into(
+    writer: GalleryWriter | None,
+    crew: Crew,
+    model: PreTrainedModel,
+    processor: ProcessorMixin,
+    rows: tuple[list[dict[str, Any]], list[str], list[str], list[list[int]]],
+    batch_size: int,
+    on_error: str,
+    num_workers: int,
+    progress: bool,
+) -> None:
+    """
+    Embed the clips and captions of a data set that a gallery lacks, and commit them as they are embedded; the last
+    captions are not committed yet. All processes call this; only the first one has a writer.
 
-    crew: Crew
-    model: PreTrainedModel
-    processor: ProcessorMixin
-    clips: list[dict[str, Any]]
-    captions: list[str]
-    query_ids: list[str]
-    pairs: list[list[int]]
-    batch_size: int
-    on_error: str
-    num_workers: int
-    progress: bool
+    Args:
+        writer ([`~gallery.gallery.GalleryWriter`]), crew ([`~gallery.parallel.Crew`]): the gallery and the processes.
+        model ([`~modeling_scalar.ScalarModel`]), processor ([`~modeling_scalar.ScalarProcessor`]): embed.
+        rows: clips, captions, identifiers of captions and pairs, from [`~eval.benchmarks.rows.group_rows`].
+        batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): as in [`embed_benchmark`].
+    """
+    clips, captions, query_ids, pairs = rows
 
-    def follow(self) -> None:
-        """Compute a share of what the main process writes."""
-        self.crew.follow(row_embedder(self.model, self.processor, self.on_error, self.num_workers))
-        self.crew.follow(self._embed_captions)
+    def embed_some(batches: Iterable[list[str]], ahead: int) -> Generator[torch.Tensor | None, None, None]:
+        for batch in batches:  # the last one may be empty
+            yield embed_captions(model, processor, batch) if batch else None
 
-    def write_clips(self, writer: GalleryWriter) -> None:
-        """Embed the clips that are missing, and write them as they are embedded."""
-        start = len(writer.gallery())
-        reading = self.batch_size, self.on_error, self.num_workers
-        batches = embed_rows(self.model, self.processor, self.clips[start:], *reading, self.crew)
-        with closing(batches), self._bar("clips", len(self.clips), start) as bar:
-            for batch in batches:
-                clip_ids, problems = zip(*batch.notes, strict=True)
-                writer.put_clips(clip_ids, *batch.embeds, problems=problems)
+    def bar(kind: str, total: int, start: int) -> tqdm:
+        return tqdm(total=total, initial=start, desc=kind, unit=" rows", disable=not progress)
+
+    if writer is None:
+        crew.follow(row_embedder(model, processor, on_error, num_workers))
+        crew.follow(embed_some)
+        return
+
+    start = len(writer.gallery())
+    batches = embed_rows(model, processor, clips[start:], batch_size, on_error, num_workers, crew)
+    with closing(batches), bar("clips", len(clips), start) as shown:
+        for batch in batches:
+            clip_ids, problems = zip(*batch.notes, strict=True)
+            writer.put_clips(clip_ids, *batch.embeds, problems=problems)
+            writer.commit()
+            shown.update(len(clip_ids))
+
+    described = [[] for _ in captions]
+    for query, clip in pairs:
+        described[query].append(clips[clip]["video_id"])
+    queries = writer.gallery().queries
+    start = kept = 0 if queries is None else len(queries)
+    rounds = crew.lead(in_batches(captions[start:], batch_size), embed_some, 0)
+    with closing(rounds), bar("captions", len(captions), start) as shown:
+        for parts in rounds:
+            embeds = torch.cat(parts)
+            stop = start + len(embeds)
+            part = slice(start, stop)
+            # In float32: captions are few, and score exactly as the same text in a search.
+            table = query_table(query_ids[part], captions[part], embeds, described[part], "float32")
+            writer.put_queries(table)
+            start = stop
+            if start - kept >= _CAPTIONS:
                 writer.commit()
-                bar.update(len(clip_ids))
-
-    def write_captions(self, writer: GalleryWriter) -> None:
-        """Embed the captions that are missing; the last ones are not committed yet."""
-        described = [[] for _ in self.captions]
-        for query, clip in self.pairs:
-            described[query].append(self.clips[clip]["video_id"])
-        queries = writer.gallery().queries
-        start = kept = 0 if queries is None else len(queries)
-        rounds = self.crew.lead(in_batches(self.captions[start:], self.batch_size), self._embed_captions, 0)
-        with closing(rounds), self._bar("captions", len(self.captions), start) as bar:
-            for parts in rounds:
-                embeds = torch.cat(parts)
-                rows = slice(start, start := start + len(embeds))
-                # In float32: captions are few, and score exactly as the same text in a search.
-                table = query_table(self.query_ids[rows], self.captions[rows], embeds, described[rows], "float32")
-                writer.put_queries(table)
-                if start - kept >= _CAPTIONS:
-                    writer.commit()
-                    kept = start
-                bar.update(len(embeds))
-
-    def _embed_captions(self, batches: Iterable[list[str]], ahead: int) -> Generator[torch.Tensor | None, None, None]:
-        """Embed the share of one process, whose last batch may be empty."""
-        for captions in batches:
-            yield embed_captions(self.model, self.processor, captions) if captions else None
-
-    def _bar(self, kind: str, total: int, start: int) -> tqdm:
-        return tqdm(total=total, initial=start, desc=kind, unit=" rows", disable=not self.progress)
+                kept = start
+            shown.update(len(embeds))
 
 
 def _is_finished(writer: GalleryWriter, plan: Mapping[str, Any]) -> bool:
@@ -196,13 +198,13 @@ def embed_benchmark(
             processor = configure_processor(sandboxed(processor, limits), loaded.processing)
             say_unread(loaded.dataset.column_names, processor.modalities)
             rows = group_rows(loaded.dataset, loaded.task, processor.modalities)
-            work = _Work(crew, model, processor, *rows, batch_size, on_error, num_workers, progress)
+            writer = None
             if crew.is_main:
                 plan = {
                     "fingerprint": identify(model_path).fingerprint,
                     "model_dtype": str(model.dtype),
                     "processing": dict(loaded.processing),
-                    "rows_sha256": _rows_sha256(work.clips, [work.query_ids, work.captions, work.pairs]),
+                    "rows_sha256": _rows_sha256(*rows),
                     "batch_size": batch_size,
                     "on_error": on_error,
                     "dtype": dtype,
@@ -214,12 +216,9 @@ def embed_benchmark(
                 logger.info("%s is already finished; there is nothing to do.", output)
             else:
                 described = describe(model, model_path, plan=plan)
-                num_rows = {"clips": len(work.clips), "queries": len(work.captions)}
+                num_rows = {"clips": len(rows[0]), "queries": len(rows[1])}
                 writer.metadata = described | {"unfinished": num_rows}
-            work.write_clips(writer)
-            work.write_captions(writer)
-        else:
-            work.follow()
+        embed_into(writer, crew, model, processor, rows, batch_size, on_error, num_workers, progress)
         with crew.together():
             if crew.is_main and not is_finished:
                 writer.metadata = {
@@ -240,4 +239,4 @@ def embed_benchmark(
         return Gallery.open(output)
 
 
-__all__ = ["embed_benchmark"]
+__all__ = ["embed_benchmark", "embed_into"]
