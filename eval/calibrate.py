@@ -16,9 +16,8 @@ from gallery.described import LEAST_SCORE, fitted_to
 from gallery.files import write_json
 from gallery.gallery import GalleryWriter, is_gallery, score_options_of
 from modeling_scalar import ScalarConfig
-from modeling_scalar.checking import read_object
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import identify, read_object
 from modeling_scalar.scores_scalar import CALIBRATION
 
 logger = logging.getLogger(__name__)

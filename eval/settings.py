@@ -243,8 +243,7 @@ class RunConfig(SourceConfig):
     ] = ()
 
     def __post_init__(self) -> None:
-        from modeling_scalar.devices import device_of_name, dtype_of_name
-        from modeling_scalar.plugins import load_plugins
+        from modeling_scalar.model_identity import device_of_name, dtype_of_name, load_plugins
 
         load_plugins(self.plugins)
         source = (self.model_path, self.benchmark, self.root)

@@ -29,8 +29,7 @@ from gallery.gallery import Gallery, is_gallery
 from gallery.matching import check_policies, measurable_policies
 from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import device_of_name, dtype_of_name, identify, said_of
 from modeling_scalar.scores_scalar import WEIGHING
 
 logger = logging.getLogger(__name__)

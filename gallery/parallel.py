@@ -76,7 +76,7 @@ class Crew:
         weights in a mapped file to other addresses, where some machines add products in another order.
         """
         if self._state is None:
-            from modeling_scalar.devices import default_device  # it imports transformers
+            from modeling_scalar.model_identity import default_device  # it imports transformers
 
             return default_device()
         return torch.device("cpu") if self._state.device.type == "cpu" else self._state.device

@@ -161,8 +161,7 @@ def load_query_model(
         ValueError: the gallery was made with another model, or does not name its model and `model` is not given.
     """
     # Not at the top: they import transformers, which no other kind of query needs.
-    from modeling_scalar.devices import device_of_name, dtype_of_name
-    from modeling_scalar.model_identity import identify
+    from modeling_scalar.model_identity import device_of_name, dtype_of_name, identify
 
     revision = searcher.model_revision if model is None else None
     model = model or searcher.model

@@ -32,8 +32,7 @@ from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from gallery.words import split_query
-from modeling_scalar.paired import paired_weights
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING, paired_weights
 
 _QUERY_BLOCK = 1024
 _LOADING = Lock()

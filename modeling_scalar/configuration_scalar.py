@@ -74,14 +74,6 @@ class BeatsConfig(PreTrainedConfig):
     layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
 
-    def validate_beats(self) -> None:
-        """Check that the number of heads divides the width."""
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
-                f"{self.num_attention_heads}."
-            )
-
 
 @strict
 class ScalarConfig(PreTrainedConfig):

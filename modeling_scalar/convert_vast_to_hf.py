@@ -24,10 +24,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from commands.errors import run_command, show
 
-from .checking import check_counts, check_finite, read_object
 from .configuration_scalar import BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor
+from .model_identity import read_object
 from .modeling_scalar import ScalarModel
 from .processing_scalar import ScalarProcessor
 from .scores_scalar import CONCATENATIONS
@@ -369,7 +369,6 @@ def convert(
     state = read_checkpoint(checkpoint)
     if sizes is not None:
         config = config_from_sizes(sizes)
-        check_counts(config.to_dict(), len(state), "the sizes")
     else:
         counts = {
             name: state[key].shape[1]
@@ -392,7 +391,6 @@ def convert(
         model.load_state_dict(converted, strict=True, assign=True)
     except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
         raise ValueError(f"{checkpoint} does not have the expected sizes. Pass `--sizes`. {error}") from error
-    check_finite(model, str(checkpoint))
     temporary = output.with_name(f".{output.name}.{os.getpid()}")  # renamed when complete
     try:
         model.save_pretrained(temporary)

@@ -56,8 +56,6 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
         audio, rate = audio["array"], audio["sampling_rate"]
     elif _has_rate(audio):
         audio, rate = audio
-    if not is_number(rate) or rate < 1:
-        raise ValueError(f"`sampling_rate` must be a number of Hz, at least 1, got {rate!r}.")
     if isinstance(audio, torch.Tensor):
         audio = audio.detach().cpu()
     elif not isinstance(audio, np.ndarray) and not (isinstance(audio, (list, tuple)) and all(map(is_number, audio))):
@@ -245,8 +243,7 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
             `BatchFeature` with `input_features` of shape `(clips, num_segments, segment_length, num_mel_bins)`.
         """
         check_sampling_rate(sampling_rate, self.sampling_rate)
-        if not (features := [self.process_waveform(waveform) for waveform in list_waveforms(waveforms)]):
-            raise ValueError("The list of waveforms is empty. Pass at least one.")
+        features = [self.process_waveform(waveform) for waveform in list_waveforms(waveforms)]
         return to_batch({"input_features": torch.stack(features)}, return_tensors)
 
 

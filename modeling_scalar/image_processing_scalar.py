@@ -1,6 +1,6 @@
 """Pixel values of frames, computed with torch, without torchvision or Pillow.
 
-By default images are resized bilinearly without antialiasing, as in the paper, so that checkpoints see the images they
+Images are resized bilinearly without antialiasing, as in the paper, so that checkpoints see the images they
 were trained on.
 """
 
@@ -47,8 +47,6 @@ def frame_indices(
     Returns:
         `list[int]` of length `num_frames`, ascending.
     """
-    if num_available < 1 or num_frames < 1:
-        raise ValueError(f"`num_available` and `num_frames` must be at least 1, got {num_available} and {num_frames}.")
     if training and generator is None:
         raise ValueError("`training=True` draws at random: pass a seeded `generator=torch.Generator()`.")
     size, extra = divmod(max(num_available, num_frames), num_frames)
@@ -86,12 +84,7 @@ def to_frames(frames: Any) -> np.ndarray:
         frames = [frames]
     if not isinstance(frames, (list, tuple)):
         return _channels_last(frames)
-    if not frames or not all(map(is_picture, frames)):
-        kinds = [type(item).__name__ for item in frames]
-        raise TypeError(f"A clip must be a list of pictures or one array, got a list of {kinds}.")
     pictures = [_channels_last(picture) for picture in frames]
-    if len(sizes := {picture.shape[:2] for picture in pictures}) > 1:
-        raise ValueError(f"The pictures of a clip must have the same size, got (height, width) in {sorted(sizes)}.")
     return np.stack(pictures)
 
 
@@ -193,7 +186,6 @@ class ScalarImageProcessorKwargs(ImagesKwargs, total=False):
 
     image_size: int
     resize_mode: str
-    antialias: bool
     train_crop_scale: list[float] | tuple[float, float] | None
     train_flip: bool
 
@@ -205,8 +197,6 @@ class ScalarImageProcessor(ClipImageProcessor):
         image_size (`int`): Side of the output.
         resize_mode (`str`): `"squash"` resizes both sides to `image_size`; `"crop"` resizes the short side and crops
             the centre (MSR-VTT and pretraining).
-        antialias (`bool`): Whether to resize with antialiasing on uint8, several times faster, instead of without
-            antialiasing on floats, as in the paper.
         image_mean (`list[float]`), image_std (`list[float]`): Per channel, for values in [0, 1]; CLIP's by default.
         train_crop_scale (`list[float]`, *optional*): In training, the range of the share of the area that a random
             square crop keeps. As in torchvision's `RandomResizedCrop`, a crop that does not fit is drawn again up to
@@ -225,7 +215,6 @@ class ScalarImageProcessor(ClipImageProcessor):
         self,
         image_size: int = 224,
         resize_mode: str = "squash",
-        antialias: bool = False,
         image_mean: float | Sequence[float] = (0.48145466, 0.4578275, 0.40821073),
         image_std: float | Sequence[float] = (0.26862954, 0.26130258, 0.27577711),
         train_crop_scale: Sequence[float] | None = (0.8, 1.0),
@@ -242,7 +231,6 @@ class ScalarImageProcessor(ClipImageProcessor):
             raise ValueError(f"`train_crop_scale` must be an ascending pair in (0, 1], got {train_crop_scale!r}.")
         self.image_size = whole("image_size", image_size)
         self.resize_mode = resize_mode
-        self.antialias = antialias
         self.train_crop_scale = None if train_crop_scale is None else list(train_crop_scale)
         self.train_flip = train_flip
         self.do_rescale = do_rescale
@@ -251,8 +239,6 @@ class ScalarImageProcessor(ClipImageProcessor):
     def _resize(self, frames: torch.Tensor, height: int, width: int) -> torch.Tensor:
         if tuple(frames.shape[-2:]) == (height, width):
             return frames.float()
-        if self.antialias:
-            return F.interpolate(frames, (height, width), mode="bilinear", antialias=True).float()
         return F.interpolate(frames.float(), (height, width), mode="bilinear", align_corners=False)
 
     def _resize_and_crop(self, frames: torch.Tensor) -> torch.Tensor:

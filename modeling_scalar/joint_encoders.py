@@ -12,7 +12,6 @@ import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoFeatureExtractor, AutoTokenizer
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
-from .checking import check_counts, check_shapes, check_vocabulary, shapes_of, weight_files
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, check_modalities, encoder_width
 from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
@@ -21,8 +20,6 @@ from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
 from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor, mix_name
 
 _SENTINEL = "\ue000"  # stands for a text while a template is rendered
-# Limits on the output of a processor for one clip, far beyond sensible values: more would fill the memory.
-_MOST_FRAMES, _MOST_SECONDS, _MOST_SOFT_TOKENS = 1024, 3600, 1120
 _BICUBIC = 3  # PIL.Image.Resampling.BICUBIC
 _SENTENCE_CONFIG = "sentence_bert_config.json"
 _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
@@ -63,15 +60,11 @@ def model_from_joint_encoder(
     family = FAMILIES[encoder.encoder]
     if dtype == torch.float16 and not family.has_float16:
         raise ValueError(f"{encoder.name} returns NaN in float16. Load it in bfloat16 or float32.")
-    shapes = shapes_of(weight_files(encoder.name, "model", encoder.revision))
-    check_counts(encoder.config, len(shapes), f"the config.json of {encoder.name}")
     config = AutoConfig.from_pretrained(encoder.name, revision=encoder.revision or "main", trust_remote_code=False)
     for tower in (tower for name, tower in family.towers.items() if name not in modalities):
         setattr(config, tower, None)
     fields = {"projection_dim": encoder_width(config), "modalities": modalities} | config_kwargs
     joint = ScalarJointConfig(backbone_config=config, **fields)
-    with torch.device("meta"):
-        check_shapes(ScalarJointModel(joint), in_backbone(shapes), encoder.name)
     model, info = ScalarJointModel.from_pretrained(
         encoder.name,
         config=joint,
@@ -86,13 +79,6 @@ def model_from_joint_encoder(
             f"{encoder.name} lacks {len(missing)} weights of its model, such as {missing[:3]}. Download it again."
         )
     return model.eval()
-
-
-def in_backbone(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return shapes of weights by their names in [`ScalarJointModel`], from one or from a published encoder."""
-    if any(name.startswith("backbone.") for name in shapes):
-        return dict(shapes)
-    return {f"backbone.{name}": shape for name, shape in shapes.items()}
 
 
 # Processors ---------------------------------------------------------------------------------------------------------
@@ -207,39 +193,4 @@ def processor_from_joint_encoder(
     return ScalarJointProcessor(_image_processor(frames), extractor, tokenizer, **settings)
 
 
-def check_joint_processor(processor: ScalarJointProcessor, config: ScalarJointConfig, name: str) -> None:
-    """
-    Check that a processor fits its model.
-
-    Raises:
-        ValueError: If it does not; the message names the folder.
-    """
-    backbone, frames, wrong = config.backbone_config, processor.image_processor, []
-    check_vocabulary(processor.tokenizer, backbone.text_config.vocab_size, name)
-    if "video" in config.modalities:
-        for side in ("patch_size", "pooling_kernel_size"):
-            if getattr(frames, side) != getattr(backbone.vision_config, side):
-                wrong.append(f"`{side}={getattr(frames, side)}`")
-    for part, setting, most in (
-        (processor, "num_frames", _MOST_FRAMES),
-        (processor, "max_length", backbone.text_config.max_position_embeddings),
-        (processor, "max_audio_seconds", _MOST_SECONDS),
-        (frames, "max_soft_tokens", _MOST_SOFT_TOKENS),
-    ):
-        if getattr(part, setting) > most:
-            wrong.append(f"`{setting}={getattr(part, setting)}`")
-    if list(processor.modalities) != list(config.modalities):
-        wrong.append(f"`modalities={processor.modalities}`")
-    if wrong:
-        raise ValueError(
-            f"The processor in {name} does not fit its model, with {', '.join(wrong)}. Copy the {PROCESSOR_NAME} that "
-            "the model was saved with."
-        )
-
-
-__all__ = [
-    "check_joint_processor",
-    "in_backbone",
-    "model_from_joint_encoder",
-    "processor_from_joint_encoder",
-]
+__all__ = ["model_from_joint_encoder", "processor_from_joint_encoder"]

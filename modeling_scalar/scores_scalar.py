@@ -136,12 +136,16 @@ def off_unit(embeds: torch.Tensor) -> torch.Tensor:
     return ~((torch.cat(norms) - 1).abs() <= NORM_TOLERANCE) if norms else embeds.new_empty(0, dtype=torch.bool)
 
 
-def _check_norms(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
+def _check_norms(pairs: "Pairs") -> None:
     """Raise a ValueError unless vectors that count have unit norm: others would change the ranking, and with a NaN a
     clip would come first."""
     if torch.compiler.is_compiling():  # a graph cannot depend on values
         return
-    wrong = {"text_embeds": off_unit(text_embeds), "modality_embeds": off_unit(modality_embeds) & modality_mask}
+    clips = pairs.clips
+    wrong = {
+        "text_embeds": off_unit(pairs.text_embeds),
+        "modality_embeds": off_unit(clips.modality_embeds) & clips.modality_mask,
+    }
     for name, is_wrong in wrong.items():
         rows = is_wrong.nonzero()[:, 0].unique().tolist()
         if rows:
@@ -157,31 +161,22 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
         if not isinstance(given, torch.Tensor):
             raise TypeError(f"`{name}` must be a `torch.Tensor`, got {type(given)}. Use `torch.as_tensor`.")
     shapes = tuple(text_embeds.shape), tuple(modality_embeds.shape)
-    if text_embeds.ndim != 2 or modality_embeds.ndim != 3 or not shapes[1][1]:
+    has_axes = text_embeds.ndim == 2 and modality_embeds.ndim == 3 and modality_embeds.shape[1] > 0
+    if not has_axes or shapes[0][-1] != shapes[1][-1]:
         raise ValueError(
-            "Expected `modality_embeds` (clips, modalities, dim) with at least one modality, and `text_embeds` "
-            f"(queries, dim), got {shapes[1]} and {shapes[0]}."
+            "Expected `text_embeds` (queries, dim), and `modality_embeds` (clips, modalities, dim) with at least one "
+            f"modality, made by the same model, got {shapes[0]} and {shapes[1]}."
         )
-    if shapes[0][-1] != shapes[1][-1]:
-        raise ValueError(
-            f"`text_embeds` and `modality_embeds` must have the same last dimension, got {shapes[0][-1]} and "
-            f"{shapes[1][-1]}. Were they made by the same model?"
-        )
-    for name, tensor in (("text_embeds", text_embeds), ("modality_embeds", modality_embeds)):
-        if tensor.dtype not in MIN_NORM:
-            raise ValueError(f"`{name}` must be one of {[str(d) for d in MIN_NORM]}, got {tensor.dtype}.")
-    if modality_mask.dtype != torch.bool or modality_mask.shape != modality_embeds.shape[:2]:
+    if modality_mask.dtype != torch.bool or modality_mask.shape != shapes[1][:2]:
         raise ValueError(
             f"`modality_mask` must be a bool tensor of the first two axes of `modality_embeds`, {shapes[1][:2]}, got "
             f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
         )
     if torch.compiler.is_compiling():  # a graph cannot depend on values
         return
-    if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
-        raise ValueError(
-            f"`modality_mask` must have at least one True per row, but {len(empty)} rows have none: {empty[:10]}. "
-            "Leave these clips out of the gallery."
-        )
+    empty = (~modality_mask.any(dim=1)).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(f"`modality_mask` must have a True in each row, but {len(empty)} have none: {empty[:10]}.")
 
 
 # Options ------------------------------------------------------------------------------------------------------------
@@ -530,10 +525,6 @@ class Method:
     uses_concat_heads: bool = False
     uses_hyperbolic_mix: bool = False
 
-    def __post_init__(self):
-        if self.reads is not None and not set(self.needs) <= set(self.reads):
-            raise ValueError(f"`needs` and `reads` contradict each other: got {self.needs} and {self.reads}.")
-
     def covers(self, modality_mask: torch.Tensor, modalities: Sequence[str] = PAPER_MODALITIES) -> torch.Tensor:
         """Return for which clips `(V,)` the score is defined, from their mask `(V, M)` and the names along axis M."""
 
@@ -561,7 +552,7 @@ def register_method(name: str, title: str | None = None, **facts: Any) -> Callab
         **facts: Fields of [`Method`], for example `needs=("audio",)`.
 
     Raises:
-        ValueError: If the name is taken, or fields contradict each other.
+        ValueError: If the name is taken.
     """
     if name in METHODS:
         raise ValueError(f"There is a method {name!r} already; choose another name.")
@@ -885,6 +876,11 @@ def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     return total
 
 
+def _in_full(pairs: Pairs) -> torch.autocast:
+    """A context without autocast, in which pairs are scored in their own precision."""
+    return torch.autocast(pairs.text_embeds.device.type, enabled=False)
+
+
 def _has_gradient(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
@@ -959,14 +955,14 @@ def retrieval_scores(
     ```
     """
     options["query_temperature"] = query_temperature
-    _check_embeds(text_embeds, modality_embeds, modality_mask)
     given = text_embeds, modality_embeds, concat_embeds, *options.values()
     is_learned = torch.is_grad_enabled() and any(_has_gradient(value) for value in given)
-    if not is_learned:
-        _check_norms(text_embeds, modality_embeds, modality_mask)
-    with torch.autocast(device_type=text_embeds.device.type, enabled=False), torch.set_grad_enabled(is_learned):
+    with torch.set_grad_enabled(is_learned):
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, concat_embeds, modalities, **options)
-        return pairs.scores(method)
+        if not is_learned:
+            _check_norms(pairs)
+        with _in_full(pairs):
+            return pairs.scores(method)
 
 
 def query_weights(
@@ -982,19 +978,92 @@ def query_weights(
         `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent.
     """
     named = dict(zip(WEIGHING, weighing, strict=False)) | named
-    _check_embeds(text_embeds, modality_embeds, modality_mask)
+    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
     if not any(_has_gradient(embeds) for embeds in (text_embeds, modality_embeds)):
-        _check_norms(text_embeds, modality_embeds, modality_mask)
-    with torch.autocast(device_type=text_embeds.device.type, enabled=False):
-        pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
-        temperature = pairs.options.query_temperature
+        _check_norms(pairs)
+    temperature = pairs.options.query_temperature
+    with _in_full(pairs):
         cosines = pairs.resolved(temperature).calibrated.movedim(0, -1)  # (Q, V, M)
         return softmax_weights(cosines, modality_mask, temperature, dim=-1).to(pairs.text_embeds.dtype)
 
 
+# Each text with its own clip only -----------------------------------------------------------------------------------
+
+
+def exact_scores(
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    min_norm: float,
+    options: ScoreOptions,
+) -> torch.Tensor:
+    """
+    Score pairs `(P,)` in float64 by their centroids, Eq. 2 and 3. This is the reference for exact search. Equal pairs
+    have equal scores at any position.
+
+    Args:
+        text_embeds (`(P, D)`), modality_embeds (`(P, M, D)`), modality_mask (`(P, M)`): The pairs. Absent rows have
+            no effect.
+        min_norm (`float`), options ([`ScoreOptions`]): The clamp of norms; temperature and calibration.
+    """
+    texts = text_embeds.double()[:, None]
+    vectors = torch.where(modality_mask[..., None], modality_embeds.double(), 0)
+    # Products and sums, not matrix products, whose order of additions depends on the number of pairs.
+    cosines = options.calibrated((vectors * texts).sum(-1), dim=1)
+    cosines = torch.where(modality_mask, cosines, 0)
+    weights = softmax_weights(cosines, modality_mask, options.query_temperature, dim=1)
+    squared_norm = (weights[..., None] * vectors).sum(1).square().sum(-1)
+    return (weights * cosines).sum(1) / squared_norm.sqrt().clamp(min=min_norm)
+
+
+def _own_weights(pairs: Pairs) -> torch.Tensor:
+    """Eq. 2 for each clip and its own text, `(P, M)`."""
+    if len(pairs.text_embeds) != len(pairs.clips):
+        raise ValueError(
+            f"Expected one text per clip, got {len(pairs.text_embeds)} texts and {len(pairs.clips)} clips."
+        )
+    temperature = pairs.options.query_temperature
+    resolved = pairs.resolved(temperature)
+    # Products and sums, because matrix products would be a batch of tiny ones.
+    cosines = (resolved.clips.modality_embeds * resolved.text_embeds[:, None]).sum(-1)  # (P, M)
+    cosines = pairs.options.calibrated(cosines, dim=-1)
+    weights = softmax_weights(cosines, pairs.clips.modality_mask, temperature, dim=-1)
+    return weights.to(pairs.text_embeds.dtype)
+
+
+def paired_weights(
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
+) -> torch.Tensor:
+    """
+    Compute the weights of each clip for its own text only, `(P, M)`: the diagonal of [`query_weights`].
+
+    Args and errors: See [`query_weights`]; row i of the texts belongs to clip i.
+    """
+    named = dict(zip(WEIGHING, weighing, strict=False)) | named
+    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
+    with _in_full(pairs):
+        return _own_weights(pairs)
+
+
+def paired_centroids(
+    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
+) -> torch.Tensor:
+    """
+    Aggregate each clip for its own text only, mu_M(z^T) of SCALAR Eq. 2: `(P, D)`, of unit norm (shorter only where
+    modalities cancel to nothing).
+
+    Args and errors: See [`paired_weights`].
+    """
+    named = dict(zip(WEIGHING, weighing, strict=False)) | named
+    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
+    with _in_full(pairs):
+        weighted = _own_weights(pairs)[..., None] * pairs.clips.modality_embeds
+        return unit(weighted.sum(1), pairs.clips.min_norm)
+
+
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
-    "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact",
-    "find_method", "kind_of", "make_pairs", "min_norm_of", "off_unit",
+    "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
+    "find_method", "kind_of", "make_pairs", "min_norm_of", "off_unit", "paired_centroids", "paired_weights",
     "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

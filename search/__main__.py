@@ -182,8 +182,7 @@ def serve(config: ServeConfig) -> None:
     from gallery.decoding import Limits, sandboxed
     from gallery.published import name_of
     from modeling_scalar import load_model
-    from modeling_scalar.devices import device_of_name, dtype_of_name
-    from modeling_scalar.model_identity import identify
+    from modeling_scalar.model_identity import device_of_name, dtype_of_name, identify
 
     from .engine.address import is_address
     from .service.archive import Archive

@@ -24,8 +24,7 @@ from gallery.tables import is_table
 from gallery.transcripts import SCREEN, Transcripts
 from gallery.windows import SCENES, SEGMENT, check_windows
 from gallery.writing import check_place
-from modeling_scalar.devices import device_of_name, dtype_of_name, said_of
-from modeling_scalar.model_identity import LIGHT, ModelIdentity, identify
+from modeling_scalar.model_identity import LIGHT, ModelIdentity, device_of_name, dtype_of_name, identify, said_of
 from modeling_scalar.processing_scalar import ScalarProcessor
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of

@@ -271,7 +271,7 @@ class QueryConfig:
         from gallery.querying import check_texts
         from gallery.reranking import check_weight
         from gallery.words import split_query
-        from modeling_scalar.devices import device_of_name
+        from modeling_scalar.model_identity import device_of_name
         from modeling_scalar.scores_scalar import ScoreOptions
 
         device_of_name(self.device)

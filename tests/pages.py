@@ -151,7 +151,7 @@ def _only_parsing() -> Iterator[None]:
     """Parsers parse, and nothing runs."""
     import transformers.training_args
 
-    import modeling_scalar.plugins
+    import modeling_scalar.model_identity
     import trainer.recipe
     import trainer.run
 
@@ -176,7 +176,7 @@ def _only_parsing() -> Iterator[None]:
             patch.setattr(kind, "process_value", calm)
         patch.setattr(typer.core.TyperCommand, "invoke", lambda self, ctx: _parse_alone(self, ctx, invoke))
         patch.setattr(trainer.recipe, "find_packaged", packaged)
-        patch.setattr(modeling_scalar.plugins, "load_plugins", lambda names: None)
+        patch.setattr(modeling_scalar.model_identity, "load_plugins", lambda names: None)
         patch.setattr(trainer.recipe, "load_plugins", lambda names: None)
         patch.setattr(trainer.recipe, "find_method", lambda *names: None)  # of a plugin, perhaps
         patch.setattr(transformers.training_args, "is_torch_bf16_gpu_available", lambda: True)

@@ -40,7 +40,7 @@ from gallery.embedding import check_reading, in_background
 from gallery.files import read_json, write_json
 from gallery.provenance import versions
 from modeling_scalar import ScalarJointConfig, ScalarProcessor
-from modeling_scalar.devices import device_of_name
+from modeling_scalar.model_identity import device_of_name
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import kind_of
 

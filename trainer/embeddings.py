@@ -16,7 +16,7 @@ from eval.embedding.query_gallery import rows_of
 from gallery.columns import stacked, texts_of
 from gallery.gallery import Gallery
 from modeling_scalar import ScalarJointModel, ScalarProcessor
-from modeling_scalar.checking import part_of
+from modeling_scalar.model_identity import part_of
 
 from .data import Examples
 from .identity import tensors_sha256

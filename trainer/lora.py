@@ -10,9 +10,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.constants import DUMMY_TARGET_MODULES
 
 from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
-from modeling_scalar.checking import part_of
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.model_identity import part_of
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import METHODS
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from modeling_scalar.paired import paired_centroids
+from modeling_scalar.scores_scalar import paired_centroids
 
 
 def _check_positive(**values: float) -> None:

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from modeling_scalar.configuration_scalar import ScalarConfig
-from modeling_scalar.paired import paired_centroids
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, retrieval_scores
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, paired_centroids, retrieval_scores
 
 from .distributed import RowLayout
 from .losses import (

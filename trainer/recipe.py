@@ -16,7 +16,7 @@ from commands.options import columns_of
 from eval.benchmarks.registry import load_benchmark
 from gallery.decoding import Limits
 from modeling_scalar import MODALITIES
-from modeling_scalar.plugins import load_plugins
+from modeling_scalar.model_identity import load_plugins
 from modeling_scalar.scores_scalar import METHODS, find_method
 
 from .training_args import ScalarTrainingArguments

@@ -8,14 +8,13 @@ from typing import Annotated
 
 import torch
 import typer
+from safetensors import safe_open
 
 from commands.errors import say, user_errors
 from gallery.gallery import Gallery
 from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.checking import part_of, shapes_of, weight_files
-from modeling_scalar.devices import said_of
-from modeling_scalar.model_identity import ModelIdentity, identify
+from modeling_scalar.model_identity import ModelIdentity, identify, part_of, said_of
 
 _BESIDE_HEADS = ("logit_scale", "hyperbolic")
 
@@ -24,7 +23,8 @@ def _base_of_heads(heads: ModelIdentity) -> ModelIdentity:
     """The base model of an adapter that trains only heads."""
     folder, parts = heads.download(), set()
     if heads.adapter is not None:
-        parts = {part_of(name) for name in shapes_of(weight_files(str(folder), "adapter_model"))}
+        with safe_open(folder / "adapter_model.safetensors", "pt") as file:
+            parts = {part_of(name) for name in file.keys()}
     others = sorted(part for part in parts if not part.endswith("_head") and part not in _BESIDE_HEADS)
     if others or not parts:
         found = f"an adapter that changes {others} too" if others else "no adapter"

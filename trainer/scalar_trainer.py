@@ -13,9 +13,8 @@ from transformers import PretrainedConfig
 
 from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.configuration_joint_scalar import FAMILIES
-from modeling_scalar.paired import paired_weights
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, paired_weights
 
 from .callbacks import LoraRate
 from .data import Examples

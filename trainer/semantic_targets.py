@@ -27,8 +27,7 @@ from commands.options import Device, Holdout, command_of
 from eval.settings import Columns
 from gallery.provenance import versions
 from modeling_scalar import default_device
-from modeling_scalar.devices import device_of_name
-from modeling_scalar.model_identity import LIGHT, identify
+from modeling_scalar.model_identity import LIGHT, device_of_name, identify
 
 from .identity import rows_sha256, tensors_sha256
 

@@ -30,8 +30,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.parallel import Crew
 from gallery.provenance import describe, versions
 from modeling_scalar import load_model
-from modeling_scalar.devices import said_of
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import identify, said_of
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from eval.protocol.missing import ladder, ladder_masks, rate_masks
 from eval.protocol.rates import RATES
 from eval.protocol.statistics import paired_bootstrap
 from eval.protocol.weighted import WEIGHTED
-from modeling_scalar.paired import paired_weights
 from modeling_scalar.scores_scalar import (
     CALIBRATION,
     DIRECTIONS,
@@ -31,6 +30,7 @@ from modeling_scalar.scores_scalar import (
     Pairs,
     find_method,
     make_pairs,
+    paired_weights,
 )
 
 TIE_RULE = "among candidates of equal score the wrong ones come first"

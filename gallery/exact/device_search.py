@@ -15,8 +15,7 @@ import torch
 
 from gallery.exact.blocks import Block
 from gallery.exact.cone import LONGEST, ROUNDING, product_error, score_error
-from modeling_scalar.paired import exact_scores
-from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions
+from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, exact_scores
 
 _TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products computed at once; on a CPU in cache
 _EXACT_AT_ONCE = 2**14  # pairs scored in float64 at once

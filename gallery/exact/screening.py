@@ -36,8 +36,7 @@ from gallery.exact.cone import (
     score_error,
     spanned_bound,
 )
-from modeling_scalar.paired import exact_scores
-from modeling_scalar.scores_scalar import ScoreOptions
+from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 
 _TILE = 3 * 2**20  # products computed at once, in cache
 _NARROWEST, _WIDEST = 512, 65_536  # clips per tile

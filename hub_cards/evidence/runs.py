@@ -11,7 +11,7 @@ from peft.utils.constants import DUMMY_TARGET_MODULES
 from safetensors import safe_open
 
 from gallery.files import read_json
-from modeling_scalar.checking import part_of
+from modeling_scalar.model_identity import part_of
 
 from ..markdown import Markdown, code, text
 

@@ -18,8 +18,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from gallery.files import read_json, write_json
-from modeling_scalar.fingerprints import model_fingerprint
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import identify, model_fingerprint
 
 from ..card import Details, read_card
 from ..settings import ModelPush, Push

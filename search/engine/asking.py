@@ -23,8 +23,7 @@ from gallery.hits import Certainty, Hit, Hits, Results
 from gallery.querying import Likeness, QueryModel, check_vectors, load_query_model, query_like
 from gallery.searching import search, seen_of
 from gallery.windows import Place, place_of_clip
-from modeling_scalar.paired import exact_scores, paired_weights
-from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions
+from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, ScoreOptions, exact_scores, paired_weights
 
 from .clips import MIN_CLIP_NORM, About, Counts, Engine, Point
 from .errors import ChangedError, DamagedError, UnsupportedError

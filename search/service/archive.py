@@ -27,8 +27,7 @@ from gallery.querying import NothingToCompareError, QueryModel
 from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Cue
 from gallery.windows import SEGMENT, Place
-from modeling_scalar.paired import paired_weights
-from modeling_scalar.scores_scalar import METHODS, WEIGHING
+from modeling_scalar.scores_scalar import METHODS, WEIGHING, paired_weights
 from search.engine.errors import UnsupportedError
 
 from .media import kind_of

@@ -10,12 +10,13 @@ import torch
 from torch.nn.functional import normalize
 
 from modeling_scalar import ScalarConfig
-from modeling_scalar.paired import exact_scores, paired_centroids
 from modeling_scalar.scores_scalar import (
     PAPER_MODALITIES,
     ScoreOptions,
+    exact_scores,
     find_method,
     make_pairs,
+    paired_centroids,
     query_weights,
     retrieval_scores,
 )

@@ -15,9 +15,8 @@ from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import ScalarConfig
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.paired import paired_centroids, paired_weights
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import paired_centroids, paired_weights, query_weights, retrieval_scores
 from tests.scores import METHODS
 
 SCALE, OFFSET = [0.5, 2.0, 1.25], [0.3, -0.1, 0.05]

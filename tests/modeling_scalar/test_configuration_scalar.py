@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_scalar import MODALITIES, BeatsConfig, ScalarConfig, ScalarModel
+from modeling_scalar import MODALITIES, ScalarConfig, ScalarModel
 from tests.conftest import make_tiny_config
 
 
@@ -45,11 +45,6 @@ def test_a_saved_configuration_comes_back_whole(tmp_path):
 def test_a_bad_field_is_refused_by_name(fields, message):
     with pytest.raises(Exception, match=message):
         ScalarConfig(**fields)
-
-
-def test_beats_heads_must_divide_the_width():
-    with pytest.raises(Exception, match="num_attention_heads"):
-        BeatsConfig(hidden_size=100, num_attention_heads=12)
 
 
 def test_a_score_by_concatenation_heads_needs_them():

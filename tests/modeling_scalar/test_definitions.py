@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modeling_scalar.paired import exact_scores
-from modeling_scalar.scores_scalar import MIN_NORM, ScoreOptions, query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import MIN_NORM, ScoreOptions, exact_scores, query_weights, retrieval_scores
 
 NAMES = ("video", "audio", "subtitle", "title", "speech", "screen", "tags", "place")
 CENTROIDS = ("scalar", "uniform")

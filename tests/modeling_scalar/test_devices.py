@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modeling_scalar import default_device, load_model
-from modeling_scalar.devices import default_dtype
+from modeling_scalar.model_identity import default_dtype
 from tests.joint_encoders import write_joint_encoder
 
 

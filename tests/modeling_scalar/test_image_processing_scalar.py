@@ -58,30 +58,10 @@ def test_crop_resizes_the_short_side_and_takes_the_centre(height, width, resized
 
 
 @pytest.mark.parametrize("resize_mode", ["squash", "crop"])
-@pytest.mark.parametrize("antialias", [False, True])
-def test_frames_of_the_right_size_are_only_normalised(resize_mode, antialias):
+def test_frames_of_the_right_size_are_only_normalised(resize_mode):
     frames = random_frames(height=8, width=8)
-    processor = ScalarImageProcessor(image_size=8, resize_mode=resize_mode, antialias=antialias, **RAW)
+    processor = ScalarImageProcessor(image_size=8, resize_mode=resize_mode, **RAW)
     torch.testing.assert_close(processor.process_frames(frames), channels_first(frames) / 255)
-
-
-def test_antialiasing_averages_what_plain_bilinear_skips():
-    stripes = np.zeros((1, 64, 64, 3), np.uint8)
-    stripes[:, ::8] = 255
-    plain, smooth = (
-        ScalarImageProcessor(image_size=8, antialias=antialias, **RAW).process_frames(stripes)
-        for antialias in (False, True)
-    )
-    assert plain.max() == 0  # every sample falls between two stripes
-    # the mean is one white row in eight; uint8 rounds to 1/255
-    torch.testing.assert_close(smooth[..., 1:-1, :], torch.full((1, 3, 6, 8), 0.125), atol=0.02, rtol=0)
-
-
-def test_antialiasing_agrees_with_the_float_computation():
-    frames = random_frames(height=50, width=70)
-    expected = torch.nn.functional.interpolate(channels_first(frames), (8, 8), mode="bilinear", antialias=True) / 255
-    pixel_values = ScalarImageProcessor(image_size=8, antialias=True, **RAW).process_frames(frames)
-    torch.testing.assert_close(pixel_values, expected, atol=1.5 / 255, rtol=0)  # uint8 rounds twice
 
 
 @pytest.mark.parametrize(
@@ -196,7 +176,6 @@ def test_settings_survive_saving(tmp_path):
     settings = {
         "image_size": 32,
         "resize_mode": "crop",
-        "antialias": True,
         "image_mean": [0.1, 0.2, 0.3],
         "image_std": [0.5, 0.6, 0.7],
         "train_crop_scale": None,

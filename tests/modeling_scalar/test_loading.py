@@ -23,7 +23,7 @@ def test_another_model_is_refused(tmp_path, tiny_processor):
     tiny_processor.save_pretrained(tmp_path)
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     BertModel(BertConfig(vocab_size=10, **small)).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="must describe a ScalarModel, got a `model_type` of 'bert'"):
+    with pytest.raises(ValueError, match="of a ScalarModel, got a `model_type` of 'bert'"):
         load_model(tmp_path)
 
 

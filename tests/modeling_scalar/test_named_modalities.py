@@ -288,9 +288,7 @@ def test_a_model_of_named_modalities_is_saved_with_a_head_for_each(folder, tmp_p
 def test_a_processor_of_other_modalities_is_refused(folder, tmp_path, six, three):
     six[0].save_pretrained(tmp_path)
     three[1].save_pretrained(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"does not fit its model, with `modalities=\['video', 'audio', 'subtitle'\]`"
-    ):
+    with pytest.raises(ValueError, match=r"\['video', 'audio', 'subtitle'\]"):
         load_model(tmp_path)
 
 

@@ -108,9 +108,6 @@ def test_features_in_half_precision_give_nearly_the_same(tiny_model, batch, dtyp
         (lambda f, b: f | {"input_features": b["input_features"], "audio_pooled": None}, "either `input_features`"),
         (lambda f, b: f | {"video_pooled": None}, "`video_states` needs `video_pooled`"),
         (lambda f, b: f | {"audio_states": None}, "tokens of the audio.*without `audio_states`"),
-        (lambda f, b: f | {"video_pooled": f["video_pooled"][:, None]}, r"`video_pooled` must have the shape \(batch"),
-        (lambda f, b: f | {"audio_states": f["audio_states"][0]}, r"must have the shape \(batch, positions, tokens"),
-        (lambda f, b: f | {"audio_pooled": f["audio_pooled"][:, :8]}, r"\(batch, 24\), got \(4, 8\)"),
         (lambda f, b: f | {"video_states": f["video_states"][:3]}, "one row per clip.*'video_states': 3"),
     ],
 )

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 from gallery.embedding import embed_captions, embed_fused
 from gallery.gallery import Gallery
 from modeling_scalar import load_model
-from modeling_scalar.devices import default_device
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import default_device, identify
 from search.__main__ import app
 from search.settings import DEFAULT_MODEL
 

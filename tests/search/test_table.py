@@ -20,8 +20,7 @@ from starlette.testclient import TestClient
 from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import Certainty
-from modeling_scalar.paired import exact_scores
-from modeling_scalar.scores_scalar import ScoreOptions
+from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from search.engine.address import is_address, parse_tables
 from search.engine.asking import EngineSearcher
 from search.engine.errors import DamagedError, EngineError, NoCollectionError

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from modeling_scalar import ScalarConfig
-from modeling_scalar.paired import paired_centroids
+from modeling_scalar.scores_scalar import paired_centroids
 from trainer.distributed import RowLayout
 from trainer.draws import draw_negatives
 from trainer.losses import (

@@ -84,7 +84,6 @@ def misbehaving(decoders, tmp_path, monkeypatch):
 PROCESSORS = {
     "squash": {},
     "crop": {"resize_mode": "crop"},
-    "antialias": {"antialias": True},
     "large": {"image_size": 224, "resize_mode": "crop"},
     "uncropped": {"train_crop_scale": None},
     "narrow": {"train_crop_scale": (0.2, 0.4), "image_size": 40},

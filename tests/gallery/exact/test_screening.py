@@ -20,8 +20,7 @@ from gallery.exact.device_search import find_best_on_device
 from gallery.exact.screening import find_best
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.storage import Part
-from modeling_scalar.paired import exact_scores
-from modeling_scalar.scores_scalar import ScoreOptions
+from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 MIN_NORM = 1e-3
