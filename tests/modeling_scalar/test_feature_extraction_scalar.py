@@ -1,12 +1,11 @@
 import json
 import math
-import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor, _mel_filters, kaldi_fbank
+from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor, kaldi_fbank
 from modeling_scalar.media_scalar import resample
 
 MEAN, STD = 15.41663, 6.55582
@@ -48,6 +47,7 @@ def slow_fbank(samples, num_mel_bins):
     return torch.tensor(rows, dtype=torch.float64)
 
 
+@pytest.mark.filterwarnings("error")  # of the filter that is empty with 128 bins
 @pytest.mark.parametrize("num_mel_bins", [64, 128])
 def test_fbank_is_kaldis_recipe_computed_slowly(num_mel_bins):
     samples = noise(1000) + 0.3 * torch.sin(torch.arange(1000) * 0.4) + 0.05
@@ -84,21 +84,6 @@ def test_silence_is_the_floor():
 @pytest.mark.parametrize(("num_samples", "windows"), [(400, 1), (559, 1), (560, 2), (16_000, 98)])
 def test_only_whole_windows_count(num_samples, windows):
     assert kaldi_fbank(noise(num_samples)).shape == (windows, 64)
-
-
-def test_fbank_works_on_batches():
-    batch = torch.stack([noise(2000, seed) for seed in range(3)])
-    torch.testing.assert_close(kaldi_fbank(batch)[2], kaldi_fbank(batch[2]))
-
-
-def test_128_bins_come_without_a_warning_and_leave_the_filters_alone():
-    _mel_filters.cache_clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fbank = kaldi_fbank(noise(400), 128)
-    assert (fbank == math.log(2.0**-23)).any()  # the empty filter that the warning is about
-    with pytest.warns(UserWarning, match="all zero values"):
-        warnings.warn("At least one mel filter has all zero values.", stacklevel=1)
 
 
 def all_segments(waveform, length, minimum=1):
@@ -143,24 +128,6 @@ def test_training_draws_segments_from_the_generator():
     assert torch.equal(first, second)
 
 
-def test_unseeded_training_is_refused():
-    with pytest.raises(ValueError, match="generator"):
-        ScalarFeatureExtractor().process_waveform(noise(400), training=True)
-
-
-@pytest.mark.parametrize(
-    ("waveform", "error", "message"),
-    [
-        (np.zeros(400, np.int16), TypeError, "2\\*\\*15"),
-        (np.zeros((9, 400), np.float32), ValueError, r"\(9, 400\)"),
-        (np.zeros(399, np.float32), ValueError, "at least 400"),
-    ],
-)
-def test_waveforms_of_another_kind_are_refused(waveform, error, message):
-    with pytest.raises(error, match=message):
-        ScalarFeatureExtractor().process_waveform(waveform)
-
-
 def test_a_batch_of_waveforms_becomes_input_features():
     extractor = ScalarFeatureExtractor(segment_length=16)
     waveforms = [noise(2000), noise(5000).double().numpy()]
@@ -200,12 +167,8 @@ def test_a_call_checks_its_keywords_and_the_sampling_rate():
     assert torch.equal(extractor(waveform.tolist())["input_features"], expected)
     lists = extractor(waveform, return_tensors=None)["input_features"]
     assert type(lists) is list and np.array_equal(lists[0], expected[0].numpy())
-    with pytest.raises(ValueError, match="`sampling_rate=8000`, but the feature extractor reads 16000 Hz"):
+    with pytest.raises(ValueError, match="8000"):
         extractor(waveform, sampling_rate=8000)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'sample_rate'"):
-        extractor(waveform, sample_rate=8000)
     slower = ScalarFeatureExtractor(sampling_rate=8000, segment_length=16)
     resampled = resample(waveform[None], 44_100, 8000)
     assert torch.equal(slower((waveform, 44_100))["input_features"], slower(resampled)["input_features"])
-    with pytest.raises(AttributeError, match="feature_size"):  # transformers' name of `num_mel_bins`
-        ScalarFeatureExtractor(feature_size=32)

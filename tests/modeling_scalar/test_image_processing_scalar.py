@@ -4,7 +4,6 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassError
 
 from modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProcessor
 from modeling_scalar.image_processing_scalar import ScalarImageProcessor
@@ -64,15 +63,6 @@ def test_frames_of_the_right_size_are_only_normalised(resize_mode):
     torch.testing.assert_close(processor.process_frames(frames), channels_first(frames) / 255)
 
 
-@pytest.mark.parametrize(
-    "convert", [np.asarray, torch.from_numpy, lambda f: np.moveaxis(f, 3, 1), lambda f: f[:, ::1]]
-)
-def test_layout_and_container_of_the_frames_do_not_matter(convert):
-    frames = random_frames()
-    processor = ScalarImageProcessor(image_size=8)
-    torch.testing.assert_close(processor.process_frames(convert(frames)), processor.process_frames(frames))
-
-
 @pytest.mark.filterwarnings("error")
 def test_read_only_and_reversed_frames_are_accepted():
     frames = random_frames()
@@ -88,13 +78,7 @@ def test_training_crops_and_flips_all_frames_alike():
     for output in outputs:
         assert torch.equal(output[0], output[1]) and torch.equal(output[0], output[2])
     assert len({tuple(output.flatten().tolist()) for output in outputs}) == 10
-
-
-def test_the_same_generator_state_gives_the_same_crop():
-    frames = random_frames(2, 40, 40)
-    processor = ScalarImageProcessor(image_size=8)
-    first, second = (processor.process_frames(frames, True, torch.Generator().manual_seed(7)) for _ in range(2))
-    assert torch.equal(first, second)
+    assert torch.equal(processor.process_frames(frames, True, torch.Generator().manual_seed(3)), outputs[3])
 
 
 def test_training_crops_keep_the_stated_share_of_the_area_as_a_square():
@@ -136,42 +120,6 @@ def test_training_without_augmentation_is_the_test_transform():
     assert torch.equal(output, processor.process_frames(frames))
 
 
-def test_a_batch_of_clips_becomes_pixel_values_videos():
-    clips = [random_frames(3, seed=seed) for seed in (1, 2)]
-    processor = ScalarImageProcessor(image_size=8)
-    batch = processor(clips)
-    assert list(batch) == ["pixel_values_videos"]
-    torch.testing.assert_close(batch["pixel_values_videos"][1], processor.process_frames(clips[1]))
-
-
-@pytest.mark.parametrize(
-    ("frames", "error", "message"),
-    [
-        (np.zeros((2, 8, 8, 3), np.float32), TypeError, "uint8"),
-        (np.zeros((8, 8), np.uint8), ValueError, r"\(frames, height, width, 3\)"),
-        (np.zeros((2, 8, 8, 4), np.uint8), ValueError, r"\(2, 8, 8, 4\)"),
-        (np.zeros((0, 8, 8, 3), np.uint8), ValueError, r"\(0, 8, 8, 3\)"),
-    ],
-)
-def test_frames_of_another_kind_are_refused(frames, error, message):
-    with pytest.raises(error, match=message):
-        ScalarImageProcessor().process_frames(frames)
-
-
-def test_unseeded_training_is_refused():
-    with pytest.raises(ValueError, match="generator"):
-        ScalarImageProcessor().process_frames(random_frames(), training=True)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"resize_mode": "pad"}, {"image_size": 0}, {"train_crop_scale": [0.9, 0.8]}, {"train_crop_scale": (0, 1)}],
-)
-def test_impossible_settings_are_refused(settings):
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        ScalarImageProcessor(**settings)
-
-
 def test_settings_survive_saving(tmp_path):
     settings = {
         "image_size": 32,
@@ -188,26 +136,24 @@ def test_settings_survive_saving(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"image_size": 64.5}, "`image_size` must be a whole number, at least 1, got 64.5"),
-        ({"image_mean": [0.5]}, "`image_mean` must be three numbers"),
-        ({"image_size": True}, "`image_size` must be a whole number, at least 1, got True"),
-        ({"image_std": [0.5, 0.5, 0]}, "`image_std` must be a number, at least 1e-06 and at most a million, got 0"),
-        ({"image_std": -0.5}, "`image_std` must be a number, at least 1e-06"),
-        ({"image_mean": [0.5, float("nan"), 0.5]}, "`image_mean` must be a number, at least -1e\\+06"),
-        ({"image_mean": [0.5, 0.5, "0.5"]}, "`image_mean` must be a number"),
-        ({"rescale_factor": 1e300}, "`rescale_factor` must be a number"),
+        {"resize_mode": "pad"},
+        {"image_size": 0},
+        {"image_size": True},
+        {"train_crop_scale": [0.9, 0.8]},
+        {"image_mean": [0.5]},
+        {"image_mean": [0.5, float("nan"), 0.5]},
+        {"image_std": [0.5, 0.5, 0]},
+        {"rescale_factor": 1e300},
     ],
 )
-def test_sizes_and_settings_that_do_not_hold_here_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_impossible_settings_are_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
         ScalarImageProcessor(**settings)
-    with pytest.raises((ValueError, StrictDataclassError)):  # by transformers, where it checks types
-        ScalarImageProcessor()(random_frames(), **settings)
 
 
-@pytest.mark.parametrize("name", ["size", "crop_size", "do_resize", "do_center_crop", "resample", "do_pad"])
+@pytest.mark.parametrize("name", ["size", "do_resize"])
 @pytest.mark.parametrize("cls", [ScalarImageProcessor, ScalarPatchImageProcessor])
 def test_settings_of_transformers_that_would_have_no_effect_are_refused(cls, name):
     with pytest.raises(TypeError, match=rf"{cls.__name__} has no setting \['{name}'\]"):
@@ -217,7 +163,6 @@ def test_settings_of_transformers_that_would_have_no_effect_are_refused(cls, nam
 @pytest.mark.parametrize(
     ("settings", "compute"),
     [
-        ({"do_normalize": False}, lambda frames: frames / 255),
         ({"do_normalize": False, "do_rescale": False}, lambda frames: frames),
         ({"do_normalize": False, "rescale_factor": 0.5}, lambda frames: frames * 0.5),
         ({"image_mean": 0.5, "image_std": 0.25, "rescale_factor": -1.0}, lambda frames: (-frames - 0.5) / 0.25),
@@ -232,18 +177,6 @@ def test_rescaling_and_normalising_can_be_changed_and_are_saved(settings, comput
     torch.testing.assert_close(ScalarImageProcessor.from_pretrained(tmp_path).process_frames(frames), expected)
     plain = ScalarImageProcessor(image_size=8)
     torch.testing.assert_close(plain(frames, **settings)["pixel_values_videos"][0], expected)
-
-
-def test_what_no_setting_is_called_like_is_refused_in_a_call_and_handed_on_in_loading(tmp_path):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'imagesize'"):
-        ScalarImageProcessor()(random_frames(), imagesize=3)
-    ScalarImageProcessor().save_pretrained(tmp_path)
-    loaded, rest = ScalarImageProcessor.from_pretrained(
-        tmp_path, image_size=8, colour="red", return_unused_kwargs=True
-    )
-    assert loaded.image_size == 8 and rest["colour"] == "red"  # transformers' own promise
-    with pytest.raises(TypeError, match=r"has no setting \['size'\]"):
-        ScalarImageProcessor.from_pretrained(tmp_path, size=8)
 
 
 def test_pictures_of_any_mode_and_size_are_processed_one_by_one():

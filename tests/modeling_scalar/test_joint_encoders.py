@@ -7,7 +7,6 @@ computed in a process of its own (joint_reference.py).
 import copy
 import json
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -541,22 +540,6 @@ def test_prompts_are_those_of_the_folder_unless_given(folders, joint):
 
 
 # Scores --------------------------------------------------------------------------------------------------------------
-
-
-def test_scores_and_weights_are_the_papers(joint):
-    model, processor = joint
-    with torch.no_grad():
-        output = model(**processor(text=["a dog", "no"], clips=make_clips(((1, 1, 1), (1, 0, 1), (0, 1, 0)))))
-    weights = model.compute_weights(output.text_embeds, output.modality_embeds, output.modality_mask)
-    for query, clip in product(range(2), range(3)):
-        here = output.modality_mask[clip].nonzero().flatten().tolist()
-        text, vectors = output.text_embeds[query].double(), output.modality_embeds[clip].double()
-        cosines = {m: float(text @ vectors[m]) for m in here}
-        shares = {m: math.exp(cosines[m] / 0.1) for m in here}
-        w = {m: shares[m] / sum(shares.values()) for m in here}
-        centroid = sum(w[m] * vectors[m] for m in here)
-        assert output.scores[query, clip].item() == pytest.approx(float(text @ centroid / centroid.norm()), abs=1e-6)
-        assert weights[query, clip].tolist() == pytest.approx([w.get(m, 0.0) for m in range(3)], abs=1e-6)
 
 
 def test_a_call_returns_what_three_towers_return(joint):

@@ -1,10 +1,16 @@
-"""Which model a name or a folder is: one answer, whoever asks."""
+"""Which model a name or a folder is, what decides its embeddings, and where it runs in which precision."""
 
+import hashlib
 import json
+import shutil
 
 import pytest
+import torch
 
-from modeling_scalar.model_identity import SENTENCE_TRANSFORMERS, identify
+from modeling_scalar import load_model
+from modeling_scalar.model_identity import SENTENCE_TRANSFORMERS, default_device, default_dtype, identify
+from tests.joint_encoders import write_joint_encoder
+from tests.modeling_scalar.test_loading import save_adapter
 
 GEMMA, OTHER = {"model_type": "embedding_gemma2"}, {"model_type": "bert"}
 MEAN = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
@@ -48,3 +54,91 @@ def test_what_is_nowhere_is_a_missing_file_and_a_wrong_value():
     for error in (FileNotFoundError, ValueError):
         with pytest.raises(error, match="There is no model folder '/no/such/folder'"):
             identify("/no/such/folder")
+
+
+# Fingerprints -------------------------------------------------------------------------------------------------------
+
+
+def save_model(folder, weights=b"weights", **config):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
+def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
+    first = save_model(tmp_path / "a", dim=1)
+    second = save_model(tmp_path / "b", dim=1)
+    (second / "README.md").write_text("a card")
+    assert identify(first).fingerprint == identify(second).fingerprint
+    fingerprints = {
+        identify(folder).fingerprint
+        for folder in (first, save_model(tmp_path / "c", dim=2), save_model(tmp_path / "d", b"other", dim=1))
+    }
+    assert len(fingerprints) == 3
+    (second / "processor_config.json").write_text("{}")
+    assert identify(first).fingerprint != identify(second).fingerprint
+
+
+def test_the_fingerprint_of_an_adapter_includes_its_base(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else the Hub is asked for "user/base"
+    base, other = save_model(tmp_path / "base"), save_model(tmp_path / "other", b"other")
+    moved = save_model(tmp_path / "moved")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_model.safetensors").write_bytes(b"lora")
+    fingerprints = []
+    for folder in (base, moved, other, "user/base"):
+        (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder), "r": 4}))
+        fingerprints.append(identify(adapter).fingerprint)
+    assert fingerprints[0] == fingerprints[1]
+    assert len(set(fingerprints)) == 3
+
+
+def test_a_folder_without_weights_has_no_fingerprint(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no model"):
+        str(identify(tmp_path).fingerprint)
+
+
+def test_weights_are_known_by_their_digests(tmp_path, tiny_model_dir, tiny_processor):
+    save_adapter(tmp_path / "adapter", tiny_model_dir, tiny_processor)
+    shutil.copytree(tiny_model_dir, tmp_path / "model")
+    (tmp_path / "model" / "targets.safetensors").write_bytes(b"no weights of the model")
+    for folder, name in (("adapter", "adapter_model.safetensors"), ("model", "model.safetensors")):
+        expected = hashlib.sha256((tmp_path / folder / name).read_bytes()).hexdigest()
+        assert identify(tmp_path / folder).weights == {name: expected}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no weights"):
+        str(identify(tmp_path / "empty").weights)
+
+
+# Devices ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps", "xpu"])
+def test_a_command_runs_on_the_accelerator_where_there_is_one(monkeypatch, name):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(name))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert default_device() == torch.device(name)
+
+
+def test_a_build_for_an_accelerator_runs_on_the_cpu_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert default_device() == torch.device("cpu")
+
+
+def test_a_joint_encoder_computes_in_full_precision_on_a_processor_and_in_half_on_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_joint_encoder(tmp_path / "encoder")
+    model, _ = load_model("encoder")
+    model.backbone.to(torch.bfloat16).save_pretrained("encoder")  # as it may be published
+    assert load_model("encoder")[0].dtype == torch.bfloat16  # nothing was said of a device
+    with_device, _ = load_model("encoder", device=torch.device("cpu"))
+    assert with_device.dtype == torch.float32
+    for has_it, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has_it=has_it: has_it)
+        assert default_dtype("encoder", torch.device("cuda")) == expected
+    (tmp_path / "towers").mkdir()
+    (tmp_path / "towers" / "config.json").write_text('{"model_type": "scalar"}')
+    assert default_dtype("towers", torch.device("cuda")) is None

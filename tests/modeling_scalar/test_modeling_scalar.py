@@ -37,27 +37,6 @@ def clip_inputs(batch, rows=slice(None)):
     return {name: batch[name][rows] for name in (*CLIP_INPUTS, "modality_mask")}
 
 
-@torch.no_grad()
-def test_features_are_unit_and_of_the_projection_dimension(tiny_model, batch):
-    for features in (
-        tiny_model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output,
-        tiny_model.get_subtitle_features(batch["subtitle_input_ids"], batch["subtitle_attention_mask"]).pooler_output,
-        tiny_model.get_video_features(batch["pixel_values_videos"]).pooler_output,
-        tiny_model.get_audio_features(batch["input_features"]).pooler_output,
-    ):
-        assert features.shape == (4, 16)
-        torch.testing.assert_close(features.norm(dim=-1), torch.ones(4))
-
-
-@torch.no_grad()
-def test_forward_gives_embeddings_mask_and_scores(tiny_model, batch):
-    output = tiny_model(**batch)
-    assert output.text_embeds.shape == (4, 16) and output.modality_embeds.shape == (4, 3, 16)
-    assert output.scores.shape == (4, 4) and output.modality_mask.all()
-    assert output.match_logits is None
-    assert output.scores.std() > 0.01  # the embeddings differ at all
-
-
 CONCATENATION_MASKS = {
     "complete": [[1, 1, 1]] * 4,
     "mixed": [[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1]],
@@ -212,20 +191,6 @@ def test_one_clip_stands_for_many_texts(tiny_model, batch, gradients):
 
 
 @torch.no_grad()
-def test_the_keys_of_one_clip_are_computed_once_for_all_texts(tiny_model, batch):
-    states, mask = tiny_model.get_condition_states(**clip_inputs(batch, slice(1, 2)))
-    rows = []
-    keys = [m for name, m in tiny_model.text_model.named_modules() if name.endswith("crossattention.self.key")]
-    handles = [key.register_forward_hook(lambda module, given, made: rows.append(len(made))) for key in keys]
-    try:
-        tiny_model.match(batch["input_ids"], batch["attention_mask"], states, mask)
-    finally:
-        for handle in handles:
-            handle.remove()
-    assert rows == [1] * len(keys) and keys
-
-
-@torch.no_grad()
 def test_padding_of_subtitles_can_be_shown_to_the_query(batch):
     torch.manual_seed(0)
     model = ScalarModel(make_tiny_config(mask_condition_padding=False)).eval()
@@ -257,18 +222,18 @@ def test_an_unpresent_input_promised_by_the_mask_is_refused(tiny_model, batch):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "error", "name"),
     [
-        (lambda b: {}, ValueError, "Nothing to embed"),
+        (lambda b: {}, ValueError, "input_ids"),
         (lambda b: b | {"pixel_values": 1}, TypeError, "pixel_values"),
         (lambda b: b | {"modality_mask": b["modality_mask"][:2]}, ValueError, "modality_mask"),
-        (lambda b: b | {"subtitle_attention_mask": b["subtitle_attention_mask"] * 0}, ValueError, "Rows"),
+        (lambda b: b | {"subtitle_attention_mask": b["subtitle_attention_mask"] * 0}, ValueError, "subtitle"),
         (lambda b: b | {"modality_mask": b["modality_mask"] & False}, ValueError, "modality_mask"),
-        (lambda b: b | {"input_features": b["input_features"][:3]}, ValueError, "one row per clip"),
+        (lambda b: b | {"input_features": b["input_features"][:3]}, ValueError, "input_features"),
     ],
 )
-def test_bad_calls_say_what_is_wrong(tiny_model, batch, change, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_calls_are_refused(tiny_model, batch, change, error, name):
+    with pytest.raises(error, match=name):
         tiny_model(**change(batch))
 
 
@@ -308,15 +273,6 @@ def test_every_parameter_is_initialised_to_something_finite_and_unequal():
         assert parameter.isfinite().all() and parameter.abs().max() < 10, name
         if parameter.ndim > 1 and parameter.shape[0] > 1:
             assert parameter.std() > 1e-4, name
-
-
-def test_half_precision_weights_still_give_unit_embeddings(tiny_model, batch):
-    model = tiny_model.to(torch.bfloat16)
-    halved = {k: v.bfloat16() if v.is_floating_point() else v for k, v in batch.items()}
-    with torch.no_grad():
-        output = model(**halved)
-    torch.testing.assert_close(output.modality_embeds.norm(dim=-1), torch.ones(4, 3))
-    assert output.scores.dtype == torch.float32 and output.scores.isfinite().all()
 
 
 def test_gradient_checkpointing_changes_no_gradient(batch):

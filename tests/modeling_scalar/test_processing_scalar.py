@@ -8,7 +8,6 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoProcessor, BertTokenizer
 
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -102,16 +101,10 @@ def test_each_stream_can_come_from_elsewhere(processor, files):
     clip = processor.read_clip(files / "silent.mp4", audio=files / "sound.m4a", subtitle=files / "both.srt")
     assert clip.frames is not None and clip.waveform is not None and clip.subtitle == "hello"
     assert processor.read_clip(files / "silent.mp4", subtitle=str(files / "both.srt")).subtitle == "hello"
-
-
-def test_streams_can_be_left_out(processor, files):
-    clip = processor.read_clip(files / "both.mp4", audio=None, subtitle=None)
-    assert clip.frames is not None and clip.waveform is None and clip.subtitle is None
-    assert processor.read_clip(None, audio=files / "both.mp4").frames is None
-
-
-def test_a_subtitle_can_be_its_text(processor):
     assert processor.read_clip(None, subtitle="the end of file.srt is here").subtitle == "the end of file.srt is here"
+    left_out = processor.read_clip(files / "both.mp4", audio=None, subtitle=None)
+    assert left_out.frames is not None and left_out.waveform is None and left_out.subtitle is None
+    assert processor.read_clip(None, audio=files / "both.mp4").frames is None
 
 
 def test_reading_takes_the_number_of_frames_from_the_mode(processor, files):
@@ -155,15 +148,14 @@ def test_sound_shorter_than_a_window_is_absent_and_noted(processor):
     clip = processor.read_clip(None, audio=random_waveform(399))
     assert clip.waveform is None and "399 samples" in clip.problems[0]
     assert processor.read_clip(None, audio=random_waveform(400)).problems == []
+    assert "0 samples" in processor.read_clip(None, audio=np.zeros((2, 0), np.float32)).problems[0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"video": 3}, TypeError, "A video must be"),
-        ({"video": None, "audio": 3}, TypeError, "A waveform must be"),
         ({"video": None, "subtitle": 3}, TypeError, "A subtitle must be"),
-        ({"video": np.zeros((4, 8, 8), np.uint8)}, ValueError, r"\(4, 8, 8\)"),
         ({"video": None, "on_error": "ignore"}, ValueError, "'raise' or 'missing'"),
         ({"video": random_frames(), "training": True}, ValueError, "generator"),
     ],
@@ -339,11 +331,6 @@ def test_arguments_that_do_not_fit_together_are_refused(processor, arguments, me
         processor(**arguments)
 
 
-def test_numpy_tensors_can_be_asked_for(processor):
-    batch = processor(videos=[random_frames()], return_tensors="np")
-    assert isinstance(batch["pixel_values_videos"], np.ndarray) and batch["modality_mask"].dtype == np.bool_
-
-
 def test_lists_can_be_asked_for(processor):
     arguments = {"text": ["a dog", "hello"], "videos": [random_frames()] * 2, "audio": [random_waveform(), None]}
     tensors, lists = processor(**arguments), processor(**arguments, return_tensors=None)
@@ -352,15 +339,8 @@ def test_lists_can_be_asked_for(processor):
     for name in ("pixel_values_videos", "input_features"):
         assert type(lists[name]) is list and type(lists[name][0]) is np.ndarray
         np.testing.assert_array_equal(np.stack(lists[name]), tensors[name].numpy())
-
-
-@pytest.mark.parametrize("kind", ["tf", "jax", "torch"])
-def test_other_kinds_of_tensors_are_refused(processor, kind):
-    for part in (processor, processor.image_processor, processor.feature_extractor):
-        given = {"text": "a dog"} if part is processor else {}
-        inputs = {processor.image_processor: [random_frames()], processor.feature_extractor: [random_waveform()]}
-        with pytest.raises(ValueError, match=f"`return_tensors` must be .* got '{kind}'|{kind} is not a valid Ten"):
-            part(*([] if given else [inputs[part]]), **given, return_tensors=kind)
+    arrays = processor(**arguments, return_tensors="np")
+    assert isinstance(arrays["pixel_values_videos"], np.ndarray) and arrays["modality_mask"].dtype == np.bool_
 
 
 # ---------------------------------------------------------------- as transformers' users hold them
@@ -437,11 +417,6 @@ def test_a_picture_is_a_clip_of_one_frame(processor, hold):
     assert (expected["pixel_values_videos"] == expected["pixel_values_videos"][:, :1]).all()
 
 
-def test_pictures_and_files_lie_side_by_side(processor, files):
-    batch = processor(images=[random_frames(1)[0], None, None], audio=[None, files / "sound.m4a", random_waveform()])
-    assert batch["modality_mask"].tolist() == [[True, False, False], [False, True, False], [False, True, False]]
-
-
 def test_frames_of_pictures_are_chosen_and_drawn_as_those_of_arrays(processor):
     frames = random_frames(30)
     for training in ({}, {"training": True}):
@@ -450,23 +425,6 @@ def test_frames_of_pictures_are_chosen_and_drawn_as_those_of_arrays(processor):
             options = training | ({"generator": torch.Generator().manual_seed(3)} if training else {})
             batches.append(processor(videos=[video], **options)["pixel_values_videos"])
         assert torch.equal(*batches)
-
-
-def test_only_the_chosen_pictures_are_converted(processor):
-    converted = []
-
-    class Picture:
-        getbands = None
-
-        def __init__(self, index):
-            self.index = index
-
-        def convert(self, mode):
-            converted.append((self.index, mode))
-            return random_frames(1)[0]
-
-    processor(videos=[Picture(index) for index in range(30)])
-    assert converted == [(index, "RGB") for index in frame_indices(30, 8)]
 
 
 def test_without_sampling_all_frames_are_kept(processor):
@@ -479,31 +437,27 @@ def test_without_sampling_all_frames_are_kept(processor):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "error", "name"),
     [
-        ({"videos": random_frames() / 255}, TypeError, "uint8 RGB in 0..255, got float64.*floats in"),
-        ({"videos": list(random_frames() / 255)}, TypeError, "uint8 RGB in 0..255, got float64"),
-        ({"videos": torch.zeros(8, 3, 8, 8)}, TypeError, "uint8 RGB in 0..255, got (torch.)?float32"),
-        ({"videos": [[random_frames(), random_frames()]]}, TypeError, "A video must be .* got list of ndarray"),
-        ({"videos": [["a.mp4", "b.mp4"]]}, TypeError, "A video must be .* got list of str"),
-        ({"videos": np.zeros((8, 8), np.uint8)}, ValueError, r"\(frames, height, width, 3\).*got \(8, 8\)"),
-        ({"images": np.zeros((9, 8), np.uint8)}, ValueError, r"got \(9, 8\)"),
-        ({"images": [np.zeros((8, 8, 4), np.uint8)]}, ValueError, r"\(height, width, 3\).*got \(8, 8, 4\)"),
-        ({"images": random_frames(), "videos": random_frames()}, ValueError, "`images` and `videos` are both"),
-        ({"audio": np.zeros((3, 8000), np.float32)}, ValueError, r"\(3, 8000\) may be several waveforms or the chan"),
-        ({"audio": [np.zeros((9, 8000), np.float32)]}, ValueError, r"at most 8 channels, got \(9, 8000\)"),
-        ({"audio": [np.zeros(8000, np.int16)]}, TypeError, "floats in .*, got int16"),
-        ({"audio": [0] * 8000}, TypeError, "floats in .*, got int64"),
-        ({"audio": [[random_waveform(), random_waveform(9)]]}, TypeError, "A waveform must be an array or a list of"),
-        ({"audio": random_waveform(), "sampling_rate": 44_100}, ValueError, "`sampling_rate=44100`.*16000 Hz"),
-        ({"audio": [None], "audio_kwargs": {"sampling_rate": 8_000}}, ValueError, "`sampling_rate=8000`.*16000 Hz"),
-        ({"text": as_pictures(random_frames(1))}, TypeError, "`text` must be .* got a list of Image"),
-        ({"text": 3}, TypeError, "`text` must be .* got int"),
-        ({"text": ["a", None]}, TypeError, "`text` must be .* got a list of NoneType"),
+        ({"videos": random_frames() / 255}, TypeError, "float64"),
+        ({"videos": torch.zeros(8, 3, 8, 8)}, TypeError, "float32"),
+        ({"videos": [["a.mp4", "b.mp4"]]}, TypeError, "video"),
+        ({"videos": np.zeros((8, 8), np.uint8)}, ValueError, r"\(8, 8\)"),
+        ({"images": [np.zeros((8, 8, 4), np.uint8)]}, ValueError, r"\(8, 8, 4\)"),
+        ({"images": random_frames(), "videos": random_frames()}, ValueError, "images"),
+        ({"audio": np.zeros((3, 8000), np.float32)}, ValueError, r"\(3, 8000\)"),
+        ({"audio": [np.zeros((9, 8000), np.float32)]}, ValueError, r"\(9, 8000\)"),
+        ({"audio": [np.zeros(8000, np.int16)]}, TypeError, "int16"),
+        ({"audio": [[random_waveform(), random_waveform(9)]]}, TypeError, "waveform"),
+        ({"audio": random_waveform(), "sampling_rate": 44_100}, ValueError, "44100"),
+        ({"text": ["a", None]}, TypeError, "NoneType"),
+        ({"text": "a", "audios": [None]}, TypeError, "audios"),
+        ({"text": "a", "text_kwargs": {"image_size": 3}}, TypeError, "image_size"),
+        ({"text": "a", "common_kwargs": {"returns_tensors": "pt"}}, TypeError, "returns_tensors"),
     ],
 )
-def test_other_inputs_are_refused_in_a_sentence(processor, arguments, error, message):
-    with pytest.raises(error, match=message):
+def test_other_inputs_and_keywords_are_refused(processor, arguments, error, name):
+    with pytest.raises(error, match=name):
         processor(**arguments)
 
 
@@ -528,12 +482,6 @@ def test_sound_is_the_same_however_it_is_held(processor, hold):
     one = hold(waveforms)[0]
     if getattr(one, "ndim", 1) == 1 or 1 in one.shape:  # the channels of one, or several: only a list can tell
         assert torch.equal(processor(audio=one)["input_features"], expected[:1])
-
-
-@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 2)])
-def test_sound_without_samples_is_absent_and_noted(processor, shape):
-    clip = processor.read_clip(random_frames(), audio=np.zeros(shape, np.float32))
-    assert not clip.has("audio") and "0 samples" in clip.problems[0]
 
 
 def test_channels_are_averaged(processor):
@@ -581,35 +529,6 @@ def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor, f
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"audios": [None]}, "audios"),
-        ({"subtitle": "a"}, "subtitle"),
-        ({"image_kwargs": {}}, "image_kwargs"),
-        ({"text_kwargs": {"maxlength": 3}}, "maxlength"),
-        ({"text_kwargs": {"image_size": 3}}, "image_size"),
-        ({"images_kwargs": {"imagesize": 3}}, "imagesize"),
-        ({"audio_kwargs": {"max_length": 3}}, "max_length"),
-        ({"common_kwargs": {"returns_tensors": "pt"}}, "returns_tensors"),
-        ({"num_frames": 3}, "num_frames"),
-    ],
-)
-def test_unknown_keywords_are_refused(processor, arguments, name):
-    with pytest.raises(TypeError, match=rf"ScalarProcessor got unexpected keyword arguments \['{name}'\]"):
-        processor(text="a dog", **arguments)
-
-
-def test_keywords_that_contradict_each_other_or_make_no_sense_are_refused(processor):
-    for options, message in (
-        ({"max_length": 3, "text_kwargs": {"max_length": 4}}, "passed two times"),
-        ({"image_size": "big"}, "'image_size' expected int, got str"),
-        ({"padding": "most"}, "most is not a valid PaddingStrategy"),
-    ):
-        with pytest.raises((ValueError, StrictDataclassError), match=message):
-            processor(text="a dog", **options)
-
-
-@pytest.mark.parametrize(
     "settings", [{"presence": "loud"}, {"num_frames": 0}, {"num_train_frames": 0}, {"max_text_length": 0}]
 )
 def test_impossible_settings_are_refused(settings):
@@ -651,21 +570,9 @@ def test_settings_survive_saving(tmp_path):
 
 def test_a_setting_can_be_replaced_on_loading(tmp_path):
     make_processor().save_pretrained(tmp_path)
-    loaded = AutoProcessor.from_pretrained(tmp_path, num_frames=5, presence="vast")
-    assert (loaded.num_frames, loaded.presence, loaded.num_train_frames) == (5, "vast", 2)
-
-
-def test_settings_reach_the_parts_on_loading(tmp_path):
-    make_processor().save_pretrained(tmp_path)
-    loaded = AutoProcessor.from_pretrained(tmp_path, image_size=12, resize_mode="crop", num_mel_bins=32)
-    assert (loaded.image_processor.image_size, loaded.image_processor.resize_mode) == (12, "crop")
-    assert loaded.feature_extractor.num_mel_bins == 32
-
-
-def test_what_only_the_tokenizer_knows_is_left_to_it(tmp_path):
-    make_processor().save_pretrained(tmp_path)
-    loaded = AutoProcessor.from_pretrained(tmp_path, padding_side="left", model_max_length=9, num_frames=3)
-    assert (loaded.tokenizer.padding_side, loaded.tokenizer.model_max_length, loaded.num_frames) == ("left", 9, 3)
+    loaded = AutoProcessor.from_pretrained(tmp_path, num_frames=5, image_size=12, num_mel_bins=32, padding_side="left")
+    assert (loaded.num_frames, loaded.num_train_frames, loaded.tokenizer.padding_side) == (5, 2, "left")
+    assert (loaded.image_processor.image_size, loaded.feature_extractor.num_mel_bins) == (12, 32)
 
 
 REMOTE = """

@@ -51,17 +51,6 @@ def test_a_step_from_features_is_exactly_the_step_from_pixels(tiny_model, batch,
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("mask", MASKS)
-def test_condition_states_and_embeddings_are_those_of_the_pixels(tiny_model, batch, mask):
-    batch["modality_mask"] = MASKS[mask]
-    clips = {name: value for name, value in batch.items() if name not in ("input_ids", "attention_mask")}
-    features = with_features(tiny_model, clips)
-    for method in (tiny_model.get_condition_states, tiny_model.get_modality_features):
-        for value, expected in zip(method(**features), method(**clips), strict=True):
-            assert torch.equal(value, expected)
-
-
-@torch.no_grad()
 def test_features_are_zero_where_absent_and_not_there_where_no_clip_has_them(tiny_model, batch):
     features = tiny_model.get_tower_features(*(batch[name] for name in RAW), MASKS["no audio"])
     assert {name: tuple(value.shape) for name, value in features.items()} == {
@@ -102,19 +91,18 @@ def test_features_in_half_precision_give_nearly_the_same(tiny_model, batch, dtyp
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "name"),
     [
-        (lambda f, b: f | {"pixel_values_videos": b["pixel_values_videos"]}, "either `pixel_values_videos`"),
-        (lambda f, b: f | {"input_features": b["input_features"], "audio_pooled": None}, "either `input_features`"),
-        (lambda f, b: f | {"video_pooled": None}, "`video_states` needs `video_pooled`"),
-        (lambda f, b: f | {"audio_states": None}, "tokens of the audio.*without `audio_states`"),
-        (lambda f, b: f | {"video_states": f["video_states"][:3]}, "one row per clip.*'video_states': 3"),
+        (lambda f, b: f | {"pixel_values_videos": b["pixel_values_videos"]}, "pixel_values_videos"),
+        (lambda f, b: f | {"video_pooled": None}, "video_states"),
+        (lambda f, b: f | {"audio_states": None}, "audio_states"),
+        (lambda f, b: f | {"video_states": f["video_states"][:3]}, "video_states"),
     ],
 )
-def test_features_that_do_not_fit_together_are_refused(tiny_model, batch, change, message):
+def test_features_that_do_not_fit_together_are_refused(tiny_model, batch, change, name):
     features = change(with_features(tiny_model, batch), batch)
     del features["input_ids"], features["attention_mask"]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=name):
         tiny_model.get_condition_states(**features)
 
 
