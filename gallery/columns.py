@@ -7,9 +7,8 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~gal
     other name; lists of D floats): unit vectors, zero where the clip lacks the modality; `presence` (list of M bools):
     which modalities it has, in the order of the columns; `gram` (list of M x M floats): their Gram matrix, see
     [`gram_of`]; `video_codes` and so on (lists of D bytes), `code_scale` and `code_error`: the vectors in eight bits,
-    see [`~gallery.exact.codes`]; `concat_video_audio`, `concat_video_subtitle` and `concat_video_audio_subtitle`, from
-    checkpoints with concatenation heads; `duration` of the sound in seconds, if known; `seconds`: the length of the
-    clip, if known; `problems` (list of strings): what could not be read and counts as absent.
+    see [`~gallery.exact.codes`]; `duration` of the sound in seconds, if known; `seconds`: the length of the clip, if
+    known; `problems` (list of strings): what could not be read and counts as absent.
 `queries/`
     `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector;
     `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have this table.
@@ -43,10 +42,8 @@ import pyarrow.compute as pc
 import torch
 
 from gallery.exact.codes import Codes, encode
-from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES, off_unit
+from modeling_scalar.scores_scalar import PAPER_MODALITIES, off_unit
 
-CONCAT_COLUMNS = tuple("_".join(("concat", *names)) for names in CONCATENATIONS)
-"""Columns with the output of concatenation heads, which some checkpoints have."""
 _CODES = "_codes"  # suffix of the columns with vectors in eight bits
 CODE_FACTS = ("code_scale", "code_error")
 """Columns stored with the vectors in eight bits, of [`~gallery.exact.codes.Codes`]."""
@@ -63,19 +60,18 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = ("clip_id", "text", "presence", "gram", "duration", "seconds", "problems", "bound")
 # Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
 _HASH = r"^([0-9a-f]{64}([+-][0-9a-f]{64})?)?$"
-_OTHER_LISTS = ("gram", *CONCAT_COLUMNS)  # of floats; all others hold vectors of modalities
 
 
 def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
     """The modalities of a table of clips, in the order of its columns: all columns of vectors."""
     kinds = pa.FixedSizeListType | pa.ListType | pa.LargeListType
-    lists = [field for field in table.schema if isinstance(field.type, kinds) and field.name not in _OTHER_LISTS]
+    lists = [field for field in table.schema if isinstance(field.type, kinds) and field.name != "gram"]
     return tuple(field.name for field in lists if pa.types.is_floating(field.type.value_type))
 
 
 def check_modality(name: str) -> None:
     """Raise a ValueError unless the name of a modality can also be the name of a column and of a command's option."""
-    is_other = name in _TAKEN or name.endswith(_CODES) or name.startswith(("code_", "concat_"))
+    is_other = name in _TAKEN or name.endswith(_CODES) or name.startswith("code_")
     if not _NAME.fullmatch(name) or is_other:
         raise ValueError(
             f"The name of a modality must consist of lowercase letters, digits and _, such as title or on_screen, got "
@@ -231,7 +227,6 @@ def clip_table(
     clip_ids: Sequence[str],
     modality_embeds: torch.Tensor,
     modality_mask: torch.Tensor,
-    concat_embeds: torch.Tensor | None = None,
     durations: Sequence[float | None] | None = None,
     problems: Sequence[Sequence[str]] | None = None,
     seconds: Sequence[float | None] | None = None,
@@ -246,7 +241,6 @@ def clip_table(
         clip_ids (`list[str]`): one per clip.
         modality_embeds (`torch.Tensor` of shape `(clips, M, dim)`): unit norm; absent rows count as zeros.
         modality_mask (`torch.BoolTensor` of shape `(clips, M)`): the modalities of each clip.
-        concat_embeds (`torch.Tensor` of shape `(clips, 3, dim)`, *optional*): output of concatenation heads.
         durations (`list`, *optional*): seconds of sound, `None` where unknown.
         problems (`list`, *optional*): for each clip, what could not be read and counts as absent.
         seconds (`list`, *optional*): length of each clip, `None` where unknown.
@@ -255,8 +249,8 @@ def clip_table(
         modalities (sequence of `str`): names of the M modalities.
 
     Returns:
-        `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), codes and the
-        output of concatenation heads if there are any, `duration`, `seconds`, and `problems`.
+        `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), codes if there
+        are any, `duration`, `seconds`, and `problems`.
     """
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
@@ -264,9 +258,6 @@ def clip_table(
     columns = {"clip_id": strings(clip_ids)}
     columns |= {name: fixed_lists(rows) for name, rows in zip(modalities, vectors, strict=True)}
     columns |= _derived_of(vectors, modality_mask, has_codes, modalities, gram_of(vectors))
-    if concat_embeds is not None:
-        concat_embeds = concat_embeds.to(precision)
-        columns |= {name: fixed_lists(concat_embeds[:, index]) for index, name in enumerate(CONCAT_COLUMNS)}
     columns["duration"] = pa.array([None] * len(clip_ids) if durations is None else list(durations), pa.float64())
     columns["seconds"] = pa.array([None] * len(clip_ids) if seconds is None else list(seconds), pa.float64())
     reported = [[]] * len(clip_ids) if problems is None else [list(map(to_utf8, of_clip)) for of_clip in problems]
@@ -380,12 +371,10 @@ def embeds_of(table: pa.Table) -> torch.Tensor:
 
 def clips_of(table: pa.Table) -> tuple:
     """The arguments with which [`clip_table`] lays out these rows again, in the precision of the vectors."""
-    heads = stacked(table, CONCAT_COLUMNS) if CONCAT_COLUMNS[0] in table.column_names else None
     return (
         texts_of(table, "clip_id"),
         embeds_of(table),
         presence_of(table),
-        heads,
         table.column("duration").to_pylist(),
         lists_of(table, "problems"),
         table.column("seconds").to_pylist(),
@@ -453,7 +442,6 @@ def check_rows(
 
 __all__ = [
     "CODE_FACTS",
-    "CONCAT_COLUMNS",
     "COPIED_ROWS",
     "DTYPES",
     "KEYS",

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import CONCAT_COLUMNS, clip_table, modalities_of, query_table
+from gallery.columns import clip_table, modalities_of, query_table
 from gallery.files import read_json
 from gallery.storage import MANIFEST, Part, check_not_lost
 
@@ -99,13 +99,11 @@ def _clips(table: pa.Table, where: Path) -> pa.Table:
         raise ValueError(f"{where} lacks columns of vectors, one per modality; it has {table.column_names}.")
     embeds = _vectors(table, modalities, where)
     mask = _matrix(table, "presence", where, "lists of bools", len(modalities))
-    has_heads = any(name in table.column_names for name in CONCAT_COLUMNS)
-    heads = _vectors(table, CONCAT_COLUMNS, where, embeds.shape[2]) if has_heads else None
     others: dict[str, Any] = {}
     for argument, name in (("durations", "duration"), ("problems", "problems"), ("seconds", "seconds")):
         if name in table.column_names:
             others[argument] = table.column(name).to_pylist()
-    return clip_table(names, embeds, mask, heads, modalities=modalities, **others)
+    return clip_table(names, embeds, mask, modalities=modalities, **others)
 
 
 def _queries(table: pa.Table, where: Path) -> pa.Table:

@@ -138,36 +138,25 @@ def read_in_batches(
         preparer.shutdown(wait=True, cancel_futures=True)
 
 
-def _unit(embeds: torch.Tensor) -> torch.Tensor:
+def unit_vectors(embeds: torch.Tensor) -> torch.Tensor:
     """Convert to float32 on the CPU, and normalise again if the model computed in lower precision."""
     full = embeds.float()
     return (full if embeds.dtype == torch.float32 else torch.nn.functional.normalize(full, dim=-1)).cpu()
 
 
 @torch.no_grad()
-def embed_clips(
-    model: "PreTrainedModel", features: "BatchFeature"
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def embed_clips(model: "PreTrainedModel", features: "BatchFeature") -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Embed one batch of clips; vision and audio towers run once.
+    Embed one batch of clips.
 
     Args:
         model ([`~modeling_scalar.ScalarModel`]), features (`BatchFeature`): the model and its processor's output.
 
     Returns:
-        The embeddings `(batch, M, dim)`, the mask `(batch, M)` and the output of the concatenation heads
-        `(batch, 3, dim)`, `None` for a model without them; on the CPU, in float32.
+        The embeddings `(batch, M, dim)` and the mask `(batch, M)`; on the CPU, in float32.
     """
-    inputs = dict(features.to(model.device, model.dtype))
-    concat_embeds = None
-    if model.config.has_concat_heads:
-        raw = {name: inputs.pop(name) for name in ("pixel_values_videos", "input_features") if name in inputs}
-        if raw:
-            mask = inputs["modality_mask"]
-            inputs |= model.get_tower_features(**raw, modality_mask=mask, with_states=False)
-        concat_embeds = _unit(model.get_concat_features(**inputs))
-    modality_embeds, modality_mask = model.get_modality_features(**inputs)
-    return _unit(modality_embeds), modality_mask.cpu(), concat_embeds
+    modality_embeds, modality_mask = model.get_modality_features(**features.to(model.device, model.dtype))
+    return unit_vectors(modality_embeds), modality_mask.cpu()
 
 
 @dataclass(eq=False)
@@ -183,7 +172,7 @@ class Embedded:
 
     notes: list[Any]
     embeddable: list[int]
-    embeds: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
+    embeds: tuple[torch.Tensor, torch.Tensor] | None
 
     @classmethod
     def joined(cls, parts: Iterable["Embedded"]) -> "Embedded":
@@ -192,8 +181,8 @@ class Embedded:
         for part in parts:
             embeddable += [len(notes) + place for place in part.embeddable]
             notes += part.notes
-        columns = list(zip(*(part.embeds for part in parts if part.embeds is not None), strict=True))
-        embeds = tuple(None if column[0] is None else torch.cat(column) for column in columns)
+        columns = zip(*(part.embeds for part in parts if part.embeds is not None), strict=True)
+        embeds = tuple(map(torch.cat, columns))
         return cls(notes, embeddable, embeds or None)
 
 
@@ -221,14 +210,14 @@ def embed_batches(
 @torch.no_grad()
 def embed_fused(model: "PreTrainedModel", features: "BatchFeature") -> torch.Tensor:
     """Embed the output of a processor's `fuse`: `torch.FloatTensor` `(batch, dim)`, unit norm, on the CPU."""
-    return _unit(model.get_fused_features(**features.to(model.device, model.dtype)))
+    return unit_vectors(model.get_fused_features(**features.to(model.device, model.dtype)))
 
 
 @torch.no_grad()
 def embed_captions(model: "PreTrainedModel", processor: "ProcessorMixin", captions: Sequence[str]) -> torch.Tensor:
     """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU."""
     batch = processor(text=list(captions)).to(model.device)
-    return _unit(model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output)
+    return unit_vectors(model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output)
 
 
 __all__ = [
@@ -244,4 +233,5 @@ __all__ = [
     "in_batches",
     "read_batches",
     "read_in_batches",
+    "unit_vectors",
 ]

@@ -20,7 +20,6 @@ import torch
 
 from gallery.columns import (
     CODE_FACTS,
-    CONCAT_COLUMNS,
     COPIED_ROWS,
     KEYS,
     MediaFile,
@@ -39,7 +38,6 @@ from gallery.columns import (
     precision_of,
     presence_of,
     query_table,
-    stacked,
     strings,
     text_embeds_of,
     texts_of,
@@ -143,12 +141,6 @@ class Gallery(Contents):
             raise ValueError("This gallery has no vectors: no clip was ever added to it.")
         return embeds_of(self.clips)
 
-    def concat_embeds(self) -> torch.Tensor | None:
-        """Copy the output of concatenation heads: `(N, 3, D)`, or `None` without them."""
-        if self.clips is None or CONCAT_COLUMNS[0] not in self.clips.column_names:
-            return None
-        return stacked(self.clips, CONCAT_COLUMNS)
-
     def problems(self) -> dict[str, list[str]]:
         """For each clip with problems, what could not be read and counts as absent."""
         if self.clips is None:
@@ -183,7 +175,7 @@ class Gallery(Contents):
             "num_clips": len(self),
             "num_queries": len(described),
             "num_pairs": sum(map(len, described)),
-            "columns": [name for name in (*self.modalities, *CONCAT_COLUMNS) if name in names],
+            "columns": [name for name in self.modalities if name in names],
             "gallery_sha256": gallery_sha256(self.clip_ids, self.modality_mask.int().tolist()),
         }
 
@@ -413,7 +405,6 @@ class GalleryWriter(Writer):
         clip_ids: Sequence[str],
         modality_embeds: torch.Tensor,
         modality_mask: torch.Tensor,
-        concat_embeds: torch.Tensor | None = None,
         durations: Sequence[float | None] | None = None,
         problems: Sequence[Sequence[str]] | None = None,
         seconds: Sequence[float | None] | None = None,
@@ -431,7 +422,7 @@ class GalleryWriter(Writer):
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"A clip can be added once per commit; added again: {listed(twice)}.")
-        about = concat_embeds, durations, problems, seconds, self.dtype, self.has_codes, self.modalities
+        about = durations, problems, seconds, self.dtype, self.has_codes, self.modalities
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)
         self._drop("clips", clip_ids)

@@ -134,7 +134,7 @@ class QueryModel:
             why = "; ".join(clip.problems) or f"{path}: nothing was found of {', '.join(processor.modalities)}"
             raise ValueError(f"Nothing in this file can be compared with clips. {why}")
         with self.lock:
-            embeds, mask, _ = embed_clips(self.model, processor(clips=[clip]))
+            embeds, mask = embed_clips(self.model, processor(clips=[clip]))
         return Likeness(path, embeds[0], mask[0])
 
 

@@ -95,7 +95,6 @@ class ScalarJointConfig(PreTrainedConfig):
     initializer_range: float = 0.02
 
     # Fields that only three-tower models have, but that are read of both kinds.
-    has_concat_heads = False
     has_cross_attention = False
     condition_on = ()
 

@@ -144,7 +144,7 @@ class ScalarRetrievalModel(PreTrainedModel):
     def add_score_modules(self) -> None:
         """Add the learned scalars of the configuration."""
         method = find_method(self.config.aggregation, self.config.modalities, "aggregation")
-        if method.uses_concat_heads and not self.config.has_concat_heads:
+        if method.uses_concat_heads and not getattr(self.config, "has_concat_heads", False):
             raise ValueError(
                 f"`aggregation={self.config.aggregation!r}` needs `has_concat_heads=True`, which only a three-tower "
                 "model can have. Convert the checkpoint with `--concat-heads`."

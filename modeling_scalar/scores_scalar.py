@@ -279,6 +279,8 @@ class Clips:
             computed on first access unless given.
     """
 
+    concat_embeds: torch.Tensor | None = None  # of subclasses without concatenation heads
+
     def __init__(
         self,
         modality_embeds: torch.Tensor,

@@ -76,7 +76,7 @@ def add_modality(
         first = 0
         for batch in embedded:
             if batch.embeds is not None:
-                embeds, mask = (values[:, processor.modalities.index(name)] for values in batch.embeds[:2])
+                embeds, mask = (values[:, processor.modalities.index(name)] for values in batch.embeds)
                 names = [rows[first + place] for place in batch.embeddable]
                 found += [pair for pair, has_it in zip(zip(names, embeds, strict=True), mask, strict=True) if has_it]
             # A file that has changed meanwhile is read again in full by the next run.

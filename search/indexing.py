@@ -479,12 +479,11 @@ class Indexer:
         reads = reads[: failures[0]] if failures else reads
         clips = [reads[place] for place in batch.embeddable if place < len(reads)]
         if clips:
-            embeds, mask, concat_embeds = (None if column is None else column[: len(clips)] for column in batch.embeds)
+            embeds, mask = (column[: len(clips)] for column in batch.embeds)
             self.writer.put_clips(
                 [read.clip_id for read in clips],
                 embeds,
                 mask,
-                concat_embeds,
                 durations=[read.found.duration for read in clips],
                 problems=[read.found.problems for read in clips],
                 seconds=[read.found.seconds for read in clips],

@@ -37,9 +37,8 @@ from gallery.decoding import sandboxed
 from gallery.embedding import Embedded, check_reading, embed_captions
 from gallery.matching import clip_views
 from modeling_scalar import load_model
-from modeling_scalar.devices import device_of_name
 from modeling_scalar.media_scalar import resample
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import device_of_name, identify
 from modeling_scalar.scores_scalar import retrieval_scores
 
 _BLOCK = 256  # queries scored at once
@@ -103,7 +102,6 @@ class _Gallery:
     clips: list[dict[str, Any]]
     embeds: torch.Tensor  # (clips, M, dim)
     mask: torch.Tensor  # (clips, M)
-    concat_embeds: torch.Tensor | None
 
 
 def _cells(dataset: Dataset, name: str) -> list[_Cell | None]:
@@ -364,13 +362,11 @@ class ScalarSearch:
             yield block, scores
 
     def _score(self, texts: torch.Tensor, gallery: _Gallery, clips: slice, direction: str) -> torch.Tensor:
-        concat_embeds = None if gallery.concat_embeds is None else gallery.concat_embeds[clips]
         return retrieval_scores(
             texts,
             gallery.embeds[clips],
             gallery.mask[clips],
             modalities=self.modalities,
-            concat_embeds=concat_embeds,
             direction=direction,
             **self.score_options,
         )

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, ProcessorMixin
+from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.rows import group_rows, read_row, say_unread
 from eval.embedding.embeddings import Embeddings
@@ -23,8 +23,10 @@ from gallery.embedding import (
     check_reading,
     embed_batches,
     embed_captions,
+    embed_clips,
     in_batches,
     read_batches,
+    unit_vectors,
 )
 from gallery.parallel import Compute, Crew
 from modeling_scalar.processing_scalar import Clip
@@ -131,6 +133,12 @@ def embed_texts(
     return torch.cat(embeds)
 
 
+@torch.no_grad()
+def _embed_heads(model: PreTrainedModel, features: BatchFeature) -> torch.Tensor:
+    """Compute the output of concatenation heads for a batch of clips, `(batch, 3, dim)`; runs the towers again."""
+    return unit_vectors(model.get_concat_features(**features.to(model.device, model.dtype)))
+
+
 def embed_dataset(
     model: PreTrainedModel,
     processor: ProcessorMixin,
@@ -174,17 +182,20 @@ def embed_dataset(
         model.to(device)
     was_training = model.training
     model.eval()
-    parts = []
+    has_heads = getattr(model.config, "has_concat_heads", False)  # joint encoders have no such setting
+    parts, heads = [], []
     try:
         text_embeds = embed_texts(model, processor, captions, batch_size, progress)
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=not progress) as bar:
-            for batch in embed_rows(model, processor, clips, batch_size, on_error, num_workers):
-                parts.append(batch)
+            for batch in read_rows(processor, clips, batch_size, on_error, num_workers):
+                parts.append(Embedded(batch.notes, batch.embeddable, embed_clips(model, batch.features)))
+                if has_heads:
+                    heads.append(_embed_heads(model, batch.features))
                 bar.update(len(batch.notes))
     finally:
         model.train(was_training)
     embedded = Embedded.joined(parts)
-    modality_embeds, modality_mask, concat_embeds = embedded.embeds
+    modality_embeds, modality_mask = embedded.embeds
     return Embeddings(
         text_embeds=text_embeds,
         modality_embeds=modality_embeds,
@@ -193,7 +204,7 @@ def embed_dataset(
         clip_ids=[clip["video_id"] for clip in clips],
         query_ids=query_ids,
         captions=captions,
-        concat_embeds=concat_embeds,
+        concat_embeds=torch.cat(heads) if has_heads else None,
         problems=problems_of(embedded),
         modalities=model.config.modalities,
     )

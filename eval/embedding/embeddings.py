@@ -37,12 +37,6 @@ FUSED = "fused"
 """Name of the vectors that a joint encoder itself fuses from several modalities of a clip."""
 
 
-def concat_embeds_of(gallery: Gallery) -> torch.Tensor | None:
-    """Return the output of concatenation heads `(clips, 3, dim)`; `None` without them, or if clips have modalities
-    that the heads do not know."""
-    return gallery.concat_embeds() if gallery.modalities == PAPER_MODALITIES else None
-
-
 def _chosen(ids: list[str], selected: torch.Tensor) -> list[str]:
     return [ids[row] for row in selected.nonzero().flatten().tolist()]
 
@@ -63,7 +57,7 @@ class Embeddings:
         captions (`list[str]`): the text of each query.
         concat_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`, *optional*): output of the concatenation heads
             for each clip, in the order of `CONCATENATIONS`; zero where the clip lacks a modality of the head. Only
-            some checkpoints have these heads, and only clips with the paper's modalities.
+            some checkpoints have these heads, and only clips with the paper's modalities. Not saved in a gallery.
         fused_embeds (`dict`, *optional*): a joint encoder's fused vectors of at least two modalities of a clip, by the
             row of the clip and the mix, a bool for each of `parts`. Only in memory, not saved.
         fused_apart (`bool`): whether [`FUSED`] is a baseline that joint scores do not read. Only in memory, too.
@@ -197,6 +191,16 @@ class Embeddings:
             vectors[row] = 0 if fused is None else fused
         return shown, vectors
 
+    def score_inputs(self, queries: slice | torch.Tensor, clips: slice | torch.Tensor) -> dict[str, Any]:
+        """Return some queries and clips as arguments of [`~modeling_scalar.scores_scalar.retrieval_scores`]."""
+        return {
+            "text_embeds": self.text_embeds[queries],
+            "modality_embeds": self.modality_embeds[clips],
+            "modality_mask": self.modality_mask[clips],
+            "concat_embeds": None if self.concat_embeds is None else self.concat_embeds[clips],
+            "modalities": self.modalities,
+        }
+
     def check_finite(self) -> None:
         """Raise a ValueError that lists the captions and clips with a NaN or infinity in a used vector."""
         clips = (~self.modality_embeds.isfinite().all(dim=-1) & self.modality_mask).any(dim=1)
@@ -268,7 +272,7 @@ class Embeddings:
             json.dumps(metadata, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"The metadata of embeddings must be JSON, without NaN and infinity: {error}") from error
-        columns = self.clip_ids, self.modality_embeds, self.modality_mask, self.concat_embeds
+        columns = self.clip_ids, self.modality_embeds, self.modality_mask
         clips = clip_table(*columns, problems=problems, dtype=dtype, modalities=self.modalities)
         queries = query_table(self.query_ids, self.captions, self.text_embeds, described, dtype)
         with GalleryWriter(folder) as writer:
@@ -320,7 +324,6 @@ class Embeddings:
             clip_ids=gallery.clip_ids,
             query_ids=texts_of(queries, "query_id"),
             captions=texts_of(queries, "caption"),
-            concat_embeds=concat_embeds_of(gallery),
             problems=problems + metadata.pop("problems", []),
             metadata=metadata,
             modalities=gallery.modalities,
@@ -344,4 +347,4 @@ def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Te
     return torch.from_numpy(np.stack(pairs, axis=1))
 
 
-__all__ = ["FUSED", "Embeddings", "concat_embeds_of"]
+__all__ = ["FUSED", "Embeddings"]

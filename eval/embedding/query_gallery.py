@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.rows import group_rows
 from eval.embedding.embed_dataset import embed_texts
-from eval.embedding.embeddings import Embeddings, concat_embeds_of
+from eval.embedding.embeddings import Embeddings
 from gallery.columns import listed
 from gallery.gallery import Gallery
 from gallery.windows import SEGMENT, place_of_clip
@@ -87,7 +87,7 @@ def query_gallery(
     clips, captions, query_ids, pairs = group_rows(dataset, task)
     advice = "Index their files, or leave them out of the data set: clips are never dropped silently."
     rows = rows_of(gallery, clips, advice)
-    problems, concat_embeds = gallery.problems(), concat_embeds_of(gallery)
+    problems = gallery.problems()
     return Embeddings(
         text_embeds=embed_texts(model, processor, captions, batch_size),
         modality_embeds=gallery.modality_embeds()[rows],
@@ -96,7 +96,6 @@ def query_gallery(
         clip_ids=[clip["video_id"] for clip in clips],
         query_ids=query_ids,
         captions=captions,
-        concat_embeds=None if concat_embeds is None else concat_embeds[rows],
         problems=[
             f"{clip['video_id']}: {problem}"
             for clip, row in zip(clips, rows, strict=True)

@@ -191,15 +191,7 @@ def rank_pairs(
             for column, part in enumerate((queries, clips)):
                 here &= (pairs[:, column] >= part.start) & (pairs[:, column] < (part.stop or size[column]))
             block_pairs = pairs[here] - torch.tensor([queries.start, clips.start])
-            concat_embeds = None if embeddings.concat_embeds is None else embeddings.concat_embeds[clips]
-            given = make_pairs(
-                embeddings.text_embeds[queries],
-                embeddings.modality_embeds[clips],
-                embeddings.modality_mask[clips],
-                concat_embeds,
-                embeddings.modalities,
-                **score_options,
-            )
+            given = make_pairs(**embeddings.score_inputs(queries, clips), **score_options)
             dtype, every = given.text_embeds.dtype, given.exact
             for key, mask in distinct.items():
                 left, fused = shown_by[key]

@@ -177,22 +177,16 @@ class _FirstStage:
 
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """Yield the positions of some rows among `rows`, their scores (N, C), and their relevant pairs within them."""
-        embeddings, mask, concat = self.embeddings, self.modality_mask, self.embeddings.concat_embeds
         for start in range(0, len(self.rows), self.block_size):
             block = slice(start, start + self.block_size)
             rows = self.rows[block]
             if self.direction == "text_to_video":
-                texts, clips = embeddings.text_embeds[rows], slice(None)
+                queries, clips = rows, slice(None)
             else:
-                texts, clips = embeddings.text_embeds, rows
-            scores = retrieval_scores(
-                texts,
-                embeddings.modality_embeds[clips],
-                mask[clips],
-                modalities=embeddings.modalities,
-                concat_embeds=None if concat is None else concat[clips],
-                **self.score_options,
-            )
+                queries, clips = slice(None), rows
+            inputs = self.embeddings.score_inputs(queries, clips)
+            inputs["modality_mask"] = self.modality_mask[clips]
+            scores = retrieval_scores(**inputs, **self.score_options)
             pairs = self.pairs[torch.isin(self.pairs[:, 0], rows)]
             pairs = torch.stack([torch.searchsorted(rows, pairs[:, 0].contiguous()), pairs[:, 1]], dim=1)
             yield block, scores if self.direction == "text_to_video" else scores.T, pairs

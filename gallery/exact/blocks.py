@@ -10,12 +10,10 @@ from functools import cached_property
 import torch
 
 from gallery.columns import (
-    CONCAT_COLUMNS,
     codes_of,
     matrix_of,
     modalities_of,
     presence_of,
-    stacked,
 )
 from gallery.exact.codes import Codes, multiplies_eight_bits
 from gallery.exact.cone import hull_distance, inverse_of
@@ -35,7 +33,6 @@ class Block(Clips):
         vectors (one `torch.Tensor` of shape `(N, D)` per modality): unit norm. They may be on disk; half-precision
             vectors are converted to float32, a few at a time.
         modality_mask (`torch.BoolTensor` of shape `(N, M)`): which vectors count as present.
-        concat_embeds (`torch.Tensor` of shape `(N, 3, D)`, *optional*): output of concatenation heads.
         modalities (sequence of `str`): the names along the axis M; empty if they have none.
         gram (`torch.Tensor` of shape `(N, M, M)`): inner products of the modalities, zero where absent.
         is_there (`torch.BoolTensor` of shape `(N,)`): clips that are not removed, and may be found.
@@ -50,7 +47,6 @@ class Block(Clips):
         self,
         vectors: Sequence[torch.Tensor],
         modality_mask: torch.Tensor,
-        concat_embeds: torch.Tensor | None = None,
         *,
         modalities: Sequence[str] = (),
         gram: torch.Tensor,
@@ -60,7 +56,7 @@ class Block(Clips):
         min_norm: float = _MIN_NORM,
         is_partial: bool = False,
     ):
-        self.vectors, self.modality_mask, self.concat_embeds = tuple(vectors), modality_mask, concat_embeds
+        self.vectors, self.modality_mask = tuple(vectors), modality_mask
         self.start, self.is_there, self.codes = start, is_there, codes
         self.min_norm, self.modalities, self.is_partial = min_norm, tuple(modalities), is_partial
         self._gram, self._derived = gram, {}
@@ -70,7 +66,6 @@ class Block(Clips):
         return Block(
             [vectors[columns] for vectors in self.vectors],
             self.modality_mask[columns],
-            None if self.concat_embeds is None else self.concat_embeds[columns],
             modalities=self.modalities,
             gram=self.gram[columns],
             is_there=self.is_there[columns],
@@ -120,7 +115,6 @@ class Block(Clips):
         return Block(
             self.vectors,
             modality_mask,
-            self.concat_embeds,
             modalities=self.modalities,
             gram=self.gram * (modality_mask[:, :, None] & modality_mask[:, None]),
             is_there=self.is_there,
@@ -208,12 +202,11 @@ def blocks_of(parts: Sequence[Part]) -> list[Block]:
             mask, gram = presence_of(rows), matrix_of(batch.column("gram"))
             gram = gram.unflatten(1, (len(modalities), len(modalities)))
             _check_norms(gram, mask)
-            heads = stacked(rows, CONCAT_COLUMNS) if CONCAT_COLUMNS[0] in rows.column_names else None
             codes = codes_of(batch)
             if codes is not None and not (codes.scale.sum() + codes.error.sum()).isfinite():
                 raise damaged()
             block = Block(
-                vectors, mask, heads, modalities=modalities, gram=gram, is_there=is_there[first:stop],
+                vectors, mask, modalities=modalities, gram=gram, is_there=is_there[first:stop],
                 codes=codes if multiplies_eight_bits() else None, start=start + first,
             )  # fmt: skip
             blocks.append(block)
@@ -232,11 +225,9 @@ def in_one_block(blocks: Sequence[Block], device: torch.device) -> Block:
             place.copy_(column)
         return whole
 
-    heads = [block.concat_embeds for block in blocks]
     return Block(
         [join(columns) for columns in zip(*(block.vectors for block in blocks), strict=True)],
         join([block.modality_mask for block in blocks]),
-        None if any(head is None for head in heads) else join(heads),
         modalities=blocks[0].modalities,
         gram=join([block.gram for block in blocks]),
         is_there=join([block.is_there for block in blocks]),

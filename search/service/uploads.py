@@ -37,7 +37,7 @@ _KEPT = re.compile(r"[0-9a-f]{64}\.[a-z0-9]+", re.ASCII)
 _RETRY_SECONDS = 2.0  # before the next attempt while another process writes to the gallery
 _WAITING = "Another process writes to the gallery; this file waits until it has finished."
 _FAILED = "An error occurred, see the log of the service; the file is kept."
-_MODEL_CALLS = ("get_concat_features", "get_fused_features", "get_modality_features", "get_tower_features")
+_MODEL_CALLS = ("get_fused_features", "get_modality_features")
 
 
 class RefusedError(ValueError):

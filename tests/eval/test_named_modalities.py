@@ -31,7 +31,7 @@ from eval.reports import figures, paper_tables, score_tables
 from eval.reports.result_files import load_results
 from eval.run import RunConfig, run
 from gallery.described import score_options_of
-from gallery.gallery import Gallery, GalleryWriter
+from gallery.gallery import Gallery
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from tests.eval.reports.made_runs import make_run, save
 from tests.eval.test_calibrate import Scores
@@ -280,15 +280,6 @@ def test_embeddings_know_their_names_when_they_are_read_again(tmp_path):
         assert torch.equal(getattr(again, name), getattr(embeddings, name))
 
 
-def test_heads_are_left_out_where_a_modality_was_added_that_they_do_not_know(tmp_path):
-    paper = made(("video", "audio", "subtitle"))
-    replace(paper, concat_embeds=paper.modality_embeds.flip(2)).save(tmp_path / "store")
-    assert Embeddings.load(tmp_path / "store").concat_embeds is not None
-    with GalleryWriter(tmp_path / "store") as writer:
-        writer.add_modality("title", paper.clip_ids[:3], normalize(torch.ones(3, 12), dim=-1))
-    found = Embeddings.load(tmp_path / "store")
-    assert found.modalities == ("video", "audio", "subtitle", "title") and found.concat_embeds is None
-    assert found.modality_mask[:, 3].tolist() == [True] * 3 + [False] * (CLIPS - 3)
 
 
 @pytest.mark.parametrize(

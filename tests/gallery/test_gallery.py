@@ -220,12 +220,11 @@ def test_a_wrong_search_is_refused(make_gallery, queries, options, message):
 def test_what_is_put_is_what_is_read(tmp_path):
     names, embeds, mask = make_clips(10)
     names[3] = "/clips/ü \udcff.mp4"  # a file name that is not UTF-8
-    heads = torch.nn.functional.normalize(torch.randn(10, 3, DIM), dim=-1)
     files = [MediaFile(name, 2**40, 7, "a" * 64) for name in names]
     files.append(MediaFile("/broken \udcfe", 1, 2, "b" * 64, reason="no \udcff"))
     with GalleryWriter(tmp_path, "float32") as writer:
         writer.metadata = MADE_BY
-        writer.put_clips(names, embeds, mask, heads, [1.5] + [None] * 9, [["a [bracket] and ü"]] + [[]] * 9)
+        writer.put_clips(names, embeds, mask, [1.5] + [None] * 9, [["a [bracket] and ü"]] + [[]] * 9)
         writer.put_files(files)
         writer.put_queries(query_table(["q"], ["a caption"], make_queries(1), [[names[3], names[0]]]))
         assert not (tmp_path / "gallery.json").exists()
@@ -233,7 +232,6 @@ def test_what_is_put_is_what_is_read(tmp_path):
     gallery = Gallery.open(tmp_path)
     assert gallery.clip_ids == names and gallery.dim == DIM and gallery.dtype == "float32"
     assert torch.equal(gallery.modality_embeds(), embeds) and torch.equal(gallery.modality_mask, mask)
-    assert torch.equal(gallery.concat_embeds(), heads)
     assert gallery.problems() == {names[0]: ["a [bracket] and ü"]}
     assert list(gallery.files.values()) == files and gallery.metadata == MADE_BY
     assert gallery.clips.column("duration").to_pylist() == [1.5] + [None] * 9
@@ -244,8 +242,7 @@ def test_what_is_put_is_what_is_read(tmp_path):
         "num_clips": 10,
         "num_queries": 1,
         "num_pairs": 2,
-        "columns": list(load_from_disk(tmp_path / "clips").column_names[1:4])
-        + ["concat_video_audio", "concat_video_subtitle", "concat_video_audio_subtitle"],
+        "columns": list(load_from_disk(tmp_path / "clips").column_names[1:4]),
         "gallery_sha256": "",
     }
     assert gallery.verify() > 0

@@ -64,7 +64,7 @@ def test_a_file_of_another_place_is_embedded_as_clips_are_and_a_picture_is_a_cli
     for path, seen in ((film, [True] * 3), (photo, [True, False, False])):
         upright = torch.rot90(pixels, -1).numpy() if path == photo else path
         clip = sandboxed(model.processor).read_clip(upright)
-        embeds, mask, _ = embed_clips(model.model, model.processor(clips=[clip]))
+        embeds, mask = embed_clips(model.model, model.processor(clips=[clip]))
         like = model.embed_file(path)
         assert like.mask.tolist() == mask[0].tolist() == seen
         torch.testing.assert_close(like.embeds, embeds[0], rtol=0, atol=1e-6)  # other batches may add otherwise

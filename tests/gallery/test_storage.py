@@ -159,7 +159,7 @@ def test_opening_reads_no_vector(tmp_path, monkeypatch):
 def test_datasets_reads_the_types_that_it_would_write(tmp_path):
     names, embeds, mask = make_clips(6)
     with GalleryWriter(tmp_path / "ours") as writer:
-        writer.put_clips(names, embeds, mask, embeds, [1.0] * 6, [["x"]] * 6)
+        writer.put_clips(names, embeds, mask, [1.0] * 6, [["x"]] * 6)
         writer.put_files([MediaFile(name, 1, 2, "a" * 64) for name in names])
         writer.put_queries(query_table(["q"], ["c"], make_queries(1), [names]))
         writer.commit()

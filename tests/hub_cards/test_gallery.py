@@ -33,7 +33,7 @@ DETAILS = Details({"license": "cc-by-4.0", "language": ["en"]})
 disable_progress_bars()
 
 
-def random_embeddings(metadata=None, problems=(), dtype=torch.float32, concats=False):
+def random_embeddings(metadata=None, problems=(), dtype=torch.float32):
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand(CLIPS, 3, generator=generator) < 0.6
     mask[torch.arange(CLIPS), torch.arange(CLIPS) % 3] = True
@@ -50,7 +50,6 @@ def random_embeddings(metadata=None, problems=(), dtype=torch.float32, concats=F
         clip_ids=[f"clip {row} é" for row in range(CLIPS)],
         query_ids=[str(row) for row in range(QUERIES)],
         captions=[f'a "red" star | {row}' for row in range(QUERIES)],
-        concat_embeds=unit(CLIPS, 3) * mask.all(dim=1)[:, None, None] if concats else None,
         problems=list(problems),
         metadata={"model": "runs/tiny", "query_temperature": 0.3, "split": "test", "benchmark": "own", "left_out": []}
         | (metadata or {}),
@@ -123,9 +122,8 @@ def saved_gallery(folder, media):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("concats", [False, True])
-def test_a_published_store_is_a_gallery_that_datasets_reads_too(tmp_path, dtype, concats):
-    saved_store(tmp_path / "store", dtype=dtype, concats=concats)
+def test_a_published_store_is_a_gallery_that_datasets_reads_too(tmp_path, dtype):
+    saved_store(tmp_path / "store", dtype=dtype)
     stage_gallery(tmp_path / "store", tmp_path / "staged")
     (tmp_path / "staged" / "README.md").write_text(gallery_card(tmp_path / "staged", "user/gallery", DETAILS))
     refuse(validate(tmp_path / "staged"))

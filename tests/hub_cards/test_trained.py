@@ -184,7 +184,6 @@ def test_a_score_that_some_clips_do_not_have_is_not_praised_for_incomplete_clips
         ("scalar", ("video", "title"), []),
         ("title", ("video", "title"), ["title"]),
         ("triangle", ("title", "audio", "video"), ["audio", "video"]),
-        ("concat_head", ("video", "audio", "subtitle"), ["video"]),
         ("of a plugin", ("video",), []),
         ("max", ("screen",), ["screen"]),
     ],

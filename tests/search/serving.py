@@ -83,9 +83,7 @@ class WordModel:
     """Each modality of an uploaded clip is the direction of its name; each text that of its words."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    config = SimpleNamespace(
-        query_temperature=0.1, aggregation="scalar", has_concat_heads=False, modalities=MODALITIES
-    )
+    config = SimpleNamespace(query_temperature=0.1, aggregation="scalar", modalities=MODALITIES)
 
     def __init__(self):
         self.texts, self.inside, self.most_inside = [], 0, 0

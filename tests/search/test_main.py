@@ -48,9 +48,7 @@ class FakeModel:
     """Modality m is the m-th unit vector, and so is its name as a query."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    config = SimpleNamespace(
-        query_temperature=1.0, aggregation="scalar", has_concat_heads=False, modalities=MODALITIES
-    )
+    config = SimpleNamespace(query_temperature=1.0, aggregation="scalar", modalities=MODALITIES)
 
     def parameters(self):
         return iter([torch.zeros(1)])

@@ -87,7 +87,7 @@ def test_store_holds_what_embedding_in_memory_gives(embed, reference, tmp_path):
     store = Embeddings.load(tmp_path / "store")
     for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs"):
         assert torch.equal(getattr(store, name), getattr(reference, name)), name
-    for name in ("clip_ids", "query_ids", "captions", "problems", "concat_embeds"):
+    for name in ("clip_ids", "query_ids", "captions", "problems"):
         assert getattr(store, name) == getattr(reference, name), name
     assert len(store.clip_ids) == NUM_CLIPS and not store.modality_mask.all() and store.modality_mask.all(1).any()
     assert [path.name for path in tmp_path.iterdir()] == ["store"]

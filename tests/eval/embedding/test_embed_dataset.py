@@ -13,11 +13,10 @@ from eval.benchmarks.columns import FEATURES
 from eval.benchmarks.rows import group_rows
 from eval.embedding.embed_dataset import embed_dataset
 from gallery.decoding import SandboxedReader
-from gallery.embedding import embed_clips, in_background
-from modeling_scalar import MODALITIES, ScalarModel
+from gallery.embedding import in_background
+from modeling_scalar import MODALITIES
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
-from tests.conftest import make_batch, make_tiny_config
 
 DIM = 8
 
@@ -63,7 +62,7 @@ class FakeModel(torch.nn.Module):
     """Maps each number to a unit vector of its own."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    config = SimpleNamespace(has_concat_heads=False, modalities=MODALITIES)
+    config = SimpleNamespace(modalities=MODALITIES)
 
     def _vectors(self, numbers):
         assert not self.training and not torch.is_grad_enabled()
@@ -298,44 +297,9 @@ def test_equal_captions_of_retrieval_stay_queries_of_their_own(rows):
     assert len(embed(rows).query_ids) == 9
 
 
-def test_concatenation_heads_are_embedded_and_the_towers_run_once(monkeypatch):
-    """Against the methods of the model, batch by batch, on clips with every set of modalities."""
-    torch.manual_seed(0)
-    model = ScalarModel(make_tiny_config(has_concat_heads=True)).eval()
-    masks = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 1], [0, 0, 1], [0, 1, 1], [1, 1, 0]]).bool()
-    batches = []
-    for start in range(0, len(masks), 2):
-        batch = make_batch(2, seed=start)
-        del batch["input_ids"], batch["attention_mask"]
-        batches.append(BatchFeature(batch | {"modality_mask": masks[start : start + 2]}))
-    batches[1] = BatchFeature(  # subtitles alone
-        {name: value for name, value in batches[1].items() if name.startswith(("subtitle", "modality"))}
-    )
-    with torch.no_grad():  # attention rounds otherwise when it keeps its activations
-        expected = [(*model.get_modality_features(**batch), model.get_concat_features(**batch)) for batch in batches]
-    runs = []
-    for tower in ("_encode_video", "_encode_audio"):
-        original = getattr(model, tower)
-        monkeypatch.setattr(
-            model, tower, lambda value, tower=tower, run=original: runs.append((tower, len(value))) or run(value)
-        )
-    results = [embed_clips(model, batch) for batch in batches]
-    for result, reference in zip(results, expected, strict=True):
-        for one, other in zip(result, reference, strict=True):
-            assert torch.equal(one, other) and not one.requires_grad
-    has_heads = torch.cat([concat_embeds for *_, concat_embeds in results]).any(dim=-1)
-    assert has_heads.tolist() == [[True] * 3, *[[False] * 3] * 4, [True, False, False]]
-    # By batch: two pictures and one sound; neither; one picture and two sounds.
-    assert runs == [("_encode_video", 2), ("_encode_audio", 1), ("_encode_video", 1), ("_encode_audio", 2)]
-
-
 def test_embeddings_of_a_data_set_hold_what_the_concatenation_heads_give(rows):
     class WithHeads(FakeModel):
         config = SimpleNamespace(has_concat_heads=True, modalities=MODALITIES)
-
-        def get_tower_features(self, modality_mask, with_states, **raw):
-            assert not with_states
-            return raw
 
         def get_concat_features(self, modality_mask, **inputs):
             return modality_mask.all(dim=1)[:, None, None] * torch.ones(len(modality_mask), 3, DIM)

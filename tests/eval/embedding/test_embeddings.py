@@ -16,7 +16,6 @@ from gallery.storage import read_snapshot
 
 DIM = 8
 NAMES = ("video", "audio", "subtitle")
-CONCATS = ("concat_video_audio", "concat_video_subtitle", "concat_video_audio_subtitle")
 
 
 def parts(**changes):
@@ -32,7 +31,7 @@ def parts(**changes):
     return content | changes
 
 
-def random_embeddings(num_clips=2500, num_queries=3300, concat=False, seed=0):
+def random_embeddings(num_clips=2500, num_queries=3300, seed=0):
     """More rows than Arrow puts into one batch of a file; queries with up to three clips, in any order."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -45,7 +44,6 @@ def random_embeddings(num_clips=2500, num_queries=3300, concat=False, seed=0):
         [torch.arange(num_queries), torch.randint(num_clips, (num_queries,), generator=generator)], dim=1
     )
     more = torch.stack([torch.randint(n, (2000,), generator=generator) for n in (num_queries, num_clips)], dim=1)
-    heads = torch.stack([mask[:, [0, 1]].all(1), mask[:, [0, 2]].all(1), mask.all(1)], dim=1)
     return Embeddings(
         text_embeds=unit(num_queries, DIM),
         modality_embeds=unit(num_clips, 3, DIM) * mask[..., None],
@@ -54,19 +52,16 @@ def random_embeddings(num_clips=2500, num_queries=3300, concat=False, seed=0):
         clip_ids=[f"clip {i:05d} é" for i in torch.randperm(num_clips, generator=generator).tolist()],
         query_ids=[f"query {i}" for i in range(num_queries)],
         captions=[f"caption, «{i}»" for i in range(num_queries)],
-        concat_embeds=unit(num_clips, 3, DIM) * heads[..., None] if concat else None,
         problems=["ä: nichts zu hören"],
         metadata={"model": "tiny", "score_options": {"query_temperature": "inf"}},
     )
 
 
 def assert_same(first, second):
-    for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs", "concat_embeds"):
+    for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs"):
         one, other = getattr(first, name), getattr(second, name)
-        assert (one is None) == (other is None), name
-        if one is not None:
-            assert one.dtype == other.dtype, name
-            torch.testing.assert_close(one, other, rtol=0, atol=0, msg=name)
+        assert one.dtype == other.dtype, name
+        torch.testing.assert_close(one, other, rtol=0, atol=0, msg=name)
     for name in ("clip_ids", "query_ids", "captions", "problems", "metadata"):
         assert getattr(first, name) == getattr(second, name), name
 
@@ -151,9 +146,8 @@ def test_manifest_changes_with_order_and_presence_but_not_with_embeddings():
 # The store
 
 
-@pytest.mark.parametrize("concat", [False, True])
-def test_saved_embeddings_load_equal(tmp_path, concat):
-    embeddings = random_embeddings(concat=concat)
+def test_saved_embeddings_load_equal(tmp_path):
+    embeddings = random_embeddings()
     embeddings.save(tmp_path / "new" / "folder")
     assert listing(tmp_path / "new" / "folder") == [".lock", "clips", "gallery.json", "queries"]
     assert listing(tmp_path / "new") == ["folder"]
@@ -161,10 +155,10 @@ def test_saved_embeddings_load_equal(tmp_path, concat):
 
 
 def test_half_precision_is_kept_as_it_is(tmp_path):
-    embeddings = random_embeddings(50, 60, concat=True)
+    embeddings = random_embeddings(50, 60)
     embeddings.save(tmp_path / "half", dtype="float16")
     half = Embeddings.load(tmp_path / "half")
-    for name in ("text_embeds", "modality_embeds", "concat_embeds"):
+    for name in ("text_embeds", "modality_embeds"):
         assert torch.equal(getattr(half, name), getattr(embeddings, name).half())
     half.save(tmp_path / "again")
     assert_same(Embeddings.load(tmp_path / "again"), half)
@@ -178,18 +172,16 @@ def test_half_precision_is_kept_as_it_is(tmp_path):
 
 
 def test_store_opens_in_datasets_numpy_torch_and_arrow_alone(tmp_path):
-    embeddings = random_embeddings(concat=True)
+    embeddings = random_embeddings()
     embeddings.save(tmp_path / "store")
     clips, queries = (load_from_disk(tmp_path / "store" / name) for name in ("clips", "queries"))
-    assert clips.column_names == ["clip_id", *NAMES, "presence", "gram", *CONCATS, "duration", "seconds", "problems"]
+    assert clips.column_names == ["clip_id", *NAMES, "presence", "gram", "duration", "seconds", "problems"]
     assert queries.column_names == ["query_id", "caption", "embedding", "clip_ids"]
     assert str(clips.features["video"]) == f"List(Value('float32'), length={DIM})"
     assert str(clips.features["presence"]) == "List(Value('bool'), length=3)"
     columns = clips.with_format("torch")[:]
     for index, name in enumerate(NAMES):
         assert torch.equal(columns[name], embeddings.modality_embeds[:, index])
-    for index, name in enumerate(CONCATS):
-        assert torch.equal(columns[name], embeddings.concat_embeds[:, index])
     assert torch.equal(columns["presence"], embeddings.modality_mask)
     text = queries.with_format("numpy")[:]["embedding"]
     assert text.dtype == np.float32 and np.array_equal(text, embeddings.text_embeds.numpy())
@@ -216,7 +208,7 @@ def test_store_opens_where_this_project_is_not_installed(tmp_path):
 
 
 def test_the_gallery_counts_what_it_holds(tmp_path):
-    embeddings = random_embeddings(concat=True)
+    embeddings = random_embeddings()
     embeddings.save(tmp_path)
     gallery = Gallery.open(tmp_path)
     assert gallery.facts() == {
@@ -225,7 +217,7 @@ def test_the_gallery_counts_what_it_holds(tmp_path):
         "num_clips": 2500,
         "num_queries": 3300,
         "num_pairs": len(embeddings.pairs),
-        "columns": [*NAMES, *CONCATS],
+        "columns": [*NAMES],
         "gallery_sha256": embeddings.manifest()["sha256"],
     }
     # "ä" is none of these clips.
@@ -395,7 +387,6 @@ E_ = np.eye(2, DIM).tolist()
         ),
         ({}, {"embedding": [[0.5] * DIM, E_[0]]}, r"unit norm; .* captions \['x'\] and the clips \[\]"),
         ({"presence": [[True] * 3] * 2}, {}, r"the clips \['a'\].*must be marked absent"),
-        ({"concat_video_audio": E_}, {}, "lacks the column `concat_video_subtitle`"),
     ],
 )
 def test_store_that_makes_no_sense_is_refused(tmp_path, clips, queries, message):
