@@ -228,14 +228,6 @@ class RunConfig(SourceConfig):
         Option(help="Also rank by first-stage score + weight * match logit, with the weight chosen on this split."),
     ] = None
     fusion_weight: Annotated[float | None, Option(help="Also rank by that sum with this weight.")] = None
-    fused: Annotated[
-        bool,
-        Option(
-            "--fused",
-            help="Also measure the fused vectors of a joint encoder; reads the clips again and embeds them for each "
-            "set of modalities that a mask leaves.",
-        ),
-    ] = False
     plugins: Annotated[
         Sequence[str],
         Option("--plugin", help="Module to import first, to register your own scores."),
@@ -264,13 +256,6 @@ class RunConfig(SourceConfig):
         else:
             self._check_read()
 
-    @property
-    def scores_named(self) -> list[str]:
-        """The requested scores, without the fused vectors if `fused` embeds them."""
-        from eval.embedding.embeddings import FUSED
-
-        return [name for name in self.methods or () if name != FUSED or not self.fused]
-
     def _check_methods(self) -> None:
         """Check names that are not registered scores against the modalities, as far as they are known cheaply; all are
         checked once clips are embedded or embeddings are read."""
@@ -279,14 +264,14 @@ class RunConfig(SourceConfig):
         from modeling_scalar.model_identity import identify
         from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
 
-        path, modalities = self.embeddings_path, PAPER_MODALITIES
-        if set(self.scores_named) <= METHODS.keys():
+        path, methods, modalities = self.embeddings_path, self.methods or (), PAPER_MODALITIES
+        if {*methods} <= METHODS.keys():
             return
         if path is not None and is_gallery(path):
             modalities = Gallery.open(path, check=False).modalities
         elif path is None and self.model_path is not None and (model := identify(self.model_path)).is_configured:
             modalities = model.config.get("modalities", modalities)
-        check_methods(self.scores_named, modalities)
+        check_methods(methods, modalities)
 
     def _check_unread(self) -> None:
         """Without a model no clip is read: refuse settings that need clips."""
@@ -295,8 +280,6 @@ class RunConfig(SourceConfig):
             raise ValueError(f"{unused} say how a benchmark is read: give a model, a benchmark and its root too.")
         if self.two_stage:
             raise ValueError(NO_CROSS_ENCODER)
-        if self.fused:
-            raise ValueError("Fused vectors are computed from clips: give a model, a benchmark and its root too.")
 
     def _check_read(self) -> None:
         """Check how the model and its second stage read clips."""

@@ -16,11 +16,9 @@ from eval.benchmarks.definition import Split, configure_processor
 from eval.benchmarks.registry import describe_benchmark, load_split
 from eval.benchmarks.rows import num_trained_on, query_kinds
 from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embed_fused import check_fuses, embed_fused_dataset
-from eval.embedding.embeddings import FUSED, Embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import check_methods
-from eval.protocol.missing import ladder_masks, rate_masks
 from eval.protocol.second_stage import TwoStage
 from eval.settings import NO_CROSS_ENCODER, RunConfig, SourceConfig
 from gallery.decoding import sandboxed
@@ -91,8 +89,8 @@ class Source:
 
         Raises:
             ValueError: the second stage is requested, but the model has none, or does not support these policies;
-                fused vectors are requested, but the model has none; a score reads modalities that the model does not
-                embed; or the fusion would be chosen on clips that are reported.
+                a score reads modalities that the model does not embed; or the fusion would be chosen on clips that
+                are reported.
         """
 
         def load(name: str) -> Split:
@@ -108,10 +106,8 @@ class Source:
             raise ValueError(NO_CROSS_ENCODER)
         if source.has_second_stage:
             check_policies(source.policies, model.config.condition_on)
-        if config.fused:
-            check_fuses(model)
         if config.embeddings_path is None:
-            check_methods(config.scores_named, model.config.modalities)
+            check_methods(config.methods or (), model.config.modalities)
         return source
 
     @property
@@ -145,16 +141,6 @@ class Source:
             trained_on=num_trained_on(config.model_path, split.dataset),
             **query_kinds(split.dataset, split.task),
         )
-
-    def add_fused(self, embeddings: Embeddings) -> Embeddings:
-        """Embed the model's fused vectors for what each mask of the protocol leaves of a clip. If the model does not
-        embed them as a modality, they are a baseline that joint scores do not read."""
-        ids, mask, split = embeddings.clip_ids, embeddings.modality_mask[:, embeddings.parts], self.split
-        masks = rate_masks(ids, mask, self.config.rates, self.config.mask_seed) + ladder_masks(mask)
-        embeddings.fused_embeds = embed_fused_dataset(
-            self.model, self.processor, split.dataset, embeddings, masks, task=split.task, **self.config.reading()
-        )
-        return embeddings if FUSED in embeddings.modalities else embeddings.with_fused()
 
     def _two_stage(self, split: Split, embeddings: Embeddings, score: Mapping[str, Any], **options: Any) -> TwoStage:
         config = self.config
@@ -204,7 +190,7 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
         gallery = gallery if gallery.queries is None else None
     if path is not None and gallery is None:
         embeddings = Embeddings.load(path)
-    if path is not None and (gallery is not None or config.fused):
+    if gallery is not None:
         check_made_by(path, config.model_path)
     source = Source.open(config)
     if embeddings is not None:
@@ -222,8 +208,6 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
     is_new = gallery is not None or path is None
     if is_new:
         embeddings.save(Path(config.output) / "embeddings")
-    if config.fused:
-        embeddings = source.add_fused(embeddings)
     return embeddings, source
 
 

@@ -7,7 +7,7 @@ On disk they are a [`~gallery.gallery.Gallery`] with queries. Vectors of any oth
 import json
 import os
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,11 @@ from gallery.columns import (
     texts_of,
     to_utf8,
 )
-from gallery.described import MODALITIES, modalities_in, recalibrated, score_options_of
+from gallery.described import MODALITIES, modalities_in
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import gallery_manifest
 from gallery.storage import TABLES
 from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES
-
-FUSED = "fused"
-"""Name of the vectors that a joint encoder itself fuses from several modalities of a clip."""
 
 
 def _chosen(ids: list[str], selected: torch.Tensor) -> list[str]:
@@ -58,9 +55,6 @@ class Embeddings:
         concat_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`, *optional*): output of the concatenation heads
             for each clip, in the order of `CONCATENATIONS`; zero where the clip lacks a modality of the head. Only
             some checkpoints have these heads, and only clips with the paper's modalities. Not saved in a gallery.
-        fused_embeds (`dict`, *optional*): a joint encoder's fused vectors of at least two modalities of a clip, by the
-            row of the clip and the mix, a bool for each of `parts`. Only in memory, not saved.
-        fused_apart (`bool`): whether [`FUSED`] is a baseline that joint scores do not read. Only in memory, too.
         problems (`list[str]`): what could not be read and counts as absent, each with the identifier of its clip.
         metadata (`dict`): origin of the embeddings, as JSON values.
         modalities (`tuple[str, ...]`): names of the M vectors of a clip; by default the paper's three.
@@ -78,8 +72,6 @@ class Embeddings:
     query_ids: list[str]
     captions: list[str]
     concat_embeds: torch.Tensor | None = None
-    fused_embeds: dict[tuple[int, tuple[bool, ...]], torch.Tensor] | None = None
-    fused_apart: bool = False
     problems: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     modalities: tuple[str, ...] = PAPER_MODALITIES
@@ -133,64 +125,6 @@ class Embeddings:
         if empty:
             raise ValueError(f"Every clip needs at least one modality; these have none: {listed(empty)}.")
 
-    @property
-    def parts(self) -> list[int]:
-        """Indices of the modalities that can be masked: all but [`FUSED`], which is computed from them."""
-        return [index for index, name in enumerate(self.modalities) if name != FUSED]
-
-    @property
-    def weighed(self) -> torch.BoolTensor:
-        """The modalities that joint scores read, `(M,)`."""
-        return torch.tensor([not self.fused_apart or name != FUSED for name in self.modalities])
-
-    def with_fused(self) -> "Embeddings":
-        """Return the same embeddings with the vectors of `fused_embeds` as a baseline: a further modality that joint
-        scores do not read."""
-        after = (*self.modalities, FUSED)
-        mixes = enumerate(map(tuple, self.modality_mask.tolist()))
-        vectors = torch.stack([self._fused(row, mix).float() for row, mix in mixes])
-        options = recalibrated(score_options_of(self.metadata), self.modalities, after)
-        return replace(
-            self,
-            modality_embeds=torch.cat([self.modality_embeds, vectors[:, None].to(self.modality_embeds.dtype)], dim=1),
-            modality_mask=torch.cat([self.modality_mask, torch.ones(len(vectors), 1, dtype=torch.bool)], dim=1),
-            concat_embeds=None,
-            fused_apart=True,
-            metadata=self.metadata | {"score_options": options},
-            modalities=after,
-        )
-
-    def _fused(self, row: int, mix: tuple[bool, ...]) -> torch.Tensor | None:
-        """Return the fused vector of this mix of parts of a clip, or for a single part its own vector; `None` if it is
-        unknown."""
-        if sum(mix) == 1:
-            return self.modality_embeds[row, self.parts[mix.index(True)]]
-        if FUSED in self.modalities and list(mix) == self.modality_mask[row, self.parts].tolist():
-            return self.modality_embeds[row, self.modalities.index(FUSED)]
-        return (self.fused_embeds or {}).get((row, mix))
-
-    def shown(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """
-        Return the embeddings under a mask.
-
-        Args:
-            mask (`torch.BoolTensor` of shape `(clips, len(parts))`): modalities that are left.
-
-        Returns:
-            The mask `(clips, M)`; and, if a modality is [`FUSED`], its vectors `(clips, dim)` for what is left. If the
-            fused vector of that is unknown, it is absent: it never contains a masked modality.
-        """
-        if FUSED not in self.modalities:
-            return mask, None
-        index, shown = self.modalities.index(FUSED), self.modality_mask.clone()
-        vectors = self.modality_embeds[:, index].clone()
-        shown[:, self.parts] = mask
-        for row in (mask != self.modality_mask[:, self.parts]).any(1).nonzero().flatten().tolist():
-            fused = self._fused(row, tuple(mask[row].tolist())) if shown[row, index] else None
-            shown[row, index] = fused is not None
-            vectors[row] = 0 if fused is None else fused
-        return shown, vectors
-
     def score_inputs(self, queries: slice | torch.Tensor, clips: slice | torch.Tensor) -> dict[str, Any]:
         """Return some queries and clips as arguments of [`~modeling_scalar.scores_scalar.retrieval_scores`]."""
         return {
@@ -232,7 +166,7 @@ class Embeddings:
 
     def manifest(self) -> dict[str, Any]:
         """Return what identifies the gallery: [`~gallery.provenance.gallery_manifest`]."""
-        return gallery_manifest(self.clip_ids, self.modality_mask[:, self.parts])
+        return gallery_manifest(self.clip_ids, self.modality_mask)
 
     def kinds(self) -> list[str | None]:
         """
@@ -347,4 +281,4 @@ def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Te
     return torch.from_numpy(np.stack(pairs, axis=1))
 
 
-__all__ = ["FUSED", "Embeddings"]
+__all__ = ["Embeddings"]

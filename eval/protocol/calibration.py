@@ -217,7 +217,6 @@ def _sample(
         query_ids=[embeddings.query_ids[row] for row in queries],
         captions=[embeddings.captions[row] for row in queries],
         concat_embeds=None,
-        fused_embeds=None,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from eval.embedding.embeddings import FUSED, Embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
 from eval.protocol.missing import ladder, ladder_masks, rate_masks
 from eval.protocol.rates import RATES
@@ -25,7 +25,6 @@ from modeling_scalar.scores_scalar import (
     DIRECTIONS,
     METHODS,
     PAPER_MODALITIES,
-    Clips,
     Method,
     Pairs,
     find_method,
@@ -45,10 +44,10 @@ _CHUNK = 4096  # relevant pairs whose weights are computed at once
 def _known(modalities: Sequence[str]) -> dict[str, Method]:
     """Return the scores of clips with these modalities, in the order of tables, without those of fixed weights; single
     modalities are listed together."""
-    first, *others = (name for name in METHODS if name not in WEIGHTED)
-    parts = [name for name in modalities if name != FUSED]
-    names = (part for name in others for part in (parts if name in PAPER_MODALITIES else (name,)))
-    names = (first, *[FUSED] * (FUSED in modalities), *names)
+    names: list[str] = []
+    for name in METHODS:
+        if name not in WEIGHTED:
+            names.extend(modalities if name in PAPER_MODALITIES else (name,))
     methods = {name: find_method(name, None if name in METHODS else modalities) for name in names}
     return {
         name: method for name, method in methods.items() if {*method.needs, *(method.reads or ())} <= {*modalities}
@@ -57,7 +56,7 @@ def _known(modalities: Sequence[str]) -> dict[str, Method]:
 
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
     """Return the scores that these embeddings have the inputs for: some scores need certain modalities, `concat_head`
-    needs its heads. The encoder's fused vectors come second."""
+    needs its heads."""
     has_heads = embeddings.concat_embeds is not None
     return tuple(
         name for name, method in _known(embeddings.modalities).items() if has_heads or not method.uses_concat_heads
@@ -68,10 +67,6 @@ def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODA
     """Raise a ValueError unless every name is a registered method or one of the clips' modalities, and the clips have
     the modalities that the methods read."""
     unknown = [method for method in methods if method not in METHODS and method not in modalities]
-    if FUSED in unknown:
-        raise ValueError(
-            f"{FUSED!r} can be measured only if the model's fused vectors are embedded: use `scalar eval run --fused`."
-        )
     if unknown:
         known = tuple(dict.fromkeys((*METHODS, *modalities)))
         raise ValueError(f"`methods` must be among {known}, got {unknown}. The clips have {', '.join(modalities)}.")
@@ -83,9 +78,8 @@ def masks_of(
     embeddings: Embeddings, rates: Sequence[float], mask_seed: int
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the modalities that are shown of each clip, `(clips, M)`, at each masking rate and each ladder step."""
-    parts = embeddings.modality_mask[:, embeddings.parts]
-    of_parts = rate_masks(embeddings.clip_ids, parts, rates, mask_seed), ladder_masks(parts)
-    return tuple([embeddings.shown(mask)[0] for mask in masks] for masks in of_parts)
+    mask = embeddings.modality_mask
+    return rate_masks(embeddings.clip_ids, mask, rates, mask_seed), ladder_masks(mask)
 
 
 def _scorable(embeddings: Embeddings, modality_mask: torch.Tensor, method: str) -> torch.Tensor:
@@ -93,9 +87,8 @@ def _scorable(embeddings: Embeddings, modality_mask: torch.Tensor, method: str) 
 
 
 def pathways(modalities: Sequence[str] = PAPER_MODALITIES) -> tuple[str, ...]:
-    """Return the methods that read a single modality, to compare joint scores with the best of them. Fused vectors are
-    not among them."""
-    return tuple(name for name, method in _known(modalities).items() if method.is_pathway and name != FUSED)
+    """Return the methods that read a single modality, to compare joint scores with the best of them."""
+    return tuple(name for name, method in _known(modalities).items() if method.is_pathway)
 
 
 def _blocks(
@@ -126,17 +119,11 @@ def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.L
     return relevant_ranks(scores, torch.stack([rows, pairs[:, 1]], dim=1))
 
 
-def _masked(pairs: Pairs, modality_mask: torch.Tensor, replaced: Mapping[int, torch.Tensor] | None = None) -> Pairs:
-    """Return the same pairs with only the modalities in `modality_mask` `(V, M)` of each clip, and with other vectors
-    `(V, D)` for some modalities, by index. The products of texts and clips are computed once for all masks."""
-    clips, similarities = pairs.clips.shown(modality_mask), pairs.similarities * modality_mask.T[:, None]
-    for index, vectors in (replaced or {}).items():
-        embeds = clips.modality_embeds
-        embeds[:, index] = vectors * modality_mask[:, index, None]
-        similarities[index] = pairs.text_embeds @ embeds[:, index].T
-        named = {"min_norm": clips.min_norm, "modalities": clips.modalities}
-        clips = Clips(embeds, modality_mask, clips.concat_embeds, **named)
-    return Pairs(pairs.text_embeds, clips, pairs.options, similarities)
+def _masked(pairs: Pairs, modality_mask: torch.Tensor) -> Pairs:
+    """Return the same pairs with only the modalities in `modality_mask` `(V, M)` of each clip. The products of texts
+    and clips are computed once for all masks."""
+    similarities = pairs.similarities * modality_mask.T[:, None]
+    return Pairs(pairs.text_embeds, pairs.clips.shown(modality_mask), pairs.options, similarities)
 
 
 @torch.no_grad()
@@ -155,8 +142,7 @@ def rank_pairs(
     Args:
         embeddings ([`Embeddings`]): queries, clips and which query describes which clip.
         masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, M)`): the modalities that may be read of each clip.
-            A clip with none left cannot be scored by any method and ranks last. Fused vectors are those of the
-            modalities left, see [`Embeddings.shown`].
+            A clip with none left cannot be scored by any method and ranks last.
         methods (`Sequence[str]`): keys of `METHODS`, and modalities of the clips.
         directions (`Sequence[str]`): `"text_to_video"` ranks clips for each query, `"video_to_text"` queries for each
             clip that a query describes.
@@ -182,7 +168,6 @@ def rank_pairs(
         key: {method: {name: torch.empty(len(pairs), dtype=torch.long) for name in directions} for method in methods}
         for key in distinct
     }
-    shown_by = {key: embeddings.shown(mask[:, embeddings.parts]) for key, mask in distinct.items()}
     blocks = list(_blocks(*size, directions, max_pairs))
     total = len(methods) * len(distinct) * len(blocks)
     with tqdm(total=total, desc="scores", unit="matrix", disable=not progress) as bar:
@@ -194,13 +179,8 @@ def rank_pairs(
             given = make_pairs(**embeddings.score_inputs(queries, clips), **score_options)
             dtype, every = given.text_embeds.dtype, given.exact
             for key, mask in distinct.items():
-                left, fused = shown_by[key]
-                replaced = {} if fused is None else {embeddings.modalities.index(FUSED): fused[clips]}
-                everything = joint = _masked(every, (mask & left)[clips], replaced)
-                if embeddings.fused_apart:
-                    joint = _masked(every, (mask & left & embeddings.weighed)[clips])
+                shown = _masked(every, mask[clips])
                 for method in methods:
-                    shown = everything if method == FUSED else joint
                     scores, is_directed = None, find_method(method, embeddings.modalities).directed
                     for direction in block_directions:
                         if is_directed:
@@ -244,16 +224,6 @@ def relevant_weights(
     )
 
 
-def _weighed(
-    embeddings: Embeddings, modality_mask: torch.Tensor, score_options: Mapping[str, Any]
-) -> tuple[torch.Tensor, list[str]]:
-    """Return the weights of [`relevant_weights`] for the modalities that are weighed, and the names of these."""
-    weighed = embeddings.weighed
-    weights = relevant_weights(embeddings, modality_mask & weighed, **score_options)
-    names = [name for name, is_weighed in zip(embeddings.modalities, weighed.tolist(), strict=True) if is_weighed]
-    return weights[:, weighed], names
-
-
 def _metrics(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, float]:
     found = {}
     for direction, values in ranks.items():
@@ -279,7 +249,8 @@ def _rate_entry(
     }
     recalls = {method: entry["text_to_video_recall_at_1"] for method, entry in methods.items()}
     best = max(singles, key=recalls.__getitem__)
-    weights, names = _weighed(embeddings, modality_mask, score_options)
+    names = embeddings.modalities
+    weights = relevant_weights(embeddings, modality_mask, **score_options)
     decided = weights.argmax(1).bincount(minlength=len(names))
     return {
         "rate": float(rate),
@@ -374,8 +345,7 @@ def measure_first_stage(
     Args:
         embeddings, rates, mask_seed, progress, score_options: as in [`evaluate_embeddings`].
         method (`str`): the model's own score, with which others are compared.
-        methods (`Sequence[str]`, *optional*): further methods next to it and to a model's fused vectors; by default
-            [`measurable_methods`].
+        methods (`Sequence[str]`, *optional*): further methods next to it; by default [`measurable_methods`].
 
     Returns:
         What [`evaluate_embeddings`] returns, with `ladder`, one entry for each set of
@@ -388,21 +358,20 @@ def measure_first_stage(
         ValueError: as in [`evaluate_embeddings`].
     """
     methods = measurable_methods(embeddings) if methods is None else methods
-    fused = (FUSED,) if FUSED in embeddings.modalities else ()
     singles = pathways(embeddings.modalities)
-    methods = tuple(dict.fromkeys((method, *fused, *methods, *singles)))
+    methods = tuple(dict.fromkeys((method, *methods, *singles)))
     at_rates, steps = masks_of(embeddings, rates, mask_seed)
     ranks = rank_pairs(embeddings, [*at_rates, *steps], methods, progress=progress, **score_options)
     ranks, of_steps = ranks[: len(at_rates)], ranks[len(at_rates) :]
     measured = _at_rates(embeddings, rates, mask_seed, at_rates, ranks, score_options)
     is_joint = any(name not in singles for name in methods)
-    sets = ladder([embeddings.modalities[index] for index in embeddings.parts])
+    sets = ladder(embeddings.modalities)
     measured["ladder"] = [
         _ladder_entry(embeddings, *step) for step in zip(sets, steps, of_steps, strict=True) if is_joint
     ]
     queries = queries_of(embeddings, of_steps[-1], **score_options)
     best = max(singles, key=lambda name: queries[f"rank_{name}"].count(1))
-    compared = [name for name in (*fused, *_COMPARED) if name in methods]
+    compared = [name for name in _COMPARED if name in methods]
     measured["differences"] = recall_differences(queries, method, [*compared, best])
     if any(kinds := embeddings.kinds()):
         queries["kind"] = kinds
@@ -445,8 +414,8 @@ def queries_of(embeddings: Embeddings, ranks: Ranks, **score_options: Any) -> di
     first = torch.full((len(embeddings.query_ids),), len(queries)).scatter_reduce_(
         0, queries, torch.arange(len(queries)), "amin"
     )
-    weights, names = _weighed(embeddings, embeddings.modality_mask, score_options)
-    weights = weights[first]
+    names = embeddings.modalities
+    weights = relevant_weights(embeddings, embeddings.modality_mask, **score_options)[first]
     return {
         "query_id": embeddings.query_ids,
         "caption": embeddings.captions,

@@ -220,8 +220,7 @@ def second_stage(
 
 def method_title(method: str) -> str:
     """Return the title of a score in tables and cards; its name if it is not registered here."""
-    # The encoder's fused vectors are not a function of the modalities' vectors, so they are not registered.
-    return METHODS[method].title if method in METHODS else {"fused": "fused by the model"}.get(method, method)
+    return METHODS[method].title if method in METHODS else method
 
 
 __all__ = ["method_title", "check_result", "count", "number", "second_stage"]

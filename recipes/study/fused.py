@@ -5,7 +5,7 @@ best single modality are chosen on the validation clips; all results are of the 
 one modality of half of the clips; the fused vector is then that of the remaining ones.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,16 +13,21 @@ import torch
 import typer
 
 from commands.errors import say, show, user_errors
-from eval.embedding.embeddings import FUSED, Embeddings
+from eval.benchmarks.registry import load_split
+from eval.benchmarks.rows import group_rows, query_kinds, read_row
+from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, retrieval_metrics
 from eval.protocol.calibration import fit
 from eval.protocol.first_stage import masks_of, pathways, rank_pairs
 from eval.protocol.statistics import paired_bootstrap
-from eval.run import RunConfig, embeddings_of
+from evidence.fused import embed_whole_clips
 from gallery.files import write_json
+from modeling_scalar import load_model
 from modeling_scalar.scores_scalar import DIRECTIONS
 
 _RATES = (0.0, 0.5)
+_FUSED = "fused"  # the modality that holds the vectors of whole clips
 _USUAL = {"query_temperature": 0.1}
 _SHOWN = ("recall_at_1", "recall_at_5", "recall_at_10", "ndcg_at_10")
 _TITLES = {"recall_at_1": "R@1", "recall_at_5": "R@5", "recall_at_10": "R@10", "ndcg_at_10": "nDCG@10"}
@@ -31,48 +36,68 @@ Choice = tuple[str, dict[str, Any], bool]
 """A score, its options, and whether it reads the fused vector as a modality."""
 
 
-def seen(embeddings: Embeddings, with_fused: bool) -> Embeddings:
-    """Return the embeddings with the fused vector as a modality like the others, or without it."""
-    if with_fused:
-        return replace(embeddings, fused_apart=False)
-    return replace(
-        embeddings,
-        modality_embeds=embeddings.modality_embeds[:, embeddings.parts],
-        modality_mask=embeddings.modality_mask[:, embeddings.parts],
-        modalities=[embeddings.modalities[index] for index in embeddings.parts],
-        fused_embeds=None,
-        fused_apart=False,
-    )
+@dataclass
+class Measured:
+    """Embeddings of a split; what each rate's mask leaves of a clip, `(clips, 3)`; and the fused vectors of that,
+    `(clips, dim)`."""
+
+    embeddings: Embeddings
+    masks: list[torch.Tensor]
+    fused: list[torch.Tensor]
+
+    def seen(self, place: int, with_fused: bool) -> Embeddings:
+        """Return the embeddings under one mask, with the fused vector as a modality like the others, or without it."""
+        embeddings, mask = self.embeddings, self.masks[place]
+        if not with_fused:
+            return replace(embeddings, modality_mask=mask)
+        return replace(
+            embeddings,
+            modality_embeds=torch.cat([embeddings.modality_embeds, self.fused[place][:, None]], dim=1),
+            modality_mask=torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.bool)], dim=1),
+            modalities=(*embeddings.modalities, _FUSED),
+        )
 
 
-def choose(validation: Embeddings) -> dict[str, Choice]:
+def embed(path: Path, root: Path, split: str) -> Measured:
+    """Embed a split: single modalities once, and what each mask leaves of a clip as one vector."""
+    model, processor = load_model(path)
+    loaded = load_split("miniature", root, split)
+    embeddings = embed_dataset(model, processor, loaded.dataset, task=loaded.task)
+    embeddings.metadata = query_kinds(loaded.dataset, loaded.task)
+    masks, _ = masks_of(embeddings, _RATES, mask_seed=0)
+    rows, *_ = group_rows(loaded.dataset, loaded.task)
+    clips = [read_row(processor, row, processed=True) for row in rows]
+    return Measured(embeddings, masks, embed_whole_clips(model, processor, clips, masks))
+
+
+def choose(validation: Measured) -> dict[str, Choice]:
     """Choose the settings of every method on the same clips, by the same rule: numbers by likelihood, the rest by
     R@1."""
-    parts, every = seen(validation, False), seen(validation, True)
-    singles = pathways(validation.modalities)
-    (ranks,) = rank_pairs(validation, [validation.modality_mask], singles, ["text_to_video"])
+    parts, every = validation.seen(0, False), validation.seen(0, True)
+    singles = pathways(parts.modalities)
+    (ranks,) = rank_pairs(parts, [parts.modality_mask], singles, ["text_to_video"])
     best = max(singles, key=lambda name: int((ranks[name]["text_to_video"] == 1).sum()))
     return {
         f"best single modality ({best})": (best, {}, False),
         "equal weights": ("uniform", {}, False),
-        "fused by the encoder": (FUSED, {}, True),
+        "fused by the encoder": (_FUSED, {}, True),
         "SCALAR, temperature 0.1": ("scalar", _USUAL, False),
         "SCALAR, fitted": ("scalar", fit(parts, _USUAL, scale_offset=True), False),
         "SCALAR, fitted, fused as a modality": ("scalar", fit(every, _USUAL, scale_offset=True), True),
     }
 
 
-def measure(test: Embeddings, choice: Choice) -> dict[str, torch.Tensor]:
+def measure(test: Measured, choice: Choice) -> dict[str, torch.Tensor]:
     """The rank of each query's first relevant candidate, by direction and, where half of the clips are masked, with
     `_masked`."""
     method, options, with_fused = choice
-    test = seen(test, with_fused)
-    masks, _ = masks_of(test, _RATES, mask_seed=0)
     found = {}
-    for rate, ranks in zip(_RATES, rank_pairs(test, masks, [method], **options), strict=True):
+    for place, rate in enumerate(_RATES):
+        embeddings = test.seen(place, with_fused)
+        (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], [method], **options)
         for direction, of_pairs in ranks[method].items():
             name = direction + "_masked" * (rate > 0)
-            found[name] = first_ranks(of_pairs, test.pairs[:, DIRECTIONS.index(direction)])
+            found[name] = first_ranks(of_pairs, embeddings.pairs[:, DIRECTIONS.index(direction)])
     return found
 
 
@@ -130,19 +155,15 @@ def differences(ranks: dict[str, list[dict[str, torch.Tensor]]], ours: str, thei
 def main(
     model: Annotated[list[Path], typer.Option(help="Folder of a joint encoder that fuses; repeat for several.")],
     root: Annotated[Path, typer.Option(help="Folder of the miniature benchmark.")],
-    output: Annotated[Path, typer.Option(help="Folder for embeddings, fused.json and fused.md.")],
+    output: Annotated[Path, typer.Option(help="Folder for fused.json and fused.md.")],
 ) -> None:
     """Compare one fused vector with SCALAR's weights of single ones, and with both."""
     with user_errors():
         ranks: dict[str, list[dict[str, torch.Tensor]]] = {}
         titles, chosen, kinds = {}, [], []
-        for number, path in enumerate(model):
-            splits = {}
-            for split in ("validation", "test"):
-                folder = output / f"{number}-{split}"
-                config = RunConfig(folder, path, "miniature", root, split=split, rates=_RATES, fused=True)
-                splits[split] = embeddings_of(config)
-            kinds = splits["test"].kinds()
+        for path in model:
+            splits = {split: embed(path, root, split) for split in ("validation", "test")}
+            kinds = splits["test"].embeddings.kinds()
             choices = choose(splits["validation"])
             chosen.append({"model": str(path), **{title: list(choice) for title, choice in choices.items()}})
             for title, choice in choices.items():
@@ -165,6 +186,7 @@ def main(
             for key, of_models in ranks.items()
         }
         found = {"choices": chosen, "measures": measures, "differences": compared}
+        output.mkdir(parents=True, exist_ok=True)
         write_json(found, output / "fused.json")
         (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         for line in lines:

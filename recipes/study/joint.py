@@ -2,8 +2,8 @@
 
 The encoder has the class of EmbeddingGemma 2 and a thousandth of its parameters. It learns one vector for any part of
 a clip, near the text that describes it. In each step a clip shows one of its modalities or a mix of them, so that
-single and fused vectors are trained. No aggregation takes part: `scalar eval run --fused` then compares fusing inside
-the encoder with weighting one vector per modality.
+vectors of single modalities and of whole clips are trained. No aggregation takes part: `recipes.study.fused` then
+compares fusing inside the encoder with weighting one vector per modality.
 """
 
 import math
@@ -19,6 +19,7 @@ from transformers import BertTokenizer, EmbeddingGemma2Config, Gemma4AudioFeatur
 
 from commands.errors import say, user_errors
 from eval.benchmarks.registry import load_benchmark
+from evidence.fused import embed_whole
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProcessor
 from modeling_scalar.modeling_joint_scalar import ScalarJointModel
@@ -124,7 +125,7 @@ def train(
             examples = [clips[index] for index in indices]
             shown = [example["clip"] for example in examples]
             texts = processor(text=[example["caption"] for example in examples])
-            vectors = model.get_fused_features(**processor.fuse(shown, draw_mixes(present[indices], generator)))
+            vectors = embed_whole(model, processor(clips=shown), draw_mixes(present[indices], generator))
             logits = model.get_text_features(**texts).pooler_output @ vectors.T / scale()
             target = torch.arange(len(logits))
             loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2

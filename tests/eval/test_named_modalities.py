@@ -18,19 +18,16 @@ from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import Likelihood
 from eval.protocol.first_stage import (
     evaluate_embeddings,
-    masks_of,
     measurable_methods,
     measure_first_stage,
     pathways,
-    rank_pairs,
 )
 from eval.protocol.latent import latent_space
-from eval.protocol.missing import ladder, ladder_masks, mask_modalities
+from eval.protocol.missing import ladder, ladder_masks
 from eval.protocol.second_stage import _FirstStage
 from eval.reports import figures, paper_tables, score_tables
 from eval.reports.result_files import load_results
 from eval.run import RunConfig, run
-from gallery.described import score_options_of
 from gallery.gallery import Gallery
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from tests.eval.reports.made_runs import make_run, save
@@ -177,7 +174,6 @@ def test_scores_that_need_certain_modalities_are_measured_where_clips_have_them(
             ("screen",),
             r"`methods` must be among .*'title', 'speech'\), got \['screen'\]. The clips have title, speech",
         ),
-        (("fused",), "`scalar eval run --fused`"),
     ],
 )
 def test_scores_of_modalities_that_clips_do_not_have_are_refused(methods, message):
@@ -195,67 +191,6 @@ def test_a_name_of_a_modality_is_checked_before_anything_is_read(tmp_path):
     RunConfig(tmp_path / "out", **source, methods=("title",))
     with pytest.raises(ValueError, match=r"got \['story'\]. The clips have video, title\."):
         RunConfig(tmp_path / "out", **source, methods=("story",))
-
-
-def test_what_was_fused_can_be_a_modality_and_is_no_single_one():
-    names = ("video", "fused")
-    assert measurable_methods(made(names))[:2] == ("scalar", "fused") and pathways(names) == ("video",)
-    entry = evaluate_embeddings(made(names), ("fused",), (0.0,))["rates"][0]
-    assert list(entry["methods"]) == ["fused", "video"] and "video" not in entry["aggregation_gain"]
-
-
-@pytest.mark.parametrize("apart", [False, True], ids=["a modality", "a baseline"])
-def test_what_is_fused_is_that_of_what_a_mask_leaves_or_absent(apart):
-    """Against embeddings that were made of what is left."""
-    names = ("video", "title", "fused", "audio")
-    embeddings, generator = made(names), torch.Generator().manual_seed(1)
-    embeddings.modality_mask[:, 2] = True
-    embeddings.fused_apart = apart
-    masks, _ = masks_of(embeddings, (0.9,), 0)
-    parts = embeddings.modality_mask[:, embeddings.parts]
-    left = mask_modalities(embeddings.clip_ids, parts, 0.9)
-    changed = (left != parts).any(1)
-    several = changed & (left.sum(1) > 1)
-    assert several.any() and (changed & ~several).any()
-    assert torch.equal(masks[0][:, embeddings.parts], left)
-    assert torch.equal(masks[0][:, 2], ~several)  # of one modality it is that one's vector; else it is not known
-    fresh = normalize(torch.randn(len(left), embeddings.modality_embeds.shape[2], generator=generator), dim=-1)
-    embeddings.fused_embeds = {
-        (row, tuple(left[row].tolist())): fresh[row] for row in several.nonzero()[:, 0].tolist()
-    }
-    again, _ = masks_of(embeddings, (0.9,), 0)
-    assert again[0][:, 2].all()
-    by_hand = embeddings.modality_embeds.clone()
-    by_hand[several, 2] = fresh[several]
-    for row in (changed & ~several).nonzero()[:, 0].tolist():
-        by_hand[row, 2] = by_hand[row, [0, 1, 3][left[row].tolist().index(True)]]
-    expected = replace(embeddings, modality_embeds=by_hand, modality_mask=again[0], fused_embeds=None)
-    methods = ("scalar", "fused", "uniform", "rank_fusion", "gram", "pmrl_raw", "pmrl")
-    (found,), (wanted,) = (rank_pairs(some, [again[0]], methods, max_pairs=150) for some in (embeddings, expected))
-    assert all(torch.equal(found[m][d], wanted[m][d]) for m in methods for d in found[m])
-    (hidden,) = rank_pairs(replace(embeddings, fused_embeds=None), again, ["scalar"])
-    (absent,) = rank_pairs(embeddings, masks, ["scalar"])
-    assert all(torch.equal(hidden["scalar"][d], absent["scalar"][d]) for d in hidden["scalar"])
-
-
-def test_what_is_fused_is_added_as_a_baseline_that_changes_no_score():
-    embeddings = made(("video", "title"))
-    embeddings.fused_embeds = {
-        (row, (True, True)): vector[0] for row, vector in enumerate(embeddings.modality_embeds.flip(0))
-    }
-    score = {"method": "scalar", "modality_scale": [2.0, 0.5]}
-    embeddings.metadata = {"query_temperature": 0.3, "score_options": score}
-    more = embeddings.with_fused()
-    assert more.modalities == ("video", "title", "fused") and more.modality_mask[:, 2].all()
-    options = score_options_of(more.metadata)
-    assert options["modality_scale"] == [2.0, 0.5, 1.0]
-    methods, found = ("scalar", "max", "gram"), []
-    for some in (embeddings, more):
-        options = score_options_of(some.metadata)
-        del options["method"]
-        found += rank_pairs(some, [some.modality_mask], methods, **options)
-    before, after = found
-    assert all(torch.equal(before[m][d], after[m][d]) for m in before for d in before[m])
 
 
 def test_the_first_stage_before_a_cross_encoder_reads_modalities_by_name():

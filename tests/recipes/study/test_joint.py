@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from eval.miniature import generate
+from evidence.fused import embed_whole
 from modeling_scalar import load_model
 from modeling_scalar.modeling_joint_scalar import ScalarJointModel
 from recipes.study.joint import draw_mixes, main
@@ -32,8 +33,9 @@ def test_what_is_trained_from_scratch_is_a_model_that_fuses(tmp_path):
     assert isinstance(model, ScalarJointModel) and not model.training
     clips = [processor.read_clip(path) for path in sorted((data / "train").glob("*.mp4"))[:3]]
     with torch.no_grad():
-        fused = model.get_fused_features(**processor.fuse(clips))
-        alone, mask = model.get_modality_features(**processor(clips=clips))
+        inputs = processor(clips=clips)
+        fused = embed_whole(model, inputs, inputs["modality_mask"])
+        alone, mask = model.get_modality_features(**inputs)
     torch.testing.assert_close(fused.norm(dim=1), torch.ones(3))
     several = mask.sum(dim=1) > 1
     assert several.any() and ((fused[:, None] - alone).norm(dim=-1)[several] > 1e-3).all()
