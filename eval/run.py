@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import measure_first_stage
-from eval.protocol.latent import has_classes, latent_space
-from eval.reports.figures import plot_latent, plot_results
+from eval.reports.figures import plot_results
 from eval.reports.report import format_table, write_report
 from eval.reports.result_files import results_of
 from eval.settings import RunConfig
@@ -37,6 +36,12 @@ def _prepare(config: RunConfig) -> "tuple[Embeddings, Source | None]":
 def embeddings_of(config: RunConfig) -> Embeddings:
     """Return the embeddings that [`run`] would measure: given, or computed and saved in the output folder."""
     return _prepare(config)[0]
+
+
+def has_classes(embeddings: Embeddings) -> bool:
+    """Whether queries are class labels: some query describes several clips, and no clip is described by several."""
+    queries, clips = embeddings.pairs.unbind(dim=1)
+    return len(queries.unique()) < len(queries) and len(clips.unique()) == len(clips)
 
 
 def _default_label(model: str, seed: int | None) -> str:
@@ -79,7 +84,6 @@ def _measure(
         "score": score,
         "retrieval": first,
         **second,
-        "latent": latent_space(embeddings),
         "gallery": embeddings.manifest(),
         "left_out": described.get("left_out", []),
         "problems": embeddings.problems,
@@ -92,12 +96,10 @@ def _measure(
     return results, queries
 
 
-def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list], embeddings: Embeddings) -> str:
+def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list]) -> str:
     """Write all results; return the table for the terminal."""
     table = format_table(results)
     pq.write_table(pa.table(queries), output / "queries.parquet")
-    if results["latent"] is not None:
-        plot_latent({results["label"]: embeddings}, output / "latent.png")
     (output / "table.txt").write_text(table + "\n", encoding="utf-8")
     plot_results(results, output / "results.png")
     write_json(results, output / "results.json")  # after the other files: where it exists, they do too
@@ -110,8 +112,8 @@ def evaluate(config: RunConfig) -> tuple[dict[str, Any], str]:
     Evaluate a model on a benchmark, or embeddings, and write the results.
 
     The folder `config.output` receives `results.json`, `queries.parquet` (the result of each query), `table.txt`,
-    `results.png`, the tables and figures of `report/`, `latent.png` if queries are class labels, and, unless they were
-    given, the `embeddings`, so that other methods and masks can be measured without reading the files again.
+    `results.png`, the tables and figures of `report/`, and, unless they were given, the `embeddings`, so that other
+    methods and masks can be measured without reading the files again.
 
     Args:
         config ([`RunConfig`]): settings of the evaluation.
@@ -125,7 +127,7 @@ def evaluate(config: RunConfig) -> tuple[dict[str, Any], str]:
     """
     embeddings, source = _prepare(config)
     results, queries = _measure(config, embeddings, source)
-    return results, _write(Path(config.output), results, queries, embeddings)
+    return results, _write(Path(config.output), results, queries)
 
 
 def run(config: RunConfig) -> dict[str, Any]:
@@ -133,4 +135,4 @@ def run(config: RunConfig) -> dict[str, Any]:
     return evaluate(config)[0]
 
 
-__all__ = ["RunConfig", "embeddings_of", "evaluate", "run"]
+__all__ = ["RunConfig", "embeddings_of", "evaluate", "has_classes", "run"]

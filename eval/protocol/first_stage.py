@@ -19,7 +19,6 @@ from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieva
 from eval.protocol.missing import ladder, ladder_masks, rate_masks
 from eval.protocol.rates import RATES
 from eval.protocol.statistics import paired_bootstrap
-from eval.protocol.weighted import WEIGHTED
 from modeling_scalar.scores_scalar import (
     CALIBRATION,
     DIRECTIONS,
@@ -42,12 +41,11 @@ _CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 
 def _known(modalities: Sequence[str]) -> dict[str, Method]:
-    """Return the scores of clips with these modalities, in the order of tables, without those of fixed weights; single
-    modalities are listed together."""
+    """Return the scores of clips with these modalities, in the order of tables; single modalities are listed
+    together."""
     names: list[str] = []
     for name in METHODS:
-        if name not in WEIGHTED:
-            names.extend(modalities if name in PAPER_MODALITIES else (name,))
+        names.extend(modalities if name in PAPER_MODALITIES else (name,))
     methods = {name: find_method(name, None if name in METHODS else modalities) for name in names}
     return {
         name: method for name, method in methods.items() if {*method.needs, *(method.reads or ())} <= {*modalities}

@@ -140,10 +140,6 @@ _RESULT = {
             "method": _text,
         },
     ),
-    "latent?": (
-        None,
-        {"num_classes?": _metric, "text_centroid_cosine?": _metric, "silhouette?": (None, {...: _metric})},
-    ),
     "gallery": {"sha256": _text, "num_clips?": count, "ids?": [_text], "presence?": [[count]]},
     "embedded?": {"weights?": (None, {...: _text})},
     "versions?": (None, {...: _version}),

@@ -1,4 +1,4 @@
-"""Fits the numbers of any score of `eval.protocol.weighted`, as calibration fits those of SCALAR's."""
+"""Fits the numbers of any score of `evidence.weighted`, as calibration fits those of SCALAR's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import Likelihood
-from eval.protocol.weighted import DISCOUNTED, FITTED
+from evidence.weighted import DISCOUNTED, FITTED
 from modeling_scalar.scores_scalar import DIRECTIONS, METHODS
 
 _FARTHEST = 7.0  # bound of the roots
@@ -21,7 +21,7 @@ class ScoreLikelihood(Likelihood):
 
     Args:
         embeddings ([`Embeddings`]), options (`dict`): as in [`~eval.protocol.calibration.Likelihood`].
-        method (`str`): a key of [`~eval.protocol.weighted.FITTED`].
+        method (`str`): a key of [`~evidence.weighted.FITTED`].
     """
 
     def __init__(self, embeddings: Embeddings, options: Mapping[str, Any], method: str):
@@ -62,7 +62,7 @@ def fit(
     Args:
         embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`): as in [`~eval.protocol.calibration.fit`].
             Scales and offsets of scores other than `"scalar"`, which have nothing else to fit, are always fitted.
-        method (`str`): a key of [`~eval.protocol.weighted.FITTED`], which defines what is fitted.
+        method (`str`): a key of [`~evidence.weighted.FITTED`], which defines what is fitted.
 
     Returns:
         `dict`: the options of `before` that the score reads, with the fitted ones.

@@ -22,8 +22,8 @@ from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks
 from eval.protocol.first_stage import masks_of, measurable_methods, pathways, rank_pairs
-from eval.protocol.router import route
-from eval.protocol.weighted import FITTED
+from evidence.router import route
+from evidence.weighted import FITTED, WEIGHTED
 from gallery.described import score_options_of
 from gallery.files import write_json
 from modeling_scalar.scores_scalar import DIRECTIONS
@@ -139,7 +139,10 @@ def measure(
         byte for each query; and the fitted scores.
     """
     own = score_options_of(validation.embeddings.metadata)["method"]
-    scores = dict.fromkeys([own, *(measurable_methods(validation.embeddings) if compared else ())])
+    scores = dict.fromkeys([own])
+    if compared:
+        known = measurable_methods(validation.embeddings)
+        scores |= dict.fromkeys(name for name in known if name not in WEIGHTED)
     chosen = choose(validation.embeddings, scores)
     chosen |= {(name, AS_TRAINED): (name, {}) for name in pathways(validation.embeddings.modalities)}
     rows, on_test = [], {}

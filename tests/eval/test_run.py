@@ -82,7 +82,7 @@ def test_a_run_holds_every_metric_and_how_to_repeat_them(whole, data, tiny_model
     assert {"ladder": ladder, "differences": differences, "kinds": kinds} | expected == results["retrieval"]
     assert set(expected["rates"][0]["methods"]) == set(METHODS) - {"concat_head"} and len(expected["rates"]) == 5
     assert len(ladder) == 3 and {entry["baseline"] for entry in differences} > {"uniform", "gram"}
-    assert results["gallery"] == embeddings.manifest() and results["latent"] is None
+    assert results["gallery"] == embeddings.manifest()
     assert results["embedded"]["benchmark_description"]["seed"] == 0 and results["embedded"]["training"] is None
     assert results["arguments"]["batch_size"] == 4 and results["arguments"]["root"] == str(data)
     assert {"source", "date", "versions"} < set(results) and results["left_out"] == results["problems"] == []
@@ -311,7 +311,7 @@ def test_an_infinite_temperature_survives_the_files(tmp_path):
     assert content["score"]["query_temperature"] == "inf"
 
 
-def test_class_labels_have_an_accuracy_and_a_latent_space(tmp_path):
+def test_class_labels_have_an_accuracy(tmp_path):
     rows = torch.arange(12)
     labels = {
         "text_embeds": make_embeddings().text_embeds[:3],
@@ -321,8 +321,7 @@ def test_class_labels_have_an_accuracy_and_a_latent_space(tmp_path):
     }
     make_embeddings(**labels).save(tmp_path / "store")
     results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", rates=(0.0,)))
-    assert results["task"] == "classification" and results["latent"]["num_classes"] == 3
-    assert (tmp_path / "out" / "latent.png").read_bytes().startswith(b"\x89PNG")
+    assert results["task"] == "classification"
     assert "(Table S6" in (tmp_path / "out" / "report" / "tables.md").read_text()
 
 

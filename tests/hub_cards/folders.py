@@ -83,7 +83,7 @@ def write_result(folder, model, benchmark="miniature", sha256="a" * 64, weights=
     result = {
         "label": "gram", "seed": 1, "model": str(model), "benchmark": benchmark, "split": "test", "task": "retrieval",
         "score": {"method": "gram", "query_temperature": 0.1}, "retrieval": protocol | {"rates": [rate]},
-        "two_stage": [], "latent": None, "left_out": [], "problems": [f"{folder}/clips/b.mp4: no sound"],
+        "two_stage": [], "left_out": [], "problems": [f"{folder}/clips/b.mp4: no sound"],
         "gallery": {"num_clips": 2, "ids": ["/data/a.mp4", "b"], "presence": [[1, 1, 1], [1, 0, 0]], "sha256": sha256},
         "embedded": {"model": str(model), "weights": identify(model).weights if weights is None else weights},
         "versions": {"torch": "2"}, "source": None, "date": "2026-01-01", "arguments": {"root": "/home/me/data/x"},

@@ -1,15 +1,8 @@
-"""Figures: that they are drawn, and of the latent space which classes it shows, every vector, and what it refuses."""
+"""Figures are drawn for any number of rates, panels and lines."""
 
-import math
-
-import numpy as np
 import pytest
-import torch
-from matplotlib import image
 
-from eval.reports import figures
-from eval.reports.figures import plot_gain, plot_latent, plot_results
-from tests.eval.protocol.test_latent import make_classes, members
+from eval.reports.figures import plot_gain, plot_results
 from tests.eval.reports.made_runs import RATES, make_run
 
 
@@ -23,59 +16,3 @@ def test_gains_are_drawn_for_any_number_of_panels_and_lines(tmp_path):
 def test_scores_are_drawn_for_any_number_of_rates(rates, tmp_path):
     plot_results(make_run("scalar", rates=rates), tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_shown_classes_are_those_that_improve_most_in_all_other_models():
-    labels = ["a", "b", "c", "d", "e"]
-
-    def measured(*cosines):
-        return {"classes": [{"label": n, "text_centroid_cosine": c} for n, c in zip(labels, cosines, strict=True)]}
-
-    first = measured(0.1, 0.2, 0.3, 0.4, None)
-    second = measured(0.5, 0.9, 0.4, 0.6, 0.9)  # + 0.4, 0.7, 0.1, 0.2
-    third = measured(0.4, 0.3, 0.9, 0.9, 0.9)  # + 0.3, 0.1, 0.6, 0.5
-    assert figures._shown_classes({"x": first, "y": second}) == ["b", "a", "d"]
-    assert figures._shown_classes({"x": first, "y": second, "z": third})[:2] == ["a", "d"]
-    assert figures._shown_classes({"x": first}) == ["d", "c", "b"]
-
-
-def test_every_present_vector_is_drawn(tmp_path, monkeypatch):
-    seen = []
-    plain = figures.TSNE.fit_transform
-    monkeypatch.setattr(figures.TSNE, "fit_transform", lambda self, x: seen.append((self, x)) or plain(self, x))
-    embeddings = make_classes((5, 4, 6, 3))
-    plot_latent({"one": embeddings, "two": make_classes((5, 4, 6, 3), seed=1)}, tmp_path / "new" / "a.png", ["cat"])
-    assert len(seen) == 2
-    tsne, vectors = seen[0]
-    assert len(vectors) == 1 + embeddings.modality_mask[members(embeddings, 1)].sum()
-    assert tsne.metric == "cosine" and tsne.perplexity < len(vectors)
-    assert np.array_equal(vectors[0], embeddings.text_embeds[1].numpy())
-    pixels = image.imread(tmp_path / "new" / "a.png")
-    assert pixels.shape[1] > pixels.shape[0] > 400 and math.isclose(pixels.max(), 1) and pixels.min() < 0.1
-
-
-def test_pictures_repeat_themselves_and_the_smallest_case_works(tmp_path):
-    embeddings = make_classes((2, 1))
-    embeddings.modality_mask[:] = torch.tensor([True, False, False])
-    embeddings.modality_embeds[:, 0] = torch.nn.functional.normalize(torch.randn(3, 12), dim=-1)
-    for name in ("a.png", "b.png"):
-        plot_latent(embeddings, tmp_path / name, ["cat"])  # a text and a video
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("models", "classes", "message"),
-    [
-        (make_classes((1, 1)), None, "no query describes several clips"),
-        ({"one": make_classes((1, 1))}, None, "queries of one are not classes"),
-        ({}, None, "same classes"),
-        ({"one": make_classes((3, 3)), "two": make_classes((3, 3, 3))}, None, "same classes"),
-        (make_classes((3, 3), labels=("dog", "dog")), None, "each label once"),
-        (make_classes(), ["dog", "bird"], r"got \['dog', 'bird'\]"),
-        (make_classes(), [], r"Expected 1 to 7 of the classes .*, got \[\]"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(tmp_path, models, classes, message):
-    with pytest.raises(ValueError, match=message):
-        plot_latent(models, tmp_path / "a.png", classes)
-    assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eval.protocol.weighted import FITTED
+from evidence.weighted import FITTED
 from modeling_scalar.scores_scalar import retrieval_scores
 from recipes.study.fitting import ScoreLikelihood, fit
 from tests.eval.protocol.test_calibration import made

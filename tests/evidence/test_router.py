@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.protocol.router import route
+from evidence.router import route
 
 RANKS = {"scalar": [1, 2, 1, 1, 3, 9], "gram": [2, 1, 1, 4, 1, 1], "max": [1, 1, 5, 1, 1, 1]}
 

@@ -1,6 +1,6 @@
 """The geometry of class labels and clips in the shared space (SCALAR, "Latent-Space Analysis").
 
-All numbers are computed in that space, with cosines; `eval.reports.figures` draws a projection of it.
+All numbers are computed in that space, with cosines; `evidence.reports.latent_figure` draws a projection of it.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,10 @@ from sklearn.metrics import silhouette_samples
 from torch.nn import functional as F
 
 from eval.embedding.embeddings import Embeddings
+from eval.run import has_classes
 
 CENTROID_MODALITIES = ("video", "audio")
 """The modalities of a class centroid in the paper; a gallery must have both."""
-
-
-def has_classes(embeddings: Embeddings) -> bool:
-    """Whether queries are class labels: some query describes several clips, and no clip is described by several."""
-    queries, clips = embeddings.pairs.unbind(dim=1)
-    return len(queries.unique()) < len(queries) and len(clips.unique()) == len(clips)
 
 
 def clips_of(embeddings: Embeddings, query: int) -> torch.LongTensor:
@@ -101,4 +96,4 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
     }
 
 
-__all__ = ["CENTROID_MODALITIES", "clips_of", "has_classes", "latent_space"]
+__all__ = ["CENTROID_MODALITIES", "clips_of", "latent_space"]

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eval.protocol.first_stage import measurable_methods, rank_pairs
-from eval.protocol.weighted import DISCOUNTED, FITTED, WEIGHTED
+from eval.protocol.first_stage import rank_pairs
+from evidence.weighted import DISCOUNTED, FITTED, WEIGHTED
 from modeling_scalar.scores_scalar import METHODS, retrieval_scores
 from tests.eval.protocol.test_calibration import made
+from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 
 PLAIN = dict(zip(WEIGHTED, ("uniform", "mean", "rank_fusion", "gram", "gram_span", "pmrl"), strict=True))
 
@@ -146,7 +147,7 @@ def test_every_number_that_a_score_reads_is_there_to_fit():
         assert read == set(FITTED.get(method, ()))
 
 
-@pytest.mark.parametrize("method", DISCOUNTED)
+@pytest.mark.parametrize("method", sorted(DISCOUNTED))
 def test_a_scale_that_vanishes_leaves_the_score_without_the_modality(method):
     texts, clips, mask = clips_of(3)
     mask = mask[mask[:, :2].any(1)]
@@ -161,7 +162,7 @@ def test_a_scale_that_vanishes_leaves_the_score_without_the_modality(method):
         retrieval_scores(texts, clips, mask, method=method, modality_scale=[1.0, 1.0, 1.01])
 
 
-@pytest.mark.parametrize("method", DISCOUNTED)
+@pytest.mark.parametrize("method", sorted(DISCOUNTED))
 def test_clips_that_match_ever_better_never_tie(method):
     """Also where modalities nearly repeat each other, and a scaled border alone has no Gram matrix: its determinant
     turns negative, and what is clamped at zero ties."""
@@ -177,8 +178,3 @@ def test_clips_that_match_ever_better_never_tie(method):
         [torch.cat([border.new_ones(1), border])[None], torch.cat([border[:, None], clips[0] @ clips[0].T], 1)]
     )
     assert torch.linalg.det(matrix) < -1e-3
-
-
-def test_tables_have_them_where_they_are_asked_for():
-    embeddings = made(num_clips=10)
-    assert not set(WEIGHTED) & set(measurable_methods(embeddings))

@@ -1,8 +1,8 @@
 """The baselines with fixed modality weights: fitted numbers as in SCALAR, but no weights per query.
 
 The numbers are `modality_scale` a_m and `modality_offset` b_m of [`~modeling_scalar.scores_scalar.ScoreOptions`]; with
-a_m = 1 and b_m = 0 each score is the baseline itself. Importing this module registers the scores. Tables include those
-that are requested by name.
+a_m = 1 and b_m = 0 each score is the baseline itself. Importing this module registers the scores:
+`scalar eval run --plugin evidence.weighted`.
 """
 
 import torch
@@ -16,7 +16,7 @@ FITTED: dict[str, tuple[str, ...]] = {
     "weighted_rank_fusion": ("rank_constant", *_BOTH[1:]),
     **dict.fromkeys(("weighted_gram", "weighted_span", "weighted_pmrl"), _BOTH[:1]),
 }
-"""The numbers that a score reads, and calibration can fit, by its name."""
+"""The numbers that a score reads, and `evidence` can fit, by its name."""
 
 WEIGHTED = tuple(name for name in FITTED if name.startswith("weighted_"))
 """The scores of this module."""
@@ -84,7 +84,7 @@ def _discounted(pairs: Pairs) -> Pairs:
     """
     scale = _of_each(pairs, "modality_scale", 1.0)
     if (scale > 1).any():
-        raise ValueError(f"`modality_scale` must be at most 1 for {DISCOUNTED}, got {scale.tolist()}.")
+        raise ValueError(f"`modality_scale` must be at most 1 for {sorted(DISCOUNTED)}, got {scale.tolist()}.")
     share = exact(scale)
     own = torch.eye(len(share), dtype=torch.bool, device=share.device)
     gram = pairs.clips.exact.gram * torch.where(own, 1.0, share[:, None] * share)
@@ -145,4 +145,4 @@ def _weighted_pmrl(pairs: Pairs) -> torch.Tensor:
     return scores + (quotient - quotient.detach())
 
 
-__all__ = ["DISCOUNTED", "FITTED", "WEIGHTED"]
+__all__ = ["WEIGHTED"]

@@ -1,0 +1,1 @@
+"""The paper's tables and figures from result files, next to its published values."""
