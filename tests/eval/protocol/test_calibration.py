@@ -14,7 +14,6 @@ from eval.protocol.calibration import Calibration, Likelihood, calibrate_embeddi
 from eval.protocol.folds import groups_of
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
-from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 
 BEFORE = {"method": "scalar", "query_temperature": 0.1}
 

@@ -10,6 +10,7 @@ from evidence.weighted import FITTED
 from modeling_scalar.scores_scalar import retrieval_scores
 from recipes.study.fitting import ScoreLikelihood, fit
 from tests.eval.protocol.test_calibration import made
+from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 
 
 @pytest.mark.parametrize("method", sorted(set(FITTED) - {"scalar", "uniform", "mean", "weighted_pmrl"}))
