@@ -38,22 +38,22 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 $(DATA)/miniature.json: | $(INSTALLED)
-	$(BIN)/scalar eval miniature --output $(DATA) --num-train 1500 --num-validation 500 --num-test 1000
+	$(BIN)/python -m evidence miniature --output $(DATA) --num-train 1500 --num-validation 500 --num-test 1000
 
 data/miniature-backbone/miniature.json: | $(INSTALLED)
-	$(BIN)/scalar eval miniature --output data/miniature-backbone --num-train 6000 --num-validation 0 \
+	$(BIN)/python -m evidence miniature --output data/miniature-backbone --num-train 6000 --num-validation 0 \
 		--num-test 0 --seed 100 --alone
 
 $(TARGETS): | $(DATA)/miniature.json
-	$(BIN)/python -m trainer.semantic_targets --benchmark miniature --root $(DATA) --output $@ \
+	$(BIN)/python -m trainer.semantic_targets --plugin evidence.miniature --benchmark miniature --root $(DATA) --output $@ \
 		--encoder light
 
 $(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safetensors | $(TARGETS)
 	$(LAUNCH) train.py recipes/miniature.yaml --resume_from_checkpoint auto
 
 $(RUN)/results/results.json: $(RUN)/adapter_model.safetensors
-	$(BIN)/scalar eval run --model $(RUN) --benchmark miniature --root $(DATA) --output $(RUN)/results \
-		--rate 0 --rate 0.5 --depth 10 --depth 50 --fusion-split validation
+	$(BIN)/scalar eval run --model $(RUN) --plugin evidence.miniature --benchmark miniature --root $(DATA) \
+		--output $(RUN)/results --rate 0 --rate 0.5 --depth 10 --depth 50 --fusion-split validation
 
 $(RUN)/gallery/gallery.json: $(RUN)/adapter_model.safetensors
 	rm -rf $(RUN)/gallery
@@ -63,13 +63,16 @@ demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to 
 	@cat $(RUN)/results/table.txt
 	@$(BIN)/scalar query $(RUN)/gallery --k 3 $(QUERIES)
 
-backbone: data/miniature-backbone/miniature.json ## train the small backbone anew, half an hour
+runs/new-backbone/processor_config.json: | data/miniature-backbone/miniature.json
+	$(BIN)/python -m evidence backbone --root data/miniature-backbone --output $(@D)
+
+backbone: runs/new-backbone/processor_config.json ## train the small backbone anew, half an hour
 	$(LAUNCH) train.py recipes/miniature_backbone.yaml --resume_from_checkpoint auto
 	$(LAUNCH) train.py recipes/miniature_backbone_matching.yaml --resume_from_checkpoint auto
-	$(BIN)/python -m trainer.halve $(BACKBONE_RUN)-matching $(BACKBONE) --before $(BACKBONE_RUN)
+	$(BIN)/python -m evidence halve $(BACKBONE_RUN)-matching $(BACKBONE) --before $(BACKBONE_RUN)
 
 study: $(INSTALLED) ## tuning, training and the paper's tables in miniature, under three hours on two cores
-	$(BIN)/python -m recipes.study
+	$(BIN)/python -m evidence study
 
 site: $(INSTALLED) ## the documentation as a site, in site/
 	$(BIN)/python -m tests.promises --write

@@ -1,1 +1,1 @@
-"""Benchmarks, embedding of a data set, the protocol and its metrics, reports; the miniature benchmark."""
+"""Benchmarks, embedding of a data set, the protocol and its metrics, reports."""

@@ -1,4 +1,4 @@
-"""`scalar eval`: generate the miniature benchmark, audit a benchmark, embed it, calibrate and evaluate a model."""
+"""`scalar eval`: audit a benchmark, embed it, calibrate and evaluate a model."""
 
 import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
@@ -14,7 +14,6 @@ from eval.settings import (
     AuditConfig,
     CalibrateConfig,
     EmbedConfig,
-    MiniatureConfig,
     ReportConfig,
     RunConfig,
 )
@@ -36,14 +35,6 @@ def _show_log() -> None:
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("eval").setLevel(logging.INFO)
-
-
-@command_of(app, MiniatureConfig)
-def miniature(config: MiniatureConfig) -> None:
-    """Generate the miniature benchmark: short clips whose captions need video, audio or speech."""
-    from eval.miniature import generate
-
-    show(f"The miniature benchmark is in {generate(**vars(config))}.")
 
 
 @command_of(app, AuditConfig)
@@ -85,7 +76,7 @@ def embed(config: EmbedConfig) -> None:
 
     is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
     logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
-    gallery = embed_benchmark(**vars(config))
+    gallery = embed_benchmark(**config.job())
     if is_main:
         for name, problems in gallery.problems().items():
             for problem in problems:

@@ -31,6 +31,12 @@ def _limits(given: list[str]) -> Any:
     return Limits.parse(given)
 
 
+def _load_plugins(names: Sequence[str]) -> None:
+    from modeling_scalar.model_identity import load_plugins
+
+    load_plugins(names)
+
+
 def _folder_of(given: Path) -> Path:
     from gallery.published import folder_of
 
@@ -59,39 +65,12 @@ OnMissing = Annotated[
 ]
 OnError = Annotated[Literal["raise", "missing"], Option(help="Stop at unreadable files, or count them as absent.")]
 Limits = Annotated[Any, Option("--limit", help=Limit.__metadata__[0].help), Given(list[str] | None, _limits)]
+Plugins = Annotated[
+    Sequence[str],
+    Option("--plugin", help="Module to import first, to register your own scores or benchmarks."),
+    Given(list[str]),
+]
 _Texts = Given(list[str] | None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MiniatureConfig:
-    """Settings of the miniature benchmark, see [`~eval.miniature.generate`]."""
-
-    output: Annotated[AnyPath, Option(help="Folder to write the benchmark to."), _PATH]
-    num_train: Annotated[int, Option(min=0, max=10**6, help="Number of training clips.")] = 1500
-    num_validation: Annotated[int, Option(min=0, max=10**6, help="Number of validation clips.")] = 300
-    num_test: Annotated[int, Option(min=0, max=10**6, help="Number of test clips.")] = 300
-    seed: Annotated[int, Option(min=0, help="Seed of the clips.")] = 0
-    shared: Annotated[
-        float, Option(min=0, max=1, help="Probability that modalities of a clip agree in a factor; 0: independent.")
-    ] = 0.6
-    complete: Annotated[bool, Option("--complete", help="Give every clip video, audio and a subtitle.")] = False
-    disagree: Annotated[
-        float, Option(min=0, max=1, help="Probability that what a caption does not describe is from another clip.")
-    ] = 0.0
-    alone: Annotated[
-        bool, Option("--alone", help="Add a row per modality, with a caption of it alone: for training a backbone.")
-    ] = False
-    evidence: Annotated[
-        Sequence[str],
-        Option(
-            "--evidence",
-            help="Further evidence in clips, with captions that need it: title, or screen (words shown on it). Repeat "
-            "for both.",
-        ),
-    ] = ()
-    num_proc: Annotated[
-        int | None, Option(min=1, max=1024, help="Number of processes that write clips; by default one per CPU.")
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +89,10 @@ class AuditConfig:
     decode: Annotated[bool, Option(help="Decode every stream, not only the header of each file.")] = True
     num_workers: Annotated[int, Option(min=1, help="Number of clips read at once.")] = 2
     limits: Limits = None
+    plugins: Plugins = ()
+
+    def __post_init__(self) -> None:
+        _load_plugins(self.plugins)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +117,14 @@ class EmbedConfig:
     num_workers: Annotated[int, Option(min=1, help="Threads per process that read clips ahead.")] = 2
     dtype: Annotated[Literal["float32", "float16"], Option(help="Precision of the vectors.")] = "float16"
     limits: Limits = None
+    plugins: Plugins = ()
+
+    def __post_init__(self) -> None:
+        _load_plugins(self.plugins)
+
+    def job(self) -> dict[str, Any]:
+        """Return the arguments of the job."""
+        return {name: value for name, value in vars(self).items() if name != "plugins"}
 
 
 @dataclass(frozen=True)
@@ -179,6 +170,7 @@ class SourceConfig:
     device: Device = None
     model_dtype: ModelDtype = None
     limits: Limits = None
+    plugins: Plugins = ()
 
 
 @dataclass(frozen=True)
@@ -228,16 +220,11 @@ class RunConfig(SourceConfig):
         Option(help="Also rank by first-stage score + weight * match logit, with the weight chosen on this split."),
     ] = None
     fusion_weight: Annotated[float | None, Option(help="Also rank by that sum with this weight.")] = None
-    plugins: Annotated[
-        Sequence[str],
-        Option("--plugin", help="Module to import first, to register your own scores."),
-        Given(list[str]),
-    ] = ()
 
     def __post_init__(self) -> None:
-        from modeling_scalar.model_identity import device_of_name, dtype_of_name, load_plugins
+        from modeling_scalar.model_identity import device_of_name, dtype_of_name
 
-        load_plugins(self.plugins)
+        _load_plugins(self.plugins)
         source = (self.model_path, self.benchmark, self.root)
         if None in source and any(part is not None for part in source):
             raise ValueError(f"A model, a benchmark and its root belong together, got {list(source)}.")
@@ -417,7 +404,6 @@ __all__ = [
     "AuditConfig",
     "CalibrateConfig",
     "EmbedConfig",
-    "MiniatureConfig",
     "ReportConfig",
     "RunConfig",
     "SourceConfig",

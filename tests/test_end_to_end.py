@@ -34,12 +34,14 @@ def line(command, tmp_path_factory):
     """A miniature set of a few clips, a backbone and an adapter, each made by its command."""
     folder = tmp_path_factory.mktemp("line")
     counts = ("--num-train", 24, "--num-validation", 0, "--num-test", 12)
-    command("-m", "eval", "miniature", "--output", folder / "data", *counts)
+    command("-m", "evidence", "miniature", "--output", folder / "data", *counts)
     common = ("--root", folder / "data", "--per_device_train_batch_size", "8", "--use_cpu", "true")
     backbone = ("train.py", "recipes/miniature_backbone.yaml", *common, "--max_steps", "4")
-    command(*backbone, "--output_dir", folder / "backbone")
+    command("-m", "evidence", "backbone", "--root", folder / "data", "--output", folder / "new")
+    command(*backbone, "--model", folder / "new", "--output_dir", folder / "backbone")
+    benchmark = ("--plugin", "evidence.miniature", "--benchmark", "miniature")
     targets = ("--output", folder / "targets.safetensors", "--encoder", "light", "--neighbors", 4)
-    command("-m", "trainer.semantic_targets", "--benchmark", "miniature", "--root", folder / "data", *targets)
+    command("-m", "trainer.semantic_targets", *benchmark, "--root", folder / "data", *targets)
     adapter = ("train.py", "recipes/miniature.yaml", *common, "--model", folder / "backbone")
     adapter += ("--semantic_targets", folder / "targets.safetensors", "--loss_warmup_steps", "2")
     # Three steps an epoch: the checkpoint after the fourth lies in the middle of the second.
@@ -94,8 +96,8 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line, command, commands):
 def test_evaluation_writes_one_json_with_everything(line, command):
     folder, _ = line
     run = command(
-        "-m", "eval", "run", "--model", folder / "adapter", "--benchmark", "miniature", "--root", folder / "data",
-        "--output", folder / "results",
+        "-m", "eval", "run", "--model", folder / "adapter", "--plugin", "evidence.miniature",
+        "--benchmark", "miniature", "--root", folder / "data", "--output", folder / "results",
     )  # fmt: skip
     assert "SCALAR" in run.stdout and "uniform" in run.stdout
     results = json.loads((folder / "results" / "results.json").read_text())

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from eval.__main__ import app as eval_app
 from eval.benchmarks.registry import load_split
 from eval.embedding.embeddings import Embeddings
-from eval.miniature import generate
+from evidence.miniature.generation import generate
 from gallery.gallery import Gallery
 from hub_cards.__main__ import app as hub_app
 from modeling_scalar.scores_scalar import retrieval_scores

@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from eval.miniature import generate
+from evidence.building import build_backbone
+from evidence.miniature.generation import generate
 from modeling_scalar import load_model
 from tests.trainer.test_scalar_trainer import run_together
 from trainer.checkpoints import last_checkpoint
@@ -37,7 +38,9 @@ def line(tmp_path_factory, unless_fast):
     generate(folder / "data", num_train=24, num_validation=0, num_test=6, num_proc=1)
     rows = load_benchmark("miniature", folder / "data", "train")
     make_semantic_targets(rows, folder / "targets.safetensors", "light", num_neighbors=4)
-    options = ["--root", folder / "data", "--output_dir", folder / "backbone", "--max_steps", "2"]
+    build_backbone(folder / "data", folder / "new", seed=50)
+    options = ["--root", folder / "data", "--model", folder / "new"]
+    options += ["--output_dir", folder / "backbone", "--max_steps", "2"]
     run(ROOT / "recipes" / "miniature_backbone.yaml", *options)
     return folder
 

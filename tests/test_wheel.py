@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("commands", "eval", "gallery", "hub_cards", "modeling_scalar", "search", "trainer")
-BESIDE = ("benchmarks", "docs", "recipes", "tests")
+BESIDE = ("docs", "evidence", "recipes", "tests")
 READ_BY_ROOMS = (".jinja", ".html", ".json", ".md", ".txt")
 
 
@@ -57,7 +57,7 @@ def test_it_holds_the_rooms_and_what_they_read(wheel):
     assert {"search/service/page.html", "hub_cards/templates/model.md.jinja", "trainer/__main__.py"} <= expected
 
 
-def test_it_holds_the_recipes_and_the_small_backbone_but_no_study(wheel):
+def test_it_holds_the_recipes_and_the_small_backbone(wheel):
     expected = {path.name for path in (ROOT / "recipes").glob("*.yaml")}
     backbone = {f"miniature_backbone/{path.name}" for path in (ROOT / "recipes" / "miniature_backbone").iterdir()}
     assert files_below(wheel / "recipes", ".") == expected | backbone

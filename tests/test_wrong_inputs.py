@@ -15,7 +15,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from eval.embedding.embeddings import Embeddings
-from eval.miniature import generate
+from evidence.miniature.generation import generate
 from modeling_scalar import load_model
 from tests.conftest import ROOT
 from tests.disks import small_disk
@@ -127,7 +127,7 @@ def is_running(group: int) -> bool:
     [
         "-m search index data/test data/train --model model --output out --batch-size 1",
         "-m eval run --model model --benchmark miniature --root data --output out",
-        "-m eval miniature --output out --num-train 90 --num-validation 0 --num-test 90 --num-proc 2",
+        "-m evidence miniature --output out --num-train 90 --num-validation 0 --num-test 90 --num-proc 2",
     ],
 )
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_ctrl_c_while_libraries_load_is_reported_in_a_word(valid, tmp_path):
 @pytest.mark.parametrize(
     "argv",
     [
-        "-m eval miniature --num-train 9 --num-validation 0 --num-test 9 --num-proc 1 --output",
+        "-m evidence miniature --num-train 9 --num-validation 0 --num-test 9 --num-proc 1 --output",
         "-m eval run --embeddings embeddings --rate 0 --output",
         "-m eval report results --output",
         "-m hub_cards model model user/name --dry-run --output",

@@ -142,7 +142,7 @@ def wrong(name: str, command: str | list[str], offending: str, *damages: Damage)
 INDEX = "-m search index data/test --model model --output out"
 QUERY = "-m search query gallery text --model model"
 RUN = "-m eval run --embeddings embeddings --output out --rate 0"
-MODEL = "-m eval run --model model --benchmark miniature --root data --output out --rate 0"
+MODEL = "-m eval run --model model --benchmark miniature --root data --output out --rate 0 --plugin evidence.miniature"
 ADAPTER = "-m search index data/test --model adapter --output out"
 CONVERT = "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output out"
 OWN = "-m eval audit --benchmark own --root"
@@ -241,7 +241,7 @@ WRONG = [
     wrong("nothing to evaluate", "-m eval run --output out", "embeddings"),
     wrong("a rate of NaN", f"{RUN} --rate nan", "rate"),
     wrong("an unknown score to measure", f"{RUN} --method best", "best"),
-    wrong("an unknown benchmark", MODEL.replace("miniature --root", "imagenet --root"), "imagenet"),
+    wrong("an unknown benchmark", MODEL.replace("benchmark miniature", "benchmark imagenet"), "imagenet"),
     wrong("an unknown split", f"{MODEL} --split val", "val"),
     wrong("a fusion chosen on what is reported", f"{MODEL} --fusion-split test", "split"),
     wrong("no embeddings", RUN.replace("embeddings --output", "nowhere --output"), "nowhere"),

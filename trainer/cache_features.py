@@ -35,7 +35,7 @@ from commands.errors import say, user_errors
 from commands.options import Device, Holdout, WordsOf, command_of
 from eval.benchmarks.registry import load_benchmark
 from eval.benchmarks.rows import read_row, text_columns
-from eval.settings import Columns, Limits, OnError
+from eval.settings import Columns, Limits, OnError, Plugins
 from gallery.embedding import check_reading, in_background
 from gallery.files import read_json, write_json
 from gallery.provenance import versions
@@ -418,6 +418,7 @@ class FeaturesConfig:
     root: Annotated[Path, Option(help="Folder of the benchmark.")]
     output: Annotated[Path, Option(help="Output folder.")]
     split: Annotated[str, Option(help="Training split.")] = "train"
+    plugins: Plugins = ()
     columns: Columns = None
     holdout: Holdout = None
     words_of: WordsOf = None
@@ -450,7 +451,9 @@ def main(config: FeaturesConfig) -> None:
     with user_errors():
         from gallery.decoding import Limits, sandboxed
         from modeling_scalar import load_model
+        from modeling_scalar.model_identity import load_plugins
 
+        load_plugins(config.plugins)
         network, processor = load_model(config.model, dtype=torch.float32)
         own: Mapping[str, Any] = {name: getattr(config, name) for name in ("columns", "holdout", "words_of")}
         problems = cache_features(

@@ -32,9 +32,6 @@ class RunArguments:
     """The model and data of a run. [`ScalarTrainingArguments`] says how it trains."""
 
     model: str | None = field(default=None, metadata={"help": "Folder or Hub id of the base model and its processor."})
-    new_model: str | None = field(
-        default=None, metadata={"help": "Instead of `model`: YAML of a new model to train from scratch."}
-    )
     benchmark: str | None = field(default=None, metadata={"help": "Name of the data set."})
     root: str | None = field(
         default=None, metadata={"help": "Folder of the data set; for `own` a file, or the name of a data set."}
@@ -73,7 +70,7 @@ class RunArguments:
     )
     plugin: str | None = field(
         default=None,
-        metadata={"help": "Modules with scores of your own, imported first; separated by commas."},
+        metadata={"help": "Modules with scores or benchmarks of your own, imported first; separated by commas."},
     )
     semantic_targets: str | None = field(
         default=None,
@@ -115,11 +112,12 @@ class RunArguments:
     keep_in_memory: bool = field(default=False, metadata={"help": "Decode every clip once and keep its frames."})
 
     def __post_init__(self):
-        if (self.model is None) == (self.new_model is None):
-            raise ValueError("Give either `model` (a base to adapt) or `new_model` (to train from scratch), not both.")
-        for name in ("benchmark", "root"):
+        for name in ("model", "benchmark", "root"):
             if getattr(self, name) is None:
-                raise ValueError(f"`{name}` is required: `benchmark` is the name of the data set, `root` its folder.")
+                raise ValueError(
+                    f"`{name}` is required: `model` is a folder or Hub id of the base model, `benchmark` the name of "
+                    "the data set, and `root` its folder."
+                )
         if isinstance(self.columns, str):
             columns = self.columns
             self.columns = json.loads(columns) if columns.startswith("{") else columns_of(columns.split(","))
@@ -268,10 +266,7 @@ def parse_arguments(
     run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
     if rest[-1]:
         _refuse(parser, rest[-1][0])
-    if run.model is not None:
-        run.model = find_packaged(run.model)
-    if run.new_model is not None:
-        run.new_model = find_packaged(run.new_model)
+    run.model = find_packaged(run.model)
     load_plugins(run.plugin.split(",") if run.plugin else [])
     if run.aggregation is not None:
         find_method(run.aggregation, MODALITIES, "aggregation")

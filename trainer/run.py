@@ -57,22 +57,14 @@ TARGETS = "semantic_targets.safetensors"
 
 
 def _build_model(
-    run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset
+    run: RunArguments, args: ScalarTrainingArguments
 ) -> tuple[PeftModel | ScalarRetrievalModel, ScalarProcessor]:
-    revision = None
-    if run.new_model is not None:
-        from .building import build_new  # imported here because few runs build a new model
-
-        texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
-        model, processor = build_new(run.new_model, texts, **run.model_changes)
-    else:
-        changes = run.model_changes
-        if args.learnable_temperature:
-            changes["has_logit_scale"] = True
-        if "heads" in parts_of(args.adapter):
-            changes["has_heads"] = True
-        model, processor = load_model(run.model, dtype=torch.float32, **changes)
-        revision = identify(run.model).commit
+    changes = run.model_changes
+    if args.learnable_temperature:
+        changes["has_logit_scale"] = True
+    if "heads" in parts_of(args.adapter):
+        changes["has_heads"] = True
+    model, processor = load_model(run.model, dtype=torch.float32, **changes)
     if args.learnable_temperature and model.config.has_logit_scale:
         torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(args.temperature))
     adapted = apply_adapters(
@@ -80,7 +72,7 @@ def _build_model(
         args.adapter,
         args.uses_matching,
         args.learnable_temperature,
-        revision=revision,
+        revision=identify(run.model).commit,
         modalities=model.config.modalities if OBJECTIVES[args.objective].reads_every_modality else None,
     )
     return adapted, processor
@@ -267,7 +259,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
     rows = run.rows(run.train_split)
     eval_rows = run.rows(run.eval_split) if run.eval_split else None
     targets = _semantic_targets(run, args, rows, checkpoint is None) if args.uses_semantics else None
-    model, processor = _build_model(run, args, rows)
+    model, processor = _build_model(run, args)
     dataset, collator, processor = _build_dataset(run, args, rows, model, processor)
     interrupt = StopOnInterrupt()
     trainer = ScalarTrainer(

@@ -24,7 +24,7 @@ from typer import Option
 
 from commands.errors import show, user_errors
 from commands.options import Device, Holdout, command_of
-from eval.settings import Columns
+from eval.settings import Columns, Plugins
 from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.model_identity import LIGHT, device_of_name, identify
@@ -306,6 +306,7 @@ class TargetsConfig:
     root: Annotated[Path, Option(help="Folder of the benchmark.")]
     output: Annotated[Path, Option(help="Output file; an existing one is replaced.")]
     split: Annotated[str, Option(help="Training split.")] = "train"
+    plugins: Plugins = ()
     columns: Columns = None
     holdout: Holdout = None
     encoder: Annotated[
@@ -327,7 +328,9 @@ def main(config: TargetsConfig) -> None:
     """Embed the captions of a split with a frozen sentence encoder and store each clip's nearest neighbours."""
     with user_errors():
         from eval.benchmarks.registry import load_benchmark
+        from modeling_scalar.model_identity import load_plugins
 
+        load_plugins(config.plugins)
         own = {"columns": config.columns, "holdout": config.holdout}
         make_semantic_targets(
             load_benchmark(config.benchmark, config.root, config.split, **own),

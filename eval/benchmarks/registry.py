@@ -11,33 +11,48 @@ from eval.benchmarks.definition import Benchmark, Split
 
 # The module that defines each benchmark, as a constant of the benchmark's name in capitals.
 _MODULES = {
-    "msrvtt": "msrvtt",
-    "didemo": "didemo",
-    "activitynet": "activitynet",
-    "vatex": "vatex",
-    "audiocaps": "audiocaps",
-    "vggsound": "vggsound",
-    "avcaps": "avcaps",
-    "valor32k": "valor32k",
-    "youcook2": "youcook2",
-    "msvd": "msvd",
-    "clotho": "clotho",
-    "vast27m": "vast27m",
-    "miniature": "miniature",
-    "miniature_classes": "miniature",
-    "own": "own",
+    "msrvtt": "eval.benchmarks.msrvtt",
+    "didemo": "eval.benchmarks.didemo",
+    "activitynet": "eval.benchmarks.activitynet",
+    "vatex": "eval.benchmarks.vatex",
+    "audiocaps": "eval.benchmarks.audiocaps",
+    "vggsound": "eval.benchmarks.vggsound",
+    "avcaps": "eval.benchmarks.avcaps",
+    "valor32k": "eval.benchmarks.valor32k",
+    "youcook2": "eval.benchmarks.youcook2",
+    "msvd": "eval.benchmarks.msvd",
+    "clotho": "eval.benchmarks.clotho",
+    "vast27m": "eval.benchmarks.vast27m",
+    "own": "eval.benchmarks.own",
 }
 
 NAMES = tuple(_MODULES)
-"""The names of all benchmarks."""
+"""The names of all benchmarks of this package."""
+
+
+def register_benchmark(name: str, module: str) -> None:
+    """
+    Add a benchmark of a plugin.
+
+    Args:
+        name (`str`): a new name, an identifier.
+        module (`str`): the full name of the module that holds the [`~eval.benchmarks.definition.Benchmark`] as a
+            constant of that name in capitals. It is imported when the benchmark is loaded.
+    Raises:
+        ValueError: there is a benchmark of that name.
+    """
+    if name in _MODULES:
+        raise ValueError(f"There is a benchmark {name!r} already.")
+    _MODULES[name] = module
 
 
 def find_benchmark(name: str) -> Benchmark:
     """Return the definition of a benchmark, or raise a ValueError if there is none of that name."""
     if name not in _MODULES:
-        raise ValueError(f"`name` must be one of {sorted(NAMES)}, got {name!r}.")
-    module = import_module(f"eval.benchmarks.{_MODULES[name]}")
-    return getattr(module, name.upper())
+        raise ValueError(
+            f"`name` must be one of {sorted(_MODULES)}, got {name!r}. If a plugin registers it, load the plugin."
+        )
+    return getattr(import_module(_MODULES[name]), name.upper())
 
 
 def load_split(
@@ -55,7 +70,7 @@ def load_split(
     """Load one split of a benchmark, with the settings of its protocol.
 
     Args:
-        name (`str`): one of `NAMES`.
+        name (`str`): one of `NAMES`, or of a plugin.
         root (`str` or `os.PathLike`): the folder of the benchmark; for "own" a file or the name of a data set.
         split (`str`, defaults to "test"): a split of the benchmark.
         captions (`str`, *optional*): "first" of each clip, or "all" of them, a row each; by default the protocol's.
@@ -101,4 +116,11 @@ def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | N
     return None if describe is None else describe(root)
 
 
-__all__ = ["NAMES", "describe_benchmark", "find_benchmark", "load_benchmark", "load_split"]
+__all__ = [
+    "NAMES",
+    "describe_benchmark",
+    "find_benchmark",
+    "load_benchmark",
+    "load_split",
+    "register_benchmark",
+]

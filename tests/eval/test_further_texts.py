@@ -12,8 +12,8 @@ from eval.benchmarks.registry import load_benchmark, load_split
 from eval.benchmarks.rows import _say_once, group_rows, read_row, say_unread, text_columns
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
-from eval.miniature import generate
 from eval.run import RunConfig, run
+from evidence.miniature.generation import generate
 from gallery.gallery import Gallery
 from modeling_scalar import MODALITIES, load_model
 from modeling_scalar.model_identity import identify

@@ -9,8 +9,7 @@ from tests.imports import ROOT, statements
 EVAL = ROOT / "eval"
 ALLOWED = {
     "metrics": set(),
-    "miniature": set(),
-    "benchmarks": {"miniature"},
+    "benchmarks": set(),
     "embedding": {"benchmarks"},
     "protocol": {"benchmarks", "embedding", "metrics"},
     "reports": {"embedding", "protocol"},

@@ -17,13 +17,13 @@ from eval.benchmarks.definition import Split, configure_processor
 from eval.benchmarks.registry import load_benchmark, load_split
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
-from eval.miniature import generate
 from eval.protocol.first_stage import evaluate_embeddings
 from eval.protocol.rates import RATES
 from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
 from eval.reports.report import format_table
 from eval.run import run
 from eval.settings import RunConfig
+from evidence.miniature.generation import generate
 from gallery.matching import POLICIES
 from modeling_scalar import ScalarModel, load_model, scores_scalar
 from modeling_scalar.scores_scalar import register_method
@@ -446,18 +446,6 @@ def test_mistakes_of_users_end_in_one_line(tmp_path, arguments, message):
     assert done.exit_code == 1
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("Error: ") and message in done.stderr
-
-
-def test_miniature_command_passes_its_options_on(monkeypatch, tmp_path):
-    asked = {}
-    monkeypatch.setattr("eval.miniature.generate", lambda output, **options: asked.update(options) or output)
-    options = ["--num-test", "7", "--seed", "3", "--shared", "0.25", "--evidence", "screen", "--evidence", "title"]
-    options += ["--disagree", "0.5", "--complete"]
-    done = CliRunner().invoke(app, ["miniature", "--output", str(tmp_path), *options])
-    assert done.exit_code == 0 and str(tmp_path) in done.output
-    counts = {"num_train": 1500, "num_validation": 300, "num_test": 7}
-    given = {"seed": 3, "shared": 0.25, "evidence": ["screen", "title"], "disagree": 0.5, "complete": True}
-    assert asked == {**counts, **given, "alone": False, "num_proc": None}
 
 
 def test_help_does_not_wait_for_heavy_imports():

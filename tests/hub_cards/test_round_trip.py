@@ -18,9 +18,9 @@ from huggingface_hub import ModelCard, hf_hub_download
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from eval.benchmarks.registry import load_benchmark
-from eval.miniature import generate
 from eval.run import RunConfig
 from eval.run import run as evaluate
+from evidence.miniature.generation import generate
 from gallery.gallery import GalleryWriter
 from hub_cards.card import Details
 from hub_cards.hub.card_rules import validate

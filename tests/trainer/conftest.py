@@ -8,10 +8,10 @@ import torch
 from transformers import BertTokenizer
 
 from eval.benchmarks.registry import load_benchmark
-from eval.miniature import generate
+from evidence.building import learn_vocabulary
+from evidence.miniature.generation import generate
 from modeling_scalar import ScalarFeatureExtractor, ScalarImageProcessor, ScalarModel, ScalarProcessor, load_model
 from tests.conftest import make_tiny_config
-from trainer.building import learn_vocabulary
 from trainer.cache_features import cache_features
 
 
@@ -24,7 +24,8 @@ class TinyRun:
     def command(self, output, *fields, features=True, steps=7):
         if "from files" in fields:
             features, fields = False, [field for field in fields if field != "from files"]
-        fixed = ["train.py", "--model", self.folder / "model", "--benchmark", "miniature", "--output_dir", output]
+        fixed = ["train.py", "--model", self.folder / "model", "--output_dir", output]
+        fixed += ["--plugin", "evidence.miniature", "--benchmark", "miniature"]
         fixed += ["--root", self.folder / "data", "--semantic_weight", "0", "--per_device_train_batch_size", "4"]
         fixed += ["--use_cpu", "true", "--disable_tqdm", "true", "--max_steps", steps, "--logging_steps", "3"]
         fixed += ["--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "2"]

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from eval.benchmarks.registry import load_benchmark
-from eval.miniature import generate
+from evidence.miniature.generation import generate
 from modeling_scalar import ScalarImageProcessor, ScalarModel, ScalarProcessor
 from tests.conftest import make_tiny_config
 from trainer import cache_features as module

@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from eval.__main__ import app as evaluation
 from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_benchmark import embed_benchmark
-from eval.miniature import generate
 from eval.run import RunConfig, evaluate
+from evidence.miniature.generation import generate
+from evidence.rehead import rehead
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
 from modeling_scalar.model_identity import identify
@@ -31,7 +32,6 @@ from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.embeddings import EmbeddingDataset, collate_embeddings
 from trainer.lora import apply_adapters, count_parameters
 from trainer.recipe import RunArguments, parse_arguments
-from trainer.rehead import rehead
 from trainer.run import _calibration_hint, train
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.semantic_targets import SemanticTargets
@@ -641,7 +641,7 @@ def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path, c
         state = json.loads(last.read_text())
         entry = next(entry for entry in reversed(state["log_history"]) if "loss" in entry)
         assert {"loss_align", "loss_mask", "loss_sem", "loss_unif"} <= set(entry) and "loss_dam" not in entry
-    command("-m trainer.rehead galleries/own --model runs/joint_light --output galleries/light")
+    command("-m evidence rehead galleries/own --model runs/joint_light --output galleries/light")
     found = json.loads(command("-m search query galleries/light", "a red star", "--json"))
     assert len(found[0]["hits"]) >= 5
     command("-m eval run --embeddings galleries/light --output results")
@@ -649,7 +649,7 @@ def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path, c
     assert made_by == str(folder / "runs" / "joint_light")  # which is found from any other folder too
     index = f"-m search index {place / 'data' / 'train'}"
     command(f"{index} --model google/embeddinggemma-2 --output galleries/files")
-    command("-m trainer.rehead galleries/files --model runs/joint_light --output galleries/changed")
+    command("-m evidence rehead galleries/files --model runs/joint_light --output galleries/changed")
     assert "6 unchanged" in command(f"{index} --model runs/joint_light --output galleries/changed")
 
 

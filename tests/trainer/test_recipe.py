@@ -53,7 +53,6 @@ def test_the_defaults_are_the_papers(tmp_path):
     ("text", "message"),
     [
         ("model: a\nbenchmark: b\nroot: d\nlearning_rat: 1\n", "learning_rate"),
-        ("model: a\nnew_model: b\nbenchmark: b\nroot: d\noutput_dir: o\n", "not both"),
         ("model: a\nbenchmark: b\noutput_dir: o\n", "root"),
         ("model: a\nroot: d\noutput_dir: o\n", "benchmark"),
         ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nobjective: best\n", "objective"),

@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner
 
-from eval.miniature import VERSION
+from evidence.miniature.generation import VERSION
 from modeling_scalar.model_identity import LIGHT
 from tests.trainer.test_scalar_trainer import make_trainer
 from trainer import semantic_targets

@@ -14,7 +14,7 @@ from datasets import Audio, Dataset, Video
 from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
-from eval.miniature import generate
+from evidence.miniature.generation import generate
 from modeling_scalar import MODALITIES, ScalarModel
 from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import retrieval_scores

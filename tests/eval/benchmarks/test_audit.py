@@ -14,7 +14,7 @@ from eval.benchmarks.audit import audit_split, format_audit
 from eval.benchmarks.definition import Split
 from eval.benchmarks.registry import find_benchmark, load_split
 from eval.embedding.embed_dataset import embed_dataset
-from eval.miniature import generate
+from evidence.miniature.generation import generate
 from gallery.decoding import SandboxedReader
 
 

@@ -61,14 +61,14 @@ def test_a_setting_that_is_none_is_refused(tiny_processor, processing, message):
         configure_processor(tiny_processor, processing)
 
 
-@pytest.mark.parametrize("name", ["miniature", "miniature_classes", "own", "vast27m"])
+@pytest.mark.parametrize("name", ["own", "vast27m"])
 def test_no_protocol_disturbs_the_processor_of_the_rest(name):
     assert find_benchmark(name).processing == {}
 
 
 def test_the_tasks():
     tasks = {name: find_benchmark(name).task for name in NAMES}
-    assert {name for name, task in tasks.items() if task == "classification"} == {"vggsound", "miniature_classes"}
+    assert {name for name, task in tasks.items() if task == "classification"} == {"vggsound"}
     assert set(tasks.values()) == {"classification", "retrieval"}
 
 
@@ -76,7 +76,6 @@ def test_the_tasks():
     ("name", "options", "message"),
     [
         ("kinetics", {}, "`name` must be one of .*'msrvtt'.*, got 'kinetics'"),
-        ("miniature", {"captions": "all"}, r"miniature has the settings \[\], not \['captions'\]"),
         ("vggsound", {"captions": "first"}, r"vggsound has the settings \['annotations'\], not \['captions'\]"),
         (
             "own",

@@ -17,7 +17,7 @@ from eval.embedding import embed_benchmark as module
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
-from eval.miniature import generate
+from evidence.miniature.generation import generate
 from gallery import embedding
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import describe

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.miniature import generate
+from evidence.miniature.generation import generate
 from gallery.gallery import Gallery
 from tests.trainer.test_scalar_trainer import free_port
 

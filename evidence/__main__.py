@@ -1,0 +1,93 @@
+"""`python -m evidence`: the miniature benchmark and its backbone, the study, and measurements of speed."""
+
+import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
+
+from collections.abc import Sequence
+
+import typer
+
+from commands.errors import Commands, run_command, show
+from commands.options import command_of
+from evidence.settings import (
+    BackboneConfig,
+    HalveConfig,
+    MiniatureConfig,
+    ReheadConfig,
+    StudyConfig,
+    TemperatureConfig,
+)
+
+# Heavy imports stay inside the commands, so that `--help` answers at once.
+app = typer.Typer(
+    cls=Commands,
+    help="Evidence for the paper's claims.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@command_of(app, MiniatureConfig)
+def miniature(config: MiniatureConfig) -> None:
+    """Generate the miniature benchmark: short clips whose captions need video, audio or speech."""
+    from evidence.miniature.generation import generate
+
+    show(f"The miniature benchmark is in {generate(**vars(config))}.")
+
+
+@command_of(app, BackboneConfig)
+def backbone(config: BackboneConfig) -> None:
+    """Write the small backbone with random weights, and the vocabulary of the training clips, to be trained."""
+    from evidence.building import build_backbone
+
+    build_backbone(**vars(config))
+    show(f"A new backbone is in {config.output}.")
+
+
+@command_of(app, HalveConfig)
+def halve(config: HalveConfig) -> None:
+    """Store a trained model in half precision, with its recipe and its log, small enough for a repository."""
+    from evidence.halve import halve as halve_model
+
+    size = halve_model(**vars(config))
+    show(f"Stored {size / 1e6:.1f} MB of weights in {config.output}.")
+
+
+@command_of(app, ReheadConfig)
+def rehead(config: ReheadConfig) -> None:
+    """Apply trained heads to the embeddings of a gallery, instead of embedding everything again."""
+    from evidence.rehead import rehead as apply_heads
+
+    gallery = apply_heads(**vars(config))
+    show(f"Wrote {len(gallery):,} clips to {config.output}.")
+
+
+@command_of(app, TemperatureConfig)
+def temperature(config: TemperatureConfig) -> None:
+    """Suggest a contrastive temperature for a backbone from the spread of its scores."""
+    from evidence.temperature import RATIO, spread_of_model
+
+    found = spread_of_model(**vars(config))
+    show(f"Spread of the scores of unmatched pairs: {found:.3f}; temperature: {RATIO * found:.2g}")
+
+
+@command_of(app, StudyConfig)
+def study(config: StudyConfig) -> None:
+    """Tune every method, train every variant from one backbone, evaluate, and print the tables.
+
+    Run the same command to continue after an interruption; remove the folder of a run to repeat it.
+    """
+    from evidence.study.whole import run_study
+
+    if run_study(config):
+        raise typer.Exit(1)
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m evidence") -> None:
+    """Run the command line, by default with the arguments of this process, and exit."""
+    app(arguments, prog_name=prog)
+
+
+if __name__ == "__main__":
+    run_command(main)

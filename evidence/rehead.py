@@ -1,0 +1,67 @@
+"""`python -m evidence rehead GALLERY --model RUN --output NEW`: apply trained heads to the gallery of an encoder.
+
+Nothing is embedded again: the heads transform the stored embeddings in seconds.
+"""
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from commands.errors import say
+from gallery.gallery import Gallery
+from gallery.provenance import describe
+from modeling_scalar import load_model
+from modeling_scalar.model_identity import ModelIdentity, identify, part_of, said_of
+
+_BESIDE_HEADS = ("logit_scale", "hyperbolic")
+
+
+def _base_of_heads(heads: ModelIdentity) -> ModelIdentity:
+    """The base model of an adapter that trains only heads."""
+    folder, parts = heads.download(), set()
+    if heads.adapter is not None:
+        with safe_open(folder / "adapter_model.safetensors", "pt") as file:
+            parts = {part_of(name) for name in file.keys()}
+    others = sorted(part for part in parts if not part.endswith("_head") and part not in _BESIDE_HEADS)
+    if others or not parts:
+        found = f"an adapter that changes {others} too" if others else "no adapter"
+        raise ValueError(
+            f"{folder} must hold an adapter of heads only, but holds {found}. For any other model, embed the "
+            "clips again."
+        )
+    return heads.base
+
+
+@torch.no_grad()
+def rehead(gallery: Path, model: str, output: Path) -> Gallery:
+    """
+    Write the gallery that the encoder with trained heads would make, from the gallery of the encoder.
+
+    Args:
+        gallery (`Path`): The gallery made by the encoder that the heads belong to.
+        model (`str`): The folder or Hub id of an adapter of heads.
+        output (`Path`): A new or empty folder.
+
+    Returns:
+        [`~gallery.gallery.Gallery`]: The new gallery, in the precision of the first.
+
+    Raises:
+        ValueError: If another model made the gallery, or the adapter changes more than heads.
+    """
+    heads = identify(model)
+    base = _base_of_heads(heads)
+    old = Gallery.open(gallery)
+    old.check_model(base.name, base.fingerprint, must_know=True)
+    model = heads.name  # so that the gallery finds it from any folder
+    network, _ = load_model(model, torch.float32)
+    say(f"{model}: {said_of(network)}; only its heads are applied.")
+
+    def project(name: str, vectors: torch.Tensor) -> torch.Tensor:
+        return network.project(name, vectors.float()) if hasattr(network, f"{name}_head") else vectors
+
+    kept = {name: value for name, value in old.metadata.items() if name != "plan"}  # it describes the embedding run
+    return old.copy(output, project=project, metadata=kept | describe(network, model))
+
+
+__all__ = ["rehead"]

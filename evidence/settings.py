@@ -1,0 +1,128 @@
+"""Settings of the commands of `python -m evidence`: a dataclass for each command, a field for each of its options.
+
+Imports nothing slow, so that `--help` is quick.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from commands.options import Device, Given
+
+AnyPath = str | os.PathLike
+_PATH = Given(Path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniatureConfig:
+    """Settings of the miniature benchmark, see [`~evidence.miniature.generation.generate`]."""
+
+    output: Annotated[AnyPath, Option(help="Folder to write the benchmark to."), _PATH]
+    num_train: Annotated[int, Option(min=0, max=10**6, help="Number of training clips.")] = 1500
+    num_validation: Annotated[int, Option(min=0, max=10**6, help="Number of validation clips.")] = 300
+    num_test: Annotated[int, Option(min=0, max=10**6, help="Number of test clips.")] = 300
+    seed: Annotated[int, Option(min=0, help="Seed of the clips.")] = 0
+    shared: Annotated[
+        float, Option(min=0, max=1, help="Probability that modalities of a clip agree in a factor; 0: independent.")
+    ] = 0.6
+    complete: Annotated[bool, Option("--complete", help="Give every clip video, audio and a subtitle.")] = False
+    disagree: Annotated[
+        float, Option(min=0, max=1, help="Probability that what a caption does not describe is from another clip.")
+    ] = 0.0
+    alone: Annotated[
+        bool, Option("--alone", help="Add a row per modality, with a caption of it alone: for training a backbone.")
+    ] = False
+    evidence: Annotated[
+        Sequence[str],
+        Option(
+            "--evidence",
+            help="Further evidence in clips, with captions that need it: title, or screen (words shown on it). Repeat "
+            "for both.",
+        ),
+    ] = ()
+    num_proc: Annotated[
+        int | None, Option(min=1, max=1024, help="Number of processes that write clips; by default one per CPU.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneConfig:
+    """Settings of a new backbone, see [`~evidence.building.build_backbone`]."""
+
+    root: Annotated[AnyPath, Option(help="Folder of the miniature benchmark that gives the vocabulary."), _PATH]
+    output: Annotated[AnyPath, Option(help="Folder for the model."), _PATH]
+    seed: Annotated[int, Option(min=0, help="Seed of the weights.")] = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalveConfig:
+    """Settings of [`~evidence.halve.halve`]."""
+
+    run: Annotated[AnyPath, Argument(help="Folder of a full fine-tuning run."), _PATH]
+    output: Annotated[AnyPath, Argument(help="Folder for the model in half precision."), _PATH]
+    before: Annotated[
+        Sequence[AnyPath], Option("--before", help="Earlier run that it continued, for its log."), Given(list[Path])
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReheadConfig:
+    """Settings of [`~evidence.rehead.rehead`]."""
+
+    gallery: Annotated[AnyPath, Argument(help="Gallery that the encoder made."), _PATH]
+    model: Annotated[str, Option(help="Folder or Hub id of the trained heads.")]
+    output: Annotated[AnyPath, Option(help="Folder for the new gallery."), _PATH]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperatureConfig:
+    """Settings of [`~evidence.temperature.spread_of_model`]."""
+
+    model: Annotated[str, Option(help="Folder or Hub id of the backbone.")]
+    root: Annotated[str, Option(help="Folder of the benchmark.")]
+    benchmark: Annotated[str, Option(help="Name of the benchmark.")] = "miniature"
+    split: Annotated[str, Option(help="Split to read.")] = "train"
+    clips: Annotated[int, Option(min=2, help="Number of rows to read, from the first.")] = 1000
+    aggregation: Annotated[str | None, Option(help="Score to use instead of the model's own.")] = None
+    device: Device = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """Settings of the study, see `evidence/study`."""
+
+    output: Annotated[AnyPath, Option(help="Folder of the study."), _PATH] = Path("runs/study")
+    seeds: Annotated[
+        Sequence[int], Option("--seed", help="Seed of every variant. Repeat for several."), Given(list[int])
+    ] = (50, 51, 52, 53, 54)
+    variants: Annotated[
+        Sequence[str], Option("--variant", help="Variant; by default all. Repeat for several."), Given(list[str])
+    ] = ()
+    jobs: Annotated[int, Option(min=1, help="Number of processes, each on one core.")] = 2
+    overlay: Annotated[AnyPath, Option(help="Recipe whose fields override those of each variant."), _PATH] = Path(
+        "recipes/miniature.yaml"
+    )
+    shared: Annotated[
+        Sequence[float],
+        Option(
+            "--shared",
+            min=0,
+            max=1,
+            help="Probability with which modalities share what they are about; each is a benchmark of its own. Repeat "
+            "for several.",
+        ),
+        Given(list[float]),
+    ] = (0.0, 0.3, 1.0)
+    report_only: Annotated[bool, Option("--report-only", help="Only print the tables of --results.")] = False
+    results: Annotated[
+        AnyPath | None,
+        Option(help="Folder of the results. Default: OUTPUT/results; with --report-only, those of the repository."),
+        Given(Path | None),
+    ] = None
+    page: Annotated[
+        AnyPath | None, Option(help="File for the page with these results, beside its figure."), Given(Path | None)
+    ] = None

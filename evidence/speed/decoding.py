@@ -1,0 +1,132 @@
+"""Time to read eight frames of a 30 s, 720p, 30 fps clip: our index and scan, transformers, torchcodec.
+
+    python -m evidence.speed.decoding --threads 1
+
+The sandboxed reader decodes in another process; one line shows the overhead.
+
+The clip is generated (h264, about 2.5 Mb/s, a keyframe every 250 frames). Times are the fastest of `--repeats` runs,
+in which the readers take turns; ratios are to the first reader. All must return the same frames.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+
+import av
+import numpy as np
+from transformers.video_utils import load_video
+
+from gallery.decoding import SandboxedReader, video
+from modeling_scalar.image_processing_scalar import frame_indices
+from modeling_scalar.media_scalar import MediaReader
+
+try:
+    from torchcodec.decoders import VideoDecoder
+except (ImportError, OSError, RuntimeError):  # not installed, or without its FFmpeg libraries
+    VideoDecoder = None
+
+
+def make_clip(path: Path, seconds: int) -> None:
+    """Pan over a blocky texture, with moving noise on a third of the picture."""
+    rng = np.random.default_rng(0)
+    texture = rng.integers(0, 256, (80, 140, 3), dtype=np.uint8).repeat(16, axis=0).repeat(16, axis=1)
+    noise = rng.integers(0, 24, (720, 430, 3), dtype=np.uint8)
+    with av.open(str(path), "w") as output:
+        stream = output.add_stream("libx264", rate=30, options={"g": "250", "preset": "veryfast"})
+        stream.width, stream.height, stream.pix_fmt, stream.bit_rate = 1280, 720, "yuv420p", 2_500_000
+        for index in range(30 * seconds):
+            top, left = index % 500, (2 * index) % 900
+            image = texture[top : top + 720, left : left + 1280] // 2
+            image[:, 400:830] += np.roll(noise, 7 * index, axis=0)
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, 30)
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+
+
+def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callable[[], np.ndarray]]:
+    """The readers by name; torchcodec only if it can be imported."""
+
+    def indices(metadata, **_):
+        return np.array(frame_indices(metadata.total_num_frames, num_frames))
+
+    class Here:
+        """Receives the frames of a decoder that runs in this process."""
+
+        def __init__(self) -> None:
+            self.frames: dict[int, np.ndarray] = {}
+
+        def ask(self, _: str, available: int) -> dict[str, list[int]]:
+            return {"chosen": frame_indices(available, num_frames)}
+
+        def send(self, _: str, frame: bytes | np.ndarray = b"", place: int | None = None, **size: int) -> None:
+            if place is not None:
+                self.frames[place] = frame
+
+    choose = partial(frame_indices, num_frames=num_frames)
+
+    def in_a_decoder(seek: str):
+        return np.stack(SandboxedReader().read_frames(path, choose, seek=seek, num_threads=threads))
+
+    def in_this_process():
+        here = Here()
+        video.send_frames(str(path), here, False, "index", threads)
+        return np.stack([here.frames[place] for place in range(num_frames)])
+
+    def with_torchcodec():
+        decoder = VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=threads)
+        return decoder.get_frames_at(indices=frame_indices(len(decoder), num_frames)).data.numpy()
+
+    readers = {
+        'SandboxedReader (seek="index")': lambda: in_a_decoder("index"),
+        'SandboxedReader (seek="scan")': lambda: in_a_decoder("scan"),
+        "MediaReader": lambda: np.stack(MediaReader().read_frames(path, choose)),
+        "the same, decoded in this process": in_this_process,
+        'transformers load_video(backend="pyav")': lambda: load_video(
+            str(path), backend="pyav", sample_indices_fn=indices
+        )[0],
+    }
+    if VideoDecoder is not None:
+        readers["torchcodec VideoDecoder (exact)"] = with_torchcodec
+    return readers
+
+
+def main() -> None:
+    """Measure and print one line per reader."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=30, help="length of the clip (default 30)")
+    parser.add_argument("--frames", type=int, default=8, help="frames to read (default 8)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each reader (default 3)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="decoding threads, 0 for FFmpeg's choice (default 1); load_video: its own",
+    )
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "clip.mp4"
+        make_clip(path, arguments.seconds)
+        megabits = path.stat().st_size * 8 / 1e6 / arguments.seconds
+        print(f"{arguments.frames} of {30 * arguments.seconds} frames, 1280x720, {megabits:.1f} Mb/s, ", end="")
+        print(f"threads={arguments.threads or 'FFmpeg'}, fastest of {arguments.repeats}")
+        readers = make_readers(path, arguments.frames, arguments.threads)
+        times, frames = {name: [] for name in readers}, {}
+        for _ in range(arguments.repeats):
+            for name, read in readers.items():
+                start = time.perf_counter()
+                frames[name] = read()
+                times[name].append(time.perf_counter() - start)
+    first = next(iter(readers))
+    print(f"{'reader':<44}{'ms':>8}{'ratio':>8}  same frames")
+    for name in readers:
+        same = np.array_equal(frames[name], frames[first])
+        print(f"{name:<44}{min(times[name]) * 1000:>8.0f}{min(times[name]) / min(times[first]):>8.2f}  {same}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Time of filters on the metadata of clips.
+
+    python -m evidence.speed.filters [--clips 1000000]
+
+The clips are synthetic, as whole files and as windows. For each filter it prints the first time, in which columns are
+read, and the best of three later times.
+"""
+
+import argparse
+import time
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from gallery.filters import ClipFacts, Filter
+from modeling_scalar.scores_scalar import PAPER_MODALITIES
+
+FILTERS = {
+    "pattern": Filter(paths="17/**"),
+    "duration": Filter(min_duration=5, max_duration=30),
+    "date": Filter(after="1980-01-01"),
+    "modality": Filter(has="audio"),
+    "all of them": Filter("17/**", 5, 30, "1980-01-01", None, "audio"),
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clips", type=int, default=1_000_000)
+    count = parser.parse_args().clips
+    paths = [f"/home/someone/Videos/{number % 1000}/some clip {number}.mp4" for number in range(count)]
+    files = pa.table({"path": paths, "mtime_ns": np.arange(count) * 10**12})
+    mask, seconds = torch.rand(count, 3) < 0.8, np.random.default_rng(0).random(count) * 60
+    for suffix in ("", "#t=0,30"):
+        clips = pa.table({"clip_id": [path + suffix for path in paths], "seconds": seconds})
+        print(f"{count:,} {'windows' if suffix else 'files'}")
+        for name, wanted in FILTERS.items():
+            facts, times = ClipFacts(clips, files, bool(suffix), mask, PAPER_MODALITIES), []
+            for _ in range(4):
+                begun = time.perf_counter()
+                facts.allowed(wanted)
+                times.append(1e3 * (time.perf_counter() - begun))
+            print(f"  {name:12} {times[0]:7.0f} ms first, {min(times[1:]):7.0f} ms again")
+
+
+if __name__ == "__main__":
+    main()

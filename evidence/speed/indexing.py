@@ -1,0 +1,190 @@
+"""Clips per second of indexing, compared with decoding only on all cores.
+
+    python -m evidence.speed.indexing [--clips 48] [--workers 1 2 4] [--repeats 3] [--device cpu]
+
+The clips are generated: 10 s, 640x360, 30 fps h264 with AAC audio, every second one with a subtitle file. The model is
+the small one of `recipes/miniature_backbone`. The methods take turns; the fastest of `--repeats` runs counts:
+
+- decoding alone: one process per core decodes the frames and audio of each clip that the model needs;
+- reading in processes: as many processes prepare the model's inputs with `ScalarProcessor.read_clip`;
+- indexing: `search.indexing.index_files` into a new gallery, with the given number of clips read at a time.
+
+"ratio" is the rate of a row divided by that of decoding alone. It is meaningless if other programs use the machine;
+then compare the CPU seconds per clip of all processes: "best" is the ratio they would give with all cores busy. If the
+model runs on the same cores, "best" includes its time.
+"""
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import av
+import numpy as np
+import psutil
+import torch
+from transformers.utils import logging
+
+from gallery.decoding import sandboxed
+from gallery.decoding.sound import send_sound
+from gallery.decoding.video import send_frames
+from gallery.gallery import GalleryWriter
+from gallery.provenance import describe
+from modeling_scalar import load_model
+from modeling_scalar.image_processing_scalar import frame_indices
+from search.indexing import index_files
+from search.reading import default_workers
+from search.sources import find_files
+from search.states import Status
+
+MODEL = Path(__file__).parents[2] / "recipes" / "miniature_backbone"
+
+
+def make_clip(path: Path, seed: int, seconds: int = 10) -> None:
+    """Pan over a blocky texture with noise, with a noisy tone as audio."""
+    rng = np.random.default_rng(seed)
+    texture = rng.integers(0, 256, (60, 100, 3), dtype=np.uint8).repeat(16, axis=0).repeat(16, axis=1)
+    noise = rng.integers(0, 24, (360, 215, 3), dtype=np.uint8)
+    with av.open(str(path), "w") as output:
+        video = output.add_stream("libx264", rate=30, options={"g": "250", "preset": "veryfast"})
+        video.width, video.height, video.pix_fmt, video.bit_rate = 640, 360, "yuv420p", 1_000_000
+        audio = output.add_stream("aac", rate=44_100)
+        audio.layout = "stereo"
+        for index in range(30 * seconds):
+            top, left = index % 500, (2 * index) % 900
+            image = np.ascontiguousarray(texture[top : top + 360, left : left + 640] // 2)
+            image[:, 200:415] += np.roll(noise, 7 * index, axis=0)
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, 30)
+            output.mux(video.encode(frame))
+        output.mux(video.encode(None))
+        times = np.arange(44_100 * seconds) / 44_100
+        sound = 0.3 * np.sin(2 * np.pi * 440 * times) + 0.05 * rng.standard_normal(len(times))
+        for start in range(0, len(sound), 1024):
+            piece = np.stack([sound[start : start + 1024]] * 2).astype(np.float32)
+            frame = av.AudioFrame.from_ndarray(piece, format="fltp", layout="stereo")
+            frame.sample_rate, frame.pts, frame.time_base = 44_100, start, Fraction(1, 44_100)
+            output.mux(audio.encode(frame))
+        output.mux(audio.encode(None))
+
+
+class _Here:
+    """Requests the model's frames from a decoder in this process and discards them."""
+
+    def __init__(self, num_frames: int) -> None:
+        self.num_frames = num_frames
+
+    def ask(self, kind: str, available: int) -> dict[str, list[int]]:
+        return {"chosen": frame_indices(available, self.num_frames)}
+
+    def send(self, *_: object, **__: object) -> None:
+        pass
+
+
+def decode(path: str, num_frames: int) -> None:
+    """Decode the frames and audio of one clip in this process, with one thread."""
+    send_frames(path, _Here(num_frames), False, "index", 1)
+    send_sound(path, _Here(num_frames), whole=False)
+
+
+_processor = None
+
+
+def _begin() -> None:
+    global _processor
+    torch.set_num_threads(1)
+    _processor = sandboxed(load_model(MODEL)[1])
+
+
+def _decode(path: str) -> None:
+    decode(path, _processor.num_frames)
+
+
+def _read(path: str) -> None:
+    _processor(clips=[_processor.read_clip(path, processed=True)])
+
+
+def _in_processes(work: Callable[[str], None], files: list[str], pool: ProcessPoolExecutor) -> None:
+    list(pool.map(work, files))
+
+
+def _index(files: list[str], folder: Path, num_workers: int, model, processor) -> float:
+    shutil.rmtree(folder, ignore_errors=True)
+    with GalleryWriter(folder) as writer:
+        writer.metadata = describe(model, MODEL)
+        begun = time.perf_counter()
+        report = index_files(files, writer, model, processor, num_workers=num_workers)
+        seconds = time.perf_counter() - begun
+    if len(report.of(Status.NEW)) != len(files):
+        raise ValueError(f"Expected {len(files)} new clips, got {report}.")
+    return seconds
+
+
+def _computed() -> float:
+    """CPU seconds of this process and its children."""
+    mine = psutil.Process().cpu_times()
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return sum(time.user + time.system for time in (mine, *times)) + mine.children_user + mine.children_system
+
+
+def main() -> None:
+    """Measure and print one line per method."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parser.add_argument("--clips", type=int, default=48, help="number of clips (default 48)")
+    parser.add_argument("--cores", type=int, default=cores, help=f"processes for decoding alone (default {cores})")
+    parser.add_argument("--workers", type=int, nargs="+", default=[default_workers()], help="clips read at a time")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each (default 3)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    logging.disable_progress_bar()
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        ProcessPoolExecutor(arguments.cores, get_context("spawn"), _begin) as pool,
+    ):
+        folder = Path(temporary) / "clips"
+        folder.mkdir()
+        for number in range(arguments.clips):
+            path = folder / f"{number:04d}.mp4"
+            if number < 4:
+                make_clip(path, number)
+            else:
+                shutil.copy(folder / f"{number % 4:04d}.mp4", path)
+            if number % 2:
+                path.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:09,000\nwords that are said\n")
+        files = find_files([folder])
+        model, processor = load_model(MODEL, None, torch.device(arguments.device))
+        ways = {
+            "decoding alone": partial(_in_processes, _decode, files, pool),
+            "reading in processes": partial(_in_processes, _read, files, pool),
+        }
+        for workers in arguments.workers:
+            ways[f"indexing, {workers} at a time"] = partial(
+                _index, files, Path(temporary) / "gallery", workers, model, processor
+            )
+        times, computed = {name: [] for name in ways}, {name: [] for name in ways}
+        list(pool.map(_decode, files[: 4 * arguments.cores]))  # every process has started
+        for _ in range(arguments.repeats):
+            for name, way in ways.items():
+                begun, before = time.perf_counter(), _computed()
+                seconds = way()
+                computed[name].append(_computed() - before)
+                times[name].append(time.perf_counter() - begun if seconds is None else seconds)
+    print(f"{len(files)} clips, {arguments.cores} cores, {arguments.device}, fastest of {arguments.repeats}")
+    print(f"{'':<28}{'clips/s':>9}{'ratio':>8}{'CPU s/clip':>12}{'best':>8}")
+    first, least = min(times["decoding alone"]), min(computed["decoding alone"])
+    for name, taken in times.items():
+        spent = min(computed[name])
+        print(f"{name:<28}{len(files) / min(taken):>9.1f}{first / min(taken):>8.2f}", end="")
+        print(f"{spent / len(files):>12.3f}{least / spent:>8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Time of a joint encoder at full size for each modality of a clip, compared with the time of its matrix products.
+
+    python -m evidence.speed.joint_encoder [--device cuda] [--dtype bfloat16] [--num-frames 8] [--seconds 10]
+
+The encoder is EmbeddingGemma 2 with random weights, which are as fast as the published ones. The bound is the time
+of its matrix products at the measured speed of one large product.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import EmbeddingGemma2Config
+
+from evidence.speed.training import product_rate
+from modeling_scalar import ScalarProcessor
+from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from modeling_scalar.media_scalar import SAMPLING_RATE
+from modeling_scalar.modeling_joint_scalar import ScalarJointModel
+from tests.joint_encoders import make_config, write_joint_encoder
+
+QUERY = "someone closes a door and walks away while a dog barks"
+
+
+def make_model(processor: ScalarProcessor, dtype: torch.dtype, device: torch.device) -> ScalarJointModel:
+    """Return the encoder at full size, with the placeholders of a processor for a tiny one."""
+    tiny = make_config(processor.tokenizer).to_dict()
+    placeholders = {name: value for name, value in tiny.items() if "_token_i" in name}
+    towers = {f"{name}_config": {"model_type": f"gemma4_{name}"} for name in ("vision", "audio")}
+    backbone = EmbeddingGemma2Config(**towers, **placeholders)
+    with torch.device(device):
+        model = ScalarJointModel(ScalarJointConfig(backbone_config=backbone))
+    return model.to(dtype).eval()
+
+
+def median_seconds(function: Callable[[], object], rounds: int, device: torch.device) -> float:
+    """Return the median time of a call, after a warm-up call on a GPU."""
+    times = []
+    for _ in range(rounds + (device.type == "cuda")):
+        start = time.perf_counter()
+        function()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[-rounds:])
+
+
+@torch.inference_mode()
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="bfloat16 on a GPU, else float32")
+    parser.add_argument("--clips", type=int, default=1, help="clips per batch")
+    parser.add_argument("--num-frames", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=10, help="seconds of audio")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    dtype = getattr(torch, options.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    draw = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        processor = ScalarProcessor.from_joint_encoder(
+            write_joint_encoder(Path(folder)), num_frames=options.num_frames
+        )
+    model = make_model(processor, dtype, device)
+    frames = [draw.integers(0, 256, (options.num_frames, 480, 640, 3), np.uint8) for _ in range(options.clips)]
+    sounds = [draw.uniform(-0.5, 0.5, int(options.seconds * SAMPLING_RATE)).astype(np.float32) for _ in frames]
+    given = {
+        "video": {"videos": frames},
+        "audio": {"audio": sounds},
+        "subtitle": {"subtitles": [QUERY] * options.clips},
+        "query": {"text": [QUERY] * options.clips},
+    }
+    counts = {"trunk": model.backbone.language_model, "vision": model.backbone.vision_tower}
+    counts = {name: sum(p.numel() for p in part.parameters()) for name, part in counts.items()}
+    total = sum(p.numel() for p in model.parameters())
+    size = total * dtype.itemsize / 1e9
+    print(f"{total:,} parameters ({counts}), {dtype}: {size:.1f} GB; {device}, {options.threads} threads")
+    rate = product_rate(4096 if device.type == "cuda" else 1024, dtype, device)
+    print(f"one large product: {rate / 1e12:.3g} TFLOP/s")
+    for name, inputs in given.items():
+        start = time.perf_counter()
+        batch = processor(**inputs)
+        prepared = (time.perf_counter() - start) / options.clips
+        batch = {key: value.to(device) for key, value in batch.items() if isinstance(value, torch.Tensor)}
+        call = model.get_text_features if name == "query" else model.get_modality_features
+        # As explicit products, because the counter lacks attention with grouped heads on some devices.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            call(**batch)
+        flops = counter.get_total_flops() / options.clips
+        seconds = median_seconds(lambda: call(**batch), options.rounds, device) / options.clips  # noqa: B023
+        print(
+            f"{name:8} {seconds:8.3f} s and {prepared:.3f} s to prepare; {flops / 1e9:8.1f} GFLOP, "
+            f"{seconds * rate / flops:.2f} x the bound"
+        )
+
+
+if __name__ == "__main__":
+    main()

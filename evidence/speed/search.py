@@ -1,0 +1,320 @@
+"""Time to search a gallery, open it and add to it.
+
+    python -m evidence.speed.search [--clips 100000] [--dim 512] [--queries 1,64,1000] [--threads 1] [--data clustered]
+    python -m evidence.speed.search --device cuda [--clips 1000000]
+    python -m evidence.speed.search --modalities 1,2,3,4,5,6,7,8 [--clips 100000]
+    python -m evidence.speed.search --growth 10000,1000000 [--dim 64]
+
+Searching is a call of `Gallery.search`, reported as a ratio to three plain float32 matrix products over the same
+vectors in memory, in blocks. The methods take turns within each round of one process; a ratio is the median over
+rounds of CPU time divided by that of the products in the same round. Data are random vectors, which are hardest to
+distinguish, or clustered ones, whose spectrum, clusters and common cone are closer to those of embeddings.
+
+Baselines: FAISS' flat search over one modality (`pip install faiss-cpu`); the Gramian volume as published and as
+computed here; SCALAR's definition with an explicit centroid for every pair. Slow methods run on a part of the clips,
+and their time is extrapolated: it is linear in the number of clips, like that of the products.
+
+With `--modalities`, the same for galleries of these numbers of modalities, each relative to as many matrix products.
+
+On a GPU, searching is reported in milliseconds and as a share of memory bandwidth: the vectors' bytes over the time,
+divided by the bytes over the time of a sum over as much memory.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.nn.functional import normalize
+
+from evidence.speed.scoring import materialised, stacked_volume
+from gallery.exact.ranking import rank
+from gallery.gallery import Gallery, GalleryWriter
+from gallery.storage import MANIFEST
+from modeling_scalar.scores_scalar import PAPER_MODALITIES, retrieval_scores
+
+try:
+    import faiss
+except ImportError:
+    faiss = None
+
+ROUNDS, K = 5, 50
+BLOCK = 4096  # clips per product of the limit, and of the copying search
+IN_MEMORY = 100_000  # clips whose vectors are in memory in float32
+OF_SLOW_ONES = 200_000  # pairs for methods that take microseconds per pair
+
+
+def made_vectors(data: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Unit vectors along the last axis; clustered vectors of a clip are related."""
+    vectors = torch.randn(*shape, generator=generator)
+    if data == "clustered":
+        fixed = torch.Generator().manual_seed(7)
+        spectrum = torch.arange(1, shape[-1] + 1).float().rsqrt()
+        centres = torch.randn(200, shape[-1], generator=fixed)
+        about = centres[torch.randint(200, (shape[0],), generator=generator)]
+        about = 0.6 * about + torch.randn(shape[0], shape[-1], generator=generator)
+        related = about if len(shape) == 2 else about[:, None]
+        cone = normalize(torch.randn(shape[-1], generator=fixed), dim=0)
+        vectors = normalize((related + 0.9 * vectors) * spectrum, dim=-1) + 0.3 * cone
+    return normalize(vectors, dim=-1)
+
+
+def made_clips(
+    count: int, dim: int, generator: torch.Generator, data: str, number: int = 3
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors of clips with the given number of modalities, and a modality mask as in a mixed archive."""
+    embeds = made_vectors(data, (count, number, dim), generator)
+    presence = torch.tensor([0.95, 0.85, 0.6])[torch.arange(number) % 3]
+    mask = torch.rand(count, number, generator=generator) < presence
+    mask[:, 0] |= ~mask.any(1)
+    return embeds * mask[..., None], mask
+
+
+def fill(
+    folder: Path, count: int, dim: int, dtype: str, batch: int = 16_384, data: str = "random", has_codes: bool = True,
+    number: int = 3,
+) -> Gallery:  # fmt: skip
+    """A gallery of synthetic clips with the given number of modalities."""
+    generator = torch.Generator().manual_seed(0)
+    modalities = [*PAPER_MODALITIES, *(f"text_{place}" for place in range(4, number + 1))][:number]
+    with GalleryWriter(folder, dtype, has_codes) as writer:
+        writer.metadata = {"model": "made", "fingerprint": "0" * 64, "query_temperature": 0.1}
+        writer.metadata["modalities"] = modalities
+        for start in range(0, count, batch):
+            stop = min(start + batch, count)
+            names = [f"clip {number}" for number in range(start, stop)]
+            writer.put_clips(names, *made_clips(stop - start, dim, generator, data, number))
+            writer.commit()
+    return Gallery.open(folder)
+
+
+def matrix_products(texts: torch.Tensor, vectors: list[torch.Tensor], out: torch.Tensor) -> None:
+    """The lower limit: the products that any score over these modalities needs."""
+    for start in range(0, len(vectors[0]), BLOCK):
+        for matrix in vectors:
+            block = matrix[start : start + BLOCK]
+            torch.mm(texts, block.T, out=out[:, : len(block)] if len(block) == BLOCK else None)
+
+
+def copying_search(texts: torch.Tensor, vectors: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
+    """The naive search: stack a block, score it, keep its best."""
+    scores, rows = [], []
+    for start in range(0, len(mask), BLOCK):
+        part = slice(start, start + BLOCK)
+        block = retrieval_scores(texts, torch.stack([matrix[part] for matrix in vectors], dim=1), mask[part])
+        best = block.topk(K, dim=1)
+        scores.append(best.values)
+        rows.append(best.indices + start)
+    order = torch.cat(scores, dim=1).topk(K, dim=1).indices
+    return torch.cat(rows, dim=1).gather(1, order)
+
+
+Search = tuple[Callable[[torch.Tensor], object], float]
+"""A method, and the share of the clips that it searches."""
+
+
+def peers_of(vectors: list[torch.Tensor], mask: torch.Tensor, num_queries: int) -> dict[str, Search]:
+    """Baselines for the same task, or an easier one."""
+    few = slice(0, max(BLOCK // 8, min(len(mask), OF_SLOW_ONES // num_queries)))
+    part, few_masks = torch.stack([matrix[few] for matrix in vectors], dim=1), mask[few]
+    share = len(part) / len(mask)
+
+    def best_of(scores: torch.Tensor) -> torch.Tensor:
+        return scores.topk(min(K, scores.shape[1]), dim=1).indices
+
+    found: dict[str, Search] = {
+        "centroids written out": (lambda texts: best_of(materialised(texts, part, few_masks)), share),
+        "volume, as published": (
+            lambda texts: best_of(-stacked_volume(texts, part, mask[few])),
+            len(part) / len(mask),
+        ),
+    }
+    if faiss is not None:
+        index = faiss.IndexFlatIP(vectors[0].shape[1])
+        index.add(vectors[0].numpy())
+        found["FAISS flat, one modality"] = (lambda texts: index.search(texts.numpy(), K), 1.0)
+    return found
+
+
+def run_in_turn(methods: dict[str, Search], texts: torch.Tensor) -> dict[str, list[float]]:
+    """CPU seconds of each method in each round except the first, extrapolated to all clips."""
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(ROUNDS + 1):
+        for name, (method, part) in methods.items():
+            start = time.process_time()
+            method(texts)
+            times[name].append((time.process_time() - start) / part)
+    return {name: values[1:] for name, values in times.items()}
+
+
+def ratio_of(values: list[float], floor: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(values, floor, strict=True))
+
+
+def measure_search(options: argparse.Namespace, folder: Path) -> None:
+    kinds = {"eight bits, float16": ("float16", True), "float16": ("float16", False), "float32": ("float32", False)}
+    galleries = {
+        name: fill(folder / name, options.clips, options.dim, dtype, data=options.data, has_codes=has_codes)
+        for name, (dtype, has_codes) in kinds.items()
+        if options.clips <= IN_MEMORY or has_codes
+    }
+    if "float32" in galleries:
+        embeds, mask = galleries["float32"].modality_embeds(), galleries["float32"].modality_mask
+    else:
+        embeds, mask = made_clips(IN_MEMORY, options.dim, torch.Generator().manual_seed(0), options.data)
+    vectors, share = [matrix.contiguous() for matrix in embeds.unbind(1)], len(mask) / options.clips
+    del embeds
+    generator = torch.Generator().manual_seed(1)
+    for count in options.queries:
+        texts = made_vectors(options.data, (count, options.dim), generator)
+        out = torch.empty(count, BLOCK)
+        methods: dict[str, Search] = {
+            "three matrix products": (lambda texts, out=out: matrix_products(texts, vectors, out), share),
+            "copying search": (lambda texts: copying_search(texts, vectors, mask), share),
+        }
+        methods |= {name: (run, part * share) for name, (run, part) in peers_of(vectors, mask, count).items()}
+        for name, gallery in galleries.items():
+            for method, of in (("scalar", "gallery"), ("gram", "volume, gallery")):
+                if method == "scalar" or name == "float32":
+                    methods[f"{of}, {name}"] = (
+                        lambda texts, gallery=gallery, method=method: gallery.search(texts, K, method=method),
+                        1.0,
+                    )
+        times = run_in_turn(methods, texts)
+        print(f"{count} queries x {options.clips} clips x {options.dim}, k = {K}, {options.threads} thread(s)")
+        floor = times["three matrix products"]
+        for name, values in times.items():
+            print(f"    {name:28} {statistics.median(values) * 1e3:10.1f} ms   {ratio_of(values, floor):7.2f} x")
+        for name, gallery in galleries.items():
+            found = rank(gallery.searcher.blocks, texts, K, "scalar")
+            counts, same = found.num_scored.float(), ""
+            if name == "float32":
+                exact = copying_search(texts, vectors, mask)
+                same = f", the same {K} clips as the copying search: {(exact == found.rows).float().mean():.2%}"
+            print(f"    {name}: scored in full {counts.median():.0f} clips (median), {counts.max():.0f} (most){same}")
+
+
+def measure_modalities(options: argparse.Namespace, folder: Path) -> None:
+    """Search galleries with several numbers of modalities, in eight bits and float16."""
+    print(f"{options.clips} clips x {options.dim}, k = {K}, {options.threads} thread(s), eight bits and float16")
+    print("modalities  queries     products       search     ratio    scored in full (median)")
+    for number in options.modalities:
+        gallery = fill(folder / str(number), options.clips, options.dim, "float16", data=options.data, number=number)
+        few = min(options.clips, max(IN_MEMORY // number, BLOCK))
+        embeds, _ = made_clips(few, options.dim, torch.Generator().manual_seed(0), options.data, number)
+        vectors = [matrix.contiguous() for matrix in embeds.unbind(1)]
+        for count in options.queries:
+            texts = made_vectors(options.data, (count, options.dim), torch.Generator().manual_seed(1))
+            out, share = torch.empty(count, BLOCK), few / options.clips
+            methods: dict[str, Search] = {
+                "products": (lambda texts, out=out, vectors=vectors: matrix_products(texts, vectors, out), share),
+                "search": (lambda texts, gallery=gallery: gallery.search(texts, K), 1.0),
+            }
+            times = run_in_turn(methods, texts)
+            products, search = (statistics.median(values) * 1e3 for values in times.values())
+            scored = rank(gallery.searcher.blocks, texts, K, "scalar").num_scored.float().median()
+            ratio = ratio_of(times["search"], times["products"])
+            print(f"{number:10} {count:8} {products:9.1f} ms {search:9.1f} ms {ratio:7.2f} x {scored:10.0f}")
+
+
+def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
+    """Search a gallery in the memory of a GPU."""
+    device = torch.device(options.device)
+    searcher = fill(folder, options.clips, options.dim, "float16", data=options.data, has_codes=False).to(device)
+    num_bytes = 2 * 3 * options.clips * options.dim
+    memory = torch.empty(num_bytes // 4, device=device)
+
+    def seconds(run: Callable[[], object]) -> float:
+        times = []
+        for _ in range(2 * ROUNDS):
+            torch.accelerator.synchronize(device)
+            start = time.perf_counter()
+            run()
+            torch.accelerator.synchronize(device)
+            times.append(time.perf_counter() - start)
+        return statistics.median(times[ROUNDS:])
+
+    reading = seconds(lambda: memory.sum())
+    print(
+        f"memory is read at {num_bytes / reading / 1e9:.0f} GB/s; {options.clips} clips are {num_bytes / 1e9:.2f} GB"
+    )
+    generator = torch.Generator().manual_seed(1)
+    for count in options.queries:
+        texts = made_vectors(options.data, (count, options.dim), generator).to(device)
+        passed = seconds(lambda texts=texts: searcher.search(texts, K))
+        scored = rank(searcher.blocks, texts, K, "scalar").num_scored.float().median()
+        share = f"{reading / passed:.0%} of reading the vectors once, {scored:.0f} scored in float64 (median)"
+        print(f"    {count:5} queries, k = {K}: {passed * 1e3:8.2f} ms, {share}")
+
+
+def measure_growth(options: argparse.Namespace, folder: Path) -> None:
+    """Time to add a batch of 8 clips and to open the gallery, at several sizes."""
+    generator = torch.Generator().manual_seed(2)
+    print(f"batches of 8 clips x 3 x {options.dim}, float16: {8 * 3 * options.dim * 2} bytes of vectors each")
+    for count in options.growth:
+        place = folder / str(count)
+        fill(place, count, options.dim, "float16")
+        written, seconds = [], []
+        with GalleryWriter(place) as writer:
+            for number in range(300):
+                clips = made_clips(8, options.dim, generator, options.data)
+                writer.put_clips([f"new {number} {row}" for row in range(8)], *clips)
+                before, start = writer.bytes_written, time.perf_counter()
+                writer.commit()
+                written.append(writer.bytes_written - before)
+                seconds.append(time.perf_counter() - start)
+        opening = []
+        for _ in range(20):
+            start = time.perf_counter()
+            Gallery.open(place)
+            opening.append(time.perf_counter() - start)
+        replaced = time.perf_counter()
+        with GalleryWriter(place) as writer:
+            writer.remove_clips(["clip 5"])
+            before = writer.bytes_written
+            writer.commit()
+            removal = writer.bytes_written - before
+        replaced = time.perf_counter() - replaced
+        print(
+            f"{count:>9} clips: a commit writes {statistics.median(written):,.0f} bytes (median), "
+            f"{sum(written) / len(written):,.0f} (mean), {max(written):,} (most), of which the manifest "
+            f"{(place / MANIFEST).stat().st_size:,}; takes {statistics.median(seconds) * 1e3:.1f} ms (median); "
+            f"removing one clip writes {removal:,} bytes in {replaced:.2f} s; opening takes "
+            f"{statistics.median(opening) * 1e3:.1f} ms"
+        )
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--clips", type=int, default=100_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--queries", type=numbers, default=[1, 64, 1000])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--data", choices=("random", "clustered"), default="clustered")
+    parser.add_argument("--device", default=None, help="GPU, such as `cuda`, instead of the CPU.")
+    parser.add_argument("--modalities", type=numbers, default=[], help="Numbers of modalities to search with.")
+    parser.add_argument("--growth", type=numbers, default=[], help="Sizes at which to measure adding and opening.")
+    parser.add_argument("--folder", type=Path, default=None, help="Folder for the galleries; needs a few GB.")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if faiss is not None:
+        faiss.omp_set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        given = (
+            (options.growth, measure_growth),
+            (options.modalities, measure_modalities),
+            (options.device, measure_on_device),
+        )
+        measure = next((measure for value, measure in given if value), measure_search)
+        measure(options, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""`python -m evidence.study.fused`: fusing inside an encoder, weighting its vectors, or both.
+
+Each model is a joint encoder (`evidence.study.joint` trains a small one). Temperatures, scales, offsets and the
+best single modality are chosen on the validation clips; all results are of the test clips. A mask hides
+one modality of half of the clips; the fused vector is then that of the remaining ones.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from commands.errors import say, show, user_errors
+from eval.benchmarks.registry import load_split
+from eval.benchmarks.rows import group_rows, query_kinds, read_row
+from eval.embedding.embed_dataset import embed_dataset
+from eval.embedding.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import first_ranks, retrieval_metrics
+from eval.protocol.calibration import fit
+from eval.protocol.first_stage import masks_of, pathways, rank_pairs
+from eval.protocol.statistics import paired_bootstrap
+from evidence.fused import embed_whole_clips
+from gallery.files import write_json
+from modeling_scalar import load_model
+from modeling_scalar.scores_scalar import DIRECTIONS
+
+_RATES = (0.0, 0.5)
+_FUSED = "fused"  # the modality that holds the vectors of whole clips
+_USUAL = {"query_temperature": 0.1}
+_SHOWN = ("recall_at_1", "recall_at_5", "recall_at_10", "ndcg_at_10")
+_TITLES = {"recall_at_1": "R@1", "recall_at_5": "R@5", "recall_at_10": "R@10", "ndcg_at_10": "nDCG@10"}
+
+Choice = tuple[str, dict[str, Any], bool]
+"""A score, its options, and whether it reads the fused vector as a modality."""
+
+
+@dataclass
+class Measured:
+    """Embeddings of a split; what each rate's mask leaves of a clip, `(clips, 3)`; and the fused vectors of that,
+    `(clips, dim)`."""
+
+    embeddings: Embeddings
+    masks: list[torch.Tensor]
+    fused: list[torch.Tensor]
+
+    def seen(self, place: int, with_fused: bool) -> Embeddings:
+        """Return the embeddings under one mask, with the fused vector as a modality like the others, or without it."""
+        embeddings, mask = self.embeddings, self.masks[place]
+        if not with_fused:
+            return replace(embeddings, modality_mask=mask)
+        return replace(
+            embeddings,
+            modality_embeds=torch.cat([embeddings.modality_embeds, self.fused[place][:, None]], dim=1),
+            modality_mask=torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.bool)], dim=1),
+            modalities=(*embeddings.modalities, _FUSED),
+        )
+
+
+def embed(path: Path, root: Path, split: str) -> Measured:
+    """Embed a split: single modalities once, and what each mask leaves of a clip as one vector."""
+    model, processor = load_model(path)
+    loaded = load_split("miniature", root, split)
+    embeddings = embed_dataset(model, processor, loaded.dataset, task=loaded.task)
+    embeddings.metadata = query_kinds(loaded.dataset, loaded.task)
+    masks, _ = masks_of(embeddings, _RATES, mask_seed=0)
+    rows, *_ = group_rows(loaded.dataset, loaded.task)
+    clips = [read_row(processor, row, processed=True) for row in rows]
+    return Measured(embeddings, masks, embed_whole_clips(model, processor, clips, masks))
+
+
+def choose(validation: Measured) -> dict[str, Choice]:
+    """Choose the settings of every method on the same clips, by the same rule: numbers by likelihood, the rest by
+    R@1."""
+    parts, every = validation.seen(0, False), validation.seen(0, True)
+    singles = pathways(parts.modalities)
+    (ranks,) = rank_pairs(parts, [parts.modality_mask], singles, ["text_to_video"])
+    best = max(singles, key=lambda name: int((ranks[name]["text_to_video"] == 1).sum()))
+    return {
+        f"best single modality ({best})": (best, {}, False),
+        "equal weights": ("uniform", {}, False),
+        "fused by the encoder": (_FUSED, {}, True),
+        "SCALAR, temperature 0.1": ("scalar", _USUAL, False),
+        "SCALAR, fitted": ("scalar", fit(parts, _USUAL, scale_offset=True), False),
+        "SCALAR, fitted, fused as a modality": ("scalar", fit(every, _USUAL, scale_offset=True), True),
+    }
+
+
+def measure(test: Measured, choice: Choice) -> dict[str, torch.Tensor]:
+    """The rank of each query's first relevant candidate, by direction and, where half of the clips are masked, with
+    `_masked`."""
+    method, options, with_fused = choice
+    found = {}
+    for place, rate in enumerate(_RATES):
+        embeddings = test.seen(place, with_fused)
+        (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], [method], **options)
+        for direction, of_pairs in ranks[method].items():
+            name = direction + "_masked" * (rate > 0)
+            found[name] = first_ranks(of_pairs, embeddings.pairs[:, DIRECTIONS.index(direction)])
+    return found
+
+
+def percent(ranks: torch.Tensor, measure: str) -> torch.Tensor:
+    """What each query adds to a measure, in percent: a mean of these is the measure."""
+    if measure == "ndcg_at_10":
+        return 100 * (ranks <= 10) / torch.log2(1 + ranks.double())
+    return 100.0 * (ranks <= int(measure.rsplit("_", 1)[1])).double()
+
+
+def _row(cells: list[Any]) -> str:
+    return "| " + " | ".join(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
+
+
+def table(titles: dict[str, str], ranks: dict[str, list[dict[str, torch.Tensor]]], suffix: str) -> list[str]:
+    """The means over encoders in both directions, in lines of Markdown."""
+    columns = [(f"{direction}{suffix}", measure) for direction in DIRECTIONS for measure in _SHOWN]
+    lines = [_row(["percent", *(f"{name.replace('_', ' ')} {_TITLES[measure]}" for name, measure in columns)])]
+    lines.append("|" + "---|" * (1 + len(columns)))
+    for key, of_models in ranks.items():
+        means = [torch.stack([percent(r[name], m).mean() for r in of_models]).mean().item() for name, m in columns]
+        lines.append(_row([titles[key], *means]))
+    return lines
+
+
+def kinds_table(
+    titles: dict[str, str], ranks: dict[str, list[dict[str, torch.Tensor]]], kinds: list[str | None]
+) -> list[str]:
+    """R@1 and R@10 from text to video by the kind of caption, in lines of Markdown."""
+    names = sorted({kind for kind in kinds if kind is not None})
+    chosen = {kind: torch.tensor([own == kind for own in kinds]) for kind in names}
+    heads = [f"{kind} ({int(chosen[kind].sum())}) {_TITLES[m]}" for kind in names for m in _SHOWN[::2]]
+    lines = [_row(["percent, text to video", *heads]), "|" + "---|" * (1 + len(heads))]
+    for key, of_models in ranks.items():
+        cells = [
+            torch.stack([percent(r["text_to_video"], m)[chosen[kind]].mean() for r in of_models]).mean().item()
+            for kind in names
+            for m in _SHOWN[::2]
+        ]
+        lines.append(_row([titles[key], *cells]))
+    return lines
+
+
+def differences(ranks: dict[str, list[dict[str, torch.Tensor]]], ours: str, theirs: str) -> dict[str, dict[str, Any]]:
+    """The difference of two methods by each measure, with the interval of the paired bootstrap over queries, of which
+    each has its mean over encoders."""
+    found = {}
+    for name in ranks[ours][0]:
+        for measure in _SHOWN:
+            values = [torch.stack([percent(r[name], measure) for r in ranks[key]]).mean(0) for key in (ours, theirs)]
+            found[f"{name} {_TITLES[measure]}"] = paired_bootstrap(*(value.tolist() for value in values))
+    return found
+
+
+def main(
+    model: Annotated[list[Path], typer.Option(help="Folder of a joint encoder that fuses; repeat for several.")],
+    root: Annotated[Path, typer.Option(help="Folder of the miniature benchmark.")],
+    output: Annotated[Path, typer.Option(help="Folder for fused.json and fused.md.")],
+) -> None:
+    """Compare one fused vector with SCALAR's weights of single ones, and with both."""
+    with user_errors():
+        ranks: dict[str, list[dict[str, torch.Tensor]]] = {}
+        titles, chosen, kinds = {}, [], []
+        for path in model:
+            splits = {split: embed(path, root, split) for split in ("validation", "test")}
+            kinds = splits["test"].embeddings.kinds()
+            choices = choose(splits["validation"])
+            chosen.append({"model": str(path), **{title: list(choice) for title, choice in choices.items()}})
+            for title, choice in choices.items():
+                key = title.split(" (")[0]
+                titles[key] = key if titles.get(key, title) != title else title
+                ranks.setdefault(key, []).append(measure(splits["test"], choice))
+            say(f"{path}: measured")
+        tables = table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)
+        lines = [line for lines in tables for line in (*lines, "")]
+        compared = {}
+        for ours in ("SCALAR, fitted, fused as a modality", "SCALAR, fitted"):
+            for theirs in ("fused by the encoder", "SCALAR, fitted", "equal weights"):
+                if ours != theirs:
+                    compared[f"{ours} - {theirs}"] = differences(ranks, ours, theirs)
+        for name, found in compared.items():
+            parts = (f"{m} {d['difference']:+.1f} [{d['low']:+.1f}, {d['high']:+.1f}]" for m, d in found.items())
+            lines.append(f"- {name}: " + "; ".join(parts))
+        measures = {
+            key: [{n: retrieval_metrics(r) for n, r in of_model.items()} for of_model in of_models]
+            for key, of_models in ranks.items()
+        }
+        found = {"choices": chosen, "measures": measures, "differences": compared}
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(found, output / "fused.json")
+        (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for line in lines:
+            show(line)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,82 @@
+"""`python -m evidence.study.gap`: calibration of embeddings with an artificial modality gap.
+
+In many joint encoders each modality has a region of its own, and texts are nearer to some regions than to others. Here
+a vector is added to each modality and one to the texts, which are then normalised again. The score is calibrated on
+other clips than those that are measured, with the same gap.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch.nn.functional import normalize
+
+from commands.errors import show, user_errors
+from eval.embedding.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks
+from eval.protocol.calibration import calibrate_embeddings
+from eval.protocol.statistics import paired_bootstrap
+from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.scores_scalar import retrieval_scores
+
+_TOWARDS = torch.tensor([0.6, 0.0, 0.3, 0.5])  # of texts: to video, audio, subtitle, and a direction of their own
+_BEFORE = {"method": "scalar", "query_temperature": 0.1}
+
+
+def add_gap(embeddings: Embeddings, size: float, seed: int = 0) -> Embeddings:
+    """
+    Move each modality, and the texts, to a region of their own.
+
+    Args:
+        embeddings ([`~eval.embedding.embeddings.Embeddings`]): unit vectors.
+        size (`float`): norm of the added vectors; 0 changes nothing.
+        seed (`int`): seed of the directions, which are the same for all embeddings of one dimension.
+    """
+    texts, clips = embeddings.text_embeds.float(), embeddings.modality_embeds.float()
+    generator = torch.Generator().manual_seed(seed)
+    regions = normalize(torch.randn(len(_TOWARDS), texts.shape[-1], generator=generator), dim=-1)
+    clips = normalize(clips + size * regions[: len(MODALITIES)], dim=-1)
+    return replace(
+        embeddings,
+        text_embeds=normalize(texts + size * normalize(_TOWARDS @ regions, dim=0), dim=-1),
+        modality_embeds=clips * embeddings.modality_mask[..., None],
+    )
+
+
+def found_first(embeddings: Embeddings, **options: object) -> list[float]:
+    """Tell for each query whether it ranks a clip that it describes first: 100 or 0."""
+    scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **options)
+    ranks = first_ranks(relevant_ranks(scores, embeddings.pairs), embeddings.pairs[:, 0])
+    return (100.0 * (ranks <= 1)).tolist()
+
+
+def main(
+    embeddings: Annotated[Path, typer.Option(help="What is measured: embeddings with queries.")],
+    fitted: Annotated[Path, typer.Option(help="What is fitted to: embeddings of other clips by the same model.")],
+    size: Annotated[list[float], typer.Option(help="Of the gap; repeat for several.")] = [0.0, 0.5, 1.0],  # noqa: B006
+) -> None:
+    """Print R@1 from text to video before and after calibration, with gaps of several sizes."""
+    with user_errors():
+        measured, others = Embeddings.load(embeddings), Embeddings.load(fitted)
+        shared = set(measured.clip_ids) & set(others.clip_ids)
+        if shared:
+            raise ValueError(f"{len(shared)} clips are in both, such as {min(shared)!r}: fit to other clips.")
+        for gap in size:
+            here, there = add_gap(measured, gap), add_gap(others, gap)
+            plain = found_first(here, **_BEFORE)
+            line = [f"gap {gap:g}: R@1 {sum(plain) / len(plain):.1f}"]
+            for name, scale_offset in (("temperature", False), ("scale and offset too", True)):
+                after = calibrate_embeddings(there, _BEFORE, scale_offset).after
+                better = found_first(here, **after)
+                gain = paired_bootstrap(better, plain)
+                line.append(
+                    f"{name} {sum(better) / len(better):.1f} ({gain['difference']:+.1f}, {gain['low']:+.1f} to "
+                    f"{gain['high']:+.1f})"
+                )
+            show("; ".join(line))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,212 @@
+"""The published results of the study: every rank, and every setting that led to it.
+
+- `ranks.parquet` has a row for each experiment, variant, seed, set of clips, score, kind of numbers, mask and
+  direction, with a byte for each query: the rank of its own candidate, at most 11.
+- `study.json` has the trials and chosen settings, the fitted numbers, the clips, and the second stage.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from evidence.miniature.benchmark import load_about
+from gallery.files import read_json, write_json
+from gallery.provenance import versions
+
+RANKS, STUDY = "ranks.parquet", "study.json"
+"""The files of a folder of results."""
+
+_TRAINED = ("temperature", "learning_rate", "num_train_epochs", "query_temperature")
+
+
+def _of_run(folder: Path) -> tuple[str, int]:
+    variant, _, seed = folder.name.rpartition("-")
+    return variant, int(seed)
+
+
+def _second_stage(path: Path) -> dict[str, Any]:
+    """The reported numbers of one evaluation of the second stage."""
+    run = read_json(path)
+    method = run["score"]["method"]
+    first = {
+        f"{direction}, {entry['rate']:g} masked": entry["methods"][method][f"{direction}_recall_at_1"]
+        for entry in run["retrieval"]["rates"]
+        for direction in ("text_to_video", "video_to_text")
+    }
+    staged = {
+        f"{direction}, {entry['rate']:g} masked, {entry['rule']}": entry[f"{direction}_recall_at_1"]
+        for entry in run["two_stage"]
+        for direction in ("text_to_video", "video_to_text")
+        if f"{direction}_recall_at_1" in entry
+    }
+    return {
+        "label": run["label"], "seed": run["seed"], "first": first, "staged": staged,
+        "auc": run["two_stage_diagnostic"]["auc"], "weight": run["two_stage_fusion"]["weight"],
+    }  # fmt: skip
+
+
+def collect(study: Path, clips: dict[str, Path], output: Path) -> None:
+    """
+    Collect the measurements of a study's runs in a folder of results.
+
+    Args:
+        study (`Path`): folder of the study.
+        clips (`dict`): folders of the benchmarks whose test clips were measured, by name.
+        output (`Path`): folder of the results.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    tables, fitted = [], []
+    for path in sorted(study.glob("*/*/measured/ranks.parquet")):
+        folder = path.parents[1]
+        if folder.parent.name in ("tuning", "second_stage"):
+            continue
+        (variant, seed), table = _of_run(folder), pq.read_table(path)
+        names = {"experiment": folder.parent.name, "variant": variant, "seed": seed}
+        for name, value in reversed(names.items()):
+            table = table.add_column(0, name, pa.array([value] * len(table)))
+        tables.append(table)
+        found, recipe = read_json(path.with_name("fitted.json")), read_json(folder / "recipe.json")
+        settings = {name: recipe.get(name) for name in _TRAINED}
+        fitted.append(names | {"own": found["own"], "settings": settings, "scores": found["scores"]})
+    if not tables:
+        raise ValueError(f"There are no measured runs in {study}. Run the study without `--report-only` first.")
+    pq.write_table(pa.concat_tables(tables), output / RANKS, compression="zstd", compression_level=19)
+    sets = {}
+    for name, root in clips.items():
+        manifest = read_json(root / "miniature.json")
+        shown = (
+            "version",
+            "seed",
+            "shared",
+            "complete",
+            "disagree",
+            "num_train",
+            "num_validation",
+            "num_test",
+            "absent",
+        )
+        sets[name] = {key: manifest[key] for key in shown} | {"ceilings": manifest["recall_at_1_ceilings"]["test"]}
+        if manifest["num_test"]:
+            kinds = [json.loads(row)["kind"] for row in (root / "test.jsonl").read_text().splitlines()]
+            sets[name]["queries"] = [[kind, *about] for kind, about in zip(kinds, load_about(root), strict=True)]
+    staged = [
+        _second_stage(p) for p in sorted(study.glob("*/*/results/results.json")) if p.parents[2].name != "tuning"
+    ]
+    tuning = study / "tuning" / "tuning.json"
+    content = {
+        "tuning": read_json(tuning) if tuning.is_file() else None, "runs": fitted, "clips": sets,
+        "second_stage": staged, "versions": versions(),
+    }  # fmt: skip
+    write_json(content, output / STUDY)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    Some rows of the results, for all seeds: a cell of a table is their mean.
+
+    Args:
+        variant (`str`): the trained variant.
+        score (`str`, *optional*): the score; by default the variant's own.
+        numbers (`str`): of the score: "as trained", "temperature" or "fitted".
+        experiment, clips, masked, direction (`str`): as in the file.
+        at (`int`): hits count up to this rank, at most 10.
+        kinds (`tuple[str, ...]`): kinds of captions to count; by default all.
+        about (`str`, *optional*): count only captions about this modality alone.
+    """
+
+    variant: str = "scalar"
+    score: str | None = None
+    numbers: str = "fitted"
+    experiment: str = "main"
+    clips: str = "test"
+    masked: str = "nothing"
+    direction: str = "text_to_video"
+    at: int = 1
+    kinds: tuple[str, ...] = ()
+    about: str | None = None
+
+
+class Results:
+    """
+    A folder of results.
+
+    Args:
+        folder (`Path`): written by [`collect`].
+
+    Raises:
+        FileNotFoundError: the folder has no results.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.study = read_json(folder / STUDY)
+        self._own = {(run["experiment"], run["variant"]): run["own"] for run in self.study["runs"]}
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, ...], dict[int, bytes]]:
+        found: dict[tuple[str, ...], dict[int, bytes]] = {}
+        for row in pq.read_table(self.folder / RANKS).to_pylist():
+            names = ("experiment", "variant", "clips", "score", "numbers", "masked", "direction")
+            found.setdefault(tuple(row[name] for name in names), {})[row["seed"]] = row["ranks"]
+        return found
+
+    def ranks(self, chosen: Selection) -> np.ndarray:
+        """Return the ranks of a selection, `(seeds, queries)`, for all kinds; no rows if it was not measured. A score
+        without the selected numbers has those of its training."""
+        own = self._own.get((chosen.experiment, chosen.variant))
+        names = chosen.experiment, chosen.variant, chosen.clips, chosen.score or own
+        for numbers in dict.fromkeys((chosen.numbers, "as trained")):
+            if by_seed := self._rows.get((*names, numbers, chosen.masked, chosen.direction)):
+                return np.stack([np.frombuffer(by_seed[seed], dtype=np.uint8) for seed in sorted(by_seed)])
+        return np.empty((0, 0), dtype=np.uint8)
+
+    def hits(self, chosen: Selection) -> np.ndarray:
+        """Return 100 where a query of the selection finds its own candidate, else 0, `(seeds, queries)`."""
+        ranks = self.ranks(chosen)
+        hits = 100.0 * (ranks <= chosen.at)
+        if (chosen.kinds or chosen.about) and hits.size:
+            hits = hits[:, [self._counts(group, chosen) for group in self.queries(chosen.experiment)]]
+        return hits
+
+    def queries(self, experiment: str) -> list[list[str]]:
+        """Return the kind and modalities of each query of an experiment's test clips."""
+        sets = self.study["clips"]
+        return sets[experiment if "queries" in sets.get(experiment, {}) else "main"]["queries"]
+
+    def recalls(self, chosen: Selection) -> tuple[float, ...]:
+        """Return the recall of each seed, in percent."""
+        hits = self.hits(chosen)
+        return tuple(hits.mean(1).tolist()) if hits.size else ()
+
+    def seeds(self, experiment: str = "main") -> Sequence[int]:
+        """Return the seeds of training of an experiment."""
+        return sorted({run["seed"] for run in self.study["runs"] if run["experiment"] == experiment})
+
+    def options(self, variant: str, score: str, numbers: str, experiment: str = "main") -> list[dict[str, Any]]:
+        """Return the fitted numbers of a score, for each seed."""
+        return [
+            entry["options"]
+            for run in self.study["runs"]
+            if (run["experiment"], run["variant"]) == (experiment, variant)
+            for entry in run["scores"]
+            if (entry["score"], entry["numbers"]) == (score, numbers)
+        ]
+
+    @staticmethod
+    def _counts(group: Sequence[str], chosen: Selection) -> bool:
+        kind, *about = group
+        return (not chosen.kinds or kind in chosen.kinds) and chosen.about in (
+            None,
+            *([about[0]] if len(about) == 1 else []),
+        )
+
+
+__all__ = ["RANKS", "STUDY", "Results", "Selection", "collect"]

@@ -1,0 +1,1 @@
+from tests.trainer.conftest import tiny_run  # noqa: F401

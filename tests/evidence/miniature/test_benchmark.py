@@ -1,0 +1,111 @@
+"""Loading the miniature benchmark, and benchmarks by name."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from datasets import Value
+
+from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.registry import load_benchmark, load_split
+from evidence.miniature.benchmark import LABELS, load_about
+from evidence.miniature.clips import draw_split
+from evidence.miniature.generation import generate
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    counts = {"num_train": 0, "num_validation": 6, "num_test": 12}
+    return generate(tmp_path_factory.mktemp("miniature") / "set", **counts, seed=1, num_proc=1)
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize(("split", "count"), [("validation", 6), ("test", 12)])
+def test_the_data_set_has_the_fixed_columns_the_kind_and_every_row(folder, split, count):
+    dataset = load_benchmark("miniature", folder, split)
+    assert dataset.features == {**FEATURES, "kind": Value("string")}
+    assert dataset.column_names == ["video_id", "caption", "video_path", "audio_path", "subtitle", "kind"]
+    clips = draw_split(1, split, count)
+    assert dataset["caption"][:] == [clip.caption for clip in clips]
+    assert dataset["subtitle"][:] == [clip.subtitle for clip in clips]
+    assert dataset["kind"][:] == [clip.kind for clip in clips]
+
+
+def test_paths_are_absolute_and_absent_tracks_are_none(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    absent = set()
+    for row, clip in zip(load_benchmark("miniature", folder.name), draw_split(1, "test", 12), strict=True):
+        for modality, path in (("video", row["video_path"]), ("audio", row["audio_path"])):
+            assert path == (str(folder / clip.path) if modality in clip.attributes else None)
+            absent |= {modality} if path is None else set()
+    assert absent == {"video", "audio"}
+
+
+def test_every_clip_with_sound_has_one_of_six_labels(folder):
+    loaded = load_split("miniature_classes", folder)
+    clips = [clip for clip in draw_split(1, "test", 12) if "audio" in clip.attributes]
+    assert loaded.task == "classification" and 0 < len(clips) < 12
+    assert loaded.dataset["video_id"][:] == [clip.row()["video_id"] for clip in clips]
+    assert loaded.dataset["caption"][:] == [LABELS[clip.attributes["audio"]["timbre"]] for clip in clips]
+    assert len(LABELS) == len(set(LABELS.values())) == 6 and LABELS["bell"] == "the sound of a bell"
+    rows = load_benchmark("miniature", folder).filter(lambda row: row["audio_path"] is not None)
+    assert rows.remove_columns(["caption", "kind"])[:] == loaded.dataset.remove_columns("caption")[:]
+
+
+def test_what_captions_speak_of_comes_in_the_order_of_the_rows(folder):
+    assert load_about(folder) == [clip.about for clip in draw_split(1, "test", 12)]
+
+
+def test_an_unknown_name_lists_the_known_ones(folder):
+    with pytest.raises(ValueError, match="'miniature', .*got 'kinetics'"):
+        load_benchmark("kinetics", folder, "test")
+
+
+def test_an_unknown_split_lists_the_known_ones(folder):
+    with pytest.raises(ValueError, match=r"\('train', 'validation', 'test'\), got 'val'"):
+        load_benchmark("miniature", folder, "val")
+
+
+def test_an_empty_split_is_answered_with_how_the_set_was_made(folder):
+    with pytest.raises(ValueError, match="no clips in the split 'train': .* --num-train 0 --num-validation 6 "):
+        load_benchmark("miniature", folder, "train")
+
+
+def test_a_set_of_an_earlier_version_is_answered_with_the_command_that_makes_it_anew(copy):
+    manifest = json.loads((copy / "miniature.json").read_text())
+    (copy / "miniature.json").write_text(json.dumps({**manifest, "version": 1}))
+    with pytest.raises(ValueError, match="made by version 1 .*: `python -m evidence miniature --output"):
+        load_benchmark("miniature", copy)
+
+
+def test_a_missing_folder_is_answered_with_the_command_that_makes_it(tmp_path):
+    with pytest.raises(FileNotFoundError, match="python -m evidence miniature --output"):
+        load_benchmark("miniature", tmp_path / "nowhere")
+
+
+def test_an_unfinished_folder_is_refused(copy):
+    (copy / "miniature.json").unlink()
+    with pytest.raises(FileNotFoundError, match="not a finished miniature benchmark"):
+        load_benchmark("miniature", copy)
+
+
+def test_a_lost_file_is_named(copy):
+    row = load_benchmark("miniature", copy)[3]
+    Path(row["video_path"] or row["audio_path"]).unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 of 12 clips lack a file: mini_test_000003 \(.*\.mp4\)"):
+        load_benchmark("miniature", copy)
+    loaded = load_split("miniature", copy, on_missing="leave_out")
+    assert loaded.left_out == ["mini_test_000003"] and len(loaded.dataset) == 11
+    assert len(load_benchmark("miniature", copy, "validation")) == 6
+
+
+def test_a_changed_annotation_is_refused(copy):
+    path = copy / "test.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(ValueError, match="is not the file that miniature.json describes"):
+        load_benchmark("miniature", copy)

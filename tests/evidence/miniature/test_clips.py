@@ -1,0 +1,399 @@
+"""What the clips of the miniature benchmark are, and what their captions say of them."""
+
+import re
+from collections import Counter
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from evidence.miniature.ceilings import recall_ceilings
+from evidence.miniature.clips import (
+    ABSENT_SHARES,
+    EVIDENCE_ABSENT_SHARES,
+    KINDS,
+    SPLITS,
+    draw_clip,
+    draw_split,
+    expressed_value,
+    kinds_of,
+    views_alone,
+)
+from evidence.miniature.vocabulary import CONCEPTS, EVIDENCE, FACTORS, PLACES, VOCABULARY
+from modeling_scalar.configuration_scalar import MODALITIES
+
+
+@pytest.fixture(scope="module")
+def train_clips():
+    return draw_split(0, "train", 2000)
+
+
+@pytest.fixture(scope="module")
+def galleries():
+    """A gallery of 1,000 clips for each of some probabilities that modalities agree."""
+    return {shared: draw_split(2, "test", 1000, shared=shared) for shared in (0, 0.6, 1)}
+
+
+def whole_clips(count, shared):
+    """Clips that lack nothing, one by one as they are drawn."""
+    return [draw_clip(0, "train", index, shared=shared) for index in range(count)]
+
+
+def values_of(clip, factor):
+    """What each modality of a clip that can express a factor says of it."""
+    return [expressed_value(factor, m, clip.attributes[m]) for m in FACTORS[factor][next(iter(FACTORS[factor]))]]
+
+
+# Vocabulary ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_vocabulary_is_in_the_order_of_modalities():
+    assert tuple(VOCABULARY) == MODALITIES
+
+
+def test_factors_name_values_of_the_vocabulary():
+    for factor, values in FACTORS.items():
+        assert set(CONCEPTS[factor]) == set(values)
+        for modality, options in (item for modalities in values.values() for item in modalities.items()):
+            assert all(set(allowed) <= set(VOCABULARY[modality][name]) for name, allowed in options.items())
+
+
+@pytest.mark.parametrize(
+    ("factor", "num_values", "unused"),
+    [("subject", 24, {}), ("tempo", 5, {}), ("scene", 6, {"video": {("white", "plain"), ("grey", "plain")}})],
+)
+def test_each_modality_tells_the_values_of_a_factor_apart(factor, num_values, unused):
+    assert len(FACTORS[factor]) == num_values
+    for modality in next(iter(FACTORS[factor].values())):
+        names = list(next(iter(FACTORS[factor].values()))[modality])
+        combined = list(product(*(VOCABULARY[modality][name] for name in names)))
+        reported = {c: expressed_value(factor, modality, dict(zip(names, c, strict=True))) for c in combined}
+        counts = Counter(reported.values())
+        assert {combination for combination, value in reported.items() if value is None} == unused.get(modality, set())
+        assert {value for value in counts if value is not None} == set(FACTORS[factor])
+        assert {counts[value] for value in FACTORS[factor]} == {2 if (factor, modality) == ("subject", "video") else 1}
+
+
+def test_speech_has_no_tempo():
+    assert expressed_value("tempo", "subtitle", {"speaker": "Anna", "topic": "yoga"}) is None
+
+
+# Splits --------------------------------------------------------------------------------------------------------------
+
+
+def test_another_seed_gives_another_set():
+    ours, theirs = draw_split(0, "test", 50), draw_split(1, "test", 50)
+    assert sum(a.caption == b.caption for a, b in zip(ours, theirs, strict=True)) < 5
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(SPLITS, 2)))
+def test_the_splits_are_drawn_apart(one, other):
+    ours, theirs = draw_split(0, one, 300), draw_split(0, other, 300)
+    assert sum(a.caption == b.caption for a, b in zip(ours, theirs, strict=True)) == 0
+    # One caption in 2^12 and less: few of 300 are those of 300 others, wherever they stand.
+    assert len({clip.caption for clip in ours} & {clip.caption for clip in theirs}) < 10
+    assert {clip.key for clip in ours}.isdisjoint(clip.key for clip in theirs)
+
+
+@pytest.mark.parametrize("count", [12, 24, 300, 1500])
+def test_shares_of_missing_tracks_are_exact(count):
+    clips = draw_split(5, "train", count)
+    for modality, share in ABSENT_SHARES.items():
+        assert sum(modality not in clip.attributes for clip in clips) == round(share * count) > 0
+    assert all(len(clip.attributes) >= 2 for clip in clips)
+    assert all((clip.subtitle is None) == ("subtitle" not in clip.attributes) for clip in clips)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_captions_are_unique(split):
+    captions = [clip.caption for clip in draw_split(0, split, 1000)]
+    assert len(set(captions)) == len(captions)
+
+
+def test_sets_of_different_sizes_share_their_clips_but_for_what_these_lack():
+    small, large = draw_split(0, "test", 100), draw_split(0, "test", 200)
+    same = [(a, b) for a, b in zip(small, large[:100], strict=True) if set(a.attributes) == set(b.attributes)]
+    assert len(same) > 30 and all(a == b for a, b in same)
+
+
+# What is shared ------------------------------------------------------------------------------------------------------
+
+
+def test_all_attributes_are_independent_if_nothing_is_shared():
+    clips = whole_clips(2000, shared=0)
+    assert all(clip.shared == {} for clip in clips)
+    columns = {
+        (modality, name): [list(values).index(clip.attributes[modality][name]) for clip in clips]
+        for modality, names in VOCABULARY.items()
+        for name, values in names.items()
+    }
+    scores = []
+    for (first, a), (second, b) in combinations(columns.items(), 2):
+        table = np.zeros([len(VOCABULARY[m][name]) for m, name in (first, second)])
+        np.add.at(table, (a, b), 1)
+        expected = table.sum(1, keepdims=True) * table.sum(0, keepdims=True) / len(clips)
+        freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+        scores.append((((table - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom))
+    assert len(scores) == 105
+    assert max(scores) < 4.5  # chi-square of the worst of 105 pairs, in standard deviations above its mean
+    assert abs(np.mean(scores)) < 0.5
+
+
+def test_all_modalities_agree_if_everything_is_shared():
+    for clip in whole_clips(300, shared=1):
+        for factor in FACTORS:
+            assert set(values_of(clip, factor)) == {clip.shared[factor]}
+
+
+def test_modalities_agree_as_often_as_was_asked_for():
+    shared, clips = 0.6, whole_clips(2000, shared=0.6)
+    chance = {"subject": 1 / 24**2, "tempo": 1 / 5, "scene": 6 / 8 / 6**2}  # of independent draws: all say the same
+    for factor, by_chance in chance.items():
+        assert sum(factor in clip.shared for clip in clips) / 2000 == pytest.approx(shared, abs=0.044)  # 4 errors
+        agree = sum(len(set(values_of(clip, factor))) == 1 for clip in clips) / 2000
+        assert agree == pytest.approx(shared + (1 - shared) * by_chance, abs=0.044)
+    counts = Counter(len(clip.shared) for clip in clips)  # the factors are independent of each other
+    assert counts[3] / 2000 == pytest.approx(shared**3, abs=0.037)
+    assert counts[0] / 2000 == pytest.approx((1 - shared) ** 3, abs=0.022)
+
+
+@pytest.mark.parametrize("shared", [0, 0.6, 1])
+def test_every_value_is_drawn_alike(shared):
+    clips = whole_clips(2000, shared)
+    for modality, names in VOCABULARY.items():
+        for name, values in names.items():
+            seen = Counter(clip.attributes[modality][name] for clip in clips)
+            assert set(seen) == set(values)
+            even = name not in ("ground", "pattern")  # two of the eight pairs belong to no scene
+            assert min(seen.values()) > (0.6 if even else 0.25) * 2000 / len(values)
+
+
+def test_a_factor_is_shared_only_by_modalities_that_the_clip_has(train_clips):
+    for clip in train_clips:
+        for factor, value in clip.shared.items():
+            said = [expressed_value(factor, modality, values) for modality, values in clip.attributes.items()]
+            assert said.count(value) >= 2
+    assert any("tempo" in clip.shared for clip in train_clips)
+    assert not any("tempo" in clip.shared for clip in train_clips if "audio" not in clip.attributes)
+
+
+# Captions ------------------------------------------------------------------------------------------------------------
+
+
+def test_kinds_have_their_shares(train_clips):
+    counts = Counter(clip.kind for clip in train_clips if clip.shared)
+    assert all(counts[kind] / counts.total() == pytest.approx(1 / 3, abs=0.045) for kind in KINDS)  # 4 errors
+    others = Counter(clip.kind for clip in train_clips if not clip.shared)
+    assert set(others) == {"single", "several"}
+    assert others["single"] / others.total() == pytest.approx(1 / 2, abs=0.14)
+
+
+def test_captions_of_a_kind_speak_of_as_many_modalities_as_it_says(train_clips):
+    spoken = {kind: Counter() for kind in KINDS}
+    for clip in train_clips:
+        assert clip.row()["about"] == clip.about == [m for m in MODALITIES if m in clip.about]
+        assert set(clip.mentions) <= set(clip.about) <= set(clip.attributes)
+        assert bool(clip.concepts) == (clip.kind == "shared")
+        assert clip.concepts.items() <= clip.shared.items()
+        spoken[clip.kind][len(clip.mentions)] += 1
+        if clip.kind == "shared":
+            telling = {
+                modality
+                for modality, values in clip.attributes.items()
+                for factor, value in clip.concepts.items()
+                if expressed_value(factor, modality, values) == value
+            }
+            assert len(telling) >= 2 and set(clip.about) == telling | set(clip.mentions)
+        else:
+            assert clip.about == list(clip.mentions)
+    assert set(spoken["single"]) == set(spoken["shared"]) == {1} and set(spoken["several"]) == {2, 3}
+
+
+def test_captions_say_what_they_mention_and_nothing_else(train_clips):
+    for clip in train_clips[:600]:
+        words = clip.caption.replace(",", "").split()
+        said = {name: [value for value in VOCABULARY[m][name] if value in words] for m, name in _WHOLE_WORDS}
+        for modality, name in _WHOLE_WORDS:
+            expected = {clip.attributes[modality][name]} if name in clip.mentions.get(modality, []) else set()
+            if name == "topic" and "subject" in clip.concepts:
+                expected.add(clip.concepts["subject"])
+            assert set(said[name]) == expected
+        places = {place for place, phrases in PLACES.items() if any(phrase in clip.caption for phrase in phrases)}
+        mentioned = {clip.attributes["subtitle"]["place"]} if "place" in clip.mentions.get("subtitle", []) else set()
+        assert places == mentioned | ({clip.concepts["scene"]} if "scene" in clip.concepts else set())
+        tempi = {tempo for tempo, phrases in CONCEPTS["tempo"].items() if any(p in clip.caption for p in phrases)}
+        assert tempi == ({clip.concepts["tempo"]} if "tempo" in clip.concepts else set())
+
+
+_WHOLE_WORDS = [("video", "colour"), ("subtitle", "speaker"), ("subtitle", "topic"), ("subtitle", "weekday")]
+
+
+def test_what_a_caption_says_is_true_of_its_clip(train_clips):
+    assert all(clip.claims and clip.satisfies(clip) for clip in train_clips)
+
+
+def test_captions_fit_into_the_tokens_of_a_text(galleries):
+    texts = [text for clips in galleries.values() for clip in clips for text in (clip.caption, clip.subtitle or "")]
+    assert max(len(re.findall(r"\w+|[^\w\s]", text)) for text in texts) <= 38  # and a mark at either end makes 40
+
+
+def test_subtitles_name_speaker_topic_weekday_and_place(train_clips):
+    for clip in (clip for clip in train_clips if clip.subtitle is not None):
+        assert all(value in clip.subtitle for value in clip.attributes["subtitle"].values())
+
+
+# What captions are true of -------------------------------------------------------------------------------------------
+
+
+def test_a_clip_without_the_modality_does_not_satisfy_a_caption_about_it():
+    query = next(clip for clip in (draw_clip(0, "test", i) for i in range(50)) if list(clip.mentions) == ["audio"])
+    mute = draw_clip(0, "test", query.index, absent="audio")
+    assert query.satisfies(query)
+    assert not mute.satisfies(query)
+
+
+def test_a_concept_is_true_of_a_clip_if_any_modality_that_it_has_expresses_it():
+    clip = next(clip for clip in whole_clips(99, shared=1) if clip.kind == "shared" and "scene" in clip.concepts)
+    scene = clip.concepts["scene"]
+    elsewhere = next(other for other in FACTORS["scene"] if other != scene)
+    expressing = ("video", "audio", "subtitle")
+
+    def one_modality_says(saying, present=expressing):
+        attributes = {m: dict(values) for m, values in clip.attributes.items() if m in present}
+        for modality in attributes:
+            options = FACTORS["scene"][scene if modality == saying else elsewhere][modality]
+            attributes[modality] |= {name: allowed[0] for name, allowed in options.items()}
+        return type(clip)(**{**fields(clip), "attributes": attributes, "mentions": {}, "concepts": {}})
+
+    query = type(clip)(**{**fields(clip), "mentions": {}, "concepts": {"scene": scene}})
+    for modality in expressing:
+        assert one_modality_says(modality).satisfies(query)
+        assert not one_modality_says(modality, [m for m in expressing if m != modality]).satisfies(query)
+
+
+def fields(clip):
+    return {name: getattr(clip, name) for name in type(clip).__dataclass_fields__}
+
+
+def is_true_of(query, clip):
+    """As `satisfies`, written again: by attributes and modalities, without facts."""
+    for modality, names in query.mentions.items():
+        for name in names:
+            if clip.attributes.get(modality, {}).get(name) != query.attributes[modality][name]:
+                return False
+    for factor, value in query.concepts.items():
+        options = FACTORS[factor][value]
+        if not any(
+            all(clip.attributes[modality][name] in allowed for name, allowed in options[modality].items())
+            for modality in options
+            if modality in clip.attributes
+        ):
+            return False
+    return True
+
+
+# Further evidence ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[("title",), ("screen",), ("title", "screen")], ids="+".join)
+def clips_of(request):
+    return request.param, draw_split(2, "test", 1000, evidence=request.param)
+
+
+def test_kinds_of_further_evidence_are_those_that_it_answers(clips_of):
+    evidence, clips = clips_of
+    plain = draw_split(2, "test", 1000)
+    assert len({clip.caption for clip in clips}) == 1000
+    for clip, before in zip(clips, plain, strict=True):
+        further = set(clip.about) & set(evidence)
+        assert list(clip.texts) == list(evidence) and set(clip.about) <= set(clip.attributes)
+        if clip.kind in KINDS:
+            assert (clip.kind, clip.caption, clip.claims) == (before.kind, before.caption, before.claims)
+        elif clip.kind == "mixed":
+            assert further and len(clip.about) in (2, 3)
+        else:
+            assert clip.about == [clip.kind]
+    counts = Counter(clip.kind for clip in clips)
+    assert set(counts) == set(kinds_of(evidence)) and min(counts.values()) > 100
+
+
+def test_a_caption_that_a_text_answers_is_true_of_the_clips_whose_text_has_its_words(clips_of):
+    """Told by the words alone: of the texts as they are listed, without attributes."""
+    evidence, clips = clips_of
+    shown = {name: {value for values in EVIDENCE[name].values() for value in values} for name in evidence}
+    for query in clips:
+        if query.kind in evidence:
+            said = shown[query.kind].intersection(re.findall(r"\w+", query.caption))
+            texts = [set(re.findall(r"\w+", clip.texts[query.kind] or "")) for clip in clips]
+            assert len(said) == 3
+            assert [said <= words for words in texts] == [clip.satisfies(query) for clip in clips]
+
+
+def test_ceilings_and_lengths_of_captions_of_further_evidence_are_those_of_others(clips_of):
+    evidence, clips = clips_of
+    assert all(85 < ceiling < 100 for ceiling in recall_ceilings(clips, kinds_of(evidence)).values())
+    texts = [text for clip in clips for text in (clip.caption, *clip.texts.values()) if text]
+    assert max(len(re.findall(r"\w+|[^\w\s]", text)) for text in texts) <= 38
+    assert all(clip.satisfies(clip) for clip in clips)
+
+
+@pytest.mark.parametrize("count", [12, 24, 300])
+def test_shares_of_missing_evidence_are_exact_and_without_pictures_there_is_no_screen(count):
+    clips = draw_split(5, "train", count, evidence=["title", "screen"])
+    for name, share in EVIDENCE_ABSENT_SHARES.items():
+        assert sum(clip.texts[name] is None for clip in clips) == round(share * count) > 0
+        assert all((clip.texts[name] is None) == (name not in clip.attributes) for clip in clips)
+    assert not any(clip.texts["screen"] for clip in clips if "video" not in clip.attributes)
+
+
+def test_titles_are_the_same_whether_or_not_there_is_writing_on_the_screen():
+    alone, both = (draw_split(5, "train", 50, evidence=names) for names in (["title"], ["title", "screen"]))
+    assert [clip.texts["title"] for clip in alone] == [clip.texts["title"] for clip in both]
+
+
+# What a set can be asked for -----------------------------------------------------------------------------------------
+
+
+def test_complete_clips_are_the_same_clips_where_nothing_was_lacking():
+    plain, complete = draw_split(2, "test", 300), draw_split(2, "test", 300, complete=True)
+    assert all(set(clip.attributes) == set(MODALITIES) for clip in complete)
+    kept = [row for row, clip in enumerate(plain) if len(clip.attributes) == 3]
+    assert len(kept) == 300 - 15 - 45 - 60 and [plain[row] for row in kept] == [complete[row] for row in kept]
+
+
+def test_where_modalities_disagree_only_what_the_caption_is_not_about_is_another_clips(galleries):
+    plain, disagreeing = galleries[0.6], draw_split(2, "test", 1000, disagree=1)
+    for before, clip in zip(plain, disagreeing, strict=True):
+        assert (clip.caption, clip.claims) == (before.caption, before.claims) and clip.satisfies(clip)
+        assert set(clip.attributes) == set(before.attributes)
+        assert all(clip.attributes[modality] == before.attributes[modality] for modality in before.about)
+        if "subtitle" in clip.attributes:
+            assert clip.attributes["subtitle"]["speaker"] in clip.subtitle
+    for factor, values in FACTORS.items():
+        pairs = [(a, b) for a in next(iter(values.values())) for b in next(iter(values.values())) if a != b]
+        reported = [
+            (expressed_value(factor, a, clip.attributes[a]), expressed_value(factor, b, clip.attributes[b]))
+            for clip in disagreeing
+            for a, b in pairs
+            if a in clip.about and b in clip.attributes and b not in clip.about
+        ]
+        agreeing = np.mean([ours == theirs for ours, theirs in reported])
+        assert len(reported) > 200 and agreeing < 1.5 / len(values) + 0.03, factor  # by chance alone, of 0.6 and more
+    half = draw_split(2, "test", 1000, disagree=0.5)
+    changed = np.mean([a.attributes != b.attributes for a, b in zip(plain, half, strict=True)])
+    always = np.mean([a.attributes != b.attributes for a, b in zip(plain, disagreeing, strict=True)])
+    assert always > 0.4 and abs(changed - always / 2) < 0.05
+
+
+def test_each_modality_alone_has_a_caption_that_is_true_of_it():
+    clips = draw_split(2, "train", 50, evidence=["title"])
+    for clip in clips:
+        views = views_alone(clip)
+        assert [view.view for view in views] == list(clip.attributes)
+        for view in views:
+            row = view.row()
+            assert view.about == [view.view] and view.claims <= clip.facts and len(view.mentions[view.view]) >= 3
+            tracks = {"video": "video_path", "audio": "audio_path", "subtitle": "subtitle", "title": "title"}
+            assert [name for name, column in tracks.items() if row[column] is not None] == [view.view]
+            assert row["video_id"] == f"mini_train_{clip.index:06d}_{view.view}"
+            assert {row["video_path"], row["audio_path"]} <= {None, clip.path}

@@ -1,0 +1,239 @@
+"""The folder of the miniature benchmark: what is written, and that it does not depend on how it was made."""
+
+import hashlib
+import json
+from collections import Counter
+
+import av
+import numpy as np
+import pytest
+
+from evidence.miniature import generation
+from evidence.miniature.ceilings import recall_ceilings
+from evidence.miniature.clips import EVIDENCE_ABSENT_SHARES, KINDS, draw_split
+from evidence.miniature.generation import VERSION, generate
+from evidence.miniature.rendering import NUM_FRAMES, NUM_SAMPLES, draw_frames, write_on
+from evidence.miniature.vocabulary import EVIDENCE
+from modeling_scalar.configuration_scalar import MODALITIES
+
+COUNTS = {"train": 24, "validation": 0, "test": 12}
+SETTINGS = {f"num_{split}": count for split, count in COUNTS.items()} | {"seed": 3, "shared": 0.5}
+SMALL = {"num_train": 6, "num_validation": 0, "num_test": 3, "num_proc": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return generate(tmp_path_factory.mktemp("miniature") / "set", **SETTINGS, num_proc=2)
+
+
+def decoded(path):
+    """Everything a decoder gets out of a file: frames, samples, lines of text."""
+    with av.open(path) as container:
+        frames = [f.to_ndarray(format="rgb24") for s in container.streams.video for f in container.decode(s)]
+    with av.open(path) as container:
+        samples = [f.to_ndarray() for s in container.streams.audio for f in container.decode(s)]
+    with av.open(path) as container:
+        packets = [p for s in container.streams.subtitles for p in container.demux(s) if p.size]
+        lines = [line.dialogue.decode() for packet in packets for line in packet.stream.decode(packet)]
+    return frames, samples, lines
+
+
+def read_rows(folder, split):
+    return [json.loads(line) for line in (folder / f"{split}.jsonl").read_text().splitlines()]
+
+
+def test_every_listed_clip_and_nothing_else_is_written(folder):
+    for split, count in COUNTS.items():
+        rows = read_rows(folder, split)
+        assert [row["video_id"] for row in rows] == [f"mini_{split}_{index:06d}" for index in range(count)]
+        written = {path.relative_to(folder).as_posix() for path in (folder / split).iterdir()}
+        assert written == {row["video_path"] or row["audio_path"] for row in rows}
+    assert not folder.with_name("set.partial").exists()
+
+
+def test_files_hold_the_promised_tracks(folder):
+    seen = Counter()
+    for row in read_rows(folder, "train") + read_rows(folder, "test"):
+        frames, samples, lines = decoded(folder / (row["video_path"] or row["audio_path"]))
+        assert len(frames) == (NUM_FRAMES if row["video_path"] else 0)
+        assert bool(samples) == (row["audio_path"] is not None)
+        if samples:
+            wave = np.concatenate(samples, axis=1)[0]
+            assert NUM_SAMPLES <= wave.size <= NUM_SAMPLES + 1024  # AAC fills its last frame
+            assert 0.05 < np.abs(wave).max() < 1.1  # heard, and clipped by no more than the codec's ripple
+        assert lines == ([row["subtitle"]] if row["subtitle"] is not None else [])
+        tracks = {"video": row["video_path"], "audio": row["audio_path"], "subtitle": row["subtitle"]}
+        assert set(row["attributes"]) == {modality for modality, track in tracks.items() if track is not None}
+        seen.update(modality for modality, track in tracks.items() if track is None)
+    assert set(seen) == set(MODALITIES)
+
+
+def test_the_set_does_not_depend_on_the_number_of_processes(folder, tmp_path):
+    again = generate(tmp_path / "set", **SETTINGS, num_proc=1)
+    for name in ("train.jsonl", "validation.jsonl", "test.jsonl", "miniature.json"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+    for row in read_rows(folder, "test"):
+        path = row["video_path"] or row["audio_path"]
+        for ours, theirs in zip(decoded(folder / path), decoded(again / path), strict=True):
+            assert len(ours) == len(theirs)
+            assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_the_manifest_describes_the_set(folder):
+    manifest = json.loads((folder / "miniature.json").read_text())
+    assert {name: manifest[name] for name in SETTINGS} == SETTINGS and manifest["version"] == VERSION == 3
+    for split, count in COUNTS.items():
+        clips = draw_split(3, split, count, shared=0.5)
+        readers = {"all": None} | {modality: modality for modality in MODALITIES}
+        assert manifest["recall_at_1_ceilings"][split] == {
+            name: recall_ceilings(clips, KINDS, modality, 0.5) for name, modality in readers.items()
+        }
+        content = (folder / f"{split}.jsonl").read_bytes()
+        assert manifest["sha256"][f"{split}.jsonl"] == hashlib.sha256(content).hexdigest()
+        rows = read_rows(folder, split)
+        assert manifest["kinds"][split] == {kind: sum(row["kind"] == kind for row in rows) for kind in KINDS}
+        for modality, column in zip(MODALITIES, ("video_path", "audio_path", "subtitle"), strict=True):
+            assert manifest["absent"][split][modality] == sum(row[column] is None for row in rows)
+
+
+def test_a_finished_set_is_returned_at_once(folder, monkeypatch):
+    monkeypatch.setattr(generation, "render", lambda *_: pytest.fail("rendered again"))
+    assert generate(folder, **SETTINGS, num_proc=1) == folder
+
+
+def test_an_interrupted_run_does_not_look_finished_and_is_made_anew(tmp_path, monkeypatch):
+    render, rendered = generation.render, []
+
+    def interrupted(clip, folder):
+        if len(rendered) == 4:
+            raise KeyboardInterrupt
+        rendered.append(clip)
+        render(clip, folder)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(generation, "render", interrupted)
+        generate(tmp_path / "set", **SMALL)
+    assert rendered and not (tmp_path / "set").exists()
+    partial = tmp_path / "set.partial"
+    (partial / "train" / "999999.mp4").write_bytes(b"")  # as if of another, larger set
+    generate(tmp_path / "set", **SMALL)
+    assert len(list((tmp_path / "set" / "train").iterdir())) == 6
+    assert not partial.exists()
+
+
+def test_other_settings_are_refused(folder):
+    with pytest.raises(ValueError, match="'seed': 3.*'seed': 4"):
+        generate(folder, **SETTINGS | {"seed": 4})
+
+
+def test_a_set_of_an_earlier_version_is_refused(tmp_path):
+    (tmp_path / "miniature.json").write_text('{"version": 1, "seed": 0, "num_train": 6, "num_test": 3}')
+    with pytest.raises(ValueError, match="was made by version 1 .* make it again: `python -m evidence miniature"):
+        generate(tmp_path, **SMALL)
+    assert list(tmp_path.iterdir()) == [tmp_path / "miniature.json"]
+
+
+def test_a_split_can_be_empty(tmp_path):
+    generate(tmp_path / "set", num_train=2, num_validation=0, num_test=0, num_proc=1)
+    assert len(read_rows(tmp_path / "set", "train")) == 2 and read_rows(tmp_path / "set", "test") == []
+
+
+def test_rows_say_what_their_captions_mention(folder):
+    rows = {row["video_id"]: row for row in read_rows(folder, "train")}
+    for clip in draw_split(3, "train", COUNTS["train"], shared=0.5):
+        row = rows[clip.row()["video_id"]]
+        said = {(m, name, row["attributes"][m][name]) for m, names in row["mentions"].items() for name in names}
+        assert said | set(row["concepts"].items()) == clip.claims
+        assert (row["kind"], row["about"], row["shared"]) == (clip.kind, clip.about, clip.shared)
+    assert {row["kind"] for row in rows.values()} == set(KINDS)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not a miniature benchmark"):
+        generate(tmp_path, **SMALL)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_rendered_frames_are_close_to_the_drawn_ones(folder):
+    clip = next(clip for clip in draw_split(3, "test", COUNTS["test"], shared=0.5) if "video" in clip.attributes)
+    drawn = draw_frames(clip.attributes["video"], np.random.default_rng(clip.key))
+    frames = np.stack(decoded(folder / clip.path)[0])
+    assert np.abs(frames.astype(float) - drawn).mean() < 12  # lossy codec, colours at half resolution
+
+
+# Further evidence ----------------------------------------------------------------------------------------------------
+
+FIVE = {"num_train": 0, "num_validation": 0, "num_test": 40, "seed": 7, "num_proc": 1}
+# Of a set of 24, 6 and 12 clips with the seed 7; clips and captions as before there were options for other sets.
+DIGESTS = {
+    "train.jsonl": "0eedb9ab4a80a3fbc83e3d36c867b80d2ec75078809d5444d2ac54ceba1885a4",
+    "validation.jsonl": "bd8053589db15be18ce5667bb614a7b0d4d2f73f684a09cb30b1810247ef065b",
+    "test.jsonl": "3f79b307bf73a959fa6657e1972f8f360fff62cf0a5d3b847a2b8ad93e35fcbd",
+    "miniature.json": "2211433c07917e1af12feb4e5cc7daf0edf959adbee1840cd3c318ca63a14f45",
+    "frames of test": "fc3b0605bc73ec632edf2f511189fbcd807ea9313a14dc313a25afeb04c75aec",
+}
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory):
+    return generate(tmp_path_factory.mktemp("five") / "set", **FIVE, evidence=["screen", "title"])
+
+
+def test_a_set_without_further_evidence_is_what_it_was(tmp_path):
+    """Files depend on the versions of encoders: what is encoded is compared."""
+    folder = generate(tmp_path / "set", num_train=24, num_validation=6, num_test=12, seed=7, num_proc=1)
+    clips = [clip for clip in draw_split(7, "test", 12) if "video" in clip.attributes]
+    frames = [draw_frames(clip.attributes["video"], np.random.default_rng(clip.key)).tobytes() for clip in clips]
+    found = {name: (folder / name).read_bytes() for name in DIGESTS if "." in name} | {
+        "frames of test": b"".join(frames)
+    }
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in found.items()} == DIGESTS
+    with av.open(folder / clips[0].path) as container:
+        assert "title" not in container.metadata
+
+
+def test_further_evidence_is_in_the_list_in_the_tags_and_on_the_screen(five, tmp_path):
+    plain = {clip.path: clip for clip in draw_split(7, "test", 40)}
+    clips = {clip.path: clip for clip in draw_split(7, "test", 40, evidence=["title", "screen"])}
+    seen = Counter()
+    for row, (path, clip) in zip(read_rows(five, "test"), clips.items(), strict=True):
+        assert row == clip.row() and list(row)[5:7] == ["title", "screen"]
+        with av.open(five / path) as container:
+            assert container.metadata.get("title") == row["title"]
+        before = {name: value for name, value in clip.attributes.items() if name in MODALITIES}
+        assert before == plain[path].attributes and clip.subtitle == plain[path].subtitle
+        if row["screen"] is None:
+            continue
+        generation.render(plain[path], _folder_of(tmp_path, path))
+        (frames, sound, lines), (bare, *others) = decoded(five / path), decoded(tmp_path / path)
+        bar, expected = np.stack(frames)[:, -9:].mean(-1), write_on(np.stack(bare), row["screen"])[:, -9:].mean(-1)
+        assert ((bar > 128) == (expected > 128)).mean() > 0.98  # what is read is what was written
+        assert np.abs(np.stack(frames)[:, :-12].astype(float) - np.stack(bare)[:, :-12]).mean() < 4
+        assert lines == others[1] and all(np.array_equal(a, b) for a, b in zip(sound, others[0], strict=True))
+        seen[len(row["screen"])] += 1
+    assert seen.total() == 28 and max(seen) == 10
+
+
+def _folder_of(folder, path):
+    (folder / path).parent.mkdir(exist_ok=True)
+    return folder
+
+
+def test_a_manifest_tells_what_further_evidence_there_is_and_how_much_is_absent(five):
+    manifest = json.loads((five / "miniature.json").read_text())
+    rows, names = read_rows(five, "test"), ["title", "screen"]
+    assert manifest["evidence"] == names
+    for name in names:
+        lacking = sum(row[name] is None for row in rows)
+        assert manifest["absent"]["test"][name] == lacking == round(40 * EVIDENCE_ABSENT_SHARES[name])
+        assert manifest["vocabulary"][name] == {key: list(values) for key, values in EVIDENCE[name].items()}
+    assert not any(row["screen"] for row in rows if row["video_path"] is None)
+    counts = Counter(row["kind"] for row in rows)
+    assert manifest["kinds"]["test"] == counts and set(counts) == {*KINDS, *names, "mixed"}
+    assert generate(five, **FIVE, evidence=names) == five
+    for other in ([], ["title"]):
+        with pytest.raises(
+            ValueError, match="holds a miniature benchmark with .*'evidence': .'title', 'screen'., .*but"
+        ):
+            generate(five, **FIVE, evidence=other)

@@ -1,0 +1,68 @@
+"""Numbers of other scores are fitted as SCALAR's are."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from evidence.study.fitting import ScoreLikelihood, fit
+from evidence.weighted import FITTED
+from modeling_scalar.scores_scalar import retrieval_scores
+from tests.eval.protocol.test_calibration import made
+from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
+
+
+@pytest.mark.parametrize("method", sorted(set(FITTED) - {"scalar", "uniform", "mean", "weighted_pmrl"}))
+def test_a_modality_of_noise_counts_less(method):
+    embeddings = made(num_clips=60, dim=24)
+    noise = torch.randn(60, 24, generator=torch.Generator().manual_seed(5))
+    embeddings.modality_embeds[:, 1] = normalize(noise, dim=-1) * embeddings.modality_mask[:, 1:2]
+    found = fit(embeddings, {}, method=method)
+    assert set(found) == set(FITTED[method])
+    scale, offset = (found.get(name) for name in ("modality_scale", "modality_offset"))
+    if scale is not None:
+        assert scale[1] < 0.5 * min(scale[0], scale[2])
+        assert max(scale) <= 1 or offset is not None
+    elif offset is not None:
+        assert offset[1] < min(offset[0], offset[2]) - 1
+
+
+def test_of_a_score_of_ranks_each_direction_has_its_own():
+    embeddings = made(num_clips=9)
+    likelihood = ScoreLikelihood(embeddings, {}, method="weighted_rank_fusion")
+    offset, tau, constant = [0.5, -0.2, 0.1], 0.3, 7.0
+    options = {"method": "weighted_rank_fusion", "modality_offset": offset, "rank_constant": constant}
+    arguments = embeddings.text_embeds.double(), embeddings.modality_embeds.double(), embeddings.modality_mask
+    expected = sum(x * x for x in offset) / 0.25 + (math.log(tau / 0.05) / 3) ** 2 + (math.log(constant / 60) / 3) ** 2
+    expected /= 9
+    for dim, direction in ((1, "text_to_video"), (0, "video_to_text")):
+        scores = (1 + constant) * retrieval_scores(*arguments, direction=direction, **options)
+        expected -= (scores / tau).log_softmax(dim).diagonal().mean().item()
+    numbers = torch.tensor([math.log(constant), math.log(tau), 0, 0, 0, *offset], dtype=torch.float64)
+    assert likelihood(numbers).item() == pytest.approx(expected / 2, rel=1e-9)
+
+
+def test_scales_of_at_most_one_are_searched_up_to_their_end():
+    """Of a score whose best scales are one and less: others are less likely, at whatever contrastive temperature."""
+    embeddings = made(num_clips=60, gap=1.0)
+    embeddings.modality_mask[:, 2] = False
+    embeddings.modality_mask[:, 1] |= ~embeddings.modality_mask.any(1)
+    embeddings.modality_embeds[:, 1] = normalize(embeddings.modality_embeds[:, 1] + 1e-3, dim=-1)
+    fitted = fit(embeddings, {}, method="weighted_span")["modality_scale"]
+    assert fitted[0] < 0.8 and fitted[1] > 0.97 and fitted[2] == pytest.approx(1, abs=1e-3)  # no clip has the last
+    likelihood = ScoreLikelihood(embeddings, {}, method="weighted_span")
+
+    def best(scale):
+        roots = [math.sqrt(-math.log(value)) for value in scale]
+        grid = [[0.0, tau, *roots, 0, 0, 0] for tau in torch.arange(-5, 0, 0.1).tolist()]
+        return min(likelihood(torch.tensor(numbers, dtype=torch.float64)).item() for numbers in grid)
+
+    found = best(fitted)
+    for video, audio in ((1.0, 1.0), (1.15 * fitted[0], 1.0), (0.85 * fitted[0], 1.0), (fitted[0], 0.8)):
+        assert found < best([video, audio, 1.0])
+
+
+def test_only_what_a_score_reads_is_fitted_and_kept():
+    known = {"method": "scalar", "query_temperature": 0.1, "modality_scale": [1.0, 2.0, 3.0]}
+    assert set(fit(made(num_clips=12), known, method="weighted_gram")) == {"modality_scale"}

@@ -1,0 +1,52 @@
+"""An artificial modality gap, and that calibration is fitted to other clips than those that are measured."""
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from eval.embedding.embeddings import Embeddings
+from evidence.study.gap import add_gap, found_first, main
+
+
+def make(prefix: str, count: int, seed: int) -> Embeddings:
+    generator = torch.Generator().manual_seed(seed)
+    texts = normalize(torch.randn(count, 32, generator=generator), dim=-1)
+    noise = torch.randn(count, 3, 32, generator=generator)
+    mask = torch.rand(count, 3, generator=generator) < 0.8
+    mask[:, 0] |= ~mask.any(1)
+    return Embeddings(
+        text_embeds=texts,
+        modality_embeds=normalize(texts[:, None] + 0.3 * noise, dim=-1) * mask[..., None],
+        modality_mask=mask,
+        pairs=torch.arange(count).repeat(2, 1).T,
+        clip_ids=[f"{prefix}{number}" for number in range(count)],
+        query_ids=[f"{prefix}{number}" for number in range(count)],
+        captions=[f"{prefix}{number}" for number in range(count)],
+    )
+
+
+def test_a_gap_moves_whole_modalities_and_nothing_else():
+    before = make("a", 50, 0)
+    after = add_gap(before, 3.0)
+    present = before.modality_mask
+    torch.testing.assert_close(after.modality_embeds.norm(dim=-1), present.float())
+    for index in range(3):
+        vectors = after.modality_embeds[present[:, index], index]
+        assert (vectors @ vectors.T).min() > 0.5  # of one modality all lie in one region
+    assert (after.modality_embeds[:, 0] @ after.modality_embeds[:, 1].T).abs().max() < 0.7  # of two they do not
+    same = add_gap(before, 0.0)
+    torch.testing.assert_close(same.modality_embeds, before.modality_embeds)
+    torch.testing.assert_close(same.text_embeds, before.text_embeds)
+
+
+def test_the_command_tells_the_gain_on_other_clips_than_those_that_are_fitted(tmp_path, capsys):
+    for name, seed in (("a", 0), ("b", 1)):
+        make(name, 60, seed).save(tmp_path / name)
+    main(embeddings=tmp_path / "a", fitted=tmp_path / "b", size=[0.0, 2.0])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["gap 0", "gap 2"]
+    values = found_first(make("a", 60, 0), method="scalar", query_temperature=0.1)
+    assert f"R@1 {sum(values) / 60:.1f};" in lines[0]
+    with pytest.raises(SystemExit):
+        main(embeddings=tmp_path / "a", fitted=tmp_path / "a", size=[0.0])
+    assert "60 clips are in both" in capsys.readouterr().err

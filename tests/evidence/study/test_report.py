@@ -1,0 +1,145 @@
+"""The study's results, its tables and claims, and its page."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from evidence.settings import StudyConfig
+from evidence.study.report import (
+    TABLES,
+    Claim,
+    bound,
+    claims,
+    fill,
+    interval,
+    judged,
+    main_table,
+    plot_sharing,
+    report,
+    sharing_table,
+)
+from evidence.study.results import Results, Selection, collect
+from evidence.study.whole import run_study
+from tests.evidence.study.made_studies import save_clips, save_run
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    for seed in (50, 51):
+        save_run(folder / "main" / f"scalar-{seed}", "scalar", 60 + (seed - 50), fitted=4, disagree=55)
+        save_run(folder / "main" / f"gram-{seed}", "gram", 50, disagree=40)
+        for level in ("0", "1"):
+            save_run(folder / f"sharing-{level}" / f"scalar-{seed}", "scalar", 20 + 20 * float(level))
+    clips = {"main": save_clips(folder / "clips" / "main")}
+    collect(folder, clips, folder / "results")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(study):
+    return Results(study / "results")
+
+
+def test_what_was_measured_is_what_is_kept(study, results):
+    assert results.recalls(Selection()) == (64, 65)  # the fitted numbers
+    assert results.recalls(Selection(numbers="as trained")) == (60, 61)
+    assert results.recalls(Selection("gram", masked="half")) == (40, 40)
+    assert results.recalls(Selection(clips="disagree", numbers="as trained")) == (55, 55)
+    assert results.recalls(Selection("pmrl")) == ()
+    assert results.recalls(Selection(at=10)) == (100, 100)  # what is not first is seventh
+    # Kinds alternate, and the first of a hundred are hits: of 60 the half is of each kind.
+    assert results.hits(Selection(kinds=("single",), numbers="as trained")).shape == (2, 50)
+    assert results.recalls(Selection(about="video", numbers="as trained")) == (60, 62)
+    assert results.recalls(Selection(about="audio")) == ()
+    assert results.seeds() == [50, 51]
+    assert (study / "results" / "ranks.parquet").stat().st_size < 20_000
+
+
+def test_a_score_without_numbers_to_fit_has_those_of_its_training(tmp_path):
+    save_run(tmp_path / "main" / "triangle-50", "triangle", 30)
+    path = tmp_path / "main" / "triangle-50" / "measured" / "ranks.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.filter([name == "as trained" for name in table["numbers"].to_pylist()]), path)
+    collect(tmp_path, {"main": save_clips(tmp_path / "clips")}, tmp_path / "results")
+    assert Results(tmp_path / "results").recalls(Selection("triangle", numbers="fitted")) == (30,)
+
+
+def test_a_claim_is_bounded_over_queries_and_seeds(results):
+    found = bound(results, Claim("x", "", Selection(numbers="as trained"), Selection("gram")))
+    assert found["difference"] == pytest.approx(10.5)
+    assert 4 < found["low"] < 10.5 < found["high"] < 18  # ten queries of a hundred: 10 ± 1.96 * 3
+    assert bound(results, Claim("x", "", Selection(), Selection("pmrl"))) is None
+
+
+def test_claims_are_adjusted_for_the_number_of_those_that_were_measured(results):
+    found = judged(results)
+    assert found.keys() < {claim.name for claim in claims()} and "scalar-gram" in found and "scalar-pmrl" not in found
+    for entry in found.values():
+        assert entry["p_value"] <= entry["adjusted"] <= min(1, len(found) * entry["p_value"] + 1e-12)
+        reported = "ahead" if entry["difference"] > 0 else "behind"
+        assert entry["verdict"] == (reported if entry["adjusted"] <= 0.05 else "undecided")
+    assert found["scalar-gram"]["verdict"] == "ahead"
+
+
+def test_claims_have_names_of_their_own():
+    names = [claim.name for claim in claims()]
+    assert len(set(names)) == len(names) > 40
+    for name in ("scalar-gram", "scalar-span", "scalar-rrf", "router-scalar", "views-complete-audio", "repeated-gram"):
+        assert name in names
+
+
+def test_every_table_stands_on_the_results_alone(results):
+    text = report(results)
+    assert "| SCALAR " in text and "## Claims" in text and "## Perfect readers" in text
+    cells = [str(cell) for cell in main_table(results).rows[0]]
+    assert cells[:5] == ["SCALAR", "60.5 ± 0.7", "64.5 ± 0.7", "100.0 ± 0.0", "54.5 ± 0.7"]
+    row = [str(cell) for cell in sharing_table(results).rows[0]]
+    assert row == ["SCALAR", "nothing masked", "20.0 ± 0.0", "64.5 ± 0.7", "40.0 ± 0.0"]
+    assert all(name in TABLES for name in ("views", "disagreement", "arity", "repeated", "attribution"))
+
+
+def test_a_page_is_filled_with_tables_claims_and_recalls(results):
+    text = fill(
+        "SCALAR {{recall scalar numbers=fitted}}, masked {{recall scalar masked=half}}: "
+        "{{claim scalar-gram ahead}}.\n\n{{table main}}\n\n{{recall scalar kinds=single clips=disagree}}",
+        results,
+    )
+    assert text.startswith("SCALAR 64.5, masked 54.5: +14.5 [")
+    assert "| GRAM " in text and "{{" not in text
+    for wrong in (
+        "{{table best}}", "{{claim scalar-pmrl ahead}}", "{{claim scalar-gram behind}}", "{{claim scalar-gram}}",
+        "{{recall pmrl}}", "{{figure x}}",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=re.escape(wrong)):
+            fill(wrong, results)
+
+
+def test_differences_have_a_minus_as_readers_know_it():
+    assert interval({"difference": -1.25, "low": -3.0, "high": 0.5}) == "−1.2 [−3.0, 0.5]"
+
+
+def test_the_figure_has_a_line_for_each_variant(results, tmp_path):
+    plot_sharing(results, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_the_report_alone_is_printed_without_training(study, capsys):
+    assert run_study(StudyConfig(report_only=True, results=study / "results")) == {}
+    assert capsys.readouterr().out == report(Results(study / "results")) + "\n"
+
+
+def test_a_report_of_nothing_is_one_clear_line(tmp_path):
+    with pytest.raises(FileNotFoundError, match="study.json"):
+        run_study(StudyConfig(report_only=True, results=tmp_path))
+    with pytest.raises(ValueError, match="There are no measured runs in"):
+        collect(tmp_path, {}, tmp_path / "results")
+
+
+def test_a_selection_is_one_cell(results):
+    chosen = Selection()
+    assert np.array_equal(results.ranks(chosen), results.ranks(replace(chosen, numbers="fitted")))
+    assert results.hits(chosen).mean(1).tolist() == list(results.recalls(chosen))

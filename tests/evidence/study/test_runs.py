@@ -1,0 +1,164 @@
+"""What the study trains: commands, settings, equal tuning."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eval.reports.paper import VARIANTS
+from evidence.study.runs import ABLATIONS, RECIPES, Clips, Run, check_overlay, recipe_of, with_schedule
+from evidence.study.tuning import GRID, Tuning, folder_name, recall_at_1, settings_of, tune
+from tests.evidence.study.made_studies import RECIPE, save_run
+from trainer.recipe import read_recipe
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def clips(tmp_path):
+    return Clips(tmp_path / "clips", {"train": 9, "test": 4}, {"shared": 0.6}, str(tmp_path / "backbone"))
+
+
+def test_every_variant_has_a_recipe_and_a_name():
+    assert RECIPES.keys() - {"triangle"} == VARIANTS.keys() - {"scalar_full_ft"} and set(ABLATIONS) < set(RECIPES)
+    for name in RECIPES:
+        assert read_recipe(recipe_of(name))["model"]
+
+
+@pytest.mark.parametrize("variant", RECIPES)
+def test_a_training_has_its_recipe_its_settings_and_stored_features_as_towers_are_frozen(variant, clips, tmp_path):
+    run = Run(variant, 51, tmp_path / "run", clips, {"temperature": 0.25})
+    command = run.train_command(Path("overlay.yaml"))
+    script = command.index(str(ROOT / "train.py"))
+    assert command[script + 1 : script + 3] == (str(ROOT / "recipes" / f"{RECIPES[variant]}.yaml"), "overlay.yaml")
+    fields = dict(zip(command[script + 3 :: 2], command[script + 4 :: 2], strict=True))
+    assert fields["--seed"] == "51" and fields["--output_dir"] == str(tmp_path / "run")
+    assert fields.get("--direction_temperature") == ("0.25" if variant == "pmrl" else None)
+    assert fields["--temperature"] == "0.25" and fields["--root"] == str(clips.root)
+    assert fields["--semantic_targets"] == str(clips.targets) and fields["--model"] == clips.model
+    assert fields["--features"] == str(clips.features)
+    assert read_recipe(recipe_of(variant)).get("adapter", "paper") == "paper"
+    assert command[-2:] == ("--resume_from_checkpoint", "auto")  # as tests/trainer/test_folder.py has it
+
+
+def test_a_run_is_trained_then_measured_and_if_asked_for_reranked(clips, tmp_path):
+    measured = Clips(tmp_path / "others", {"test": 4}, {})
+    run = Run("gram", 50, tmp_path, clips, {}, measured, ("--scores", "all"))
+    train, measure = run.task(Path("overlay.yaml")).stages
+    assert train.ends_with == tmp_path / "recipe.json" and measure.ends_with == run.ranks
+    assert measure.command[-2:] == ("--scores", "all") and str(measured.root) in measure.command
+    assert str(clips.root) in train.command and str(clips.root) not in measure.command
+    *_, rerank = Run("gram", 50, tmp_path, clips, {}, reranked=("--rate", "0")).task(Path("overlay.yaml")).stages
+    assert rerank.ends_with == tmp_path / "results" / "results.json" and rerank.command[-2:] == ("--rate", "0")
+
+
+def test_clips_are_made_before_their_targets_and_features_which_only_training_needs(clips):
+    made, targets, features = clips.task().stages
+    assert made.command[-8:] == ("--num-train", "9", "--num-test", "4", "--shared", "0.6", "--num-proc", "1")
+    assert str(clips.root) in targets.command and clips.model in features.command
+    assert made.ends_with == clips.root / "miniature.json" and targets.ends_with == clips.targets
+    assert features.ends_with == clips.root.with_name("clips-features") / "features.json"
+    (made,) = Clips(clips.root, {"test": 4}, {"complete": True, "seed": 1}).task().stages
+    assert made.command[-5:] == ("--complete", "--seed", "1", "--num-proc", "1")
+
+
+def test_other_clips_than_those_of_the_study_are_refused(clips):
+    clips.check()  # none are there
+    clips.root.mkdir(parents=True)
+    made = {"version": 3, "shared": 0.6, "seed": 0, "complete": False, "disagree": 0.0, "num_train": 9, "num_test": 4}
+    (clips.root / "miniature.json").write_text(json.dumps(made))
+    clips.check()
+    for other in ({"num_test": 5}, {"shared": 0.5}, {"seed": 1}, {"complete": True}, {"disagree": 0.5}):
+        (clips.root / "miniature.json").write_text(json.dumps(made | other))
+        with pytest.raises(ValueError, match="name another `root`"):
+            clips.check()
+
+
+def test_the_steps_of_a_recipe_keep_their_share_of_another_number_of_epochs():
+    assert with_schedule({"num_train_epochs": 8}, RECIPE) == {
+        "num_train_epochs": 8, "loss_warmup_steps": 17, "full_view_decay_steps": 69
+    }  # fmt: skip
+    longer = with_schedule({"num_train_epochs": 16}, RECIPE)
+    assert (longer["loss_warmup_steps"], longer["full_view_decay_steps"]) == (34, 138)
+
+
+def test_an_overlay_must_name_what_the_study_changes(tmp_path):
+    path = tmp_path / "overlay.yaml"
+    fields = {"model": str(tmp_path), "root": "data", **RECIPE}
+    path.write_text(json.dumps(fields))  # which is YAML too
+    assert check_overlay(path)["learning_rate"] == 3e-3
+    path.write_text(json.dumps(fields | {"model": str(tmp_path / "nowhere")}))
+    with pytest.raises(FileNotFoundError, match="backbone .*nowhere"):
+        check_overlay(path)
+    path.write_text(json.dumps({name: value for name, value in fields.items() if name != "full_view_decay_steps"}))
+    with pytest.raises(ValueError, match="must give a number as `full_view_decay_steps`"):
+        check_overlay(path)
+
+
+# Tuning --------------------------------------------------------------------------------------------------------------
+
+
+def recall(variant, settings):
+    """A made-up landscape: each method has its own best temperature and rate."""
+    best = {"scalar": (0.4, 1e-2), "gram": (0.1, 1e-3)}[variant]
+    off = [settings["temperature"] != best[0], settings["learning_rate"] != best[1]]
+    return 50 - 10 * off[0] - 5 * off[1] - settings["num_train_epochs"] / 2
+
+
+def measure(runs, description):
+    for run in runs:
+        save_run(run.folder, run.variant, recall(run.variant, run.settings))
+
+
+def test_every_method_has_the_same_trials_and_gets_its_own_best(clips, tmp_path):
+    found = tune(["no_semantic", "gram"], RECIPE, clips, tmp_path, measure)
+    assert found.keys() == {"scalar", "gram"}  # an ablation is trained as SCALAR is
+    assert found["scalar"].best() == {"temperature": 0.4, "learning_rate": 1e-2, "num_train_epochs": 2}
+    assert found["gram"].best() == {"temperature": 0.1, "learning_rate": 1e-3, "num_train_epochs": 2}
+    counts = {len(tuning.trials) for tuning in found.values()}
+    assert counts == {sum(map(len, GRID.values())) - len(GRID) + 1}
+    assert all(trial.recall_at_1 is not None for tuning in found.values() for trial in tuning.trials)
+    assert settings_of("no_semantic", found, RECIPE)["learning_rate"] == 1e-2
+    written = json.loads((tmp_path / "tuning.json").read_text())
+    assert written["split"] == "validation" and written["methods"]["gram"]["chosen"] == found["gram"].best()
+
+
+def test_a_trial_is_measured_on_the_validation_split_alone(clips, tmp_path):
+    asked = []
+
+    def do(runs, description):
+        asked.extend(runs)
+        measure(runs, description)
+
+    tune(["scalar"], RECIPE, clips, tmp_path, do)
+    commands = [run.measure_command() for run in asked]
+    assert all(command[command.index("--split") + 1] == "validation" for command in commands) and commands
+    assert len({run.folder for run in asked}) == len(asked) and {run.seed for run in asked} == {50}
+
+
+def test_a_trial_that_failed_is_not_chosen_and_a_method_without_any_ends_the_study(clips, tmp_path):
+    def all_but_the_best(runs, description):
+        measure([run for run in runs if run.settings["temperature"] != 0.4], description)
+
+    assert tune(["scalar"], RECIPE, clips, tmp_path / "some", all_but_the_best)["scalar"].best()["temperature"] != 0.4
+    with pytest.raises(ValueError, match=r"No training of \['scalar'\] could be measured"):
+        tune(["scalar"], RECIPE, clips, tmp_path / "none", lambda runs, description: None)
+
+
+def test_of_equal_trials_the_first_is_chosen():
+    tuning = Tuning("gram", {name: RECIPE[name] for name in GRID})
+    for trial in tuning.propose("temperature"):
+        trial.recall_at_1 = 20.0
+    assert tuning.best()["temperature"] == GRID["temperature"][0]
+    assert folder_name("gram", tuning.best()) == "gram-0.07-0.003-8"
+
+
+def test_a_trial_has_the_recall_of_its_own_score_with_fitted_numbers(clips, tmp_path):
+    run = Run("gram", 50, tmp_path / "run", clips, {})
+    assert recall_at_1(run) is None  # not measured
+    save_run(run.folder, "gram", 40, fitted=5)
+    assert recall_at_1(run) == 45
+
+
+def test_published_temperatures_are_among_those_tried():
+    assert {0.07, 0.1} <= set(GRID["temperature"])  # SCALAR's and PMRL's

@@ -1,0 +1,117 @@
+"""The whole study, with the commands it starts replaced by what they leave: what is run, in which order, and shown."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from evidence.settings import StudyConfig
+from evidence.study import whole
+from tests.eval.reports.made_runs import make_run
+from tests.evidence.study.made_studies import save_clips, save_run
+
+RECALLS = {"scalar": 40.0, "gram": 30.0, "no_semantic": 35.0}
+ASKED = {"variants": ("scalar", "gram", "no_semantic"), "seeds": (50, 51), "shared": (0.0,)}
+
+
+def value(command, option):
+    return command[command.index(option) + 1]
+
+
+def leave(task):
+    """What the commands of a task leave."""
+    commands = {stage.name: stage.command for stage in task.stages}
+    if "clips" in commands:
+        command, root = commands["clips"], task.stages[0].ends_with.parent
+        made = {name: int(value(command, f"--{name.replace('_', '-')}")) for name in
+                ("num_train", "num_validation", "num_test")}  # fmt: skip
+        made |= {"complete": "--complete" in command}
+        made |= {n: float(value(command, f"--{n}")) for n in ("shared", "disagree") if f"--{n}" in command}
+        made |= {"seed": int(value(command, "--seed"))} if "--seed" in command else {}
+        save_clips(root, 100, **made)
+        for stage in task.stages[1:]:
+            stage.ends_with.parent.mkdir(parents=True, exist_ok=True)
+            stage.ends_with.write_text("{}")
+        return
+    if "heads" in commands:
+        task.folder.mkdir(parents=True)
+        task.stages[0].ends_with.write_text("{}")
+        return
+    train, variant = commands["train"], task.folder.name.rpartition("-")[0]
+    own = "gram" if task.folder.name.startswith("gram") else "scalar"
+    recall = RECALLS.get(variant, 38.0) - 5 * (value(train, "--temperature") != "0.1")
+    save_run(task.folder, own, recall, disagree=recall - 5)
+    if "rerank" in commands:
+        label = value(commands["rerank"], "--label")
+        diagnostic = {"auc": 0.8, "num_matched_pairs": 9, "num_hard_pairs": 9, "depth": 50, "policy": "absent"}
+        found = {"two_stage_diagnostic": diagnostic | {"method": own}, "two_stage_fusion": {"weight": 0.01}}
+        run = make_run(label, int(value(train, "--seed")), joint=recall, method=own, **found)
+        run["two_stage"] = [{"rule": "match"} | entry for entry in run["two_stage"]]
+        (task.folder / "results").mkdir()
+        (task.folder / "results" / "results.json").write_text(json.dumps(run))
+
+
+@pytest.fixture
+def overlay(tmp_path):
+    fields = {
+        "model": str(tmp_path), "root": str(tmp_path / "data"), "temperature": 0.3, "learning_rate": 3e-3,
+        "num_train_epochs": 8, "loss_warmup_steps": 17, "full_view_decay_steps": 69,
+    }  # fmt: skip
+    path = tmp_path / "overlay.yaml"
+    path.write_text(json.dumps(fields))
+    return path
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The tasks that were left to do, by the work they belong to."""
+    found = {}
+
+    def execute(tasks, number, description):
+        left = [task for task in tasks if task.next is not None]
+        found.setdefault(description, []).extend(left)
+        for task in left:
+            leave(task)
+        return {}
+
+    monkeypatch.setattr(whole, "execute", execute)
+    return found
+
+
+def test_a_study_tunes_trains_and_reports_and_the_same_command_adds_what_is_left(asked, overlay, tmp_path, capsys):
+    study = StudyConfig(overlay=overlay, output=tmp_path / "study", **ASKED)
+    assert whole.run_study(study) == {}
+    text = capsys.readouterr().out
+    # Two methods and an ablation, which is not tuned; three others are measured where they were asked for.
+    assert {description: len(tasks) for description, tasks in asked.items()} == {
+        "clips": 7, "tuning temperature": 2 * 5, "tuning learning_rate": 2 * 2, "tuning num_train_epochs": 2 * 2,
+        "main": 3 * 2, "repeated": 2 * 2, "views-complete": 2, "views-mixed": 2, "views-new-heads": 2,
+        "sharing-0": 2 * 2, "second stage": 3 * 2,
+    }  # fmt: skip
+    for task in asked["main"]:
+        assert value(task.stages[0].command, "--temperature") == "0.1"
+        assert ("rerank" in [stage.name for stage in task.stages]) == ("no_semantic" not in task.name)
+        compared = value(task.stages[1].command, "--scores")
+        assert compared == ("own" if "no_semantic" in task.name else "all")
+    main_epochs, repeated, views = (
+        float(value(asked[name][0].stages[0].command, "--num_train_epochs"))
+        for name in ("main", "repeated", "views-complete")
+    )
+    assert repeated == main_epochs and views * 900 == pytest.approx(main_epochs * 1500)  # as many steps
+    for title in ("Chosen settings", "Claims", "The second stage", "How much modalities share", "Where modalities"):
+        assert f"## {title}" in text
+    assert {path.name for path in (tmp_path / "study" / "results").iterdir()} == {"ranks.parquet", "study.json"}
+
+    asked.clear()
+    assert whole.run_study(replace(study, seeds=(50, 51, 52))) == {}
+    left = {name: len(tasks) for name, tasks in asked.items() if tasks}
+    assert left == {"main": 3, "repeated": 2, "views-complete": 1, "views-mixed": 1, "views-new-heads": 1}
+    assert {value(task.stages[0].command, "--seed") for task in asked["main"]} == {"52"}
+
+
+def test_clips_of_another_study_are_refused_before_anything_is_done(asked, overlay, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "miniature.json").write_text(json.dumps({"shared": 0.6, "num_train": 12}))
+    with pytest.raises(ValueError, match="name another `root`"):
+        whole.run_study(StudyConfig(overlay=overlay, output=tmp_path / "study", **ASKED))
+    assert not asked

@@ -1,0 +1,54 @@
+"""A trained model in half precision: what is kept of it, and what is refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from evidence.halve import halve
+from gallery.files import sha256_of
+from modeling_scalar import load_model
+
+
+@pytest.fixture
+def run(commands, tiny_run, tmp_path):
+    fields = ["--adapter", "full", "--learning_rate", "1e-3"]
+    command = tiny_run.command(tmp_path / "run", *fields, features=False, steps=3)
+    ended = commands.run(*command, timeout=60)
+    assert ended.code == 0, ended.stderr
+    return tmp_path / "run"
+
+
+def test_a_halved_model_computes_in_full_precision_with_rounded_weights(run, tmp_path, commands):
+    ended = commands.run("-m", "evidence", "halve", run, tmp_path / "half", timeout=60)
+    assert ended.code == 0, ended.stderr
+    stored = load_file(tmp_path / "half" / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    weights = load_file(run / "model.safetensors")
+    loaded, _ = load_model(tmp_path / "half")  # no dtype is given
+    assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, weights[name].half().float()), name
+    log = json.loads((tmp_path / "half" / "log.json").read_text())
+    assert log["sha256"] == sha256_of(tmp_path / "half" / "model.safetensors")
+    assert [entry["step"] for entry in log["log"]] and all("loss" in str(entry) for entry in log["log"])
+    fields = json.loads((tmp_path / "half" / "recipe.json").read_text())
+    assert fields["adapter"] == "full" and "output_dir" not in fields
+
+
+def test_what_cannot_be_halved_is_reported(run, tmp_path, commands, tiny_run):
+    with pytest.raises(ValueError, match="must be the folder of a finished full fine-tuning run"):
+        halve(tiny_run.folder / "model", tmp_path / "half")
+    shutil.copytree(tiny_run.folder / "model", tmp_path / "published")  # with its recipe, but no checkpoint
+    shutil.copy(run / "recipe.json", tmp_path / "published")
+    with pytest.raises(ValueError, match="must be the folder of a finished full fine-tuning run"):
+        halve(tmp_path / "published", tmp_path / "half")
+    model, _ = load_model(run)
+    with torch.no_grad():
+        model.text_projection.weight[0, 0] = 1e6
+    model.save_pretrained(run)
+    with pytest.raises(ValueError, match="are out of range for half precision"):
+        halve(run, tmp_path / "half")
+    assert not (tmp_path / "half").exists()
