@@ -16,6 +16,7 @@ from evidence.settings import (
     StudyConfig,
     TemperatureConfig,
 )
+from evidence.speed.commands import app as speed
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.
 app = typer.Typer(
@@ -82,6 +83,9 @@ def study(config: StudyConfig) -> None:
 
     if run_study(config):
         raise typer.Exit(1)
+
+
+app.add_typer(speed, name="speed")
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m evidence") -> None:

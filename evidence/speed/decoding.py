@@ -1,6 +1,6 @@
 """Time to read eight frames of a 30 s, 720p, 30 fps clip: our index and scan, transformers, torchcodec.
 
-    python -m evidence.speed.decoding --threads 1
+    python -m evidence speed decoding --threads 1
 
 The sandboxed reader decodes in another process; one line shows the overhead.
 
@@ -8,7 +8,6 @@ The clip is generated (h264, about 2.5 Mb/s, a keyframe every 250 frames). Times
 in which the readers take turns; ratios are to the first reader. All must return the same frames.
 """
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import av
 import numpy as np
 from transformers.video_utils import load_video
 
+from evidence.speed.settings import DecodingConfig
 from gallery.decoding import SandboxedReader, video
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaReader
@@ -95,28 +95,17 @@ def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callabl
     return readers
 
 
-def main() -> None:
+def main(config: DecodingConfig) -> None:
     """Measure and print one line per reader."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=30, help="length of the clip (default 30)")
-    parser.add_argument("--frames", type=int, default=8, help="frames to read (default 8)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each reader (default 3)")
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=1,
-        help="decoding threads, 0 for FFmpeg's choice (default 1); load_video: its own",
-    )
-    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.mp4"
-        make_clip(path, arguments.seconds)
-        megabits = path.stat().st_size * 8 / 1e6 / arguments.seconds
-        print(f"{arguments.frames} of {30 * arguments.seconds} frames, 1280x720, {megabits:.1f} Mb/s, ", end="")
-        print(f"threads={arguments.threads or 'FFmpeg'}, fastest of {arguments.repeats}")
-        readers = make_readers(path, arguments.frames, arguments.threads)
+        make_clip(path, config.seconds)
+        megabits = path.stat().st_size * 8 / 1e6 / config.seconds
+        print(f"{config.frames} of {30 * config.seconds} frames, 1280x720, {megabits:.1f} Mb/s, ", end="")
+        print(f"threads={config.threads or 'FFmpeg'}, fastest of {config.repeats}")
+        readers = make_readers(path, config.frames, config.threads)
         times, frames = {name: [] for name in readers}, {}
-        for _ in range(arguments.repeats):
+        for _ in range(config.repeats):
             for name, read in readers.items():
                 start = time.perf_counter()
                 frames[name] = read()
@@ -126,7 +115,3 @@ def main() -> None:
     for name in readers:
         same = np.array_equal(frames[name], frames[first])
         print(f"{name:<44}{min(times[name]) * 1000:>8.0f}{min(times[name]) / min(times[first]):>8.2f}  {same}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,10 @@
 """Length of the candidate lists that a vector engine needs for exact results, and the cost of a query.
 
-    python -m evidence.speed.engine [--clips 10000,100000,1000000] [--dim 512] [--queries 100] [--data clustered]
-    python -m evidence.speed.engine --gallery FOLDER [--gallery FOLDER ...] [--clips 1000,10000]
-    python -m evidence.speed.engine --latency [--clips 10000,100000] [--dim 512]
-    python -m evidence.speed.engine --postgresql [--clips 1000000] [--dim 64] [--workers 0] [--queries 20]
-    python -m evidence.speed.engine --hnsw [--clips 100000] [--dim 64] [--queries 20]
+    python -m evidence speed engine [--clips 10000 --clips 100000] [--dim 512] [--queries 100]
+    python -m evidence speed engine --gallery FOLDER [--gallery FOLDER ...] [--clips 1000]
+    python -m evidence speed engine --latency [--clips 10000] [--dim 512]
+    python -m evidence speed engine --postgresql [--clips 1000000] [--dim 64] [--workers 0] [--queries 20]
+    python -m evidence speed engine --hnsw [--clips 100000] [--dim 64] [--queries 20]
 
 The first computes exact lists in blocks: inner products of all queries with the stored bounds of all clips. The list
 of a query has all clips whose bound is not below its k-th best score. The second does this for galleries of one model
@@ -19,7 +19,6 @@ HNSW index of the bounds in pgvector and reads it, scoring each clip, until the 
 reports the time compared with the list of the scan, the rows read, and recall@10 against the exact results.
 """
 
-import argparse
 import math
 import os
 import statistics
@@ -37,8 +36,9 @@ import torch
 from torch.nn.functional import normalize
 
 from evidence.speed.search import fill, made_clips, made_vectors
+from evidence.speed.settings import EngineConfig
 from gallery.columns import precision_of, text_embeds_of
-from gallery.exact.bounds import DETAIL, bound_vectors, stored_bounds
+from gallery.exact.bounds import bound_vectors, stored_bounds
 from gallery.gallery import Gallery
 from gallery.hits import Hits, Results
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -62,14 +62,14 @@ def scores_of(cosines: torch.Tensor, gram: torch.Tensor, mask: torch.Tensor, tem
 
 
 def lists_of(
-    texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, options: argparse.Namespace
+    texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, config: EngineConfig
 ) -> tuple[torch.Tensor, torch.Tensor, dict]:
     """Bounds (Q, N), cosines (Q, N, 3) with -2 where absent, and the best scores and rows for each temperature."""
     queries = torch.cat([texts, torch.ones(len(texts), 1)], dim=1).to(dtype).float()
-    seen = torch.tensor([name not in options.mask for name in MODALITIES])
+    seen = torch.tensor([name not in config.mask for name in MODALITIES])
     bounds, cosines, best, start = [], [], {}, 0
     for embeds, mask in blocks():
-        found = bound_vectors(embeds, mask, MIN_NORM, detail=options.detail)
+        found = bound_vectors(embeds, mask, MIN_NORM, detail=config.detail)
         rows = stored_bounds(found, dtype).float()
         size, sets, width = rows.shape
         products = (queries @ rows.view(-1, width).T).view(len(texts), size, sets)
@@ -108,11 +108,9 @@ def summary(values: torch.Tensor) -> str:
     return f"{values.median():6.0f} {values.quantile(0.95):6.0f} {values.amax():6.0f}"
 
 
-def measure_lists(
-    name: str, texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, options: argparse.Namespace
-) -> None:
-    bounds, cosines, best = lists_of(texts, blocks, dtype, options)
-    about = f"{len(texts)} queries, {dtype}, detail {options.detail}, mask {options.mask}"
+def measure_lists(name: str, texts: torch.Tensor, blocks: Blocks, dtype: torch.dtype, config: EngineConfig) -> None:
+    bounds, cosines, best = lists_of(texts, blocks, dtype, config)
+    about = f"{len(texts)} queries, {dtype}, detail {config.detail}, mask {config.mask}"
     print(f"{name}: {bounds.shape[1]:,} clips, {about}")
     print(f"    entries until the proof closes: median, p95, most{'within 128':>40}")
     for k in DEPTHS:
@@ -137,34 +135,34 @@ def measure_lists(
     sys.stdout.flush()
 
 
-def measure_made(options: argparse.Namespace) -> None:
-    dtype = precision_of(options.dtype)
-    for count in options.clips:
-        texts = made_vectors(options.data, (options.queries, options.dim), torch.Generator().manual_seed(1))
+def measure_made(config: EngineConfig) -> None:
+    dtype = precision_of(config.dtype)
+    for count in config.clips:
+        texts = made_vectors(config.data, (config.queries, config.dim), torch.Generator().manual_seed(1))
 
         def blocks(count: int = count) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             generator = torch.Generator().manual_seed(0)
             for start in range(0, count, BLOCK):
-                embeds, mask = made_clips(min(BLOCK, count - start), options.dim, generator, options.data)
+                embeds, mask = made_clips(min(BLOCK, count - start), config.dim, generator, config.data)
                 yield embeds.to(dtype), mask
 
-        measure_lists(f"{options.data}, {options.dim} dimensions", texts, blocks, dtype, options)
+        measure_lists(f"{config.data}, {config.dim} dimensions", texts, blocks, dtype, config)
 
 
-def measure_galleries(options: argparse.Namespace) -> None:
-    galleries = [Gallery.open(folder) for folder in options.gallery]
+def measure_galleries(config: EngineConfig) -> None:
+    galleries = [Gallery.open(folder) for folder in config.gallery]
     if len({gallery.fingerprint for gallery in galleries}) > 1:
         raise ValueError("The galleries must be of the same model.")
     embeds = torch.cat([gallery.modality_embeds() for gallery in galleries])
     mask = torch.cat([gallery.modality_mask for gallery in galleries])
     texts = normalize(text_embeds_of(galleries[0].queries).float(), dim=-1)
-    texts = texts[: options.queries]
-    for count in options.clips:
+    texts = texts[: config.queries]
+    for count in config.clips:
 
         def blocks(count: int = count) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             yield from zip(embeds[:count].split(BLOCK), mask[:count].split(BLOCK), strict=True)
 
-        measure_lists(f"{options.gallery[0]}", texts, blocks, embeds.dtype, options)
+        measure_lists(f"{config.gallery[0]}", texts, blocks, embeds.dtype, config)
 
 
 def names_of(found: Hits | Results) -> set[str]:
@@ -172,16 +170,16 @@ def names_of(found: Hits | Results) -> set[str]:
     return {hit.clip_id for hit in (found[0] if isinstance(found, Results) else found)}
 
 
-def measure_latency(options: argparse.Namespace, folder: Path) -> None:
+def measure_latency(config: EngineConfig, folder: Path) -> None:
     from search.engine.asking import EngineSearcher
     from search.engine.collection import Collection
     from search.engine.push import push
 
     generator = torch.Generator().manual_seed(1)
-    for count in options.clips:
-        gallery = fill(folder / str(count), count, options.dim, options.dtype, data=options.data)
+    for count in config.clips:
+        gallery = fill(folder / str(count), count, config.dim, config.dtype, data=config.data)
         name = f"benchmark-{uuid.uuid4().hex}"
-        if options.url is None:
+        if config.url is None:
             from qdrant_edge import BinaryQuantizationConfig, ScalarQuantizationConfig, ScalarType
 
             from tests.search.engines import EdgeClient, EdgeOptimizersConfig, HnswIndexConfig
@@ -189,18 +187,18 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
             kinds = {"int8": ScalarQuantizationConfig(ScalarType.Int8), "binary": BinaryQuantizationConfig()}
             hnsw = HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=10_000)
             client = EdgeClient(
-                folder / name, hnsw, EdgeOptimizersConfig(indexing_threshold=5_000), kinds.get(options.quantization)
+                folder / name, hnsw, EdgeOptimizersConfig(indexing_threshold=5_000), kinds.get(config.quantization)
             )
         else:
             from qdrant_client import QdrantClient
 
-            client = QdrantClient(url=options.url, timeout=600)
+            client = QdrantClient(url=config.url, timeout=600)
         collection = Collection(client, name)
         begun = time.perf_counter()
-        push(gallery, collection, detail=options.detail)
+        push(gallery, collection, detail=config.detail)
         rate = count / (time.perf_counter() - begun)
-        print(f"{count:,} clips x 3 x {options.dim}, {options.dtype}: pushed {rate:.0f} a second")
-        if options.url is None:
+        print(f"{count:,} clips x 3 x {config.dim}, {config.dtype}: pushed {rate:.0f} a second")
+        if config.url is None:
             client.shard.flush()
             sizes = {"bounds": 0, "vectors": 0, "else": 0}
             for path in (folder / name).rglob("*"):
@@ -211,9 +209,9 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
             begun = time.perf_counter()
             client.shard.optimize()
             print(f"    index made in {time.perf_counter() - begun:.0f} s")
-        texts = made_vectors(options.data, (options.queries, options.dim), generator)
+        texts = made_vectors(config.data, (config.queries, config.dim), generator)
         asked = EngineSearcher(collection, "engine")
-        some = torch.randperm(count, generator=generator)[: options.queries].tolist()
+        some = torch.randperm(count, generator=generator)[: config.queries].tolist()
         questions = {
             "texts": [{"queries": text[None]} for text in texts],
             "clips like one": [{"like": gallery.clip_ids[row]} for row in some],
@@ -236,25 +234,25 @@ def measure_latency(options: argparse.Namespace, folder: Path) -> None:
                     f"{np.quantile(seconds, 0.95) * 1e3:.1f} (p95); {summary(scored)} clips scored; "
                     f"recall@10 {same:.3f}; {dict(said)}"
                 )
-        if options.url is not None:
+        if config.url is not None:
             client.delete_collection(name)
         collection.close()
         sys.stdout.flush()
 
 
-def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
+def measure_postgresql(config: EngineConfig, folder: Path) -> None:
     from search.engine.address import parse_tables
     from search.engine.asking import EngineSearcher
     from search.engine.push import push
     from search.engine.table import Table
     from tests.search.postgres_servers import PostgresServers
 
-    os.environ["PGOPTIONS"] = f"-c max_parallel_workers_per_gather={options.workers}"
+    os.environ["PGOPTIONS"] = f"-c max_parallel_workers_per_gather={config.workers}"
     servers = PostgresServers()
     try:
-        for count in options.clips:
-            gallery = fill(folder / str(count), count, options.dim, options.dtype, data=options.data)
-            texts = made_vectors(options.data, (options.queries, options.dim), torch.Generator().manual_seed(1))
+        for count in config.clips:
+            gallery = fill(folder / str(count), count, config.dim, config.dtype, data=config.data)
+            texts = made_vectors(config.data, (config.queries, config.dim), torch.Generator().manual_seed(1))
             known = {t: [names_of(gallery.search(text[None], 10, t)) for text in texts] for t in TEMPERATURES}
             for number in (1, 3):
                 databases = [server.new_database() for server in servers(number)]
@@ -263,11 +261,9 @@ def measure_postgresql(options: argparse.Namespace, folder: Path) -> None:
                 push(gallery, table)
                 rate = count / (time.perf_counter() - begun)
                 held = sum(rows[0][0] for rows in table._run("SELECT pg_total_relation_size('clips')"))
-                print(
-                    f"{number} nodes, {count:,} clips x 3 x {options.dim}, {options.dtype}, {options.workers} workers:"
-                )
+                print(f"{number} nodes, {count:,} clips x 3 x {config.dim}, {config.dtype}, {config.workers} workers:")
                 print(f"    pushed {rate:.0f} a second, {held / count:.0f} bytes a clip")
-                kind, one = ("vector", "vector0") if options.dtype == "float32" else ("halfvec", "coarse0")
+                kind, one = ("vector", "vector0") if config.dtype == "float32" else ("halfvec", "coarse0")
                 products = ", ".join(f"max({name} <#> %({one})s::{kind})" for name in gallery.modalities)
                 asked = EngineSearcher(table, "it")
 
@@ -355,7 +351,7 @@ def read_bounds(
     return set(sorted(scores, key=scores.get, reverse=True)[:k]), rows, len(scores)
 
 
-def measure_hnsw(options: argparse.Namespace, folder: Path) -> None:
+def measure_hnsw(config: EngineConfig, folder: Path) -> None:
     from search.engine.address import parse_tables
     from search.engine.push import push
     from search.engine.scoring import FUNCTION
@@ -365,15 +361,15 @@ def measure_hnsw(options: argparse.Namespace, folder: Path) -> None:
     os.environ["PGOPTIONS"] = "-c max_parallel_workers_per_gather=0 -c max_parallel_maintenance_workers=0"
     servers = PostgresServers()
     try:
-        for count in options.clips:
-            gallery = fill(folder / str(count), count, options.dim, "float16", data=options.data)
-            texts = made_vectors(options.data, (options.queries, options.dim), torch.Generator().manual_seed(1))
+        for count in config.clips:
+            gallery = fill(folder / str(count), count, config.dim, "float16", data=config.data)
+            texts = made_vectors(config.data, (config.queries, config.dim), torch.Generator().manual_seed(1))
             database = servers(1)[0].new_database()
             table = Table(parse_tables(f"{database}/clips"))
             push(gallery, table)
             with psycopg.connect(database, autocommit=True) as connection:
                 connection.execute(FUNCTION)
-                written = copy_bounds(connection, gallery, options.detail)
+                written = copy_bounds(connection, gallery, config.detail)
                 begun = time.perf_counter()
                 connection.execute("SET maintenance_work_mem = '2GB'")
                 connection.execute(
@@ -383,7 +379,7 @@ def measure_hnsw(options: argparse.Namespace, folder: Path) -> None:
                 connection.execute("ANALYZE")
                 sizes = "pg_total_relation_size('clips'), pg_table_size('bounds'), pg_relation_size('near')"
                 clips, bounds, index = (size / count for size in connection.execute(f"SELECT {sizes}").fetchone())
-                print(f"{count:,} clips x 3 x {options.dim}: {written:,} bounds, index made in {seconds:.0f} s")
+                print(f"{count:,} clips x 3 x {config.dim}: {written:,} bounds, index made in {seconds:.0f} s")
                 print(f"    bytes a clip: clips {clips:.0f}, bounds {bounds:.0f}, their index {index:.0f}")
                 # No limit on the rows read, and no sorting by the planner.
                 connection.execute(
@@ -418,39 +414,18 @@ def measure_hnsw(options: argparse.Namespace, folder: Path) -> None:
         servers.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clips", default="10000,100000", type=lambda text: [int(part) for part in text.split(",")])
-    parser.add_argument("--dim", default=512, type=int)
-    parser.add_argument("--queries", default=100, type=int)
-    parser.add_argument("--data", default="clustered", choices=["clustered", "random"])
-    parser.add_argument("--dtype", default="float16", choices=["float16", "float32"])
-    parser.add_argument("--detail", default=DETAIL, type=int, help="detail of the bounds")
-    parser.add_argument("--mask", action="append", default=[], choices=MODALITIES, help="modality to ignore")
-    parser.add_argument("--gallery", action="append", help="gallery of real embeddings; the first must have captions")
-    parser.add_argument("--latency", action="store_true", help="query the real engine")
-    parser.add_argument("--postgresql", action="store_true", help="query PostgreSQL servers")
-    parser.add_argument("--hnsw", action="store_true", help="index the bounds with pgvector")
-    parser.add_argument("--workers", default=0, type=int, help="parallel workers per query, with --postgresql")
-    parser.add_argument("--quantization", choices=["int8", "binary"], help="with --latency")
-    parser.add_argument("--url", help="server, with --latency")
-    parser.add_argument("--threads", default=1, type=int)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    if options.gallery:
-        measure_galleries(options)
-    elif options.postgresql:
+def main(config: EngineConfig) -> None:
+    torch.set_num_threads(config.threads)
+    if config.gallery:
+        measure_galleries(config)
+    elif config.postgresql:
         with tempfile.TemporaryDirectory() as folder:
-            measure_postgresql(options, Path(folder))
-    elif options.hnsw:
+            measure_postgresql(config, Path(folder))
+    elif config.hnsw:
         with tempfile.TemporaryDirectory() as folder:
-            measure_hnsw(options, Path(folder))
-    elif options.latency:
+            measure_hnsw(config, Path(folder))
+    elif config.latency:
         with tempfile.TemporaryDirectory() as folder:
-            measure_latency(options, Path(folder))
+            measure_latency(config, Path(folder))
     else:
-        measure_made(options)
-
-
-if __name__ == "__main__":
-    main()
+        measure_made(config)

@@ -1,6 +1,6 @@
 """Speed of every score and of the whole evaluation, as ratios within one process.
 
-    python -m evidence.speed.evaluation [--sizes 1000 5000] [--dim 512] [--threads 1] [--rounds 5]
+    python -m evidence speed evaluation [--size 1000 --size 5000] [--dim 512] [--threads 1] [--rounds 5]
 
 First, full score matrices for three modalities with as many queries as clips: the time of each score divided by that
 of one plain matrix product per modality, the lower limit. "alone" computes its own products; "shared" reuses existing
@@ -13,7 +13,6 @@ The methods take turns within each round; a ratio is the median over rounds of C
 products in the same round. Slow methods run on a part of the gallery, and their time is extrapolated.
 """
 
-import argparse
 import statistics
 import time
 
@@ -23,6 +22,7 @@ from torch.nn.functional import normalize
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import evaluate_embeddings, measurable_methods
 from eval.protocol.rates import RATES
+from evidence.speed.settings import EvaluationConfig
 from modeling_scalar.scores_scalar import Pairs, make_pairs, query_weights, retrieval_scores
 
 _PART = 250  # clips on which public code is timed
@@ -129,21 +129,9 @@ def measure_evaluation(size: int, dim: int) -> None:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000], help="numbers of queries and clips")
-    parser.add_argument("--dim", type=int, default=512, help="dimension of the embeddings")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
-    parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    print(f"ratios of CPU time to three plain products, {options.threads} thread(s), dimension {options.dim}")
-    for size in options.sizes:
-        measure_scores(size, options.dim, options.rounds)
-    measure_evaluation(max(options.sizes), options.dim)
-
-
-if __name__ == "__main__":
-    main()
+def main(config: EvaluationConfig) -> None:
+    torch.set_num_threads(config.threads)
+    print(f"ratios of CPU time to three plain products, {config.threads} thread(s), dimension {config.dim}")
+    for size in config.sizes:
+        measure_scores(size, config.dim, config.rounds)
+    measure_evaluation(max(config.sizes), config.dim)

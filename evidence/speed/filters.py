@@ -1,18 +1,18 @@
 """Time of filters on the metadata of clips.
 
-    python -m evidence.speed.filters [--clips 1000000]
+    python -m evidence speed filters [--clips 1000000]
 
 The clips are synthetic, as whole files and as windows. For each filter it prints the first time, in which columns are
 read, and the best of three later times.
 """
 
-import argparse
 import time
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from evidence.speed.settings import FiltersConfig
 from gallery.filters import ClipFacts, Filter
 from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
@@ -25,11 +25,9 @@ FILTERS = {
 }
 
 
-def main() -> None:
+def main(config: FiltersConfig) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clips", type=int, default=1_000_000)
-    count = parser.parse_args().clips
+    count = config.clips
     paths = [f"/home/someone/Videos/{number % 1000}/some clip {number}.mp4" for number in range(count)]
     files = pa.table({"path": paths, "mtime_ns": np.arange(count) * 10**12})
     mask, seconds = torch.rand(count, 3) < 0.8, np.random.default_rng(0).random(count) * 60
@@ -43,7 +41,3 @@ def main() -> None:
                 facts.allowed(wanted)
                 times.append(1e3 * (time.perf_counter() - begun))
             print(f"  {name:12} {times[0]:7.0f} ms first, {min(times[1:]):7.0f} ms again")
-
-
-if __name__ == "__main__":
-    main()

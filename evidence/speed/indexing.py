@@ -1,6 +1,6 @@
 """Clips per second of indexing, compared with decoding only on all cores.
 
-    python -m evidence.speed.indexing [--clips 48] [--workers 1 2 4] [--repeats 3] [--device cpu]
+    python -m evidence speed indexing [--clips 48] [--workers 1 --workers 2] [--repeats 3] [--device cpu]
 
 The clips are generated: 10 s, 640x360, 30 fps h264 with AAC audio, every second one with a subtitle file. The model is
 the small one of `recipes/miniature_backbone`. The methods take turns; the fastest of `--repeats` runs counts:
@@ -14,7 +14,6 @@ then compare the CPU seconds per clip of all processes: "best" is the ratio they
 model runs on the same cores, "best" includes its time.
 """
 
-import argparse
 import os
 import shutil
 import tempfile
@@ -32,12 +31,14 @@ import psutil
 import torch
 from transformers.utils import logging
 
+from evidence.speed.settings import IndexingConfig
 from gallery.decoding import sandboxed
 from gallery.decoding.sound import send_sound
 from gallery.decoding.video import send_frames
 from gallery.gallery import GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model
+from modeling_scalar.devices import device_of_name
 from modeling_scalar.image_processing_scalar import frame_indices
 from search.indexing import index_files
 from search.reading import default_workers
@@ -134,24 +135,19 @@ def _computed() -> float:
     return sum(time.user + time.system for time in (mine, *times)) + mine.children_user + mine.children_system
 
 
-def main() -> None:
+def main(config: IndexingConfig) -> None:
     """Measure and print one line per method."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parser.add_argument("--clips", type=int, default=48, help="number of clips (default 48)")
-    parser.add_argument("--cores", type=int, default=cores, help=f"processes for decoding alone (default {cores})")
-    parser.add_argument("--workers", type=int, nargs="+", default=[default_workers()], help="clips read at a time")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each (default 3)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args()
+    cores = config.cores or len(os.sched_getaffinity(0))
+    workers_tried = config.workers or [default_workers()]
+    device = device_of_name(config.device)
     logging.disable_progress_bar()
     with (
         tempfile.TemporaryDirectory() as temporary,
-        ProcessPoolExecutor(arguments.cores, get_context("spawn"), _begin) as pool,
+        ProcessPoolExecutor(cores, get_context("spawn"), _begin) as pool,
     ):
         folder = Path(temporary) / "clips"
         folder.mkdir()
-        for number in range(arguments.clips):
+        for number in range(config.clips):
             path = folder / f"{number:04d}.mp4"
             if number < 4:
                 make_clip(path, number)
@@ -160,31 +156,27 @@ def main() -> None:
             if number % 2:
                 path.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:09,000\nwords that are said\n")
         files = find_files([folder])
-        model, processor = load_model(MODEL, None, torch.device(arguments.device))
+        model, processor = load_model(MODEL, None, device)
         ways = {
             "decoding alone": partial(_in_processes, _decode, files, pool),
             "reading in processes": partial(_in_processes, _read, files, pool),
         }
-        for workers in arguments.workers:
+        for workers in workers_tried:
             ways[f"indexing, {workers} at a time"] = partial(
                 _index, files, Path(temporary) / "gallery", workers, model, processor
             )
         times, computed = {name: [] for name in ways}, {name: [] for name in ways}
-        list(pool.map(_decode, files[: 4 * arguments.cores]))  # every process has started
-        for _ in range(arguments.repeats):
+        list(pool.map(_decode, files[: 4 * cores]))  # every process has started
+        for _ in range(config.repeats):
             for name, way in ways.items():
                 begun, before = time.perf_counter(), _computed()
                 seconds = way()
                 computed[name].append(_computed() - before)
                 times[name].append(time.perf_counter() - begun if seconds is None else seconds)
-    print(f"{len(files)} clips, {arguments.cores} cores, {arguments.device}, fastest of {arguments.repeats}")
+    print(f"{len(files)} clips, {cores} cores, {device}, fastest of {config.repeats}")
     print(f"{'':<28}{'clips/s':>9}{'ratio':>8}{'CPU s/clip':>12}{'best':>8}")
     first, least = min(times["decoding alone"]), min(computed["decoding alone"])
     for name, taken in times.items():
         spent = min(computed[name])
         print(f"{name:<28}{len(files) / min(taken):>9.1f}{first / min(taken):>8.2f}", end="")
         print(f"{spent / len(files):>12.3f}{least / spent:>8.2f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,11 @@
 """Time of a joint encoder at full size for each modality of a clip, compared with the time of its matrix products.
 
-    python -m evidence.speed.joint_encoder [--device cuda] [--dtype bfloat16] [--num-frames 8] [--seconds 10]
+    python -m evidence speed joint-encoder [--device cuda] [--dtype bfloat16] [--num-frames 8] [--seconds 10]
 
 The encoder is EmbeddingGemma 2 with random weights, which are as fast as the published ones. The bound is the time
 of its matrix products at the measured speed of one large product.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -19,9 +18,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import EmbeddingGemma2Config
 
+from evidence.speed.settings import JointEncoderConfig
 from evidence.speed.training import product_rate
 from modeling_scalar import ScalarProcessor
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from modeling_scalar.devices import device_of_name
 from modeling_scalar.media_scalar import SAMPLING_RATE
 from modeling_scalar.modeling_joint_scalar import ScalarJointModel
 from tests.joint_encoders import make_config, write_joint_encoder
@@ -53,58 +54,43 @@ def median_seconds(function: Callable[[], object], rounds: int, device: torch.de
 
 
 @torch.inference_mode()
-def main() -> None:
+def main(config: JointEncoderConfig) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="bfloat16 on a GPU, else float32")
-    parser.add_argument("--clips", type=int, default=1, help="clips per batch")
-    parser.add_argument("--num-frames", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=10, help="seconds of audio")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
-    device = torch.device(options.device)
-    dtype = getattr(torch, options.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
-    torch.set_num_threads(options.threads)
+    device = device_of_name(config.device)
+    dtype = getattr(torch, config.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
+    torch.set_num_threads(config.threads)
     torch.manual_seed(0)
     draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        processor = ScalarProcessor.from_joint_encoder(
-            write_joint_encoder(Path(folder)), num_frames=options.num_frames
-        )
+        processor = ScalarProcessor.from_joint_encoder(write_joint_encoder(Path(folder)), num_frames=config.num_frames)
     model = make_model(processor, dtype, device)
-    frames = [draw.integers(0, 256, (options.num_frames, 480, 640, 3), np.uint8) for _ in range(options.clips)]
-    sounds = [draw.uniform(-0.5, 0.5, int(options.seconds * SAMPLING_RATE)).astype(np.float32) for _ in frames]
+    frames = [draw.integers(0, 256, (config.num_frames, 480, 640, 3), np.uint8) for _ in range(config.clips)]
+    sounds = [draw.uniform(-0.5, 0.5, int(config.seconds * SAMPLING_RATE)).astype(np.float32) for _ in frames]
     given = {
         "video": {"videos": frames},
         "audio": {"audio": sounds},
-        "subtitle": {"subtitles": [QUERY] * options.clips},
-        "query": {"text": [QUERY] * options.clips},
+        "subtitle": {"subtitles": [QUERY] * config.clips},
+        "query": {"text": [QUERY] * config.clips},
     }
     counts = {"trunk": model.backbone.language_model, "vision": model.backbone.vision_tower}
     counts = {name: sum(p.numel() for p in part.parameters()) for name, part in counts.items()}
     total = sum(p.numel() for p in model.parameters())
     size = total * dtype.itemsize / 1e9
-    print(f"{total:,} parameters ({counts}), {dtype}: {size:.1f} GB; {device}, {options.threads} threads")
+    print(f"{total:,} parameters ({counts}), {dtype}: {size:.1f} GB; {device}, {config.threads} threads")
     rate = product_rate(4096 if device.type == "cuda" else 1024, dtype, device)
     print(f"one large product: {rate / 1e12:.3g} TFLOP/s")
     for name, inputs in given.items():
         start = time.perf_counter()
         batch = processor(**inputs)
-        prepared = (time.perf_counter() - start) / options.clips
+        prepared = (time.perf_counter() - start) / config.clips
         batch = {key: value.to(device) for key, value in batch.items() if isinstance(value, torch.Tensor)}
         call = model.get_text_features if name == "query" else model.get_modality_features
         # As explicit products, because the counter lacks attention with grouped heads on some devices.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             call(**batch)
-        flops = counter.get_total_flops() / options.clips
-        seconds = median_seconds(lambda: call(**batch), options.rounds, device) / options.clips  # noqa: B023
+        flops = counter.get_total_flops() / config.clips
+        seconds = median_seconds(lambda: call(**batch), config.rounds, device) / config.clips  # noqa: B023
         print(
             f"{name:8} {seconds:8.3f} s and {prepared:.3f} s to prepare; {flops / 1e9:8.1f} GFLOP, "
             f"{seconds * rate / flops:.2f} x the bound"
         )
-
-
-if __name__ == "__main__":
-    main()

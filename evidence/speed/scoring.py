@@ -1,13 +1,12 @@
 """Speed of the closed form (SCALAR Eq. 4) as a ratio to plain matrix products of the same size, one per modality.
 
-    python -m evidence.speed.scoring [--queries 1000] [--clips 10000] [--dim 512] [--threads 1] [--before FOLDER]
+    python -m evidence speed scoring [--queries 1000] [--clips 10000] [--dim 512] [--threads 1] [--before FOLDER]
 
 The methods take turns within each round of one process; a ratio is the median over rounds of CPU time divided by that
 of the products in the same round. Then the same for one to eight modalities. `--before` is a checkout of an earlier
 commit, whose closed form runs in the same rounds.
 """
 
-import argparse
 import importlib
 import statistics
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import normalize
 
+from evidence.speed.settings import ScoringConfig
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 
 ROUNDS = 7
@@ -102,29 +102,22 @@ def show(label: str, values: list[float], floor: list[float]) -> None:
     print(f"{label:28} {statistics.median(values) * 1e3:9.1f} ms   {ratio:7.2f} x")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--clips", type=int, default=10000)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--before", help="checkout of an earlier commit to compare with")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    texts = torch.randn(options.queries, options.dim, generator=torch.Generator().manual_seed(1))
-    texts, (modalities, mask) = normalize(texts, dim=-1), make_clips(options.clips, 3, options.dim)
+def main(config: ScoringConfig) -> None:
+    torch.set_num_threads(config.threads)
+    texts = torch.randn(config.queries, config.dim, generator=torch.Generator().manual_seed(1))
+    texts, (modalities, mask) = normalize(texts, dim=-1), make_clips(config.clips, 3, config.dim)
 
-    few = slice(0, max(options.clips // 20, 1))  # slow methods run on a part of the gallery
+    few = slice(0, max(config.clips // 20, 1))  # slow methods run on a part of the gallery
     methods = {
         "three matrix products": (products, slice(None)),
         "closed form": (closed_form, slice(None)),
         "materialised centroids": (materialised, few),
         "stacked 4 x 4 determinants": (stacked_volume, few),
     }
-    if options.before is not None:
-        methods["closed form before"] = (closed_form_of(options.before), slice(None))
+    if config.before is not None:
+        methods["closed form before"] = (closed_form_of(config.before), slice(None))
     times = run_in_turn(methods, texts, modalities, mask)
-    print(f"{options.queries} queries x {options.clips} clips x {options.dim}, {options.threads} thread(s), float32")
+    print(f"{config.queries} queries x {config.clips} clips x {config.dim}, {config.threads} thread(s), float32")
     for name, values in times.items():
         show(name, values, times["three matrix products"])
     difference = (
@@ -133,9 +126,5 @@ def main() -> None:
     print(f"closed form and materialised centroids differ by at most {difference.max():.1e}")
     for number in range(1, 9):
         both = {"products": (products, slice(None)), "closed form": (closed_form, slice(None))}
-        times = run_in_turn(both, texts, *make_clips(options.clips, number, options.dim))
+        times = run_in_turn(both, texts, *make_clips(config.clips, number, config.dim))
         show(f"closed form, {number} modalities", times["closed form"], times["products"])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
 """Time to search a gallery, open it and add to it.
 
-    python -m evidence.speed.search [--clips 100000] [--dim 512] [--queries 1,64,1000] [--threads 1] [--data clustered]
-    python -m evidence.speed.search --device cuda [--clips 1000000]
-    python -m evidence.speed.search --modalities 1,2,3,4,5,6,7,8 [--clips 100000]
-    python -m evidence.speed.search --growth 10000,1000000 [--dim 64]
+    python -m evidence speed search [--clips 100000] [--dim 512] [--queries 1 --queries 64] [--threads 1]
+    python -m evidence speed search --device cuda [--clips 1000000]
+    python -m evidence speed search --modalities 1 --modalities 2 [--clips 100000]
+    python -m evidence speed search --growth 10000 --growth 1000000 [--dim 64]
 
 Searching is a call of `Gallery.search`, reported as a ratio to three plain float32 matrix products over the same
 vectors in memory, in blocks. The methods take turns within each round of one process; a ratio is the median over
@@ -20,7 +20,6 @@ On a GPU, searching is reported in milliseconds and as a share of memory bandwid
 divided by the bytes over the time of a sum over as much memory.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -31,6 +30,7 @@ import torch
 from torch.nn.functional import normalize
 
 from evidence.speed.scoring import materialised, stacked_volume
+from evidence.speed.settings import SearchConfig
 from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.storage import MANIFEST
@@ -154,22 +154,22 @@ def ratio_of(values: list[float], floor: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(values, floor, strict=True))
 
 
-def measure_search(options: argparse.Namespace, folder: Path) -> None:
+def measure_search(config: SearchConfig, folder: Path) -> None:
     kinds = {"eight bits, float16": ("float16", True), "float16": ("float16", False), "float32": ("float32", False)}
     galleries = {
-        name: fill(folder / name, options.clips, options.dim, dtype, data=options.data, has_codes=has_codes)
+        name: fill(folder / name, config.clips, config.dim, dtype, data=config.data, has_codes=has_codes)
         for name, (dtype, has_codes) in kinds.items()
-        if options.clips <= IN_MEMORY or has_codes
+        if config.clips <= IN_MEMORY or has_codes
     }
     if "float32" in galleries:
         embeds, mask = galleries["float32"].modality_embeds(), galleries["float32"].modality_mask
     else:
-        embeds, mask = made_clips(IN_MEMORY, options.dim, torch.Generator().manual_seed(0), options.data)
-    vectors, share = [matrix.contiguous() for matrix in embeds.unbind(1)], len(mask) / options.clips
+        embeds, mask = made_clips(IN_MEMORY, config.dim, torch.Generator().manual_seed(0), config.data)
+    vectors, share = [matrix.contiguous() for matrix in embeds.unbind(1)], len(mask) / config.clips
     del embeds
     generator = torch.Generator().manual_seed(1)
-    for count in options.queries:
-        texts = made_vectors(options.data, (count, options.dim), generator)
+    for count in config.queries:
+        texts = made_vectors(config.data, (count, config.dim), generator)
         out = torch.empty(count, BLOCK)
         methods: dict[str, Search] = {
             "three matrix products": (lambda texts, out=out: matrix_products(texts, vectors, out), share),
@@ -184,7 +184,7 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
                         1.0,
                     )
         times = run_in_turn(methods, texts)
-        print(f"{count} queries x {options.clips} clips x {options.dim}, k = {K}, {options.threads} thread(s)")
+        print(f"{count} queries x {config.clips} clips x {config.dim}, k = {K}, {config.threads} thread(s)")
         floor = times["three matrix products"]
         for name, values in times.items():
             print(f"    {name:28} {statistics.median(values) * 1e3:10.1f} ms   {ratio_of(values, floor):7.2f} x")
@@ -197,18 +197,18 @@ def measure_search(options: argparse.Namespace, folder: Path) -> None:
             print(f"    {name}: scored in full {counts.median():.0f} clips (median), {counts.max():.0f} (most){same}")
 
 
-def measure_modalities(options: argparse.Namespace, folder: Path) -> None:
+def measure_modalities(config: SearchConfig, folder: Path) -> None:
     """Search galleries with several numbers of modalities, in eight bits and float16."""
-    print(f"{options.clips} clips x {options.dim}, k = {K}, {options.threads} thread(s), eight bits and float16")
+    print(f"{config.clips} clips x {config.dim}, k = {K}, {config.threads} thread(s), eight bits and float16")
     print("modalities  queries     products       search     ratio    scored in full (median)")
-    for number in options.modalities:
-        gallery = fill(folder / str(number), options.clips, options.dim, "float16", data=options.data, number=number)
-        few = min(options.clips, max(IN_MEMORY // number, BLOCK))
-        embeds, _ = made_clips(few, options.dim, torch.Generator().manual_seed(0), options.data, number)
+    for number in config.modalities:
+        gallery = fill(folder / str(number), config.clips, config.dim, "float16", data=config.data, number=number)
+        few = min(config.clips, max(IN_MEMORY // number, BLOCK))
+        embeds, _ = made_clips(few, config.dim, torch.Generator().manual_seed(0), config.data, number)
         vectors = [matrix.contiguous() for matrix in embeds.unbind(1)]
-        for count in options.queries:
-            texts = made_vectors(options.data, (count, options.dim), torch.Generator().manual_seed(1))
-            out, share = torch.empty(count, BLOCK), few / options.clips
+        for count in config.queries:
+            texts = made_vectors(config.data, (count, config.dim), torch.Generator().manual_seed(1))
+            out, share = torch.empty(count, BLOCK), few / config.clips
             methods: dict[str, Search] = {
                 "products": (lambda texts, out=out, vectors=vectors: matrix_products(texts, vectors, out), share),
                 "search": (lambda texts, gallery=gallery: gallery.search(texts, K), 1.0),
@@ -220,11 +220,11 @@ def measure_modalities(options: argparse.Namespace, folder: Path) -> None:
             print(f"{number:10} {count:8} {products:9.1f} ms {search:9.1f} ms {ratio:7.2f} x {scored:10.0f}")
 
 
-def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
+def measure_on_device(config: SearchConfig, folder: Path) -> None:
     """Search a gallery in the memory of a GPU."""
-    device = torch.device(options.device)
-    searcher = fill(folder, options.clips, options.dim, "float16", data=options.data, has_codes=False).to(device)
-    num_bytes = 2 * 3 * options.clips * options.dim
+    device = torch.device(config.device)
+    searcher = fill(folder, config.clips, config.dim, "float16", data=config.data, has_codes=False).to(device)
+    num_bytes = 2 * 3 * config.clips * config.dim
     memory = torch.empty(num_bytes // 4, device=device)
 
     def seconds(run: Callable[[], object]) -> float:
@@ -238,29 +238,27 @@ def measure_on_device(options: argparse.Namespace, folder: Path) -> None:
         return statistics.median(times[ROUNDS:])
 
     reading = seconds(lambda: memory.sum())
-    print(
-        f"memory is read at {num_bytes / reading / 1e9:.0f} GB/s; {options.clips} clips are {num_bytes / 1e9:.2f} GB"
-    )
+    print(f"memory is read at {num_bytes / reading / 1e9:.0f} GB/s; {config.clips} clips are {num_bytes / 1e9:.2f} GB")
     generator = torch.Generator().manual_seed(1)
-    for count in options.queries:
-        texts = made_vectors(options.data, (count, options.dim), generator).to(device)
+    for count in config.queries:
+        texts = made_vectors(config.data, (count, config.dim), generator).to(device)
         passed = seconds(lambda texts=texts: searcher.search(texts, K))
         scored = rank(searcher.blocks, texts, K, "scalar").num_scored.float().median()
         share = f"{reading / passed:.0%} of reading the vectors once, {scored:.0f} scored in float64 (median)"
         print(f"    {count:5} queries, k = {K}: {passed * 1e3:8.2f} ms, {share}")
 
 
-def measure_growth(options: argparse.Namespace, folder: Path) -> None:
+def measure_growth(config: SearchConfig, folder: Path) -> None:
     """Time to add a batch of 8 clips and to open the gallery, at several sizes."""
     generator = torch.Generator().manual_seed(2)
-    print(f"batches of 8 clips x 3 x {options.dim}, float16: {8 * 3 * options.dim * 2} bytes of vectors each")
-    for count in options.growth:
+    print(f"batches of 8 clips x 3 x {config.dim}, float16: {8 * 3 * config.dim * 2} bytes of vectors each")
+    for count in config.growth:
         place = folder / str(count)
-        fill(place, count, options.dim, "float16")
+        fill(place, count, config.dim, "float16")
         written, seconds = [], []
         with GalleryWriter(place) as writer:
             for number in range(300):
-                clips = made_clips(8, options.dim, generator, options.data)
+                clips = made_clips(8, config.dim, generator, config.data)
                 writer.put_clips([f"new {number} {row}" for row in range(8)], *clips)
                 before, start = writer.bytes_written, time.perf_counter()
                 writer.commit()
@@ -287,34 +285,15 @@ def measure_growth(options: argparse.Namespace, folder: Path) -> None:
         )
 
 
-def numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--clips", type=int, default=100_000)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--queries", type=numbers, default=[1, 64, 1000])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--data", choices=("random", "clustered"), default="clustered")
-    parser.add_argument("--device", default=None, help="GPU, such as `cuda`, instead of the CPU.")
-    parser.add_argument("--modalities", type=numbers, default=[], help="Numbers of modalities to search with.")
-    parser.add_argument("--growth", type=numbers, default=[], help="Sizes at which to measure adding and opening.")
-    parser.add_argument("--folder", type=Path, default=None, help="Folder for the galleries; needs a few GB.")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def main(config: SearchConfig) -> None:
+    torch.set_num_threads(config.threads)
     if faiss is not None:
-        faiss.omp_set_num_threads(options.threads)
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        faiss.omp_set_num_threads(config.threads)
+    with tempfile.TemporaryDirectory(dir=config.folder) as folder:
         given = (
-            (options.growth, measure_growth),
-            (options.modalities, measure_modalities),
-            (options.device, measure_on_device),
+            (config.growth, measure_growth),
+            (config.modalities, measure_modalities),
+            (config.device, measure_on_device),
         )
         measure = next((measure for value, measure in given if value), measure_search)
-        measure(options, Path(folder))
-
-
-if __name__ == "__main__":
-    main()
+        measure(config, Path(folder))

@@ -1,14 +1,13 @@
 """Time and memory of training, as ratios: the objective, the closed form, cached features and frozen towers.
 
-    python -m evidence.speed.training [--rounds 5] [--threads 1]
-    python -m evidence.speed.training --gpu [--precision bf16]
+    python -m evidence speed training [--rounds 5] [--threads 1]
+    python -m evidence speed training --gpu [--precision bf16]
 
 The methods take turns within each round of one process; a ratio is the median over rounds of CPU time divided by that
 of the reference in the same round. Memory is what the forward pass stores for the backward pass, without weights and
 inputs. `--gpu` times the paper's recipe at full size with random weights instead.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -25,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
 from evidence.building import build_new
+from evidence.speed.settings import TrainingConfig
 from modeling_scalar import ScalarConfig, ScalarModel
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from trainer.distributed import RowLayout
@@ -404,25 +404,25 @@ def print_full_size(
     )
 
 
-def print_ratios(targets: SemanticTargets, folder: Path, options: argparse.Namespace) -> None:
+def print_ratios(targets: SemanticTargets, folder: Path, config: TrainingConfig) -> None:
     """Measure and print everything that needs no GPU."""
-    print(f"{options.threads} thread(s), float32, median of {options.rounds} rounds")
-    shares = compare_objective(targets, options.batches, options.rounds, options.bert_batch, BertConfig(), options.dim)
-    print(f"objective, forward and backward, of BERT-base's (at {options.bert_batch} captions, scaled linearly)")
+    print(f"{config.threads} thread(s), float32, median of {config.rounds} rounds")
+    shares = compare_objective(targets, config.batches, config.rounds, config.bert_batch, BertConfig(), config.dim)
+    print(f"objective, forward and backward, of BERT-base's (at {config.bert_batch} captions, scaled linearly)")
     for batch, (seconds, share) in shares.items():
         limit = LIMITS.get(batch)
         verdict = "" if limit is None else f"  below {limit:.1%}: {'yes' if share < limit else 'no'}"
         print(f"  {batch:5} clips {seconds * 1e3:9.1f} ms {share:9.3%}{verdict}")
     print("materialised centroids to the closed form, forward and backward")
-    for batch in options.score_batches:
-        result = compare_scores(batch, options.dim, options.rounds)
+    for batch in config.score_batches:
+        result = compare_scores(batch, config.dim, config.rounds)
         print(
             f"  {batch:5} clips {result['seconds'] * 1e3:9.1f} ms {result['time_ratio']:8.1f} x   "
             f"{result['bytes'] / 2**20:6.1f} MiB {result['memory_ratio']:6.1f} x   "
             f"gradients differ by {result['gradient_difference']:.0e} of the largest"
         )
-    print(f"a step of the miniature model, {options.step_batch} clips, recipe paper, files read before")
-    steps = compare_features(targets, folder, options.step_batch, options.rounds)
+    print(f"a step of the miniature model, {config.step_batch} clips, recipe paper, files read before")
+    steps = compare_features(targets, folder, config.step_batch, config.rounds)
     totals = {name: [one["total"] for one in values] for name, values in steps.items()}
     towers = statistics.median((one["vision_model"] + one["audio_model"]) / one["total"] for one in steps["pixels"])
     for name, values in totals.items():
@@ -430,40 +430,21 @@ def print_ratios(targets: SemanticTargets, folder: Path, options: argparse.Names
         print(f"  from {name:9}{statistics.median(values) * 1e3:8.1f} ms {ratio:8.2f} x")
     print(f"  the frozen towers take {towers:.0%} of a step from pixels")
     print("  kept for the backward pass")
-    sizes = compare_frozen(targets, folder, options.step_batch)
+    sizes = compare_frozen(targets, folder, config.step_batch)
     for recipe, size in sizes.items():
         print(f"    {recipe:12}{size / 2**20:8.1f} MiB {size / sizes['paper']:8.2f} x")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, nargs="+", default=[128, 2048], help="for the objective (128 2048)")
-    parser.add_argument("--score-batches", type=int, nargs="+", default=[128, 256], help="for the scores (128 256)")
-    parser.add_argument("--bert-batch", type=int, default=16, help="for BERT (16)")
-    parser.add_argument("--step-batch", type=int, default=64, help="for the miniature model (64)")
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--gpu", action="store_true", help="time the paper's recipe at full size instead")
-    parser.add_argument("--precision", choices=("fp16", "bf16"), default="fp16", help="with --gpu (fp16, the paper's)")
-    parser.add_argument("--dry-run", action="store_true", help=argparse.SUPPRESS)  # of --gpu: tiny, on the CPU
-    options = parser.parse_args()
-    if options.gpu and not torch.cuda.is_available():
-        parser.error("--gpu needs a CUDA device, but torch finds none. Without --gpu, ratios are measured on the CPU.")
-    torch.set_num_threads(options.threads)
+def main(config: TrainingConfig) -> None:
+    if config.gpu and not torch.cuda.is_available():
+        raise ValueError("--gpu needs a CUDA device, but torch finds none.")
+    torch.set_num_threads(config.threads)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         targets = make_targets(folder)
-        if options.gpu:
+        if config.gpu:
             device = torch.device("cuda")
-            print_full_size(ScalarConfig(), targets, folder, options.precision, options.rounds, device)
-        elif options.dry_run:
-            config, device = make_miniature().config, torch.device("cpu")
-            print_full_size(config, targets, folder, options.precision, options.rounds, device, 8, 128, 512)
+            print_full_size(ScalarConfig(), targets, folder, config.precision, config.rounds, device)
         else:
-            print_ratios(targets, folder, options)
-
-
-if __name__ == "__main__":
-    main()
+            print_ratios(targets, folder, config)

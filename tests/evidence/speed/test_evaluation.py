@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import evidence.speed.evaluation as evaluation
+from evidence.speed.settings import EvaluationConfig
 from modeling_scalar.scores_scalar import retrieval_scores
 from tests.scores import METHODS
 
@@ -28,9 +29,8 @@ def _split_small(split):
     return lambda tensor, size, dim=0: split(tensor, min(size, 4) if isinstance(size, int) else size, dim)
 
 
-def test_every_score_has_a_row(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["evaluation.py", "--sizes", "20", "--dim", "16", "--rounds", "1"])
-    evaluation.main()
+def test_every_score_has_a_row(capsys):
+    evaluation.main(EvaluationConfig(sizes=(20,), dim=16, rounds=1))
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.split() and line.split()[0] in METHODS}
     assert set(rows) == set(METHODS)

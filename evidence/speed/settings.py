@@ -1,0 +1,154 @@
+"""Settings of the measurements: a dataclass for each, a field for each of its options."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Option
+
+from commands.options import Device, Given
+
+Threads = Annotated[int, Option(min=1, help="Threads of torch.")]
+Rounds = Annotated[int, Option(min=1, help="Rounds, in which the methods take turns.")]
+Dim = Annotated[int, Option(min=1, help="Dimension of the vectors.")]
+Data = Annotated[Literal["random", "clustered"], Option(help="Made vectors.")]
+_NUMBERS = Given(list[int])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    """Time to read eight frames of a 720p clip."""
+
+    seconds: Annotated[int, Option(min=1, help="Length of the clip.")] = 30
+    frames: Annotated[int, Option(min=1, help="Frames to read.")] = 8
+    repeats: Annotated[int, Option(min=1, help="Runs of each reader.")] = 3
+    threads: Annotated[int, Option(min=0, help="Decoding threads; 0: FFmpeg's choice. load_video has its own.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Candidate lists that a vector engine needs for exact results, and the cost of a query."""
+
+    clips: Annotated[Sequence[int], Option("--clips", help="Number of clips. Repeat for several."), _NUMBERS] = (
+        10_000,
+        100_000,
+    )
+    dim: Dim = 512
+    queries: Annotated[int, Option(min=1, help="Number of queries.")] = 100
+    data: Data = "clustered"
+    dtype: Annotated[Literal["float16", "float32"], Option(help="Precision of the stored vectors.")] = "float16"
+    detail: Annotated[int, Option(min=0, help="Detail of the bounds.")] = 3
+    mask: Annotated[Sequence[str], Option("--mask", help="Modality to ignore. Repeatable."), Given(list[str])] = ()
+    gallery: Annotated[
+        Sequence[Path],
+        Option("--gallery", help="Gallery of real embeddings; the first must have captions. Repeat for several."),
+        Given(list[Path]),
+    ] = ()
+    latency: Annotated[bool, Option("--latency", help="Query the real engine.")] = False
+    postgresql: Annotated[bool, Option("--postgresql", help="Query PostgreSQL servers.")] = False
+    hnsw: Annotated[bool, Option("--hnsw", help="Index the bounds with pgvector.")] = False
+    workers: Annotated[int, Option(min=0, help="Parallel workers per query, with --postgresql.")] = 0
+    quantization: Annotated[Literal["int8", "binary"] | None, Option(help="With --latency.")] = None
+    url: Annotated[str | None, Option(help="Server, with --latency.")] = None
+    threads: Threads = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Time of every score and of a whole evaluation."""
+
+    sizes: Annotated[
+        Sequence[int], Option("--size", help="Number of queries and clips. Repeat for several."), _NUMBERS
+    ] = (1000, 5000)
+    dim: Dim = 512
+    threads: Threads = 1
+    rounds: Rounds = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiltersConfig:
+    """Time of filters on the metadata of clips."""
+
+    clips: Annotated[int, Option(min=1, help="Number of clips.")] = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexingConfig:
+    """Clips per second of indexing, and of its parts."""
+
+    clips: Annotated[int, Option(min=1, help="Number of clips.")] = 48
+    cores: Annotated[int | None, Option(min=1, help="Processes for decoding alone; by default one per CPU.")] = None
+    workers: Annotated[
+        Sequence[int], Option("--workers", help="Clips read at a time. Repeat for several."), _NUMBERS
+    ] = ()
+    repeats: Annotated[int, Option(min=1, help="Runs of each.")] = 3
+    device: Device = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointEncoderConfig:
+    """Time of a joint encoder at full size for each modality of a clip."""
+
+    device: Device = None
+    dtype: Annotated[Literal["float32", "bfloat16"] | None, Option(help="Default: bfloat16 on a GPU.")] = None
+    clips: Annotated[int, Option(min=1, help="Clips per batch.")] = 1
+    num_frames: Annotated[int, Option(min=1, help="Frames of each clip.")] = 8
+    seconds: Annotated[float, Option(min=0, help="Seconds of audio.")] = 10
+    rounds: Rounds = 2
+    threads: Threads = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringConfig:
+    """Time of the closed form (Eq. 4) as a ratio to matrix products."""
+
+    queries: Annotated[int, Option(min=1, help="Number of queries.")] = 1000
+    clips: Annotated[int, Option(min=1, help="Number of clips.")] = 10_000
+    dim: Dim = 512
+    threads: Threads = 1
+    before: Annotated[Path | None, Option(help="Checkout of an earlier commit to compare with.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Time to search a gallery, open it and add to it."""
+
+    clips: Annotated[int, Option(min=1, help="Number of clips.")] = 100_000
+    dim: Dim = 512
+    queries: Annotated[
+        Sequence[int], Option("--queries", help="Queries of a search. Repeat for several."), _NUMBERS
+    ] = (1, 64, 1000)
+    threads: Threads = 1
+    data: Data = "clustered"
+    device: Annotated[str | None, Option(help="GPU, such as cuda, instead of the CPU.")] = None
+    modalities: Annotated[
+        Sequence[int],
+        Option("--modalities", help="Number of modalities to search with. Repeat for several."),
+        _NUMBERS,
+    ] = ()
+    growth: Annotated[
+        Sequence[int],
+        Option("--growth", help="Size at which to measure adding and opening. Repeat for several."),
+        _NUMBERS,
+    ] = ()
+    folder: Annotated[Path | None, Option(help="Folder for the galleries; needs a few GB.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """Time and memory of training, as ratios, or of the paper's recipe on a GPU."""
+
+    batches: Annotated[
+        Sequence[int], Option("--batch", help="Clips, for the objective. Repeat for several."), _NUMBERS
+    ] = (128, 2048)
+    score_batches: Annotated[
+        Sequence[int], Option("--score-batch", help="Clips, for the scores. Repeat for several."), _NUMBERS
+    ] = (128, 256)
+    bert_batch: Annotated[int, Option(min=1, help="Captions, for BERT.")] = 16
+    step_batch: Annotated[int, Option(min=1, help="Clips, for the miniature model.")] = 64
+    dim: Dim = 512
+    rounds: Rounds = 5
+    threads: Threads = 1
+    gpu: Annotated[bool, Option("--gpu", help="Time the paper's recipe at full size instead.")] = False
+    precision: Annotated[Literal["fp16", "bf16"], Option(help="With --gpu; fp16 is the paper's.")] = "fp16"
