@@ -10,8 +10,11 @@ from commands.errors import Commands, run_command, show
 from commands.options import command_of
 from evidence.settings import (
     BackboneConfig,
+    GapConfig,
     HalveConfig,
+    MeasureConfig,
     MiniatureConfig,
+    NewHeadsConfig,
     ReheadConfig,
     StudyConfig,
     TemperatureConfig,
@@ -83,6 +86,30 @@ def study(config: StudyConfig) -> None:
 
     if run_study(config):
         raise typer.Exit(1)
+
+
+@command_of(app, MeasureConfig)
+def measure(config: MeasureConfig) -> None:
+    """Of the study: embed clips, fit scores to validation clips, and write the ranks of the others."""
+    from evidence.study.measure import main as measure_model
+
+    measure_model(config)
+
+
+@command_of(app, NewHeadsConfig)
+def new_heads(config: NewHeadsConfig) -> None:
+    """Of the study: write a backbone with random projections."""
+    from evidence.study.new_heads import draw_heads
+
+    draw_heads(**vars(config))
+
+
+@command_of(app, GapConfig)
+def gap(config: GapConfig) -> None:
+    """Print R@1 before and after calibration, with an artificial modality gap."""
+    from evidence.study.gap import main as measure_gap
+
+    measure_gap(config)
 
 
 app.add_typer(speed, name="speed")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -126,3 +126,34 @@ class StudyConfig:
     page: Annotated[
         AnyPath | None, Option(help="File for the page with these results, beside its figure."), Given(Path | None)
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureConfig:
+    """Settings of the ranks of one trained model, see `evidence/study/measure.py`."""
+
+    model: Annotated[AnyPath, Option(help="Folder of the trained model."), _PATH]
+    root: Annotated[AnyPath, Option(help="Miniature benchmark with validation and test clips."), _PATH]
+    output: Annotated[AnyPath, Option(help="Folder for ranks.parquet and fitted.json."), _PATH]
+    scores: Annotated[Literal["own", "all"], Option(help="The model's own score, or all.")] = "own"
+    split: Annotated[Literal["validation", "test"], Option(help="Split to measure.")] = "test"
+    disagree: Annotated[AnyPath | None, Option(help="Benchmark whose modalities disagree."), Given(Path | None)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewHeadsConfig:
+    """Settings of [`~evidence.study.new_heads.draw_heads`]."""
+
+    backbone: Annotated[AnyPath, Argument(help="Folder of the trained backbone."), _PATH]
+    output: Annotated[AnyPath, Argument(help="Folder for the new one."), _PATH]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapConfig:
+    """Settings of the experiment on a modality gap, see `evidence/study/gap.py`."""
+
+    embeddings: Annotated[AnyPath, Option(help="What is measured: embeddings with queries."), _PATH]
+    fitted: Annotated[AnyPath, Option(help="Embeddings of other clips by the same model, to fit to."), _PATH]
+    sizes: Annotated[
+        Sequence[float], Option("--size", min=0, help="Size of the gap. Repeat for several."), Given(list[float])
+    ] = (0.0, 0.5, 1.0)

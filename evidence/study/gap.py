@@ -1,4 +1,4 @@
-"""`python -m evidence.study.gap`: calibration of embeddings with an artificial modality gap.
+"""`python -m evidence gap`: calibration of embeddings with an artificial modality gap.
 
 In many joint encoders each modality has a region of its own, and texts are nearer to some regions than to others. Here
 a vector is added to each modality and one to the texts, which are then normalised again. The score is calibrated on
@@ -6,18 +6,16 @@ other clips than those that are measured, with the same gap.
 """
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 from torch.nn.functional import normalize
 
-from commands.errors import show, user_errors
+from commands.errors import show
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks
 from eval.protocol.calibration import calibrate_embeddings
 from eval.protocol.statistics import paired_bootstrap
+from evidence.settings import GapConfig
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import retrieval_scores
 
@@ -52,31 +50,30 @@ def found_first(embeddings: Embeddings, **options: object) -> list[float]:
     return (100.0 * (ranks <= 1)).tolist()
 
 
-def main(
-    embeddings: Annotated[Path, typer.Option(help="What is measured: embeddings with queries.")],
-    fitted: Annotated[Path, typer.Option(help="What is fitted to: embeddings of other clips by the same model.")],
-    size: Annotated[list[float], typer.Option(help="Of the gap; repeat for several.")] = [0.0, 0.5, 1.0],  # noqa: B006
-) -> None:
-    """Print R@1 from text to video before and after calibration, with gaps of several sizes."""
-    with user_errors():
-        measured, others = Embeddings.load(embeddings), Embeddings.load(fitted)
-        shared = set(measured.clip_ids) & set(others.clip_ids)
-        if shared:
-            raise ValueError(f"{len(shared)} clips are in both, such as {min(shared)!r}: fit to other clips.")
-        for gap in size:
-            here, there = add_gap(measured, gap), add_gap(others, gap)
-            plain = found_first(here, **_BEFORE)
-            line = [f"gap {gap:g}: R@1 {sum(plain) / len(plain):.1f}"]
-            for name, scale_offset in (("temperature", False), ("scale and offset too", True)):
-                after = calibrate_embeddings(there, _BEFORE, scale_offset).after
-                better = found_first(here, **after)
-                gain = paired_bootstrap(better, plain)
-                line.append(
-                    f"{name} {sum(better) / len(better):.1f} ({gain['difference']:+.1f}, {gain['low']:+.1f} to "
-                    f"{gain['high']:+.1f})"
-                )
-            show("; ".join(line))
+def main(config: GapConfig) -> None:
+    """
+    Print R@1 from text to video before and after calibration, with gaps of several sizes.
+
+    Raises:
+        ValueError: A clip is measured and fitted to.
+    """
+    measured, others = Embeddings.load(config.embeddings), Embeddings.load(config.fitted)
+    shared = set(measured.clip_ids) & set(others.clip_ids)
+    if shared:
+        raise ValueError(f"{len(shared)} clips are in both, such as {min(shared)!r}: fit to other clips.")
+    for gap in config.sizes:
+        here, there = add_gap(measured, gap), add_gap(others, gap)
+        plain = found_first(here, **_BEFORE)
+        line = [f"gap {gap:g}: R@1 {sum(plain) / len(plain):.1f}"]
+        for name, scale_offset in (("temperature", False), ("scale and offset too", True)):
+            after = calibrate_embeddings(there, _BEFORE, scale_offset).after
+            better = found_first(here, **after)
+            gain = paired_bootstrap(better, plain)
+            line.append(
+                f"{name} {sum(better) / len(better):.1f} ({gain['difference']:+.1f}, {gain['low']:+.1f} to "
+                f"{gain['high']:+.1f})"
+            )
+        show("; ".join(line))
 
 
-if __name__ == "__main__":
-    typer.run(main)
+__all__ = ["add_gap", "found_first", "main"]

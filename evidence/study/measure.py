@@ -1,4 +1,4 @@
-"""`python -m evidence.study.measure`: ranks by a trained model, by its own score and by others, as trained and fitted.
+"""`python -m evidence measure`: ranks by a trained model, by its own score and by others, as trained and fitted.
 
 - Numbers are fitted to the validation clips, in both directions, by `eval.protocol.calibration`; every score may have
   as many.
@@ -9,20 +9,19 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-import typer
 
-from commands.errors import user_errors
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks
 from eval.protocol.first_stage import masks_of, measurable_methods, pathways, rank_pairs
 from evidence.miniature.benchmark import load_about
 from evidence.router import route
+from evidence.settings import MeasureConfig
 from evidence.study.fitting import fit
 from evidence.weighted import FITTED, WEIGHTED
 from gallery.described import score_options_of
@@ -168,35 +167,23 @@ def measure(
     return rows, chosen
 
 
-def main(
-    model: Annotated[Path, typer.Option(help="Folder of the trained model.")],
-    root: Annotated[Path, typer.Option(help="Miniature benchmark with validation and test clips.")],
-    output: Annotated[Path, typer.Option(help="Folder for ranks.parquet and fitted.json.")],
-    scores: Annotated[Literal["own", "all"], typer.Option(help="The model's own score, or all.")] = "own",
-    split: Annotated[Literal["validation", "test"], typer.Option(help="Split to measure.")] = "test",
-    disagree: Annotated[Path | None, typer.Option(help="Benchmark whose modalities disagree.")] = None,
-) -> None:
+def main(config: MeasureConfig) -> None:
     """Embed clips, fit scores to validation clips, and write the ranks of the others."""
-    with user_errors():
-        output.mkdir(parents=True, exist_ok=True)
-        validation = embed(model, root, "validation", output / "validation")
-        tests = {"test": validation}
-        if split == "test":
-            tests["test"] = embed(model, root, "test", output / "test")
-            tests["complete"] = tests["test"].complete()
-        if disagree is not None:
-            tests["disagree"] = embed(model, disagree, "test", output / "disagree")
-        rows, chosen = measure(validation, tests, scores == "all")
-        fitted = [
-            {"score": score, "numbers": numbers, "options": options}
-            for (score, numbers), (_, options) in chosen.items()
-        ]
-        for folder in ("validation", "test", "disagree"):  # megabytes that are no longer needed
-            shutil.rmtree(output / folder, ignore_errors=True)
-        own = score_options_of(validation.embeddings.metadata)["method"]
-        write_json({"own": own, "scores": fitted}, output / "fitted.json")
-        pq.write_table(pa.Table.from_pylist(rows), output / "ranks.parquet", compression="zstd")
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    model, output = Path(config.model), Path(config.output)
+    output.mkdir(parents=True, exist_ok=True)
+    validation = embed(model, config.root, "validation", output / "validation")
+    tests = {"test": validation}
+    if config.split == "test":
+        tests["test"] = embed(model, config.root, "test", output / "test")
+        tests["complete"] = tests["test"].complete()
+    if config.disagree is not None:
+        tests["disagree"] = embed(model, config.disagree, "test", output / "disagree")
+    rows, chosen = measure(validation, tests, config.scores == "all")
+    fitted = [
+        {"score": score, "numbers": numbers, "options": options} for (score, numbers), (_, options) in chosen.items()
+    ]
+    for folder in ("validation", "test", "disagree"):  # megabytes that are no longer needed
+        shutil.rmtree(output / folder, ignore_errors=True)
+    own = score_options_of(validation.embeddings.metadata)["method"]
+    write_json({"own": own, "scores": fitted}, output / "fitted.json")
+    pq.write_table(pa.Table.from_pylist(rows), output / "ranks.parquet", compression="zstd")

@@ -132,7 +132,7 @@ class Run:
         clips ([`Clips`]): the clips to train on.
         settings (`Mapping`): fields that override those of the recipes.
         measured ([`Clips`], *optional*): the clips to measure on, if others.
-        measures (`Sequence[str]`): options of `evidence.study.measure`.
+        measures (`Sequence[str]`): options of `python -m evidence measure`.
         reranked (`Sequence[str]`): options of `scalar eval run` for the second stage; by default it is not
             measured.
         label (`str`, *optional*): name of its row in tables; by default the variant.
@@ -179,7 +179,7 @@ class Run:
     def measure_command(self) -> tuple[str, ...]:
         """Return the command that ranks the clips of the benchmark."""
         root = (self.measured or self.clips).root
-        command = [sys.executable, "-m", "evidence.study.measure", "--model", str(self.folder), "--root", str(root)]
+        command = [sys.executable, "-m", "evidence", "measure", "--model", str(self.folder), "--root", str(root)]
         return (*command, "--output", str(self.ranks.parent), *self.measures)
 
     def rerank_command(self) -> tuple[str, ...]:

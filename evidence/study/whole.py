@@ -59,7 +59,7 @@ def _study(config: StudyConfig, variants: Sequence[str]) -> dict[str, str]:
     for found in clips:
         found.check()
     new_heads = output / "clips" / "new-heads"
-    command = (sys.executable, "-m", "evidence.study.new_heads", backbone, str(new_heads))
+    command = (sys.executable, "-m", "evidence", "new-heads", backbone, str(new_heads))
     heads = Task("new heads", new_heads, (Stage("heads", command, new_heads / "processor_config.json"),))
     viewed["new-heads"] = replace(viewed["complete"], model=str(new_heads))  # the stored outputs of its towers fit
     unmade = execute([*(found.task() for found in clips), heads], config.jobs, "clips")

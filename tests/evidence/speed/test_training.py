@@ -58,11 +58,3 @@ def test_the_run_at_full_size_works_on_a_small_model_without_a_gpu(targets, tmp_
     printed = capsys.readouterr().out
     for name in ("clips/s", "vision_model forward", "backward", "TFLOP/s", "5,330 steps"):
         assert name in printed
-
-
-def test_the_run_at_full_size_is_refused_without_a_gpu(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("sys.argv", ["training.py", "--gpu"])
-    with pytest.raises(SystemExit):
-        training.main()
-    assert "--gpu needs a CUDA device" in capsys.readouterr().err

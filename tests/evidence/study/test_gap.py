@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
+from evidence.settings import GapConfig
 from evidence.study.gap import add_gap, found_first, main
 
 
@@ -42,11 +43,10 @@ def test_a_gap_moves_whole_modalities_and_nothing_else():
 def test_the_command_tells_the_gain_on_other_clips_than_those_that_are_fitted(tmp_path, capsys):
     for name, seed in (("a", 0), ("b", 1)):
         make(name, 60, seed).save(tmp_path / name)
-    main(embeddings=tmp_path / "a", fitted=tmp_path / "b", size=[0.0, 2.0])
+    main(GapConfig(embeddings=tmp_path / "a", fitted=tmp_path / "b", sizes=(0.0, 2.0)))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["gap 0", "gap 2"]
     values = found_first(make("a", 60, 0), method="scalar", query_temperature=0.1)
     assert f"R@1 {sum(values) / 60:.1f};" in lines[0]
-    with pytest.raises(SystemExit):
-        main(embeddings=tmp_path / "a", fitted=tmp_path / "a", size=[0.0])
-    assert "60 clips are in both" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="60 clips are in both"):
+        main(GapConfig(embeddings=tmp_path / "a", fitted=tmp_path / "a"))

@@ -3,14 +3,14 @@
 import torch
 from datasets import Dataset
 
-from evidence.study.new_heads import main
+from evidence.study.new_heads import draw_heads
 from modeling_scalar import load_model
 from trainer.cache_features import checksums
 
 
 def test_only_projections_are_new_and_stored_features_still_fit(tiny_model_dir, tmp_path):
     for name in ("one", "two"):
-        main(tiny_model_dir, tmp_path / name)
+        draw_heads(tiny_model_dir, tmp_path / name)
     (before, processor), (one, _), (two, _) = map(load_model, (tiny_model_dir, tmp_path / "one", tmp_path / "two"))
     changed = {
         name.split(".")[0] for name, value in before.state_dict().items() if not value.equal(one.state_dict()[name])
