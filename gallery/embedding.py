@@ -208,12 +208,6 @@ def embed_batches(
 
 
 @torch.no_grad()
-def embed_fused(model: "PreTrainedModel", features: "BatchFeature") -> torch.Tensor:
-    """Embed the output of a processor's `fuse`: `torch.FloatTensor` `(batch, dim)`, unit norm, on the CPU."""
-    return unit_vectors(model.get_fused_features(**features.to(model.device, model.dtype)))
-
-
-@torch.no_grad()
 def embed_captions(model: "PreTrainedModel", processor: "ProcessorMixin", captions: Sequence[str]) -> torch.Tensor:
     """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU."""
     batch = processor(text=list(captions)).to(model.device)
@@ -228,7 +222,6 @@ __all__ = [
     "embed_batches",
     "embed_captions",
     "embed_clips",
-    "embed_fused",
     "in_background",
     "in_batches",
     "read_batches",

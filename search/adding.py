@@ -42,7 +42,7 @@ def add_modality(
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery.
         name (`str`): the name of the modality.
-        model, processor: those of the gallery, with this modality alone, or with those it is made from.
+        model, processor: those of the gallery, with this modality alone.
         texts (`dict[str, dict[str, str]]`, *optional*): texts from lists, by file and by modality.
         recognizer, line_reader, batch_size, num_workers, progress: as in [`~search.indexing.Indexer`].
 

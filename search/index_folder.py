@@ -108,8 +108,7 @@ def _change(
             writer.remove_modality(name)
             say(f"Removed {name} from {config.output}.")
         for name in config.add:
-            of_what = writer.gallery().modalities if kind_of(name) == "fused" else ()
-            network, processor = _load(identity, [*of_what, name], config, place)
+            network, processor = _load(identity, [name], config, place)
             processor = sandboxed(processor, limits, _languages(config))
             recognizer = None
             if config.transcribe is not None and name == "subtitle":

@@ -37,7 +37,6 @@ _KEPT = re.compile(r"[0-9a-f]{64}\.[a-z0-9]+", re.ASCII)
 _RETRY_SECONDS = 2.0  # before the next attempt while another process writes to the gallery
 _WAITING = "Another process writes to the gallery; this file waits until it has finished."
 _FAILED = "An error occurred, see the log of the service; the file is kept."
-_MODEL_CALLS = ("get_fused_features", "get_modality_features")
 
 
 class RefusedError(ValueError):
@@ -60,7 +59,7 @@ class _Shared:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._model, name)
-        if name not in _MODEL_CALLS:
+        if name != "get_modality_features":
             return found
 
         def call(*arguments: Any, **options: Any) -> Any:

@@ -77,13 +77,13 @@ def test_that_nothing_matches_well_is_said_above_the_hits():
 
 
 def test_any_modalities_are_shown_by_name_four_to_a_line_each_in_a_colour_of_its_own():
-    names, weights = ("title", "video", "screen", "audio", "field_notes", "fused"), (0.5, 0.25, 0, 0.125, 0.125, 0)
+    names, weights = ("title", "video", "screen", "audio", "field_notes", "mood"), (0.5, 0.25, 0, 0.125, 0.125, 0)
     (one,) = hits = Hits([hit(1, "clip", weights, (True, True, False, True, True, True), names=names)], 1, 1)
     assert str(hits).splitlines()[1:3] == [
         "     title ████░░░░ 0.50  video ██░░░░░░ 0.25  screen – absent  audio █░░░░░░░ 0.12",
-        "     field_notes █░░░░░░░ 0.12  fused ░░░░░░░░ 0.00",
+        "     field_notes █░░░░░░░ 0.12  mood ░░░░░░░░ 0.00",
     ]
-    assert str(Hits([replace(one, weights=None)], 1, 1)).splitlines()[2] == "     fused present"
+    assert str(Hits([replace(one, weights=None)], 1, 1)).splitlines()[2] == "     mood present"
     read = Page(hits._repr_html_())
     bars = [re.search("#.{6}", attributes["style"])[0] for tag, attributes in read.elements if tag == "i"]
     assert bars == [_FURTHER[0], _COLORS["video"], _COLORS["audio"], _FURTHER[2], _FURTHER[3]]

