@@ -60,7 +60,7 @@ $(RUN)/gallery/gallery.json: $(RUN)/adapter_model.safetensors
 	$(BIN)/scalar index $(DATA)/test --model $(RUN) --output $(RUN)/gallery
 
 demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to a trained model to ranked answers
-	@cat $(RUN)/results/table.txt
+	@cat $(RUN)/results/report/tables.md
 	@$(BIN)/scalar query $(RUN)/gallery --k 3 $(QUERIES)
 
 runs/new-backbone/processor_config.json: | data/miniature-backbone/miniature.json

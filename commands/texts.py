@@ -11,7 +11,8 @@ def plain(text: str, encoding: str | None = None) -> str:
     def is_harmless(char: str) -> bool:
         return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
 
-    text = "".join(char if is_harmless(char) else ascii(char)[1:-1] for char in text)
+    if not text.isprintable():
+        text = "".join(char if is_harmless(char) else ascii(char)[1:-1] for char in text)
     encoding = encoding or "ascii"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 

@@ -111,12 +111,11 @@ def calibrate(config: CalibrateConfig) -> None:
 
 @command_of(app, ReportConfig)
 def report(config: ReportConfig) -> None:
-    """Compare results: the paper's tables and figures, next to its published values."""
+    """Compare results: every score in both directions, under missing modalities and after two stages."""
     from eval.reports.report import write_report
     from eval.reports.result_files import load_results
 
-    results = load_results(config.results, config.baseline, config.reference, config.paper_mean)
-    show(*write_report(results, config.output).split("\n"))
+    show(*write_report(load_results(config.results), config.output).split("\n"))
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m eval") -> None:

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import measure_first_stage
 from eval.reports.figures import plot_results
-from eval.reports.report import format_table, write_report
-from eval.reports.result_files import results_of
+from eval.reports.report import write_report
 from eval.settings import RunConfig
 from gallery.files import write_json
 from gallery.gallery import score_options_of
@@ -70,7 +69,6 @@ def _measure(
     model = described.get("model", name)
     seed = (described.get("training") or {}).get("seed")
     split = described.get("split", config.split)
-    ceilings = (described.get("benchmark_description") or {}).get("recall_at_1_ceilings", {})
     trained_on = described.get("trained_on")  # clips seen in training are no test, whatever their split is called
     results = {
         "label": config.label or _default_label(model, seed),
@@ -80,7 +78,6 @@ def _measure(
         "split": "train" if trained_on else split,
         "trained_on": trained_on,
         "task": described.get("task", "classification" if has_classes(embeddings) else "retrieval"),
-        "ceilings": ceilings.get(split, {}),
         "score": score,
         "retrieval": first,
         **second,
@@ -97,21 +94,19 @@ def _measure(
 
 
 def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list]) -> str:
-    """Write all results; return the table for the terminal."""
-    table = format_table(results)
+    """Write all results; return the tables for the terminal."""
     pq.write_table(pa.table(queries), output / "queries.parquet")
-    (output / "table.txt").write_text(table + "\n", encoding="utf-8")
     plot_results(results, output / "results.png")
+    tables = write_report({output / "results.json": results}, output / "report")
     write_json(results, output / "results.json")  # after the other files: where it exists, they do too
-    write_report(results_of({output / "results.json": results}, queries=queries), output / "report")
-    return table
+    return tables
 
 
 def evaluate(config: RunConfig) -> tuple[dict[str, Any], str]:
     """
     Evaluate a model on a benchmark, or embeddings, and write the results.
 
-    The folder `config.output` receives `results.json`, `queries.parquet` (the result of each query), `table.txt`,
+    The folder `config.output` receives `results.json`, `queries.parquet` (the result of each query),
     `results.png`, the tables and figures of `report/`, and, unless they were given, the `embeddings`, so that other
     methods and masks can be measured without reading the files again.
 
@@ -120,7 +115,7 @@ def evaluate(config: RunConfig) -> tuple[dict[str, Any], str]:
 
     Returns:
         `dict`: the content of `results.json`, in which `embedded` describes how the embeddings were computed, and
-        `versions`, `source` and `date` how the metrics were. And `str`: the table of `table.txt`.
+        `versions`, `source` and `date` how the metrics were. And `str`: the tables of `report/tables.md`.
 
     Raises:
         ValueError: a step cannot be done; FileNotFoundError: a file does not exist.

@@ -389,15 +389,6 @@ class ReportConfig:
     output: Annotated[
         AnyPath, Option(help="Folder for tables.md, tables.tex, one CSV file per table, and figures."), _PATH
     ]
-    baseline: Annotated[
-        str | None, Option(help="Label of the baseline for margins; by default the one with GRAM's score.")
-    ] = None
-    reference: Annotated[
-        str | None, Option(help="Label that ablations (no_..., w/o ...) are compared with; by default scalar.")
-    ] = None
-    paper_mean: Annotated[
-        bool, Option("--paper-mean", help="Show the paper's mean next to benchmarks that the paper does not have.")
-    ] = False
 
 
 __all__ = [

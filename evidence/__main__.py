@@ -1,4 +1,4 @@
-"""`python -m evidence`: the miniature benchmark and its backbone, the study, and measurements of speed."""
+"""`python -m evidence`: the miniature benchmark and its backbone, the study, the paper's tables, measurements of speed."""
 
 import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
@@ -8,6 +8,7 @@ import typer
 
 from commands.errors import Commands, run_command, show
 from commands.options import command_of
+from evidence.reports.commands import register
 from evidence.settings import (
     BackboneConfig,
     GapConfig,
@@ -113,6 +114,7 @@ def gap(config: GapConfig) -> None:
 
 
 app.add_typer(speed, name="speed")
+register(app)
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m evidence") -> None:

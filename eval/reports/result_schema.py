@@ -103,7 +103,6 @@ _RESULT = {
     "benchmark": _text,
     "split": _text,
     "task": _text,
-    "ceilings?": {...: {...: _metric}},
     "score": {"method": _text, "query_temperature?": _temperature},
     "retrieval": {
         "num_queries": count,

@@ -1,212 +1,349 @@
-"""Tables of metrics: for the terminal and in Markdown, in LaTeX, and in CSV."""
+"""Results as tables: a `DataFrame` of what was measured, a row per run, and the same as text, means over seeds.
 
-import csv
-import os
-import re
-import statistics
-from collections.abc import Sequence
+Every frame is indexed by named levels: benchmark, label and seed of the run, then what was measured, such as the
+masking rate, the score and the direction.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-_ABSENT = "–"
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "–": "--",
-    "±": r"$\pm$",
-    "→": r"$\rightarrow$",
-    "Δ": r"$\Delta$",
-    "−": r"$-$",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "[": "{[}",  # at the start of a line it would open an argument
-} | {character: f"\\{character}" for character in "&%$#_{}"}
+import pandas as pd
+
+from eval.reports.result_files import Run, percent
+from eval.reports.result_schema import method_title
+from modeling_scalar.scores_scalar import DIRECTIONS
+
+ABSENT = "–"
+"""The text of what was not measured."""
+
+RUN = ["benchmark", "label", "seed"]
+"""Levels that name a run."""
+
+METRICS = {
+    "R@1": "recall_at_1",
+    "R@5": "recall_at_5",
+    "R@10": "recall_at_10",
+    "mAP": "mean_average_precision",
+    "nDCG@10": "ndcg_at_10",
+    "MedR": "median_rank",
+    "MnR": "mean_rank",
+}
+"""Columns of both stages, and the metric of each in result files; all but the ranks in percent."""
+
+_FORMATS = {"gain": "{:+.1f}", "unscorable clips": "{:.0f}"}
+_LATEX = {"±": r"$\pm$", ABSENT: "--", "−": "$-$"}
+
+
+# What was measured --------------------------------------------------------------------------------------------------
+
+
+def _frame(rows: Sequence[Mapping], levels: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """Return rows as a frame of numbers; what is `None` becomes NaN."""
+    frame = pd.DataFrame(rows, columns=[*RUN, *levels, *columns])
+    return frame.set_index([*RUN, *levels]).astype(float)
+
+
+def _name(run: Run) -> dict[str, str | int | None]:
+    return {level: run[level] for level in RUN}
+
+
+def _metrics(found: Mapping[str, float | None], direction: str) -> dict[str, float | None]:
+    return {column: found.get(f"{direction}_{metric}") for column, metric in METRICS.items()}
+
+
+def first_stage(runs: Iterable[Run]) -> pd.DataFrame:
+    """
+    Return every score on the embeddings of each run.
+
+    Args:
+        runs (`Iterable[Run]`): content of `results.json` files.
+
+    Returns:
+        `DataFrame` with the levels of [`RUN`], `masked` (the rate, 0 to 1), `score` and `direction`; its columns are
+        [`METRICS`], and from text to video also `gain` (in points of R@1) and `unscorable clips`.
+    """
+    rows = []
+    for run in runs:
+        for entry in run["retrieval"]["rates"]:
+            gains = entry.get("aggregation_gain", {})
+            for score, found in entry["methods"].items():
+                for direction in DIRECTIONS:
+                    row = _name(run) | {"masked": entry["rate"], "score": score, "direction": direction}
+                    row |= _metrics(found, direction)
+                    if direction == "text_to_video":
+                        row["gain"] = gains.get(score)
+                        row["unscorable clips"] = found.get("num_unscorable_clips")
+                    rows.append(row)
+    return _frame(rows, ["masked", "score", "direction"], [*METRICS, *_FORMATS])
+
+
+def _order_of_stages(entry: Mapping) -> tuple:
+    return entry.get("rule", "match") != "match", entry["depth"], entry["policy"]
+
+
+def second_stage(runs: Iterable[Run]) -> pd.DataFrame:
+    """
+    Return every score after the cross-encoder reorders its first candidates.
+
+    Args:
+        runs (`Iterable[Run]`): content of `results.json` files.
+
+    Returns:
+        `DataFrame` with the levels of [`RUN`], `rule` (match or fused), `depth`, `masked is` (the policy), `masked`,
+        `score` and `direction`, and the columns of [`METRICS`]; empty if no run has a second stage.
+    """
+    rows = []
+    for run in runs:
+        for entry in sorted(run["two_stage"], key=_order_of_stages):
+            measured = {
+                "rule": entry.get("rule", "match"),
+                "depth": str(entry["depth"]),
+                "masked is": entry["policy"],
+                "masked": entry["rate"],
+                "score": entry["method"],
+            }
+            for direction in DIRECTIONS:
+                rows.append(_name(run) | measured | {"direction": direction} | _metrics(entry, direction))
+    return _frame(rows, ["rule", "depth", "masked is", "masked", "score", "direction"], [*METRICS])
+
+
+def differences(runs: Iterable[Run]) -> pd.DataFrame:
+    """
+    Return the differences of text-to-video R@1 between the own score and others, nothing masked.
+
+    Args:
+        runs (`Iterable[Run]`): content of `results.json` files.
+
+    Returns:
+        `DataFrame` with the levels of [`RUN`], `score` and `minus`; its columns are `difference`, `low` and `high` (in
+        points) and `confidence` (0 to 1) of the paired bootstrap over queries.
+    """
+    rows = []
+    for run in runs:
+        for entry in run["retrieval"].get("differences", []):
+            rows.append(_name(run) | entry | {"score": entry["method"], "minus": entry["baseline"]})
+    return _frame(rows, ["score", "minus"], ["difference", "low", "high", "confidence"])
+
+
+def select(frame: pd.DataFrame, **levels: object) -> pd.DataFrame:
+    """Return the rows that have these values in their levels, without the levels."""
+    for level, value in levels.items():
+        frame = frame[frame.index.get_level_values(level) == value].droplevel(level)
+    return frame
+
+
+# Text ---------------------------------------------------------------------------------------------------------------
+
+
+def _cell(mean: float, deviation: float, form: str) -> str:
+    if pd.isna(mean):
+        return ABSENT
+    text = form.format(round(mean, 9) + 0.0)  # differences that cancel leave noise with a sign
+    return text if pd.isna(deviation) else f"{text} ± {form.replace('+', '').format(deviation)}"
+
+
+def means(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the text of means over seeds, with the sample deviation of two or more: `12.3 ± 0.4`."""
+    levels = [level for level in frame.index.names if level != "seed"]
+    seeds = frame.groupby(level=levels, sort=False)
+    mean, deviation = seeds.mean(), seeds.std()
+    text = {}
+    for column in frame.columns:
+        form = _FORMATS.get(column, "{:.1f}")
+        pairs = zip(mean[column], deviation[column], strict=True)
+        text[column] = [_cell(*pair, form) for pair in pairs]
+    return pd.DataFrame(text, index=mean.index)
+
+
+def _num_seeds(text: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
+    """Put the number of seeds before the columns, if some row has several."""
+    measured = numbers.dropna(how="all").reset_index("seed")
+    counts = measured.groupby(level=list(text.index.names), sort=False)["seed"].nunique(dropna=False)
+    if (counts > 1).any():
+        text.insert(0, "n", counts.astype(str))
+    return text
 
 
 @dataclass(frozen=True)
-class Cell:
-    """
-    One metric: its mean, and with two values or more their sample deviation: `12.3 ± 0.4`.
-
-    Args:
-        values (`tuple[float]`): one per seed; an empty tuple is shown as a dash.
-        signed (`bool`): write a plus before positive numbers, for differences.
-        digits (`int`): number of decimals.
-        published_deviation (`float`, *optional*): deviation of a single value that is itself a mean.
-    """
-
-    values: tuple[float, ...] = ()
-    signed: bool = False
-    digits: int = 1
-    published_deviation: float | None = None
-
-    @property
-    def mean(self) -> float:
-        if len(self.values) == 1:
-            return round(self.values[0], 9)  # the paper's -0.0 stays -0.0
-        return round(statistics.mean(self.values), 9) + 0.0  # differences that cancel leave noise with a sign
-
-    @property
-    def deviation(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.values) > 1 else self.published_deviation
-
-    def __str__(self) -> str:
-        if not self.values:
-            return _ABSENT
-        mean = f"{self.mean:{'+' if self.signed else ''}.{self.digits}f}"
-        return mean if self.deviation is None else f"{mean} ± {self.deviation:.{self.digits}f}"
-
-
-Row = Sequence[Cell | str]
-
-
-@dataclass
 class Table:
     """
-    A table with a name for files, a title and a note for readers.
+    A table of a report.
 
     Args:
         name (`str`): name of its CSV file and its LaTeX label.
-        title (`str`), note (`str`): content of the table, and its protocol.
-        columns (`list[tuple[str, str]]`): group, or an empty string, and heading of each column.
-        blocks (`list[list[Row]]`): rows, in groups that belong together.
-        num_keys (`int`): number of columns at the left that identify a row. If one repeats the value above it, it is
-            shown as a blank; a CSV file repeats it.
+        title (`str`), note (`str`): content of the table, and how it was measured.
+        text (`DataFrame`): what is shown, with the names of the rows in the index.
+        numbers (`DataFrame`): what was measured, unrounded, a row per run.
     """
 
     name: str
     title: str
     note: str
-    columns: list[tuple[str, str]]
-    blocks: list[list[Row]] = field(default_factory=list)
-    num_keys: int = 1
+    text: pd.DataFrame
+    numbers: pd.DataFrame = field(repr=False)
 
     @property
-    def rows(self) -> list[Row]:
-        return [row for block in self.blocks for row in block]
+    def num_keys(self) -> int:
+        """The number of columns at the left that name a row."""
+        return self.text.index.nlevels
 
-    def without(self, columns: Sequence[str]) -> "Table":
-        """Return the table without the columns with these headings."""
-        dropped = {index for index, (_, heading) in enumerate(self.columns) if heading in columns}
-        return self._select([index for index in range(len(self.columns)) if index not in dropped])
+    def cells(self) -> pd.DataFrame:
+        """Return what is shown as a frame of text on one line each, with the names of the rows as columns."""
+        return self.text.reset_index().astype(str).replace(r"\s+", " ", regex=True)
 
-    def filled(self) -> "Table":
-        """Return the table without the columns that are empty in every row."""
-        kept = [
-            index
-            for index in range(len(self.columns))
-            if index < self.num_keys or any(str(row[index]) not in ("", _ABSENT) for row in self.rows)
-        ]
-        return self._select(kept)
+    def markdown(self) -> str:
+        """Format a Markdown table whose columns are aligned in plain text, too."""
+        cells = self.cells().replace(r"\|", r"\|", regex=True)
+        sides = ["left"] * self.num_keys + ["right"] * len(self.text.columns)
+        return cells.to_markdown(index=False, disable_numparse=True, colalign=sides)
 
-    def _select(self, kept: Sequence[int]) -> "Table":
-        blocks = [[[row[index] for index in kept] for row in block] for block in self.blocks]
-        num_keys = sum(index < self.num_keys for index in kept)
-        columns = [self.columns[index] for index in kept]
-        return Table(self.name, self.title, self.note, columns, blocks, num_keys)
-
-    def readable_blocks(self) -> list[list[list[str]]]:
-        """Return the text of each cell, with blanks for keys that repeat those of the row above."""
-        blocks, above = [], [""] * self.num_keys
-        for block in self.blocks:
-            lines = []
-            for row in block:
-                cells = [" ".join(str(cell).split()) for cell in row]
-                keys = cells[: self.num_keys]
-                shared = next((i for i, (a, b) in enumerate(zip(keys, above, strict=True)) if a != b), self.num_keys)
-                above = keys
-                # The last key stays: a row without any would not be identified.
-                blanks = min(shared, self.num_keys - 1)
-                lines.append([""] * blanks + cells[blanks:])
-            blocks.append(lines)
-        return blocks
+    def latex(self) -> str:
+        """Format a floating table with the rules of booktabs."""
+        sides = "l" * self.num_keys + "r" * len(self.text.columns)
+        names = {"label": f"tab:{self.name}", "caption": self.title, "position": "t"}
+        text = self.cells().to_latex(index=False, escape=True, column_format=sides, **names)
+        for character, command in _LATEX.items():
+            text = text.replace(character, command)
+        note = " ".join(self.note.split())
+        return f"% {note}\n{text}"
 
 
-def markdown(table: Table) -> str:
-    """Format a Markdown table whose columns are aligned in plain text, too."""
-    header = [" ".join(filter(None, column)) for column in table.columns]
-    rows = [row for block in table.readable_blocks() for row in block]
-    header, *rows = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
-    widths = [max(2, *(len(row[column]) for row in (header, *rows))) for column in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.ljust(width) if index < table.num_keys else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return f"| {' | '.join(padded)} |"
-
-    rules = ["-" * w if index < table.num_keys else "-" * (w - 1) + ":" for index, w in enumerate(widths)]
-    return "\n".join([line(header), f"| {' | '.join(rules)} |", *map(line, rows)])
+# The tables of a report ---------------------------------------------------------------------------------------------
 
 
-def _escape(text: str) -> str:
-    text = "".join(_LATEX.get(character, character) for character in text)
-    return re.sub(r"(?<![\w-])([-+])(?=\d)", r"$\1$", text)  # a sign, not a hyphen
+def _titles(runs: Sequence[Run]) -> dict[tuple[str, str, str], str]:
+    """Return the title of each score of a label: * marks its strongest single pathway, (own) its own score."""
+    titles = {}
+    for run in runs:
+        rates = run["retrieval"]["rates"]
+        best = {entry.get("best_pathway", {}).get("method") for entry in rates if entry["rate"] == 0}
+        for entry in rates:
+            for score in entry["methods"]:
+                mark = " *" * (score in best) + " (own)" * (score == run["score"]["method"])
+                key = (run["benchmark"], run["label"], score)
+                # Seeds may differ in their strongest pathway.
+                titles[key] = max(titles.get(key, ""), method_title(score) + mark, key=len)
+    return titles
 
 
-def _heading(columns: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the lines of a LaTeX heading: groups, if there are any, and names."""
-    lines = []
-    if any(group for group, _ in columns):
-        cells, rules, start = [], [], 0
-        while start < len(columns):
-            group = columns[start][0]
-            stop = start + 1
-            while group and stop < len(columns) and columns[stop][0] == group:
-                stop += 1
-            cells.append(rf"\multicolumn{{{stop - start}}}{{c}}{{{_escape(group)}}}" if group else "")
-            rules += [rf"\cmidrule(lr){{{start + 1}-{stop}}}"] if group else []
-            start = stop
-        lines += [" & ".join(cells) + r" \\", "".join(rules)]
-    return [*lines, " & ".join(_escape(name) for _, name in columns) + r" \\"]
+def _with_titles(text: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    titles = _titles(runs)
+    rows = [(*key[:2], titles[key]) for key in text.index]
+    return text.set_axis(pd.MultiIndex.from_tuples(rows, names=text.index.names))
 
 
-def latex(table: Table) -> str:
-    r"""Format a LaTeX table, at most as wide as the text; it needs the packages `booktabs` and `graphicx`."""
-    alignment = "l" * table.num_keys + "r" * (len(table.columns) - table.num_keys)
-    body = []
-    for block in table.readable_blocks():
-        body += [r"\midrule", *(" & ".join(map(_escape, row)) + r" \\" for row in block)]
-    return "\n".join(
-        [
-            r"\begin{table*}[t]",
-            r"\centering",
-            rf"\caption{{{_escape(table.title)}. {_escape(table.note)}}}",
-            rf"\label{{tab:{table.name}}}",
-            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-            rf"\begin{{tabular}}{{{alignment}}}",
-            r"\toprule",
-            *_heading(table.columns),
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}}",
-            r"\end{table*}",
-        ]
+def _without_run(text: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the text without the levels of the run if there is only one, which the heading names."""
+    if len(runs) > 1:
+        return text
+    return text.droplevel([level for level in RUN if level in text.index.names])
+
+
+def _scores_table(runs: Sequence[Run], first: pd.DataFrame, direction: str) -> Table:
+    numbers = select(first, masked=0, direction=direction).dropna(axis=1, how="all")
+    text = _with_titles(_num_seeds(means(numbers), numbers), runs)
+    note = "First stage, nothing masked. * strongest single pathway, text to video; (own) the model's own score."
+    if direction == "text_to_video":
+        note += " Clips for which a score is undefined rank last."
+    title = f"Every score on the same embeddings, {direction.replace('_', ' ')}"
+    return Table(f"scores_{direction}", title, note, _without_run(text, runs), numbers)
+
+
+def _missing_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
+    numbers = select(first, direction="text_to_video")[["R@1"]]
+    rates = sorted(numbers.index.unique("masked"))
+    text = means(numbers)["R@1"].unstack("masked", fill_value=ABSENT, sort=False)[rates]
+    text = text.rename(columns=percent).rename_axis(columns=None)
+    text = _with_titles(_num_seeds(text, numbers), runs)
+    note = (
+        "Text-to-video R@1, first stage; columns: clips that lose one modality. * strongest single pathway "
+        "with nothing masked; (own) the model's own score."
     )
+    title = "Every score under missing modalities"
+    return Table("scores_missing", title, note, _without_run(text, runs), numbers)
 
 
-def write_csv(table: Table, path: str | os.PathLike) -> None:
-    """Write a table with unrounded numbers; deviations over seeds have columns of their own."""
-    deviating = {
-        index
-        for row in table.rows
-        for index, cell in enumerate(row)
-        if isinstance(cell, Cell) and cell.deviation is not None
-    }
-
-    def fields(index: int, cell: Cell | str) -> list[str | float | None]:
-        numbers = isinstance(cell, Cell)
-        mean = (cell.mean if cell.values else None) if numbers else cell
-        return [mean, cell.deviation if numbers else None] if index in deviating else [mean]
-
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        header = [" ".join(filter(None, column)) for column in table.columns]
-        writer.writerow([name for i, h in enumerate(header) for name in ([h, f"{h} sd"] if i in deviating else [h])])
-        for row in table.rows:
-            writer.writerow([item for index, cell in enumerate(row) for item in fields(index, cell)])
+def _own(frame: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the rows of the own score of each label."""
+    own = {(run["benchmark"], run["label"]): run["score"]["method"] for run in runs}
+    rows = zip(*(frame.index.get_level_values(level) for level in ("benchmark", "label", "score")), strict=True)
+    return frame[[own[benchmark, label] == score for benchmark, label, score in rows]].droplevel("score")
 
 
-__all__ = ["Cell", "Row", "Table", "latex", "markdown", "write_csv"]
+def _second_stage_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
+    staged = [run for run in runs if run["two_stage"]]
+    numbers = second_stage(staged)
+    own = _own(numbers, staged)[["R@1"]]
+    # The first stage of the same labels, in the rows above.
+    labels = own.index.droplevel([level for level in own.index.names if level not in RUN[:2]])
+    before = _own(first, runs)[["R@1"]]
+    before = before[before.index.droplevel(["seed", "masked", "direction"]).isin(labels)]
+    before = pd.concat({("first stage", "", ""): before}, names=["rule", "depth", "masked is"])
+    shown = pd.concat([before.reorder_levels(own.index.names), own])
+    text = means(shown)["R@1"].unstack(["direction", "masked"], fill_value=ABSENT, sort=False)
+    text = text[sorted(text.columns, key=lambda column: (DIRECTIONS.index(column[0]), column[1]))]
+    text.columns = [f"{direction.replace('_', ' ')} {percent(rate)}" for direction, rate in text.columns]
+    text = _num_seeds(text, shown)
+    note = (
+        "R@1 of each label's own score; columns: clips that lose one modality. match: the first candidates reordered "
+        "by the cross-encoder alone; fused: by first-stage score + weight * match logit, which is not in the paper."
+    )
+    for run in staged:
+        fusion = run.get("two_stage_fusion")
+        if fusion is not None:
+            chosen = f"chosen on {fusion['split']}" if fusion.get("split") else "given"
+            note += f" Weight of {run_name(run)}: {fusion['weight']:.3f}, {chosen}."
+    return Table("second_stage", "Second stage by rule and depth", note, _without_run(text, runs), numbers)
+
+
+def _differences_table(runs: Sequence[Run]) -> Table:
+    numbers = differences(runs)
+    text = pd.DataFrame(index=numbers.index)
+    text["difference"] = numbers["difference"].map("{:+.1f}".format)
+    text["low"] = numbers["low"].map("{:+.1f}".format)
+    text["high"] = numbers["high"].map("{:+.1f}".format)
+    text["confidence"] = numbers["confidence"].map(percent)
+    text = text.rename(index=method_title, level="score").rename(index=method_title, level="minus")
+    note = "Points of text-to-video R@1, first stage, nothing masked; low and high: paired bootstrap over queries."
+    title = "Differences between scores on the same queries"
+    return Table("differences", title, note, _without_run(text, runs), numbers)
+
+
+def run_name(run: Run) -> str:
+    """Return the name of a run in headings and notes."""
+    name = f"{run['benchmark']} {run['split']}: {run['label']}"
+    return name if run["seed"] is None else f"{name}, seed {run['seed']}"
+
+
+def report_tables(runs: Sequence[Run]) -> list[Table]:
+    """
+    Return the tables of a report: every score in both directions, and, as far as they were measured, under missing
+    modalities, after the second stage, and the differences between scores.
+
+    Args:
+        runs (`Sequence[Run]`): content of comparable `results.json` files.
+    """
+    first = first_stage(runs)
+    tables = [_scores_table(runs, first, direction) for direction in DIRECTIONS]
+    if first.index.unique("masked").size > 1:
+        tables.append(_missing_table(runs, first))
+    if any(run["two_stage"] for run in runs):
+        tables.append(_second_stage_table(runs, first))
+    if any(run["retrieval"].get("differences") for run in runs):
+        tables.append(_differences_table(runs))
+    return [table for table in tables if not table.text.empty]
+
+
+__all__ = [
+    "ABSENT",
+    "METRICS",
+    "RUN",
+    "Table",
+    "differences",
+    "first_stage",
+    "means",
+    "report_tables",
+    "run_name",
+    "second_stage",
+    "select",
+]

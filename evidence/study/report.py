@@ -15,9 +15,9 @@ from typing import Any
 
 from eval.protocol.statistics import hierarchical_bootstrap, holm
 from eval.reports.figures import COLOURS
-from eval.reports.result_files import label_name
 from eval.reports.result_schema import method_title
-from eval.reports.tables import Cell, Row, Table, markdown
+from evidence.reports.results import label_name
+from evidence.reports.tables import Cell, Row, Table, markdown
 
 from .measure import HIGHEST, ROUTER
 from .results import RANKS, STUDY, Results, Selection

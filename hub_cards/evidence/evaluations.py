@@ -13,11 +13,9 @@ from typing import Any
 from huggingface_hub import EvalResult, EvalResultEntry
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from eval.reports.label_tables import first_stage, gain, two_stage
-from eval.reports.result_files import R1, Results, percent
+from eval.reports.result_files import R1, percent
 from eval.reports.result_schema import check_result, method_title, second_stage
-from eval.reports.score_tables import scores_missing_table, scores_table, second_stage_table
-from eval.reports.tables import Table
+from eval.reports.tables import report_tables
 from gallery.files import read_json
 
 from ..markdown import Markdown, table, text
@@ -42,6 +40,10 @@ class Result:
         """The first stage's results, by masking rate."""
         rates = {entry["rate"]: entry for entry in self.content["retrieval"]["rates"]}
         return dict(sorted(rates.items()))
+
+    def own(self, rate: float) -> Mapping[str, Any]:
+        """The own score's results in the first stage at a masking rate; empty if it was not measured."""
+        return self.rates.get(rate, {}).get("methods", {}).get(self.method, {})
 
     @property
     def gallery(self) -> str:
@@ -117,7 +119,7 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
             "dataset_split": content["split"],
             "dataset_args": protocol | {"gallery_sha256": content["gallery"]["sha256"]},
         }
-        stages = [("first stage", {"stage": 1}, result.rates[0.0]["methods"][result.method])]
+        stages = [("first stage", {"stage": 1}, result.own(0.0))]
         for entry in second_stage(content["two_stage"]):
             if (entry["method"], entry["rate"]) == (result.method, 0.0):
                 arguments = {"stage": 2, "depth": entry["depth"], "policy": entry["policy"]}
@@ -177,7 +179,7 @@ def leaderboard_entries(results: Sequence[Result], boards: Iterable[str]) -> dic
             EvalResultEntry(
                 dataset_id=dataset,
                 task_id=task,
-                value=first_stage()(result.content),
+                value=result.own(0.0).get(R1),
                 date=result.content["date"],
                 notes=f"text-to-video R@1 in percent, first stage, {result.content['split']}, {result.gallery}",
             )
@@ -191,19 +193,12 @@ def leaderboard_entries(results: Sequence[Result], boards: Iterable[str]) -> dic
 
 def tables(result: Result) -> list[tuple[str, Markdown, str]]:
     """Return the title, the table and the note of each report table that a card shows."""
-    content = result.content
-    one = Results({content["benchmark"]: {content["label"]: {content["seed"]: content}}})
-    found = [scores_table(one, direction) for direction in DIRECTIONS]
-    found += [scores_missing_table(one)] if len(result.rates) > 1 else []
-    found += [second_stage_table(one)]
-    shown = [table.without(("benchmark", "label", "n")).filled() for table in found if table.blocks]
-    return [(table.title, _laid_out(table), table.note) for table in shown]
-
-
-def _laid_out(report: Table) -> Markdown:
-    """Format a table of the report; its cells are text from untrusted files."""
-    head = [" ".join(filter(None, column)) for column in report.columns]
-    return table(head, (row for block in report.readable_blocks() for row in block), report.num_keys)
+    found = []
+    for report in report_tables([result.content]):
+        if report.name != "differences":  # a card tells them as findings
+            cells = report.cells()  # text from untrusted files
+            found.append((report.title, table([*cells.columns], cells.to_numpy(), report.num_keys), report.note))
+    return found
 
 
 def _at(rate: float) -> str:
@@ -232,7 +227,7 @@ def findings(result: Result) -> list[Markdown]:
     for direction, name in DIRECTIONS.items():
         if above := "; ".join(_others_above(result, direction)):
             sentences.append(f"{name}: R@1 is below that of another score on the same embeddings, {above}.")
-    gains = {rate: gain(rate)(run) for rate in rates}
+    gains = {rate: entry.get("aggregation_gain", {}).get(result.method) for rate, entry in rates.items()}
     losses = [f"{value:+.1f} {_at(rate)}" for rate, value in gains.items() if value is not None and value < 0]
     if losses:
         sentences.append(f"The aggregation gain is negative, the best single pathway is ahead: {'; '.join(losses)}.")
@@ -246,15 +241,15 @@ def findings(result: Result) -> list[Markdown]:
     # The cross-encoder's input for a missing modality.
     own = [entry for entry in second_stage(run["two_stage"]) if entry["method"] == result.method]
     for policy in dict.fromkeys(entry["policy"] for entry in own):
-        stages = {rate: (first_stage(R1, rate)(run), two_stage(R1, rate, policy)(run)) for rate in rates}
-        below = [
-            f"from {first:.1f} to {second:.1f} {_at(rate)}"
-            for rate, (first, second) in stages.items()
-            if None not in (first, second) and second < first
-        ]
+        below = []
+        for entry in own:
+            first, second = result.own(entry["rate"]).get(R1), entry.get(R1)
+            if entry["policy"] == policy and None not in (first, second) and second < first:
+                below.append(f"from {first:.1f} to {second:.1f} {_at(entry['rate'])}")
         if below:
             sentences.append(f"The second stage ({text(policy)}) lowers text-to-video R@1, {'; '.join(below)}.")
-    if unscorable := first_stage("num_unscorable_clips")(run):
+    unscorable = result.own(0.0).get("num_unscorable_clips")
+    if unscorable:
         sentences.append(f"The model's own score is undefined for {unscorable} clips, which rank last.")
     return [Markdown(sentence) for sentence in sentences]
 

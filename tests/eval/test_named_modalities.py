@@ -24,12 +24,10 @@ from eval.protocol.first_stage import (
 )
 from eval.protocol.missing import ladder, ladder_masks
 from eval.protocol.second_stage import _FirstStage
-from eval.reports import figures, paper_tables, score_tables
-from eval.reports.result_files import load_results
+from eval.reports import figures
 from eval.run import RunConfig, run
 from gallery.gallery import Gallery
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from tests.eval.reports.made_runs import make_run, save
 from tests.eval.test_calibrate import Scores
 from tests.scores import METHODS
 
@@ -341,9 +339,7 @@ def test_tables_and_figures_of_five_modalities_show_the_five_names(tmp_path, dra
     )
     shown = done.output
     for name in FIVE:
-        assert all(f" {group} {name} |" in shown for group in ("clips", "weight", "decided"))
         assert f"| {name} " in shown  # its row among the scores
-    assert "video+title+audio+speech+screen" in shown and "Δ video→all" in shown  # two names begin with s
     table = pq.read_table(tmp_path / "out" / "queries.parquet")
     assert [name for name in table.column_names if name.startswith("weight_")] == [f"weight_{n}" for n in FIVE]
     _, weights = drawn["results.png"].axes
@@ -366,26 +362,6 @@ def test_colours_are_those_of_the_paper_and_differ_for_eight():
     assert len(set(colours.values())) == len(EIGHT)
 
 
-def test_reports_hold_benchmarks_of_different_modalities_side_by_side(tmp_path):
-    made(("video", "title")).save(tmp_path / "gallery")
-    run(RunConfig(tmp_path / "runs", embeddings_path=tmp_path / "gallery", label="scalar", rates=(0.0,)))
-    results = load_results([tmp_path / "runs", save(tmp_path / "paper", make_run("scalar"))])
-    weights = score_tables.weights_table(results)
-    headings = [name for group, name in weights.columns if group == "weight"]
-    assert sorted(headings) == ["audio", "subtitle", "title", "video"]
-    rows = {row[0]: dict(zip(weights.columns, map(str, row), strict=True)) for row in weights.rows}
-    assert rows["miniature"]["weight", "title"] == rows["gallery"]["weight", "audio"] == "–"
-    assert rows["miniature"]["weight", "audio"] == "0.30" and rows["gallery"]["weight", "title"] != "–"
-    steps = paper_tables.ladder_table(results)
-    assert [name for _, name in steps.columns[3:]] == ["V", "VT", "VA", "VAS", "Δ V→all"]
-    assert "V video, T title, A audio, S subtitle" in steps.note
-    # The paper's values stand beside its own modalities alone.
-    paper = load_results([save(tmp_path / "vatex", make_run("scalar", benchmark="vatex"))])
-    assert any("paper" in row[1] for row in paper_tables.ladder_table(paper).rows)
-    both = load_results([tmp_path / "runs", tmp_path / "vatex"])
-    assert not any("paper" in row[1] for row in paper_tables.ladder_table(both).rows)
-
-
 # Classes -------------------------------------------------------------------------------------------------------------
 
 
@@ -403,6 +379,6 @@ def test_classes_of_any_modalities_are_classified(tmp_path, modalities):
     assert results["task"] == "classification"
     tables = (tmp_path / "out" / "report" / "tables.md").read_text()
     for name in modalities:
-        assert f"{name} Acc@1" in tables
+        assert f"| {name} " in tables
     accuracies = results["retrieval"]["rates"][0]["methods"][modalities[0]]
     assert f"{accuracies['video_to_text_recall_at_1']:.1f}" in tables

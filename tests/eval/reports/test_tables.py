@@ -1,69 +1,138 @@
-"""Layouts of a table: on a screen, in LaTeX, in CSV."""
+"""Results as frames, and their text: means over seeds, marks, both stages, differences."""
 
-import csv
+import math
 
 import pytest
 
-from eval.reports.tables import Cell, Table, latex, markdown, write_csv
+from eval.reports.result_files import load_results
+from eval.reports.result_schema import method_title
+from eval.reports.tables import ABSENT, differences, first_stage, means, report_tables, second_stage, select
+from tests.eval.reports.made_runs import make_run, save, three_labels, with_rules
+from tests.scores import METHODS
 
 
-@pytest.mark.parametrize(
-    ("cell", "text"),
-    [
-        (Cell(), "–"),
-        (Cell((12.34,)), "12.3"),
-        (Cell((-1.0,), signed=True), "-1.0"),
-        (Cell((1.0, 3.0), signed=True), "+2.0 ± 1.4"),  # sample deviation: sqrt(2), not 1
-        (Cell((20.0, 22.0, 24.0)), "22.0 ± 2.0"),
-        (Cell((950.0,), digits=0), "950"),
-        (Cell((0.2, -0.1, -0.1), signed=True), "+0.0 ± 0.2"),  # their float64 mean is -1e-17
-        (Cell((-0.0,), signed=True), "-0.0"),  # as the paper prints it
-        (Cell((54.6,), published_deviation=0.2), "54.6 ± 0.2"),
-    ],
-)
-def test_a_mean_has_the_sample_deviation_of_two_or_more(cell, text):
-    assert str(cell) == text
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return [*load_results([save(tmp_path_factory.mktemp("runs"), *three_labels())]).values()]
 
 
-@pytest.fixture
-def table():
-    blocks = [[["A", "one", Cell((1.0, 3.0)), ""], ["A", "two & 50 %", Cell((5.0,)), ""]], [["B", "one", Cell(), ""]]]
-    columns = [("", "benchmark"), ("", "label"), ("T→V", "R@1"), ("T→V", "R@10")]
-    return Table("example", "An example", "A note.", columns, blocks, num_keys=2)
+def rows_of(table):
+    """The cells of each row by the names of the row."""
+    keys = table.num_keys
+    return {tuple(row[:keys]): [*row[keys:]] for row in table.cells().to_numpy()}
 
 
-def test_columns_of_a_table_stand_below_each_other_and_repeated_keys_are_blank(table):
-    assert markdown(table).splitlines() == [
-        "| benchmark | label      |   T→V R@1 | T→V R@10 |",
-        "| --------- | ---------- | --------: | -------: |",
-        "| A         | one        | 2.0 ± 1.4 |          |",
-        "|           | two & 50 % |       5.0 |          |",
-        "| B         | one        |         – |          |",
+def table_of(runs, name):
+    return next(table for table in report_tables(runs) if table.name == name)
+
+
+def test_every_joint_score_has_a_name_for_readers():
+    titles = {name: method_title(name) for name in METHODS}
+    assert {name for name, title in titles.items() if title == name} == {"video", "audio", "subtitle"}
+    assert len(set(titles.values())) == len(titles) and method_title("of a plugin") == "of a plugin"
+
+
+def test_a_frame_holds_every_number_of_every_run(runs):
+    first = first_stage(runs)
+    assert first.index.names == ["benchmark", "label", "seed", "masked", "score", "direction"]
+    assert len(first) == 7 * 5 * 4 * 2
+    for run in runs:
+        for entry in run["retrieval"]["rates"]:
+            for score, metrics in entry["methods"].items():
+                own = select(first, label=run["label"], seed=run["seed"], masked=entry["rate"], score=score)
+                for direction in ("text_to_video", "video_to_text"):
+                    (row,) = select(own, direction=direction).to_dict("records")
+                    assert row["nDCG@10"] == metrics[f"{direction}_ndcg_at_10"]
+                gain = entry["aggregation_gain"].get(score, math.nan)
+                assert own["gain"].iloc[0] == pytest.approx(gain, nan_ok=True) and math.isnan(own["gain"].iloc[1])
+    second = second_stage(runs)
+    assert len(second) == 7 * 2 * 5 * 2 and set(second.index.unique("rule")) == {"match"}
+    assert differences(runs)["low"].tolist() == [0.5] * 7
+
+
+def test_seeds_are_shown_as_their_mean_and_sample_deviation(runs):
+    rows = rows_of(table_of(runs, "scores_text_to_video"))
+    own = ["13.0 ± 4.2", "14.0 ± 4.2", "15.0 ± 4.2", "16.0 ± 4.2", "17.0 ± 4.2", "7.0 ± 0.0", "9.0 ± 0.0"]
+    assert rows["miniature", "gram", "GRAM volume (own)"] == ["2", *own, "-2.0 ± 4.2", "10 ± 0"]
+    assert rows["miniature", "scalar", "SCALAR (own)"][:2] == ["3", "22.0 ± 2.0"]
+    assert [key[2] for key in rows if key[1] == "gram"] == [
+        "GRAM volume (own)",
+        "uniform centroid",
+        "video",
+        "audio *",
     ]
+    back = table_of(runs, "scores_video_to_text")
+    assert rows_of(back)["miniature", "gram", "GRAM volume (own)"][1] == "12.0 ± 4.2" and "gain" not in back.text
 
 
-def test_columns_without_anything_can_be_left_out(table):
-    assert [heading for _, heading in table.filled().columns] == ["benchmark", "label", "R@1"]
-    assert table.without(["benchmark"]).num_keys == 1
+def test_noise_of_differences_that_cancel_has_no_sign():
+    gains = (0.2, -0.1, -0.1)  # their mean in float64 is -1e-17
+    runs = [make_run("scalar", seed, joint=15 + gain) for seed, gain in enumerate(gains)]
+    text = means(select(first_stage(runs), masked=0, score="scalar", direction="text_to_video"))
+    assert text["gain"].tolist() == ["+0.0 ± 0.2"]
 
 
-def test_latex_has_groups_rules_and_no_bare_special_character(table):
-    lines = latex(table).splitlines()
-    assert r" &  & \multicolumn{2}{c}{T$\rightarrow$V} \\" in lines and r"\cmidrule(lr){3-4}" in lines
-    assert r"A & one & 2.0 $\pm$ 1.4 &  \\" in lines
-    assert r" & two \& 50 \% & 5.0 &  \\" in lines
-    assert lines.count(r"\midrule") == 2
+def test_a_score_that_one_seed_alone_measured_has_a_row_with_its_number_of_seeds():
+    runs = [make_run("scalar", 50), make_run("scalar", 51)]
+    for entry in runs[1]["retrieval"]["rates"]:
+        entry["methods"]["symile"] = entry["methods"]["uniform"]
+    table = table_of(runs, "scores_text_to_video")
+    assert {names[-1]: row[0] for names, row in rows_of(table).items()} == {
+        "SCALAR (own)": "2", "uniform centroid": "2", "video": "2", "audio *": "2", "Symile": "1",
+    }  # fmt: skip
 
 
-def test_labels_may_hold_what_a_layout_gives_a_meaning(table):
-    table.blocks = [[["[A]", "a|b <c>\n d", Cell((1.0,)), ""]]]
-    assert markdown(table).splitlines()[2].startswith(r"| [A]       | a\|b <c> d |")
-    assert r"{[}A] & a\textbar{}b \textless{}c\textgreater{} d & 1.0 &  \\" in latex(table).splitlines()
+def test_scores_under_missing_modalities_have_a_column_for_each_rate(runs):
+    table = table_of(runs, "scores_missing")
+    assert [*table.text.columns] == ["n", "0 %", "25 %", "50 %", "75 %", "90 %"]
+    row = rows_of(table)["miniature", "gram", "uniform centroid"]
+    assert row[1:] == [f"{11 - step:.1f} ± 4.2" for step in range(5)]
+    assert not any(table.name == "scores_missing" for table in report_tables([make_run("scalar", rates=(0.0,))]))
 
 
-def test_csv_keeps_digits_repeats_keys_and_has_columns_for_deviations(table, tmp_path):
-    write_csv(table, tmp_path / "table.csv")
-    header, first, second, third = csv.reader((tmp_path / "table.csv").open(newline=""))
-    assert header == ["benchmark", "label", "T→V R@1", "T→V R@1 sd", "T→V R@10"]
-    assert first[:3] == ["A", "one", "2.0"] and float(first[3]) == pytest.approx(2**0.5)
-    assert second == ["A", "two & 50 %", "5.0", "", ""] and third == ["B", "one", "", "", ""]
+def test_a_rate_that_a_score_lacks_is_a_dash():
+    run = make_run("scalar")
+    del run["retrieval"]["rates"][2]["methods"]["uniform"]
+    assert rows_of(table_of([run], "scores_missing"))[("uniform centroid",)][2] == ABSENT
+
+
+def test_every_rule_and_depth_has_a_row_in_both_directions():
+    run = with_rules(make_run("scalar", joint=20.0, two_stage=30.0))
+    table = table_of([run], "second_stage")
+    rows = rows_of(table)
+    assert list(rows) == [
+        ("first stage", "", ""),
+        *((rule, depth, policy) for rule in ("match", "fused") for depth in ("5", "50", "100")
+          for policy in ("absent", "zeros")),
+    ]  # fmt: skip
+    assert rows["first stage", "", ""] == ["20.0"] * 5 + ["19.0"] * 5
+    falling = [30 - step for step in range(5)]
+    assert rows["match", "50", "absent"] == [f"{value + shift:.1f}" for shift in (0, -1) for value in falling]
+    assert rows["match", "5", "absent"][:2] == ["25.0", "24.0"]
+    assert rows["fused", "5", "zeros"][:2] == ["39.0", "38.0"]
+    assert "Weight of miniature test: scalar, seed 50: 0.100, chosen on validation." in table.note
+
+
+def test_labels_without_a_second_stage_are_not_in_its_table():
+    runs = [make_run("scalar", two_stage=30.0), make_run("gram", method="gram") | {"two_stage": []}]
+    rows = rows_of(table_of(runs, "second_stage"))
+    assert [names[1:3] for names in rows] == [("scalar", "first stage"), ("scalar", "match"), ("scalar", "match")]
+    assert not any(table.name == "second_stage" for table in report_tables(runs[1:]))
+
+
+def test_differences_stand_beside_their_bounds():
+    table = table_of([make_run("scalar")], "differences")
+    assert rows_of(table) == {("SCALAR", "uniform centroid"): ["+2.0", "+0.5", "+3.5", "95 %"]}
+
+
+def test_the_run_is_named_in_rows_only_beside_others(runs):
+    (one,) = {table.text.index.names[0] for table in report_tables([make_run("scalar")])[:3]}
+    assert one == "score"
+    assert all(table.text.index.names[:2] == ["benchmark", "label"] for table in report_tables(runs))
+
+
+def test_names_may_hold_what_a_layout_gives_a_meaning():
+    runs = [make_run("a|b <c>\n d_e & 5 %"), make_run("other")]
+    table = table_of(runs, "differences")
+    assert r"a\|b <c> d_e & 5 %" in table.markdown()
+    assert r"a|b <c> d\_e \& 5 \%" in table.latex()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eval.reports.tables import markdown
+from evidence.reports.tables import markdown
 from evidence.study.report import fill, interval, judged, report, short_table
 from evidence.study.results import Results, Selection
 from evidence.study.tuning import GRID

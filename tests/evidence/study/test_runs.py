@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.reports.paper import VARIANTS
+from evidence.reports.paper import VARIANTS
 from evidence.study.runs import ABLATIONS, RECIPES, Clips, Run, check_overlay, recipe_of, with_schedule
 from evidence.study.tuning import GRID, Tuning, folder_name, recall_at_1, settings_of, tune
 from tests.evidence.study.made_studies import RECIPE, save_run

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval.reports.result_files import R1, Results, Run, Seeds, benchmark_name, first_run, label_name
+from eval.reports.result_files import R1, Run
 from eval.reports.result_schema import second_stage
-from eval.reports.tables import Cell, Row, Table
+from evidence.reports.results import Results, Seeds, benchmark_name, first_run, label_name
+from evidence.reports.tables import Cell, Row, Table
 from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 KEYS = [("", "benchmark"), ("", "label"), ("", "n")]
@@ -155,7 +156,7 @@ def count(row: Row) -> str:
 
 
 def headings(columns: Sequence[Column]) -> list[tuple[str, str]]:
-    """Return groups and headings, as in [`~eval.reports.tables.Table`]."""
+    """Return groups and headings, as in [`~evidence.reports.tables.Table`]."""
     return [(column.group, column.heading) for column in columns]
 
 

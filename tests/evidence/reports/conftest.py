@@ -1,8 +1,8 @@
-"""Three labels over their seeds, as a report reads them."""
+"""Three labels over their seeds, as the paper's tables read them."""
 
 import pytest
 
-from eval.reports.result_files import load_results
+from evidence.reports.results import load_results
 from tests.eval.reports.made_runs import save, three_labels
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from eval.reports import paper
-from eval.reports.paper import published
+from evidence.reports import paper
+from evidence.reports.paper import published
 
 RETRIEVAL = ["msrvtt", "didemo", "activitynet", "vatex", "audiocaps"]
 # The first part that a row's label contains names the row.

@@ -1,43 +1,25 @@
-"""Tables of further measurements: every score on the same embeddings, weights, differences, galleries, and the second
-stage by every rule and depth.
+"""Tables of further measurements: kinds of captions, ceilings, weights of modalities, galleries, and what the second
+stage separates.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator
 
-from eval.reports.label_tables import (
+from eval.reports.result_files import Run, percent
+from eval.reports.result_schema import method_title
+from evidence.reports.label_tables import (
     KEYS,
     Column,
-    Measure,
     at_rate,
     count,
-    first_stage,
-    gain,
     headings,
     in_part,
     modalities_of,
     rate_entry,
     rates_of,
     row_of,
-    two_stage,
 )
-from eval.reports.result_files import Results, Run, Seeds, benchmark_name, first_run, label_name, percent
-from eval.reports.result_schema import method_title
-from eval.reports.tables import Cell, Row, Table
-
-_METRICS = {
-    "R@1": "recall_at_1",
-    "R@5": "recall_at_5",
-    "R@10": "recall_at_10",
-    "mAP": "mean_average_precision",
-    "nDCG@10": "ndcg_at_10",
-    "MedR": "median_rank",
-    "MnR": "mean_rank",
-}
-_RULES = ("match", "fused")
-_DIRECTIONS = {"T→V": "text_to_video_recall_at_1", "V→T": "video_to_text_recall_at_1"}
-
+from evidence.reports.results import Results, Seeds, benchmark_name, first_run, label_name
+from evidence.reports.tables import Cell, Row, Table
 
 # Blocks of rows ------------------------------------------------------------------------------------------------------
 
@@ -65,47 +47,6 @@ def _run_blocks(results: Results, rows_of: Callable[[Run], Iterable[Row]]) -> li
     return blocks
 
 
-# Every score ---------------------------------------------------------------------------------------------------------
-
-
-def _scores_table(results: Results, name: str, title: str, note: str, columns: Sequence[Column]) -> Table:
-    """Return a table with a row for every score measured on the embeddings of a label."""
-
-    def rows_of(seeds: Seeds) -> Iterator[Row]:
-        own = next(iter(seeds.values()))["score"]["method"]
-        best = {rate_entry(run, 0.0).get("best_pathway", {}).get("method") for run in seeds.values()}
-        methods = (m for run in seeds.values() for entry in run["retrieval"]["rates"] for m in entry["methods"])
-        for method in dict.fromkeys(methods):
-            if (row := row_of(columns, seeds, method)) is not None:
-                marks = " *" * (method in best) + " (own)" * (method == own)
-                yield [count(row), method_title(method) + marks, *row]
-
-    columns_shown = [*KEYS, ("", "score"), *headings(columns)]
-    return Table(name, title, note, columns_shown, _label_blocks(results, rows_of), len(KEYS) + 1)
-
-
-def scores_table(results: Results, direction: str) -> Table:
-    """Return a table of every score on the same embeddings, with nothing masked, in one direction."""
-    columns = [Column("", heading, first_stage(f"{direction}_{metric}")) for heading, metric in _METRICS.items()]
-    note = "First stage, nothing masked. * strongest single pathway, text to video; (own) the model's own score."
-    if direction == "text_to_video":
-        columns.append(Column("", "gain", gain(), signed=True))
-        columns.append(Column("", "unscorable clips", first_stage("num_unscorable_clips"), digits=0))
-        note += " Clips for which a score is undefined rank last."
-    title = f"Every score on the same embeddings, {direction.replace('_', ' ')}"
-    return _scores_table(results, f"scores_{direction}", title, note, columns)
-
-
-def scores_missing_table(results: Results) -> Table:
-    """Return a table of every score on the same embeddings when clips lose a modality."""
-    columns = [Column("", percent(rate), first_stage(rate=rate)) for rate in rates_of(results)]
-    note = (
-        "Text-to-video R@1, first stage; columns: clips that lose one modality. * strongest single pathway "
-        "with nothing masked; (own) the model's own score."
-    )
-    return _scores_table(results, "scores_missing", "Every score under missing modalities", note, columns)
-
-
 def kinds_table(results: Results) -> Table:
     """Return a table of every score on the same embeddings, by kind of caption, nothing masked; empty if none."""
     counts: dict[str, dict[str, int]] = {}
@@ -121,13 +62,31 @@ def kinds_table(results: Results) -> Table:
         "single pathway, all captions; (own) the model's own score."
     )
     columns = [Column("", kind, in_part("kinds", kind=kind)) for kind in counts]
-    return _scores_table(results, "kinds", "R@1 by kind of caption", note, columns)
+
+    def rows_of(seeds: Seeds) -> Iterator[Row]:
+        runs = [*seeds.values()]
+        own = runs[0]["score"]["method"]
+        best = {rate_entry(run, 0.0).get("best_pathway", {}).get("method") for run in runs}
+        methods = dict.fromkeys(method for run in runs for method in rate_entry(run, 0.0).get("methods", {}))
+        for method in methods:
+            row = row_of(columns, seeds, method)
+            if row is not None:
+                marks = " *" * (method in best) + " (own)" * (method == own)
+                yield [count(row), method_title(method) + marks, *row]
+
+    keys = [*KEYS, ("", "score")]
+    blocks = _label_blocks(results, rows_of)
+    return Table("kinds", "R@1 by kind of caption", note, [*keys, *headings(columns)], blocks, len(keys))
 
 
 def ceilings_table(results: Results) -> Table:
     """Return a table of what perfect readers of synthetic clips would reach, by kind of caption; empty if that is
     unknown."""
-    found = {name: first_run(labels).get("ceilings", {}) for name, labels in results.runs.items()}
+    found = {}
+    for benchmark, labels in results.runs.items():
+        embedded = first_run(labels).get("embedded", {})
+        ceilings = (embedded.get("benchmark_description") or {}).get("recall_at_1_ceilings", {})
+        found[benchmark] = ceilings.get(embedded.get("split"), {})
     kinds = dict.fromkeys(kind for readers in found.values() for recalls in readers.values() for kind in recalls)
     blocks = [
         [
@@ -149,7 +108,7 @@ def ceilings_table(results: Results) -> Table:
     return Table("ceilings", "Perfect readers of these clips", note, columns, blocks, 2)
 
 
-# Weights, differences, galleries -------------------------------------------------------------------------------------
+# Weights, galleries, the second stage --------------------------------------------------------------------------------
 
 
 def weights_table(results: Results) -> Table:
@@ -179,21 +138,6 @@ def weights_table(results: Results) -> Table:
     return Table("weights", "Weights of the modalities", note, columns_shown, blocks, len(KEYS) + 1)
 
 
-def differences_table(results: Results) -> Table:
-    """Return a table of differences between two scores on the same queries, with each run's bounds."""
-
-    def rows_of(run: Run) -> Iterator[Row]:
-        for entry in run["retrieval"].get("differences", []):
-            pair = " − ".join(method_title(entry[name]) for name in ("method", "baseline"))
-            bounds = f"[{entry['low']:+.1f}, {entry['high']:+.1f}] at {percent(entry['confidence'])}"
-            yield [pair, Cell((entry["difference"],), signed=True), bounds]
-
-    columns = [("", name) for name in ("benchmark", "label", "seed", "scores", "difference", "interval")]
-    note = "Points of text-to-video R@1, first stage, nothing masked; paired bootstrap over queries."
-    title = "Differences between scores on the same queries"
-    return Table("differences", title, note, columns, _run_blocks(results, rows_of), 4)
-
-
 def galleries_table(results: Results) -> Table:
     """Return a table of the galleries that were used."""
     rows = []
@@ -210,40 +154,6 @@ def galleries_table(results: Results) -> Table:
     columns = [("", name) for name in (*names, "gallery SHA-256", "mask seed", "depth")]
     note = "Clips left out have no file; unreadable files count as absent; depth: number of candidates to reorder."
     return Table("galleries", "Galleries", note, columns, [rows], 2)
-
-
-# The second stage ----------------------------------------------------------------------------------------------------
-
-
-def second_stage_table(results: Results) -> Table:
-    """Return a table of both directions after the second stage by each rule, at each depth and with each mask."""
-    entries = [entry for run in results.all_runs() for entry in run["two_stage"]]
-    rates, policies, depths = (sorted({entry[name] for entry in entries}) for name in ("rate", "policy", "depth"))
-
-    def columns_of(measure: Callable[[str, float], Measure]) -> list[Column]:
-        return [
-            Column(direction, percent(rate), measure(metric, rate))
-            for direction, metric in _DIRECTIONS.items()
-            for rate in rates
-        ]
-
-    kinds = {("first stage", "", ""): columns_of(first_stage)}
-    for rule, depth, policy in product(_RULES, depths, policies):
-        staged = columns_of(partial(two_stage, policy=policy, rule=rule, depth=depth))
-        kinds[rule, str(depth), policy] = staged
-
-    def rows_of(seeds: Seeds) -> Iterator[Row]:
-        for names, columns in kinds.items() if any(run["two_stage"] for run in seeds.values()) else ():
-            if (row := row_of(columns, seeds)) is not None:
-                yield [count(row), *names, *row]
-
-    columns = [*KEYS, ("", "rule"), ("", "depth"), ("", "masked is"), *headings(columns_of(first_stage))]
-    note = (
-        "R@1 of each label's own score; columns: clips that lose one modality. match: the first candidates reordered "
-        "by the cross-encoder alone; fused: by first-stage score + weight * match logit, which is not in the paper."
-    )
-    blocks = _label_blocks(results, rows_of)
-    return Table("second_stage", "Second stage by rule and depth", note, columns, blocks, len(KEYS) + 3)
 
 
 def separation_table(results: Results) -> Table:
@@ -267,14 +177,4 @@ def separation_table(results: Results) -> Table:
     return Table("second_stage_separation", title, note, columns, _run_blocks(results, rows_of), 3)
 
 
-__all__ = [
-    "ceilings_table",
-    "differences_table",
-    "galleries_table",
-    "kinds_table",
-    "scores_missing_table",
-    "scores_table",
-    "second_stage_table",
-    "separation_table",
-    "weights_table",
-]
+__all__ = ["ceilings_table", "galleries_table", "kinds_table", "separation_table", "weights_table"]

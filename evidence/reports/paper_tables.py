@@ -11,8 +11,10 @@ from typing import Any
 
 from eval.protocol.missing import ladder
 from eval.protocol.statistics import seed_interval, sign_test
-from eval.reports import paper
-from eval.reports.label_tables import (
+from eval.reports.result_files import R1, Run, percent
+from eval.reports.result_schema import method_title
+from evidence.reports import paper
+from evidence.reports.label_tables import (
     Column,
     Measure,
     Published,
@@ -30,13 +32,11 @@ from eval.reports.label_tables import (
     two_stage,
     values,
 )
-from eval.reports.result_files import R1, Results, Run, Seeds, benchmark_name, first_run, label_name, percent
-from eval.reports.result_schema import method_title
-from eval.reports.tables import Cell, Row, Table
+from evidence.reports.results import Results, Seeds, benchmark_name, first_run, label_name
+from evidence.reports.tables import Cell, Row, Table
 from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
 
-DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
-"""Directions of retrieval and their signs."""
+_DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
 
 POLICIES = {"absent": "no tokens", "zeros": "tokens of zero states (as published)"}
 """The cross-encoder's input for a masked modality, by policy."""
@@ -72,7 +72,7 @@ def retrieval_table(results: Results) -> Table:
     columns = [
         Column(f"{stage} {arrow}", f"R@{k}", measure_of(f"{direction}_recall_at_{k}"))
         for stage, measure_of in (("1-stage", first_stage), ("2-stage", two_stage))
-        for direction, arrow in DIRECTIONS.items()
+        for direction, arrow in _DIRECTIONS.items()
         for k in (1, 10)
     ]
 
@@ -417,7 +417,6 @@ def latent_table(results: Results) -> Table:
 
 
 __all__ = [
-    "DIRECTIONS",
     "POLICIES",
     "ablation_table",
     "classification_table",

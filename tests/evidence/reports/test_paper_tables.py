@@ -4,10 +4,10 @@ import csv
 
 import pytest
 
-from eval.reports import paper, paper_tables, report
-from eval.reports.report import write_report
-from eval.reports.result_files import load_results
-from eval.reports.tables import write_csv
+from evidence.reports import paper, paper_report, paper_tables
+from evidence.reports.paper_report import write_tables
+from evidence.reports.results import load_results
+from evidence.reports.tables import write_csv
 from tests.eval.reports.made_runs import cells, make_run, save, three_labels
 
 
@@ -77,7 +77,7 @@ def test_published_values_stand_beside_test_sets_only(tmp_path):
     found = load_results(
         [save(tmp_path, *(make_run(x, benchmark="vatex", split="train") for x in ("scalar", "no_semantic")))]
     )
-    for table in report._tables(found):
+    for table in paper_report.paper_tables(found):
         assert not any("paper" in str(cell) for row in table.rows for cell in row[:3])
 
 
@@ -122,7 +122,7 @@ def test_classification_is_what_each_clip_ranks_and_stays_out_of_other_tables(tm
     table = paper_tables.classification_table(found.of_task("classification"))
     assert cells(table, "SCALAR") == ["39.0", "41.0", "4.0", "6.0", "29.0", "31.0", "–", "–", "37.0", "39.0"]
     assert cells(table, "paper: GRAM")[:6] == ["40.5", "77.3", "35.0", "68.4", "26.3", "66.4"]
-    text = write_report(found, tmp_path / "report")
+    text = write_tables(found, tmp_path / "report")
     assert "VGGSound-5K" not in text[text.index("## Retrieval (") : text.index("## Classification")].split("\n\n")[1]
 
 
@@ -194,8 +194,8 @@ def test_published_values_enter_no_number_of_ours(tmp_path):
     without, with_mean = (load_results([folder], paper_mean=mean) for mean in (False, True))
 
     def ours(results):
-        rows = [row for table in report._tables(results) for row in table.rows]
+        rows = [row for table in paper_report.paper_tables(results) for row in table.rows]
         return [list(map(str, row)) for row in rows if not any("paper" in str(cell) for cell in row[:3])]
 
     assert ours(without) == ours(with_mean)
-    assert not any("paper" in str(row[:3]) for table in report._tables(without) for row in table.rows)
+    assert not any("paper" in str(row[:3]) for table in paper_report.paper_tables(without) for row in table.rows)

@@ -1,0 +1,133 @@
+"""The paper's tables and figures in files: Markdown, CSV and PNG."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.embedding.embeddings import load_embeddings
+from eval.reports.figures import plot_gain
+from eval.reports.report import protocol_note
+from evidence.reports.further_tables import (
+    ceilings_table,
+    galleries_table,
+    kinds_table,
+    separation_table,
+    weights_table,
+)
+from evidence.reports.label_tables import gain, rates_of, values
+from evidence.reports.latent_figure import plot_latent
+from evidence.reports.paper_tables import (
+    POLICIES,
+    ablation_table,
+    classification_table,
+    components_table,
+    gain_missing_table,
+    gain_table,
+    ladder_table,
+    latent_table,
+    missing_table,
+    retrieval_table,
+    seeds_table,
+    sign_table,
+    transfer_first_stage_table,
+    transfer_table,
+    two_stage_missing_table,
+)
+from evidence.reports.results import Results, benchmark_name, label_name, load_results
+from evidence.reports.tables import Table, markdown, write_csv
+
+_READING = (
+    'Rows marked "paper" are as published. They are shown next to our measurements and used in none of them; if '
+    "models, data or galleries differ, only signs and magnitudes can be compared."
+)
+
+
+def paper_tables(results: Results) -> list[Table]:
+    """Return all tables, in the order of the paper; a table without measurements has no rows."""
+    retrieval = results.of_task("retrieval")
+    return [
+        galleries_table(results),
+        retrieval_table(retrieval),
+        transfer_table(retrieval),
+        transfer_first_stage_table(retrieval),
+        missing_table(retrieval),
+        gain_table(retrieval),
+        components_table(retrieval),
+        gain_missing_table(retrieval),
+        ablation_table(retrieval),
+        *(two_stage_missing_table(retrieval, policy) for policy in POLICIES),
+        separation_table(results),
+        ladder_table(retrieval),
+        classification_table(results.of_task("classification")),
+        seeds_table(retrieval),
+        sign_table(retrieval),
+        kinds_table(results),
+        ceilings_table(retrieval),
+        weights_table(results),
+        latent_table(results),
+    ]
+
+
+def write_tables(results: Results, output: str | os.PathLike) -> str:
+    """
+    Write `tables.md` and a CSV file per table.
+
+    Args:
+        results ([`~evidence.reports.results.Results`]): from [`~evidence.reports.results.load_results`].
+        output (`str`): folder to write to, created if needed.
+
+    Returns:
+        `str`: the content of `tables.md`.
+    """
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    parts = ["# Results", _READING, protocol_note([*results.all_runs()])]
+    for table in paper_tables(results):
+        if table.blocks:
+            shown = table.filled()
+            write_csv(shown, output / f"{table.name}.csv")
+            parts += [f"## {table.title}", markdown(shown), table.note]
+    text = "\n\n".join(parts) + "\n"
+    (output / "tables.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def write_figures(paths: Sequence[str | os.PathLike], output: str | os.PathLike) -> list[Path]:
+    """
+    Draw Figure 2, the aggregation gain under missing modalities, and for each benchmark of class labels Figure S1, the
+    latent space of the `embeddings` next to the first result of each label.
+
+    Args:
+        paths (`Sequence[str]`): `results.json` files, or folders that contain them at any depth.
+        output (`str`): folder to write to, created if needed.
+
+    Returns:
+        `list[Path]`: the figures.
+    """
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    results = load_results(paths)
+    drawn = []
+    rates = rates_of(results)
+    panels = {}
+    for benchmark, labels in results.of_task("retrieval").runs.items():
+        lines = {}
+        for label, seeds in labels.items():
+            lines[label_name(label)] = {rate: [*values(seeds, gain(rate)).values()] for rate in rates}
+        panels[benchmark_name(benchmark)] = lines
+    if panels and len(rates) > 1:
+        drawn.append(output / "gain_vs_masking.png")
+        plot_gain(panels, drawn[-1])
+    for benchmark, labels in results.of_task("classification").runs.items():
+        models = {}
+        for label, seeds in labels.items():
+            found = [run["embeddings"] for run in seeds.values() if run["embeddings"] is not None]
+            if found:
+                models[label_name(label)] = load_embeddings(found[0])
+        if models:
+            drawn.append(output / f"latent_{benchmark}.png")
+            plot_latent(models, drawn[-1])
+    return drawn
+
+
+__all__ = ["paper_tables", "write_figures", "write_tables"]
