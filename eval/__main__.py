@@ -48,14 +48,10 @@ def audit(config: AuditConfig) -> None:
         config.benchmark,
         config.root,
         config.split,
-        captions=config.captions,
-        annotations=config.annotations,
         on_missing="leave_out",
         columns=config.columns,
-        holdout=config.holdout,
-        words_of=config.words_of,
     )
-    report = audit_split(data, decode=config.decode, num_workers=config.num_workers, limits=config.limits)
+    report = audit_split(data, decode=config.decode, num_workers=config.num_workers)
     show(*format_audit(report).split("\n"))  # first, so that the report survives an output file that fails
     if config.output is not None:
         write_json(report, config.output)

@@ -58,7 +58,6 @@ def _measure(
         embeddings,
         methods=config.methods,
         rates=config.rates,
-        mask_seed=config.mask_seed,
         progress=config.progress,
         **score,
     )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from commands.options import Column, Device, Given, Holdout, Limit, ModelDtype, WordsOf, columns_of
+from commands.options import Column, Given, Holdout, WordsOf, columns_of
 from eval.protocol.rates import RATES, check_rate
 
 NO_CROSS_ENCODER = (
@@ -23,12 +23,6 @@ NO_CROSS_ENCODER = (
 
 AnyPath = str | os.PathLike
 _PATH = Given(Path)
-
-
-def _limits(given: list[str]) -> Any:
-    from gallery.decoding import Limits
-
-    return Limits.parse(given)
 
 
 def _load_plugins(names: Sequence[str]) -> None:
@@ -52,9 +46,6 @@ Captions = Annotated[
     Literal["first", "all"] | None,
     Option(help="Captions to use for each clip; by default those of the protocol."),
 ]
-Annotations = Annotated[
-    AnyPath | None, Option(help="Annotation file, if it is not in the folder."), Given(Path | None)
-]
 Columns = Annotated[
     Mapping[str, str] | None,
     Option("--column", help=Column.__metadata__[0].help),
@@ -64,7 +55,6 @@ OnMissing = Annotated[
     Literal["raise", "leave_out"], Option(help="Stop at clips without a file, or leave them out and list them.")
 ]
 OnError = Annotated[Literal["raise", "missing"], Option(help="Stop at unreadable files, or count them as absent.")]
-Limits = Annotated[Any, Option("--limit", help=Limit.__metadata__[0].help), Given(list[str] | None, _limits)]
 Plugins = Annotated[
     Sequence[str],
     Option("--plugin", help="Module to import first, to register your own scores or benchmarks."),
@@ -80,15 +70,10 @@ class AuditConfig:
     benchmark: Annotated[str, _BENCHMARK]
     root: Annotated[str, _ROOT]
     split: Split = "test"
-    captions: Captions = None
-    annotations: Annotations = None
     columns: Columns = None
-    holdout: Holdout = None
-    words_of: WordsOf = None
     output: Annotated[AnyPath | None, Option(help="JSON file for all findings."), Given(Path | None)] = None
     decode: Annotated[bool, Option(help="Decode every stream, not only the header of each file.")] = True
     num_workers: Annotated[int, Option(min=1, help="Number of clips read at once.")] = 2
-    limits: Limits = None
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:
@@ -105,7 +90,6 @@ class EmbedConfig:
     output: Annotated[AnyPath, Option(help="Folder for the embeddings, visible to all processes."), _PATH]
     split: Split = "test"
     captions: Captions = None
-    annotations: Annotations = None
     columns: Columns = None
     holdout: Holdout = None
     words_of: WordsOf = None
@@ -116,7 +100,6 @@ class EmbedConfig:
     on_error: OnError = "raise"
     num_workers: Annotated[int, Option(min=1, help="Threads per process that read clips ahead.")] = 2
     dtype: Annotated[Literal["float32", "float16"], Option(help="Precision of the vectors.")] = "float16"
-    limits: Limits = None
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:
@@ -158,7 +141,6 @@ class SourceConfig:
         Given(Path | None, _folder_of),
     ] = None
     captions: Captions = None
-    annotations: Annotations = None
     columns: Columns = None
     holdout: Holdout = None
     words_of: WordsOf = None
@@ -167,9 +149,6 @@ class SourceConfig:
     on_error: OnError = "raise"
     num_workers: Annotated[int, Option(min=1, help="Threads that read clips ahead.")] = 2
     progress: bool = True
-    device: Device = None
-    model_dtype: ModelDtype = None
-    limits: Limits = None
     plugins: Plugins = ()
 
 
@@ -197,7 +176,6 @@ class RunConfig(SourceConfig):
         Option("--rate", help="Fraction of clips that lose a modality. Repeat for several."),
         Given(list[float]),
     ] = RATES
-    mask_seed: Annotated[int, Option(min=0, help="Seed of the missing-modality masks.")] = 0
     two_stage: Annotated[
         bool | None, Option(help="Measure the second stage; by default when a model and clips are given.")
     ] = None
@@ -206,24 +184,12 @@ class RunConfig(SourceConfig):
         Option("--depth", min=1, help="Clips or captions that the second stage reorders. Repeat for several."),
         Given(list[int]),
     ] = (50,)
-    policies: Annotated[
-        Sequence[str] | None,
-        Option(
-            "--policy",
-            help="Input of the second stage for a masked modality: absent (no token) or zeros (zero states). By "
-            "default both, or only absent if it reads subtitles. Repeat for both.",
-        ),
-        _Texts,
-    ] = None
     fusion_split: Annotated[
         str | None,
         Option(help="Also rank by first-stage score + weight * match logit, with the weight chosen on this split."),
     ] = None
-    fusion_weight: Annotated[float | None, Option(help="Also rank by that sum with this weight.")] = None
 
     def __post_init__(self) -> None:
-        from modeling_scalar.model_identity import device_of_name, dtype_of_name
-
         _load_plugins(self.plugins)
         source = (self.model_path, self.benchmark, self.root)
         if None in source and any(part is not None for part in source):
@@ -234,9 +200,7 @@ class RunConfig(SourceConfig):
         self._check_methods()
         for rate in self.rates:
             check_rate(rate)
-        device_of_name(self.device)
-        dtype_of_name(self.model_dtype)
-        if self.is_fused and (self.model_path is None or self.two_stage is False):
+        if self.fusion_split is not None and (self.model_path is None or self.two_stage is False):
             raise ValueError("Fusion needs the second stage: measure it, and give a model, a benchmark and its root.")
         if self.model_path is None:
             self._check_unread()
@@ -271,40 +235,21 @@ class RunConfig(SourceConfig):
     def _check_read(self) -> None:
         """Check how the model and its second stage read clips."""
         from gallery.embedding import check_reading
-        from gallery.matching import check_policies
-        from gallery.reranking import check_depth, check_weight
+        from gallery.reranking import check_depth
 
         check_reading(self.batch_size, self.on_error, self.num_workers)
         if not self.depths:
             raise ValueError("`depths` must hold at least one number of candidates, got none.")
         for depth in self.depths:
             check_depth(depth)
-        if self.policies is not None:
-            check_policies(self.policies, ())
-        if self.fusion_weight is not None:
-            check_weight(self.fusion_weight)
-            if self.fusion_split is not None:
-                raise ValueError("Give either the weight of the fusion or a split to choose it on, not both.")
         if self.fusion_split == self.split:
             raise ValueError(
                 f"The weight of the fusion must be chosen on another split than {self.split!r}, which is reported."
             )
-        if self.fusion_split is not None and self.annotations is not None:
-            raise ValueError(
-                "An annotation file holds one split: give the weight of the fusion, not a split to choose it on."
-            )
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether the second stage is also measured with fusion."""
-        return self.fusion_split is not None or self.fusion_weight is not None
 
     def benchmark_settings(self) -> dict[str, Any]:
         """Return how the benchmark is read, as keyword arguments of [`~eval.benchmarks.registry.load_split`]."""
-        return {
-            name: getattr(self, name)
-            for name in ("captions", "annotations", "on_missing", "columns", "holdout", "words_of")
-        }
+        return {name: getattr(self, name) for name in ("captions", "on_missing", "columns", "holdout", "words_of")}
 
     def reading(self) -> dict[str, Any]:
         """Return how clips are read, as keyword arguments of both stages."""
@@ -313,7 +258,7 @@ class RunConfig(SourceConfig):
     def arguments(self) -> dict[str, Any]:
         """Return the configuration as in result files: paths as text, those of the benchmark by themselves."""
         settings = self.benchmark_settings()
-        values = {name: value for name, value in asdict(self).items() if name not in (*settings, "limits")}
+        values = {name: value for name, value in asdict(self).items() if name not in settings}
         return json.loads(json.dumps(values | {"settings": settings}, default=os.fspath))
 
 
@@ -334,7 +279,6 @@ class CalibrateConfig(SourceConfig):
     num_folds: Annotated[
         int, Option("--folds", min=2, help="Number of folds of the clips; each is ranked by a fit to the others.")
     ] = 5
-    seed: Annotated[int, Option(min=0, help="Seed of the folds and of the interval.")] = 0
     write: Annotated[
         bool,
         Option(

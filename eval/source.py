@@ -20,14 +20,14 @@ from eval.embedding.embeddings import Embeddings
 from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import check_methods
 from eval.protocol.second_stage import TwoStage
-from eval.settings import NO_CROSS_ENCODER, RunConfig, SourceConfig
+from eval.settings import NO_CROSS_ENCODER, RunConfig
 from gallery.decoding import sandboxed
 from gallery.described import MODALITIES
 from gallery.gallery import Gallery, is_gallery
-from gallery.matching import check_policies, measurable_policies
+from gallery.matching import measurable_policies
 from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.model_identity import device_of_name, dtype_of_name, identify, said_of
+from modeling_scalar.model_identity import default_device, identify, said_of
 from modeling_scalar.scores_scalar import WEIGHING
 
 logger = logging.getLogger(__name__)
@@ -37,13 +37,6 @@ def check_made_by(path: str | os.PathLike, model_path: str | os.PathLike) -> Non
     """Raise a ValueError if a gallery was made by another model; other embeddings do not record their model."""
     if is_gallery(path):
         Gallery.open(path).check_model(str(model_path), identify(model_path).fingerprint)
-
-
-def open_model(model_path: str | os.PathLike, config: SourceConfig) -> tuple[PreTrainedModel, ProcessorMixin]:
-    """Load a model and its processor with a run's device, precision and limits, and log how the model runs."""
-    model, processor = load_model(model_path, dtype_of_name(config.model_dtype), device_of_name(config.device))
-    logger.info("%s: %s.", model_path, said_of(model))
-    return model, sandboxed(processor, config.limits)
 
 
 def _files(split: Split) -> dict[tuple[str | None, str | None], str]:
@@ -88,9 +81,8 @@ class Source:
         Load the requested splits, then the model.
 
         Raises:
-            ValueError: the second stage is requested, but the model has none, or does not support these policies;
-                a score reads modalities that the model does not embed; or the fusion would be chosen on clips that
-                are reported.
+            ValueError: the second stage is requested, but the model has none; a score reads modalities that the model
+                does not embed; or the fusion would be chosen on clips that are reported.
         """
 
         def load(name: str) -> Split:
@@ -100,12 +92,12 @@ class Source:
         fusion_split = None if config.fusion_split is None else load(config.fusion_split)
         if fusion_split is not None:
             _check_apart(config, split, fusion_split)
-        model, processor = open_model(config.model_path, config)
-        source = cls(config, model, configure_processor(processor, split.processing), split, fusion_split)
-        if (config.two_stage or config.is_fused) and not model.config.has_cross_attention:
+        model, processor = load_model(config.model_path, device=default_device())
+        logger.info("%s: %s.", config.model_path, said_of(model))
+        processor = configure_processor(sandboxed(processor), split.processing)
+        source = cls(config, model, processor, split, fusion_split)
+        if (config.two_stage or fusion_split is not None) and not model.config.has_cross_attention:
             raise ValueError(NO_CROSS_ENCODER)
-        if source.has_second_stage:
-            check_policies(source.policies, model.config.condition_on)
         if config.embeddings_path is None:
             check_methods(config.methods or (), model.config.modalities)
         return source
@@ -118,7 +110,7 @@ class Source:
     @property
     def policies(self) -> Sequence[str]:
         """The second stage's inputs for a masked modality."""
-        return self.config.policies or measurable_policies(self.model.config.condition_on)
+        return measurable_policies(self.model.config.condition_on)
 
     def embed(self, split: Split) -> Embeddings:
         """Embed clips and captions, in memory."""
@@ -144,15 +136,14 @@ class Source:
 
     def _two_stage(self, split: Split, embeddings: Embeddings, score: Mapping[str, Any], **options: Any) -> TwoStage:
         config = self.config
-        masks = {"rates": config.rates, "mask_seed": config.mask_seed, "depth": max(config.depths)}
-        options |= {"score_options": dict(score), **masks, **config.reading()}
+        options |= {"score_options": dict(score), "rates": config.rates, "depth": max(config.depths)}
+        options |= config.reading()
         return TwoStage(self.model, self.processor, split.dataset, embeddings, **options)
 
     def _fusion(self, score: Mapping[str, Any]) -> dict[str, Any] | None:
         """The weight of a match logit, and how it was chosen: on the other split, with the same masks."""
         if self.fusion_split is None:
-            weight = self.config.fusion_weight
-            return None if weight is None else {"split": None, "weight": weight}
+            return None
         embeddings = self.embed(self.fusion_split)
         stages = self._two_stage(self.fusion_split, embeddings, score, policies=self.policies[:1])
         return {
@@ -211,4 +202,4 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
     return embeddings, source
 
 
-__all__ = ["Source", "check_made_by", "open_model", "prepare"]
+__all__ = ["Source", "check_made_by", "prepare"]

@@ -1,4 +1,4 @@
-"""`python -m evidence`: the miniature benchmark and its backbone, the study, the paper's tables, measurements of speed."""
+"""`python -m evidence`: the miniature and its backbone, the study, the paper's tables, measurements of speed."""
 
 import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 

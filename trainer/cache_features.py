@@ -35,7 +35,7 @@ from commands.errors import say, user_errors
 from commands.options import Device, Holdout, WordsOf, command_of
 from eval.benchmarks.registry import load_benchmark
 from eval.benchmarks.rows import read_row, text_columns
-from eval.settings import Columns, Limits, OnError, Plugins
+from eval.settings import Columns, OnError, Plugins
 from gallery.embedding import check_reading, in_background
 from gallery.files import read_json, write_json
 from gallery.provenance import versions
@@ -427,7 +427,6 @@ class FeaturesConfig:
     dtype: Annotated[Literal["float16", "float32"], Option(help="Precision of the files.")] = "float16"
     states: Annotated[bool, Option(help="Store the towers' tokens, which matching needs.")] = True
     batch_size: Annotated[int, Option(min=1, help="Clips per forward pass.")] = 32
-    limits: Limits = None
     on_error: OnError = "raise"
     keep_in_memory: Annotated[
         bool, Option("--keep-in-memory", help="Decode every clip once for all views. For small data sets.")
@@ -449,7 +448,7 @@ def main(config: FeaturesConfig) -> None:
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
-        from gallery.decoding import Limits, sandboxed
+        from gallery.decoding import sandboxed
         from modeling_scalar import load_model
         from modeling_scalar.model_identity import load_plugins
 
@@ -460,7 +459,7 @@ def main(config: FeaturesConfig) -> None:
             config.output,
             load_benchmark(config.benchmark, config.root, config.split, **own),
             network.to(device_of_name(config.device)),
-            sandboxed(processor, config.limits or Limits()),
+            sandboxed(processor),
             views=config.views,
             seed=config.seed,
             dtype=config.dtype,

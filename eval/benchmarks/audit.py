@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from eval.benchmarks.definition import PROTOCOL, Split
 from eval.benchmarks.rows import group_rows
-from gallery.decoding import Limits, SandboxedReader
+from gallery.decoding import SandboxedReader
 from gallery.embedding import in_background
 from gallery.provenance import gallery_manifest
 from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
@@ -74,9 +74,7 @@ def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, read
     return _Finding(presence, max(durations, default=None), missing, unreadable)
 
 
-def audit_split(
-    split: Split, decode: bool = True, num_workers: int = 2, progress: bool = True, limits: Limits | None = None
-) -> dict[str, Any]:
+def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progress: bool = True) -> dict[str, Any]:
     """
     Check every file of a benchmark, without changing or dropping anything.
 
@@ -87,7 +85,6 @@ def audit_split(
             than the file contains. Otherwise only the headers are read.
         num_workers (`int`): number of clips checked at once, at least 1.
         progress (`bool`): show a bar with an estimate of the time left.
-        limits ([`~gallery.decoding.Limits`], *optional*): limits for reading a stream.
 
     Returns:
         `dict`, serialisable as JSON:
@@ -108,7 +105,7 @@ def audit_split(
         raise ValueError(f"`num_workers` must be at least 1, got {num_workers!r}.")
     clips, captions, _, pairs = group_rows(split.dataset, split.task)
     num_frames = split.processing.get("num_frames", PROTOCOL["num_frames"])
-    reader = SandboxedReader(limits)
+    reader = SandboxedReader()
     findings = in_background(lambda clip: _inspect(clip, decode, num_frames, reader), clips, num_workers)
     findings = list(tqdm(findings, desc="auditing", unit="clip", total=len(clips), disable=not progress))
 

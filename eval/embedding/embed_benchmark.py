@@ -24,7 +24,7 @@ from eval.benchmarks.registry import describe_benchmark, load_split
 from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds, say_unread
 from eval.embedding.embed_dataset import embed_rows, row_embedder
 from gallery.columns import precision_of, query_table
-from gallery.decoding import Limits, sandboxed
+from gallery.decoding import sandboxed
 from gallery.embedding import check_reading, embed_captions, in_batches
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.parallel import Crew
@@ -156,7 +156,6 @@ def embed_benchmark(
     num_workers: int = 2,
     dtype: str = "float16",
     progress: bool = True,
-    limits: Limits | None = None,
     **options: Any,
 ) -> Gallery:
     """
@@ -175,7 +174,6 @@ def embed_benchmark(
         dtype (`str`): precision of the stored vectors of clips, `"float16"` or `"float32"`; captions are always
             stored in float32.
         progress (`bool`): the main process shows a bar over all processes with an estimate of the time left.
-        limits ([`~gallery.decoding.Limits`], *optional*): limits for reading a stream.
 
     Returns:
         [`~gallery.gallery.Gallery`]: the embeddings.
@@ -194,7 +192,7 @@ def embed_benchmark(
             loaded = load_split(benchmark, root, split, **options)
             model, processor = load_model(model_path, device=crew.device)
             logger.info("%s: %s.", model_path, said_of(model))
-            processor = configure_processor(sandboxed(processor, limits), loaded.processing)
+            processor = configure_processor(sandboxed(processor), loaded.processing)
             say_unread(loaded.dataset.column_names, processor.modalities)
             rows = group_rows(loaded.dataset, loaded.task, processor.modalities)
             writer = None

@@ -174,11 +174,10 @@ def test_embeddings_and_the_model_give_the_second_stage_without_embedding_again(
             embeddings_path=folder / "embeddings",
             rates=(0.5,),
             depths=(5,),
-            policies=("absent",),
             progress=False,
         )
     )
-    expected = [entry for entry in first["two_stage"] if entry["rate"] == 0.5 and entry["policy"] == "absent"]
+    expected = [entry for entry in first["two_stage"] if entry["rate"] == 0.5]
     assert again["two_stage"] == [pytest.approx(entry) for entry in expected]
 
 
@@ -233,33 +232,6 @@ def test_a_run_says_what_the_match_separates(fused, whole, data, tiny_model_dir)
     assert set(rules) == {"match", "fused"} and set(second_stage([results]).index.unique("rule")) == {"match"}
 
 
-def test_a_given_weight_is_used_as_it_is(whole, data, tiny_model_dir, tmp_path):
-    folder, first = whole
-    command = ["run", "--model", str(tiny_model_dir), "--benchmark", "miniature", "--root", str(data)]
-    command += [
-        "--embeddings",
-        str(folder / "embeddings"),
-        "--output",
-        str(tmp_path),
-        "--rate",
-        "0",
-        "--method",
-        "video",
-    ]
-    done = CliRunner().invoke(app, [*command, "--depth", "5", "--depth", "2", "--fusion-weight", "0"])
-    assert done.exit_code == 0, done.output
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["two_stage_fusion"] == {"split": None, "weight": 0.0}
-    plain = first["retrieval"]["rates"][0]["methods"]["scalar"]
-    for entry in results["two_stage"]:
-        if entry["rule"] == "fused":  # with no weight the first stage stands
-            assert {name: entry[name] for name in entry if "_to_" in name} == pytest.approx(
-                {name: value for name, value in plain.items() if "_to_" in name}
-            )
-    assert [entry["depth"] for entry in results["two_stage"]] == [2, 5] * 4
-    assert "fused" in done.output and "given" in done.output
-
-
 def test_splits_that_share_clips_are_no_choice(data, tiny_model_dir, tmp_path, monkeypatch):
     test = load_split("miniature", data)
     monkeypatch.setattr("eval.source.load_split", lambda *arguments, **options: test)
@@ -268,19 +240,13 @@ def test_splits_that_share_clips_are_no_choice(data, tiny_model_dir, tmp_path, m
         run(config)
 
 
-@pytest.mark.parametrize(("policies", "message"), [(("zeros",), "'zeros' is not defined"), (None, None)])
-def test_a_model_that_reads_subtitles_is_measured_without_zeros(data, tmp_path, policies, message, tiny_processor):
+def test_a_model_that_reads_subtitles_is_measured_without_zeros(data, tmp_path, tiny_processor):
     model = ScalarModel(make_tiny_config(condition_on=["video", "audio", "subtitle"]))
     model.save_pretrained(tmp_path / "model")
     tiny_processor.save_pretrained(tmp_path / "model")
     source = str(tmp_path / "model"), "miniature", data
-    config = RunConfig(tmp_path / "out", *source, policies=policies, rates=(0.0,), depths=(2,), progress=False)
-    if message is None:
-        assert [entry["policy"] for entry in run(config)["two_stage"]] == ["absent"]
-        return
-    with pytest.raises(ValueError, match=message):
-        run(config)
-    assert not list((tmp_path / "out").iterdir())  # before anything is embedded
+    config = RunConfig(tmp_path / "out", *source, rates=(0.0,), depths=(2,), progress=False)
+    assert [entry["policy"] for entry in run(config)["two_stage"]] == ["absent"]
 
 
 def test_the_models_own_score_is_measured_with_what_it_learned(tmp_path):
@@ -377,15 +343,9 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
         ({"embeddings_path": "e", "methods": ("scalar", "clip")}, r"`methods` must be among .*, got \['clip'\]"),
         (MODEL | {"depths": (5, 0)}, "`depth` must be at least 1"),
         (MODEL | {"depths": ()}, "`depths` must hold at least one"),
-        ({"embeddings_path": "e", "fusion_weight": 0.1}, "Fusion needs the second stage"),
+        ({"embeddings_path": "e", "fusion_split": "validation"}, "Fusion needs the second stage"),
         (MODEL | {"fusion_split": "validation", "two_stage": False}, "Fusion needs the second stage"),
-        (MODEL | {"fusion_split": "validation", "fusion_weight": 0.1}, "either the weight of the fusion or a split"),
         (MODEL | {"fusion_split": "test"}, "chosen on another split than 'test', which is reported"),
-        (MODEL | {"fusion_split": "val", "split": "val"}, "chosen on another split than 'val'"),
-        (MODEL | {"fusion_split": "val", "annotations": "a.json"}, "An annotation file holds one split"),
-        (MODEL | {"fusion_weight": -1.0}, "must be a finite number from 0, got -1.0"),
-        (MODEL | {"fusion_weight": float("nan")}, "must be a finite number from 0, got nan"),
-        (MODEL | {"policies": ()}, "`policies` must be some of"),
     ],
 )
 def test_what_contradicts_itself_is_refused_before_anything_is_read(tmp_path, arguments, message):
@@ -401,7 +361,7 @@ def test_result_files_hold_the_configuration_as_text(tmp_path):
     arguments = config.arguments()
     assert json.loads(json.dumps(arguments)) == arguments
     assert list(arguments)[-1] == "settings"
-    settings = {"captions": "all", "annotations": None, "on_missing": "raise", "columns": {"caption": "x"}}
+    settings = {"captions": "all", "on_missing": "raise", "columns": {"caption": "x"}}
     settings |= {"holdout": None, "words_of": None}
     expected = {"output": str(tmp_path), "root": "clips.csv", "rates": [0, 0.5], "methods": None, "settings": settings}
     assert {name: arguments[name] for name in expected} == expected
@@ -430,9 +390,7 @@ def test_command_prints_the_table_and_repeats_rates(tmp_path):
         (["--embeddings", "nowhere"], "nowhere"),
         (["--model", "m"], "belong together"),
         (["--model", ".", "--benchmark", "unknown", "--root", "r"], "unknown"),
-        (["--model", "m", "--benchmark", "miniature", "--root", "r", "--policy", "none"], "`policies` must be"),
         (["--model", "m", "--benchmark", "miniature", "--root", "r", "--fusion-split", "test"], "on another split"),
-        (["--embeddings", "e", "--fusion-weight", "0.1"], "Fusion needs the second stage"),
         (["--plugin", "no_such_module"], "no_such_module"),
     ],
 )
