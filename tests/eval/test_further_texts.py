@@ -3,13 +3,12 @@
 import json
 import logging
 
-import datasets
 import pytest
 import torch
 
 from eval.benchmarks.definition import configure_processor
 from eval.benchmarks.registry import load_benchmark, load_split
-from eval.benchmarks.rows import _say_once, group_rows, read_row, say_unread, text_columns
+from eval.benchmarks.rows import _say_once, read_row, say_unread, text_columns
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.run import RunConfig, run
@@ -141,14 +140,6 @@ def test_what_a_benchmark_lacks_is_absent_and_reported_once(place, caplog):
 def test_a_caption_is_never_evidence():
     columns = ["video_id", "caption", "video_path", "audio_path", "subtitle", "kind", "title"]
     assert text_columns(columns, ["title", "caption", "kind", "video", "fused", "subtitle", "screen"]) == ["title"]
-
-
-def test_rows_of_a_clip_agree_on_the_texts_that_are_read():
-    shared = {"video_id": "a", "video_path": None, "audio_path": None, "subtitle": "b"}
-    rows = datasets.Dataset.from_list([shared | {"caption": text, "title": text} for text in ("one", "two")])
-    assert group_rows(rows)[0] == [shared]
-    with pytest.raises(ValueError, match="give different files or texts"):
-        group_rows(rows, modalities=["video", "title"])
 
 
 def test_a_text_alone_is_a_clip(place, tmp_path):

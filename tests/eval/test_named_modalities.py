@@ -212,23 +212,6 @@ def test_embeddings_know_their_names_when_they_are_read_again(tmp_path):
         assert torch.equal(getattr(again, name), getattr(embeddings, name))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"modalities": FIVE[:4]},
-            r"`modality_embeds` of shape \(24, 4, 12\).*clips are video, title, audio, speech\.",
-        ),
-        ({"modalities": (*FIVE[:4], "video")}, "`modalities` must be different names, at least one"),
-        ({"text_embeds": torch.ones(48, 5, 12)}, r"Expected `text_embeds` of shape \(48, 12\), got \(48, 5, 12\)"),
-        ({"concat_embeds": torch.ones(24, 3, 12)}, "Concatenation heads read the modalities"),
-    ],
-)
-def test_names_that_do_not_fit_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        replace(made(), **changes)
-
-
 # Calibration ---------------------------------------------------------------------------------------------------------
 
 

@@ -384,23 +384,6 @@ def test_command_prints_the_table_and_repeats_rates(tmp_path):
     assert done.stdout.startswith((tmp_path / "out" / "report" / "tables.md").read_text().split("\n![")[0].rstrip())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--embeddings", "nowhere"], "nowhere"),
-        (["--model", "m"], "belong together"),
-        (["--model", ".", "--benchmark", "unknown", "--root", "r"], "unknown"),
-        (["--model", "m", "--benchmark", "miniature", "--root", "r", "--fusion-split", "test"], "on another split"),
-        (["--plugin", "no_such_module"], "no_such_module"),
-    ],
-)
-def test_mistakes_of_users_end_in_one_line(tmp_path, arguments, message):
-    done = CliRunner().invoke(app, ["run", "--output", str(tmp_path / "out"), *arguments])
-    assert done.exit_code == 1
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("Error: ") and message in done.stderr
-
-
 def test_help_does_not_wait_for_heavy_imports():
     code = "import sys, eval.__main__; print({'torch', 'transformers', 'datasets', 'matplotlib'} & set(sys.modules))"
     root = Path(sys.modules["eval.__main__"].__file__).parents[1]

@@ -194,16 +194,3 @@ def test_the_command_writes_everything_and_fails_where_something_is_wrong(miniat
     assert json.loads((tmp_path / "audit.json").read_text())["num_clips"] == 24
     result = run("--benchmark", "own", "--root", broken, "--no-decode", "--column", "subtitle=subtitle")
     assert result.exit_code == 1 and "1 clips without their files:\n  gone\n" in result.stdout
-
-
-def test_the_command_answers_mistakes_in_one_line(tmp_path):
-    result = run("--benchmark", "own", "--root", tmp_path / "t.csv", "--column", "video_id")
-    assert result.exit_code == 1 and "Error: A column is given as NAME=COLUMN" in result.stderr
-    result = run("--benchmark", "own", "--root", tmp_path / "t.csv")
-    assert result.exit_code == 1 and "Error: There is no file" in result.stderr
-
-
-def test_a_report_that_cannot_be_written_is_still_reported(miniature, tmp_path):
-    result = run("--benchmark", "miniature", "--root", miniature, "--no-decode", "--output", tmp_path)
-    assert result.exit_code == 1 and "Complete: " in result.stdout
-    assert result.stderr.strip().splitlines()[-1].startswith(f"Error: {tmp_path} is a folder")

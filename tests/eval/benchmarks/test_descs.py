@@ -156,11 +156,6 @@ def test_a_split_that_is_not_there_lists_those_that_are(tmp_path, name, splits):
         load_split(name, tmp_path, "val")
 
 
-def test_an_annotation_that_is_not_there_is_described(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"No annotation at .*descs_ret_test\.json.*`desc` or `caption`"):
-        load_split("didemo", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [

@@ -170,13 +170,6 @@ def test_several_captions_are_several_rows_of_one_clip(tmp_path):
     assert rows_of(path, captions="first")["caption"][:] == ["one", "three"]
 
 
-def test_rows_of_one_clip_must_agree(tmp_path):
-    media(tmp_path, "videos/a.mp4")
-    path = write(tmp_path, "t.csv", "video_id,caption,subtitle\na,one,hello\na,two,\n")
-    with pytest.raises(ValueError, match=r"t\.csv, line 3 gives other files or texts for the clip 'a'"):
-        rows_of(path)
-
-
 def test_clips_without_their_files_are_named_or_left_out(tmp_path):
     media(tmp_path, "here.mp4")
     content = "video_id,caption,video_path,subtitle\na,one,here.mp4,\nb,two,gone.mp4,hi\nc,three,,\nd,four,,speech\n"
@@ -188,13 +181,6 @@ def test_clips_without_their_files_are_named_or_left_out(tmp_path):
     loaded = load_split("own", path, on_missing="leave_out")
     assert loaded.left_out == ["b", "c"] and loaded.dataset["video_id"][:] == ["a", "d"]
     assert loaded.dataset[1]["video_path"] is None and loaded.dataset[1]["subtitle"] == "speech"
-
-
-def test_an_id_without_a_file_says_where_it_was_looked_for(tmp_path):
-    media(tmp_path, "videos/a.mp4")
-    path = write(tmp_path, "t.csv", "video_id,caption,subtitle\na,one,\nb,two,hi\n")
-    with pytest.raises(FileNotFoundError, match=r"1 of 2 clips lack a file: b \(.*videos/b\.\*\)"):
-        rows_of(path)
 
 
 def test_a_data_set_folder_is_read_by_split(tmp_path, monkeypatch):
@@ -230,31 +216,13 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        ("t.txt", "a", {}, r"A table must be one of \['.csv', '.json', '.jsonl', '.parquet'\]"),
         ("t.csv", "clip,caption\na,b\n", {}, r"has the columns \['clip', 'caption'\], but not \['video_id'\]"),
-        ("t.csv", "video_id,caption\n", {"columns": {"subtitle": "speech"}}, r"not \['speech'\]"),
         ("t.csv", "video_id,caption\n", {"columns": {"id": "video_id"}}, "can name .*; got id=video_id"),
-        ("t.csv", "video_id,caption\n", {"columns": {"audio": "sound"}}, "can name .*; got audio=sound"),
-        ("t.csv", "video_id,caption\n", {"columns": {"Title": "title"}}, "lowercase letters, .* got 'Title'"),
-        ("t.csv", "video_id,caption\n", {"columns": {"title": "heading"}}, r"not \['heading'\]"),
-        ("t.csv", "video_id,caption\n", {}, "has no rows"),
-        ("t.csv", "\n", {}, r"has the columns \[\], but not \['caption', 'video_id'\]"),
         ("t.csv", "video_id,caption\na,b,c\n", {}, "line 2: expected 2 cells, as in line 1, got 3"),
-        ("t.csv", "video_id,caption\na,b\nb\n", {}, "line 3: expected 2 cells, as in line 1, got 1"),
-        ("t.csv", "video_id,caption,caption\na,b,c\n", {}, r"the columns \['caption'\] appear more than once"),
         ("t.csv", 'video_id,caption\na,"b\n', {}, "line 2: unexpected end of data"),
-        ("t.json", "[{]", {}, "not JSON"),
         ("t.json", '{"video_id": ["a"]}', {}, "must hold a list of objects, one per row, got dict"),
-        ("t.jsonl", '{"video_id": "a"}\n[]\n', {}, "line 2: expected an object"),
         ("t.json", '[{"video_id": null, "caption": "a"}]', {}, "row 1: 'video_id' must be text, got None"),
-        ("t.json", '[{"video_id": "a", "caption": ["b", NaN]}]', {}, "clip 'a': 'caption' must be"),
         ("t.json", '[{"video_id": "a", "caption": "b", "subtitle": ["c"]}]', {}, "'subtitle' must be text"),
-        (
-            "t.json",
-            '[{"video_id": "a", "caption": "b", "head": ["c"]}]',
-            {"columns": {"title": "head"}},
-            "'head' must be text",
-        ),
     ],
 )
 def test_a_table_that_is_wrong_says_what_is(tmp_path, name, content, options, message):
@@ -263,14 +231,9 @@ def test_a_table_that_is_wrong_says_what_is(tmp_path, name, content, options, me
         rows_of(path, **options)
 
 
-def test_a_table_that_is_not_there_is_no_name_of_a_data_set(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"There is no file .*gone\.csv"):
-        rows_of(tmp_path / "gone.csv")
-
-
 @pytest.mark.parametrize(
     ("kind", "reported"),
-    [("csv", "not UTF-8"), ("json", "not UTF-8"), ("jsonl", "line 1: not JSON"), ("parquet", "not a Parquet file")],
+    [("csv", "not UTF-8"), ("jsonl", "line 1: not JSON")],
 )
 def test_a_table_of_another_encoding_is_refused(tmp_path, kind, reported):
     (tmp_path / f"t.{kind}").write_bytes("video_id,caption\na,Käse\n".encode("latin-1"))

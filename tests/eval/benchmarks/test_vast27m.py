@@ -64,11 +64,6 @@ def test_an_empty_subtitle_is_absent(tmp_path, subtitle):
     assert load_benchmark("vast27m", tmp_path, "train")["subtitle"][:] == [None]
 
 
-def test_a_missing_subtitle_is_absent(tmp_path):
-    write_corpus(tmp_path, [{"clip_id": "a", "vast_cap": "a dog"}], ["a.mp4"])
-    assert load_benchmark("vast27m", tmp_path, "train")["subtitle"][:] == [None]
-
-
 def test_the_split_names_the_annotation(tmp_path):
     write_corpus(tmp_path, [entry("a")], ["a.mp4"], split="small")
     assert load_benchmark("vast27m", tmp_path, "small")["video_id"][:] == ["a"]
@@ -108,26 +103,15 @@ def test_what_downloaders_leave_beside_a_clip_is_not_the_clip(tmp_path):
     ("bad", "message"),
     [
         ("clip", "must be an object, got 'clip'"),
-        ({"vast_cap": "a dog"}, "must have a `clip_id` that is text, got None"),
         (entry(clip_id=7), "must have a `clip_id` that is text, got 7"),
         (entry("b", vast_cap=None), "clip 'b': `vast_cap` must be.*got None"),
-        (entry("b", vast_cap=" "), "clip 'b': `vast_cap` must be.*got ' '"),
-        (entry("b", vast_cap=[]), r"clip 'b': `vast_cap` must be.*got \[\]"),
         (entry("b", vast_cap=["one", ""]), "clip 'b': `vast_cap` must be"),
-        (entry("b", subtitle=["hello"]), "clip 'b': `subtitle` must be text"),
         (entry("a"), "repeats the clip 'a'"),
     ],
 )
 def test_a_malformed_entry_is_named(tmp_path, bad, message):
     write_corpus(tmp_path, [entry("a"), bad], ["a.mp4", "b.mp4"])
     with pytest.raises(ValueError, match=rf"Entry 1 of .*train\.json.*{message}"):
-        load_benchmark("vast27m", tmp_path, "train")
-
-
-@pytest.mark.parametrize(("content", "message"), [("[{", "is not JSON"), ("{}", "must be a JSON list .*, got dict")])
-def test_a_file_that_is_no_list_is_refused(tmp_path, content, message):
-    write_corpus(tmp_path, content)
-    with pytest.raises(ValueError, match=message):
         load_benchmark("vast27m", tmp_path, "train")
 
 

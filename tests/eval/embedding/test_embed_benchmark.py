@@ -299,14 +299,6 @@ def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model
     embed(tmp_path / "store")
 
 
-def test_folders_with_something_else_are_refused(embed, tmp_path):
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "thesis.tex").write_text("x")
-    with pytest.raises(ValueError, match="store contains something other than a gallery"):
-        embed(tmp_path / "store")
-    assert [path.name for path in (tmp_path / "store").iterdir()] == ["thesis.tex"]
-
-
 def test_two_runs_do_not_meet_in_one_folder(embed, tmp_path, monkeypatch):
     """The second starts in the middle of the first."""
     refused = []
@@ -324,22 +316,6 @@ def test_two_runs_do_not_meet_in_one_folder(embed, tmp_path, monkeypatch):
     embed(tmp_path / "store")
     assert len(refused) == 1 and rows_of(tmp_path / "store") == rows_of(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "whole"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 0}, "`batch_size`"),
-        ({"dtype": "bfloat16"}, "float16 or float32"),
-        ({"on_error": "skip"}, "`on_error`"),
-        ({"split": "nowhere"}, "nowhere"),
-        ({"captions": "all"}, "captions"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(embed, tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        embed(tmp_path / "store", **options)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(

@@ -138,7 +138,7 @@ def test_rows_of_one_clip_become_one_clip_with_several_captions(rows):
     assert embeddings.problems == []
 
 
-@pytest.mark.parametrize(("batch_size", "num_workers"), [(1, 1), (1, 4), (2, 2), (3, 3), (100, 1)])
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(1, 4), (3, 3), (100, 1)])
 def test_batch_size_and_threads_change_nothing(rows, batch_size, num_workers):
     assert_same(embed(rows, batch_size=batch_size, num_workers=num_workers), embed(rows, batch_size=4))
 
@@ -168,12 +168,6 @@ def test_audio_of_the_video_itself_and_of_a_file_are_distinguished(tmp_path):
     rows = [row(video_id, "x", *of_clip) for video_id, of_clip in paths.items()]
     embed_dataset(FakeModel(), Asked(), dataset_of(rows), progress=False)
     assert asked == [(film, FROM_VIDEO, "words"), (film, other, None), (film, None, None), (None, other, None)]
-
-
-def test_files_are_read_outside_the_main_thread(rows):
-    processor = FakeProcessor()
-    embed_dataset(FakeModel(), processor, dataset_of(rows), batch_size=2, progress=False)
-    assert processor.threads and threading.get_ident() not in processor.threads
 
 
 def test_clip_that_cannot_be_read_stops_the_run_with_its_name_and_path(rows, tmp_path):
@@ -231,23 +225,6 @@ def test_rows_that_make_no_sense_are_refused(rows, change, message):
     change(rows)
     with pytest.raises(ValueError, match=message):
         embed(rows)
-
-
-def test_data_set_without_rows_is_refused(rows):
-    with pytest.raises(ValueError, match="no rows"):
-        embed_dataset(FakeModel(), FakeProcessor(), dataset_of(rows).select([]), progress=False)
-
-
-def test_data_set_without_a_column_is_refused(rows):
-    dataset = dataset_of(rows).remove_columns("subtitle")
-    with pytest.raises(ValueError, match="subtitle"):
-        embed_dataset(FakeModel(), FakeProcessor(), dataset, progress=False)
-
-
-@pytest.mark.parametrize("options", [{"on_error": "skip"}, {"batch_size": 0}, {"num_workers": 0}, {"task": "labels"}])
-def test_options_that_make_no_sense_are_refused(rows, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        embed(rows, **options)
 
 
 def test_background_keeps_order_and_stays_a_bounded_number_of_batches_ahead():

@@ -81,33 +81,18 @@ def listing(folder):
             {"text_embeds": torch.ones(0, DIM), "query_ids": [], "captions": [], "pairs": torch.zeros(0, 2).long()},
             "Expected at least one query and one clip, got 0 queries and 2 clips",
         ),
-        ({"modality_embeds": torch.ones(2, 3, DIM + 1)}, "modality_embeds"),
-        ({"concat_embeds": torch.ones(2, 2, DIM)}, "concat_embeds"),
         ({"modality_mask": torch.ones(2, 3)}, "bool"),
         ({"modality_mask": torch.zeros(2, 3, dtype=torch.bool)}, r"none: \['ä', 'b'\]"),
         ({"pairs": torch.tensor([[0, 0], [1, 2]])}, r"`pairs` must name rows .* got \[\[1, 2\]\]"),
-        ({"pairs": torch.tensor([[0, 0], [1, -1]])}, r"`pairs` must name rows"),
         ({"pairs": torch.tensor([[0, 0], [0, 0], [1, 1]])}, "`pairs` must be unique"),
         ({"pairs": torch.tensor([[0, 0], [0, 1]])}, r"describe none: \['r'\]"),
         ({"clip_ids": ["b", "b"]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
-        ({"query_ids": ["q", "q"]}, r"`query_ids` must be unique, repeated: \['q'\]"),
-        ({"captions": ["one"]}, "one caption per query, got 1 for 2"),
     ],
 )
 def test_embeddings_that_do_not_fit_together_are_refused(changes, message):
     Embeddings(**parts())
     with pytest.raises(ValueError, match=message):
         Embeddings(**parts(**changes))
-
-
-def test_many_wrong_names_are_cut_and_counted():
-    ids = [str(i // 2) for i in range(100_000)]
-    content = parts(
-        clip_ids=ids, modality_embeds=torch.ones(100_000, 3, DIM), modality_mask=torch.ones(100_000, 3).bool()
-    )
-    with pytest.raises(ValueError, match=r"repeated: \['0', '1', .* and 49990 more") as caught:
-        Embeddings(**content)
-    assert len(str(caught.value)) < 300
 
 
 def test_what_is_not_finite_is_named_where_it_counts():
@@ -361,25 +346,13 @@ E_ = np.eye(2, DIM).tolist()
 @pytest.mark.parametrize(
     ("clips", "queries", "message"),
     [
-        ({"audio": None}, {}, r"`presence` .* must have the length 2, got \[3\]"),
         ({"presence": None}, {}, "lacks the column `presence`"),
-        ({}, {"caption": None}, "queries lacks the column `caption`"),
         ({"clip_id": [1, 2]}, {}, "`clip_id` .* must hold strings, got int64"),
-        ({"clip_id": ["a", None]}, {}, "`clip_id` .* must have no nulls, got 1"),
-        ({}, {"caption": ["one", None]}, "`caption` .* must have no nulls, got 1"),
         ({"clip_id": ["b", "b"]}, {"clip_ids": [["b"], ["b"]]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
-        ({}, {"query_id": ["x", "x"]}, r"`query_ids` must be unique, repeated: \['x'\]"),
         ({"audio": [None, E_[1]]}, {}, "`audio` .* must have no nulls, got 1.* Write absent modalities as zeros"),
         ({"audio": [[1.0, None] * 4, E_[1]]}, {}, "Lists in the column `audio` .* hold nulls"),
-        ({"audio": [[1.0], E_[1]]}, {}, r"`audio` .* must have the length 8, got \[1, 8\]"),
-        ({}, {"embedding": [[1.0], [1.0]]}, r"Expected `modality_embeds` of shape \(2, 3, 1\), got \(2, 3, 8\)"),
-        ({"audio": [1.0, 2.0]}, {}, r"`presence` .* must have the length 2, got \[3\]"),
-        ({"presence": [[1, 0, 1], [1, 1, 1]]}, {}, "`presence` .* must hold lists of bools, got list<.*int64"),
-        ({"presence": [[True] * 2] * 2}, {}, r"`presence` .* must have the length 3, got \[2\]"),
         ({}, {"clip_ids": [["b"], ["c", "a"]]}, r"clips that are not in the gallery: \['c'\]"),
-        ({}, {"clip_ids": [["b"], []]}, r"describe none: \['y'\]"),
         ({}, {"clip_ids": [["b"], ["a", "a"]]}, "`pairs` must be unique"),
-        ({}, {"clip_ids": ["b", "a"]}, "`clip_ids` .* must hold lists of strings, got string"),
         (
             {"video": (2 * np.eye(2, DIM)).tolist()},
             {},
@@ -392,20 +365,6 @@ E_ = np.eye(2, DIM).tolist()
 def test_store_that_makes_no_sense_is_refused(tmp_path, clips, queries, message):
     with pytest.raises(ValueError, match=message):
         Embeddings.load(by_hand(tmp_path, clips, queries))
-
-
-def test_data_sets_with_splits_or_without_rows_are_refused(tmp_path):
-    from datasets import DatasetDict
-
-    by_hand(tmp_path / "a")
-    empty = load_from_disk(tmp_path / "a" / "clips").select([])
-    empty.save_to_disk(tmp_path / "b" / "clips")
-    load_from_disk(tmp_path / "a" / "queries").save_to_disk(tmp_path / "b" / "queries")
-    with pytest.raises(ValueError, match="clips cannot be opened as a data set: it may be cut off or empty"):
-        Embeddings.load(tmp_path / "b")
-    DatasetDict({"test": load_from_disk(tmp_path / "a" / "clips")}).save_to_disk(tmp_path / "c" / "clips")
-    with pytest.raises(ValueError, match=r"one data set, got the splits \['test'\]"):
-        Embeddings.load(tmp_path / "c")
 
 
 def test_nan_is_left_to_the_evaluation_to_tell_of(tmp_path):
