@@ -2,20 +2,16 @@
 
 import logging
 import os
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCardData
 
 from gallery.files import read_json, write_json
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, identify
 
 from .card import Details, render
 from .evidence.evaluations import identifier
-from .hub.errors import PublishError
-from .hub.models import check_place, find_model, weights_of
-from .hub.publishing import Kind, read_record
+from .publishing import Kind, check_place, find_model, read_record
 from .settings import AdapterPush
 from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
 
@@ -25,19 +21,22 @@ _SCALARS = ("logit_scale", "hyperbolic")
 
 
 def check_adapter(source: Path) -> None:
-    """Check that a folder holds an adapter and its configuration; an error names what is missing."""
+    """Check that a folder holds an adapter that others can load; an error names what is missing."""
     check_source(source, "adapter_config.json", "adapter_model*.safetensors", "it is not a saved adapter.")
     if not (source / "config.json").is_file():
         raise ValueError(
             f"{source} has no config.json, the configuration that the adapter was trained with: save it there with "
             "`model.get_base_model().config.save_pretrained`."
         )
-    path, adapter = source / "adapter_config.json", identify(source).adapter
-    for name, pattern in (("base_model_name_or_path", "(?s).+"), ("peft_type", r"\w+"), ("revision", r"[\w./-]+")):
-        value = adapter.get(name)
-        is_right = isinstance(value, str) and re.fullmatch(pattern, value)
-        if not is_right and (name, value) != ("revision", None):
-            raise ValueError(f"{path} is not that of an adapter: `{name}` cannot be {value!r:.200}.")
+
+
+def _check_code(base: ModelIdentity) -> None:
+    """Raise a ValueError if the code that travels with an adapter cannot load its base."""
+    if base.encoder == SENTENCE_TRANSFORMERS:
+        raise ValueError(
+            f"The base {base.name} is a SentenceTransformer, which only this package loads under trained heads: an "
+            "adapter of it cannot be published."
+        )
 
 
 def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False) -> tuple[str, str | None]:
@@ -49,26 +48,27 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
 
     Raises:
         PublishError: it is not on the Hub.
-        ValueError: the base is a folder that was never pushed, or has other weights on the Hub.
+        ValueError: the base is a folder that was never pushed, has other weights on the Hub, or is one that only this
+            package loads.
     """
     check_adapter(source)
     adapter = identify(source).adapter
-    name = adapter["base_model_name_or_path"]
-    local = Path(name) if Path(name).is_dir() else None
-    revision = adapter.get("revision")
+    name, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
+    local = Path(name) if name and Path(name).is_dir() else None
+    if local is not None:
+        _check_code(identify(local))
+    repo_id = name
     if given is not None:
         repo_id, revision = given, None
-    elif local is not None or os.path.isabs(name):
-        record = read_record(local, api.endpoint) if local is not None else None
+    elif local is not None or os.path.isabs(name or ""):
+        record = None if local is None else read_record(local, api.endpoint)
         if record is None:
-            known = f"has not been pushed to {api.endpoint}" if local is not None else "does not exist any more"
             raise ValueError(
-                f"The adapter's base is the folder {name}, which {known}: others could not load the adapter. Publish "
-                f"the base first (`scalar publish model {name} user/name`), or give its id with --base."
+                f"The adapter's base is the folder {name}, which has not been pushed to {api.endpoint}: others could "
+                f"not load the adapter. Publish the base first (`scalar publish model {name} user/name`), or give its "
+                "id with --base."
             )
         repo_id, revision, _ = record
-    else:
-        repo_id = name
     check_place("base", repo_id)
     if offline:
         return repo_id, revision
@@ -78,20 +78,15 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
             f"{repo_id} at {info.sha} is not the base that this adapter was trained on: {different} of {local} "
             "differ. Push that folder, or give another base with --base."
         )
-    if not any(name.startswith("model") and name.endswith(".safetensors") for name in weights_of(info)):
-        raise PublishError(f"{repo_id} holds no weights of a model, so it cannot be the adapter's base.")
+    if local is None:
+        _check_code(identify(repo_id, info.sha))
     if info.private:
         logger.warning("%s is private: only those who may read it can load the adapter.", info.id)
     return info.id, info.sha
 
 
 def stage_adapter(
-    source: Path,
-    folder: Path,
-    base: str,
-    base_revision: str | None,
-    results: list[Path] | None = None,
-    boards: Sequence[str] = (),
+    source: Path, folder: Path, base: str, base_revision: str | None, results: list[Path] | None = None
 ) -> None:
     """
     Stage an adapter.
@@ -100,7 +95,7 @@ def stage_adapter(
         source (`Path`): the folder of a run, with the adapter, its configuration and processor.
         folder (`Path`): an empty folder.
         base (`str`), base_revision (`str`, *optional*): id and commit of the base on the Hub, see [`find_base`].
-        results, boards: see [`~hub_cards.trained.stage_beside_weights`].
+        results: see [`~hub_cards.trained.stage_beside_weights`].
 
     Raises:
         FileNotFoundError, ValueError: a file is missing or wrong, or a result was measured with other weights.
@@ -109,7 +104,7 @@ def stage_adapter(
     stage_weights(source, folder, "adapter_model*.safetensors")
     adapter = identify(source).adapter
     write_json(adapter | {"base_model_name_or_path": base, "revision": base_revision}, folder / "adapter_config.json")
-    stage_beside_weights(source, folder, results, boards)
+    stage_beside_weights(source, folder, results)
 
 
 def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
@@ -121,20 +116,21 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     adapter, parts = read_json(folder / "adapter_config.json"), variables["counts"]
     added = [part for part in parts if part in _SCALARS or part.endswith("_head")]
     is_of_heads = len(added) == len(parts)
-    data["tags"] += [] if is_of_heads else [identifier(adapter["peft_type"].lower())]
+    if not is_of_heads:
+        data["tags"].append(identifier(adapter["peft_type"].lower()))
     base = adapter["base_model_name_or_path"]
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
     # If the run changed the base's score or inputs, only the adapter's own configuration records it.
     changes = ("aggregation", "condition_on", "query_temperature")
     is_changed = variables["recipe"] is None or any(variables["recipe"].get(name) is not None for name in changes)
     is_changed |= variables["encoder"] is not None  # the base may be an encoder as published
-    variables |= {"adapter": adapter, "merge": None, "added": added}
-    return render("adapter", card, details, is_changed=is_changed, is_of_heads=is_of_heads, **variables)
+    variables |= {"adapter": adapter, "added": added, "is_changed": is_changed, "is_of_heads": is_of_heads}
+    return render("adapter", card, details, **variables)
 
 
 def _stage(settings: AdapterPush, folder: Path, api: HfApi) -> None:
-    base = find_base(api, settings.folder, settings.base, offline=settings.dry_run)
-    stage_adapter(settings.folder, folder, *base, settings.results, settings.boards or ())
+    base = find_base(api, settings.folder, settings.base, offline=settings.dry_run is not None)
+    stage_adapter(settings.folder, folder, *base, settings.results)
 
 
 KIND = Kind("adapter", "model", (*OWNED, "adapter_config.json", "adapter_model*.safetensors"), _stage, adapter_card)

@@ -43,7 +43,7 @@ class Details:
     What no file records. The publisher's current values take precedence over those of the card on the Hub.
 
     Args:
-        data (`dict`): front matter that no file records: `license`, `language`, and manual additions.
+        data (`dict`): front matter that no file records: `license`, and manual additions such as `language`.
         kept (`str`): the Markdown between the marked lines of the earlier card.
     """
 
@@ -70,8 +70,6 @@ def front_matter(card: str) -> dict[str, Any]:
         return {}
     try:
         data = yaml.safe_load(block.group(2))
-    except RecursionError as error:
-        raise ValueError("The front matter of the card is nested too deeply.") from error
     except (ValueError, yaml.YAMLError) as error:  # YAML reads dates and numbers too
         raise ValueError(f"The front matter of the card is not YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(data, dict | None):
@@ -79,35 +77,24 @@ def front_matter(card: str) -> dict[str, Any]:
     return data or {}
 
 
-def read_marks(card: str) -> tuple[str | None, str]:
-    """
-    Read the marked lines of a card: its kind, `None` if no push wrote it, and the text between them.
-
-    Raises:
-        ValueError: a marked line is missing, repeated, changed or in the wrong place, so that text could be lost.
-    """
-    marks, found = _MARK.findall(card), _MARKED.search(card)
-    if not marks:
-        return None, ""
-    if found is None or len(marks) != 3:
-        raise ValueError(
-            f"The marked lines of the card are broken: expected one that names its kind, then\n{KEPT_BEGIN}\nand\n"
-            f"{KEPT_END}\nonce each, got {[mark.strip() for mark in marks]}. Put them back around what is to be kept."
-        )
-    return found["kind"], found["kept"]
-
-
 def read_card(card: str) -> tuple[str | None, Details]:
     """
     Read the parts of a card that the next one keeps: its kind, `None` if no push wrote it, and its [`Details`].
 
     Raises:
-        ValueError: the marked lines are broken, so that text could be lost, or the front matter is not a YAML
-            mapping.
+        ValueError: a marked line is missing, repeated, changed or in the wrong place, so that text could be lost; or
+            the front matter is not a YAML mapping.
     """
-    kind, kept = read_marks(card)
     front = {name: value for name, value in front_matter(card).items() if name not in _FROM_FILES}
-    return kind, Details(front, kept)
+    marks, found = _MARK.findall(card), _MARKED.search(card)
+    if not marks:
+        return None, Details(front)
+    if found is None or len(marks) != 3:
+        raise ValueError(
+            f"The marked lines of the card are broken: expected one that names its kind, then\n{KEPT_BEGIN}\nand\n"
+            f"{KEPT_END}\nonce each, got {[mark.strip() for mark in marks]}. Put them back around what is to be kept."
+        )
+    return found["kind"], Details(front, found["kept"])
 
 
 def render_text(template: str, **variables: Any) -> str:
@@ -151,4 +138,4 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
     return card
 
 
-__all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "front_matter", "read_card", "read_marks", "render", "render_text"]
+__all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "front_matter", "read_card", "render", "render_text"]

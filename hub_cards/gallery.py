@@ -8,8 +8,6 @@ Arrow files. Vectors are memory-mapped and written in chunks: they are never in 
 import os
 import re
 import shutil
-from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,23 +25,17 @@ from gallery.subtitles import LANGUAGES, find_sidecar
 from gallery.transcripts import KINDS, Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.media_scalar import check_file
-from modeling_scalar.model_identity import IDENTIFYING, ModelIdentity, identify
+from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import ScoreOptions
 
 from .card import Details, render
-from .hub.errors import REQUEST_ERRORS, PublishError
-from .hub.models import check_place, find_model
-from .hub.privacy import without_folders
-from .hub.publishing import Kind, read_record
+from .errors import PublishError
 from .markdown import code
+from .privacy import without_folders
+from .publishing import Kind, check_place, find_model, read_record
 from .settings import GalleryPush
 
-UNKNOWN = "unknown"
-"""Given as the model if it is unknown which one computed the vectors."""
-
 _NUM_NAMED = 10  # entries shown of a long list
-# Fields of `metadata` that the card reads and no gallery checks.
-_IN_METADATA = {"weights": dict, "source": dict, "is_encoder": bool, "benchmark": str, "split": str}
 # A common folder at this level or higher would leave names of people or disks in the paths below it.
 _TOO_HIGH = ("/", "/home", "/Users")
 
@@ -91,38 +83,12 @@ class _Names:
         return without_folders(text if self._folder is None else text.replace(f"{self._folder}{os.sep}", ""))
 
 
-def _check_queries(gallery: Gallery, described: list[list[str]]) -> None:
-    """Raise unless query ids are unique, vectors are like those of clips, and each query describes unique clips."""
-    length = gallery.queries.schema.field("embedding").type.list_size
-    if length != gallery.dim:
-        raise ValueError(
-            f"All lists in `embedding` of {gallery.path / 'queries'} must have the length {gallery.dim}, got {length}."
-        )
-    query_ids, clip_ids = gallery.queries.column("query_id").to_pylist(), set(gallery.clip_ids)
-    wrong = [name for name, count in Counter(query_ids).items() if count > 1]
-    wrong += [
-        name
-        for name, clips in zip(query_ids, described, strict=True)
-        if not clips or not clip_ids >= set(clips) or len(set(clips)) < len(clips)
-    ]
-    if wrong:
-        raise ValueError(
-            f"`query_id` in {gallery.path / 'queries'} must be unique, and `clip_ids` must name clips of the gallery, "
-            f"at least one and each once; not so: {wrong[:_NUM_NAMED]}."
-        )
-
-
-def _open(source: Path, is_known: bool, media: bool) -> Gallery:
+def _open(source: Path, media: bool) -> Gallery:
+    """Open a gallery that is whole and finished, and holds what is asked for."""
     if not is_gallery(source):
         raise FileNotFoundError(f"There is no gallery in {source}.")
     gallery, _ = verify_gallery(source)
     gallery.check_finished()
-    if not gallery.metadata and not is_known:
-        raise ValueError(f"Nothing in {source} says which model made it. Give the model, a Hub id, or {UNKNOWN!r}.")
-    for name, kind in _IN_METADATA.items():
-        if not isinstance(gallery.metadata.get(name), kind | None):
-            found = gallery.metadata[name]
-            raise ValueError(f"`{name}` in the metadata of {source} must be a {kind.__name__}, got {found!r}.")
     if not len(gallery):
         raise ValueError(f"The gallery in {source} holds no clips.")
     if media and not gallery.files:
@@ -151,20 +117,17 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
     languages = gallery.metadata.get(LANGUAGES, ())
     for path, name in names.files.items():
         target, known = folder / MEDIA / name, gallery.files[path]
-        sidecar = find_sidecar(path, languages)
-        if sidecar is not None:
-            check_file(sidecar)  # a device would be copied endlessly
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copyfile(path, target)
-            if sidecar is not None:
-                is_beside = sidecar.parent == Path(path).parent  # else it may have any name
-                shutil.copyfile(sidecar, target.with_name(sidecar.name if is_beside else target.stem + sidecar.suffix))
-        except FileNotFoundError as error:
+        if not Path(path).is_file():
             raise FileNotFoundError(
                 f"{path} is in the gallery but not on disk. `scalar index --prune` removes clips of deleted files, "
                 "`scalar remove` those of files that you name."
-            ) from error
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+        sidecar = find_sidecar(path, languages)
+        if sidecar is not None:
+            is_beside = sidecar.parent == Path(path).parent  # else it may have any name
+            _copy_text(sidecar, target.with_name(sidecar.name if is_beside else target.stem + sidecar.suffix))
         if clip_sha256(str(target), languages=languages) != known.sha256:
             raise ValueError(
                 f"{path}, or the subtitle file next to it, has changed since it was embedded, or a list gave its "
@@ -173,11 +136,25 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
         for kind in KINDS:
             found, copy = Transcripts(gallery.path, kind).with_words(known.sha256), Transcripts(folder, kind)
             if found is not None:
-                # Without the folder of the model that made it.
-                lines = found.read_text(encoding="utf-8").split("\n")
-                lines = [without_folders(line) if line.startswith("NOTE ") else line for line in lines]
                 copy.folder.mkdir(exist_ok=True)
-                copy.path_of(known.sha256).write_text("\n".join(lines), encoding="utf-8", newline="\n")
+                _copy_transcript(found, copy.path_of(known.sha256))
+
+
+def _copy_text(path: Path, target: Path) -> None:
+    """Copy a regular file. Those that the system generates, such as /proc/kmsg, have no size, and are not read."""
+    check_file(path)  # a device would be copied endlessly
+    target.touch()
+    if path.stat().st_size:
+        shutil.copyfile(path, target)
+
+
+def _copy_transcript(path: Path, target: Path) -> None:
+    """Copy a transcript without the folder of the model that made it."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for place, line in enumerate(lines):
+        if line.startswith("NOTE "):
+            lines[place] = without_folders(line)
+    target.write_text("\n".join(lines), encoding="utf-8", newline="\n")
 
 
 def stage_gallery(
@@ -192,19 +169,19 @@ def stage_gallery(
     Args:
         source (`Path`): a gallery, such as one by `scalar index` or `scalar eval embed`.
         folder (`Path`): a new or empty folder.
-        model (`str`, *optional*): the id on the Hub of the model that computed the vectors, `"unknown"` if it is
-            unknown. By default the card names the model as the source does, as one that is not on the Hub.
+        model (`str`, *optional*): the id on the Hub of the model that computed the vectors. By default the card names
+            the model as the source does, as one that is not on the Hub.
         media (`bool`): also publish the media files, the subtitle files next to them, and their transcripts.
-        made_by: further details of that model: its commit `model_revision`, its `fingerprint`, its `model_kind`, a
-            "model" or an "adapter" with code, or an "encoder" as published; by default those in the source.
+        made_by: further details of that model, its commit `model_revision` and its `fingerprint`; by default those in
+            the source.
 
     Raises:
         FileNotFoundError: the source, a data set of it, or a file to publish does not exist.
         ValueError: the source is damaged, a file changed since it was embedded, or an argument is wrong.
     """
-    if model not in (None, UNKNOWN):
+    if model is not None:
         check_place("model", model)
-    gallery = _open(source, model is not None, media)
+    gallery = _open(source, media)
     with TemporaryDirectory(prefix="hub_cards-") as copied:
         if not (source / MANIFEST).is_file():  # by `datasets` alone: columns of any precision or type
             gallery = gallery.copy(Path(copied) / "gallery")
@@ -214,14 +191,12 @@ def stage_gallery(
             problems = lists_of(rows, "problems")
             rows = _with(rows, "problems", [list(map(names.shortened, of_clip)) for of_clip in problems])
         with GalleryWriter(folder) as writer:
-            known = _metadata(gallery, names, model) | made_by
+            known = _metadata(gallery, model) | made_by
             writer.metadata = {name: value for name, value in known.items() if value is not None}
             writer.append("clips", rows)
             if queries is not None:
-                described = lists_of(queries, "clip_ids")
-                _check_queries(gallery, described)
-                shown = [list(map(names.of_clip, of_query)) for of_query in described]
-                writer.append("queries", _with(queries, "clip_ids", shown))
+                published = [list(map(names.of_clip, of_query)) for of_query in lists_of(queries, "clip_ids")]
+                writer.append("queries", _with(queries, "clip_ids", published))
             writer.put_files(_published_files(gallery, names, media))
             writer.commit()
         (folder / ".lock").unlink()
@@ -229,54 +204,41 @@ def stage_gallery(
             _copy_media(gallery, names, folder)
 
 
-def _metadata(gallery: Gallery, names: _Names, model: str | None) -> dict[str, Any]:
+def _metadata(gallery: Gallery, model: str | None) -> dict[str, Any]:
     """Return the published metadata about the origin of the vectors."""
     metadata = without_folders(gallery.metadata)
-    metadata["model_kind"] = None
-    if model == gallery.model:
-        is_adapter = "adapter_model.safetensors" in (metadata.get("weights") or {})
-        by_encoder = {True: "encoder", False: "model", None: None}[metadata.get("is_encoder")]
-        metadata["model_kind"] = "adapter" if is_adapter else by_encoder
     metadata["left_out"] = gallery.metadata.get("left_out", [] if gallery.files else None)  # ids do not change
     if model is None:  # nobody else could load it by this name
         metadata["local_model"] = metadata.pop("model", None)
     else:
-        metadata["model"] = None if model == UNKNOWN else model
+        metadata["model"] = model
     return metadata
 
 
 # Card -------------------------------------------------------------------------------------------------------------
 
 
-def _origin(gallery: Gallery, facts: dict[str, Any], query_dtype: str) -> list[tuple]:
-    """Return rows of the card's table about the origin of the vectors."""
-    metadata, source = gallery.metadata, gallery.metadata.get("source") or {}
-    modalities = ", ".join(gallery.modalities)
+def _origin(gallery: Gallery, facts: dict[str, Any]) -> list[tuple]:
+    """Return rows of the card's table about the origin of the vectors, as far as it is known."""
+    metadata = gallery.metadata
     known = {
         "model": metadata.get("model") or metadata.get("local_model"),
         "its commit on the Hub": gallery.model_revision,
+        "fingerprint of the model": metadata.get("fingerprint"),
         "how it scores": (metadata.get("score_options") or {}).get("method"),
         "query temperature": metadata.get("query_temperature"),
-        **{
-            f"{name.removeprefix('modality_')} of the cosines of {modalities}": ", ".join(
-                "none" if value is None else str(value) for value in values
-            )
-            for name, values in gallery.calibration.items()
-        },
         "SHA-256 of the gallery": facts["gallery_sha256"],
-    }
-    further = {
-        "fingerprint of the model": metadata.get("fingerprint"),
-        **{f"SHA-256 of {name}": digest for name, digest in (metadata.get("weights") or {}).items()},
         "benchmark": metadata.get("benchmark"),
         "split of the benchmark": metadata.get("split"),
         "date": metadata.get("date"),
-        "commit of the code": source.get("commit"),
-        "changes to it since": {True: "yes", False: "none"}.get(source.get("dirty")),
-        "precision": facts["dtype"] + (f", captions {query_dtype}" if query_dtype != facts["dtype"] else ""),
+        "commit of the code": (metadata.get("source") or {}).get("commit"),
+        "precision": facts["dtype"],
     }
-    rows = [(name, "not known" if value is None else code(value)) for name, value in known.items()]
-    return rows + [(name, code(value)) for name, value in further.items() if value is not None]
+    for name, values in gallery.calibration.items():
+        known[f"{name.removeprefix('modality_')} of the cosines"] = ", ".join(map(str, values))
+    for name, digest in (metadata.get("weights") or {}).items():
+        known[f"SHA-256 of {name}"] = digest
+    return [(name, code(value)) for name, value in known.items() if value is not None]
 
 
 def _failures(gallery: Gallery) -> tuple[list[str], list[tuple[str, str | None]]]:
@@ -313,10 +275,6 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
             for config in configs
         ],
     )
-    query_dtype = facts["dtype"]
-    if facts["num_queries"]:
-        kind = gallery.queries.schema.field("embedding").type
-        query_dtype = {"halffloat": "float16"}.get(str(kind.value_type), "float32")
     media = [path for path in (folder / MEDIA).rglob("*") if path.is_file()]
     problems, left_out = _failures(gallery)
     options = ScoreOptions(**gallery.calibration)
@@ -330,10 +288,9 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         media=media,
         model=gallery.model,
         model_revision=gallery.model_revision,
-        model_kind=metadata.get("model_kind") if gallery.model else None,
         local_model=metadata.get("local_model"),
         query_temperature=metadata.get("query_temperature"),
-        is_described=bool(metadata.keys() - {"model", "model_revision", "model_kind"}),
+        is_described=bool(metadata.keys() - {"model", "model_revision"}),
         problems=problems,
         left_out=left_out if "left_out" in metadata else None,
         method=(metadata.get("score_options") or {}).get("method"),
@@ -343,37 +300,13 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         media_bytes=sum(path.stat().st_size for path in media),
         calibration=gallery.calibration,
         is_calibrated=options.is_calibrated,
-        origin=_origin(gallery, facts, query_dtype),
+        origin=_origin(gallery, facts),
         num_named=_NUM_NAMED,
         **facts,
     )
 
 
 # Push -------------------------------------------------------------------------------------------------------------
-
-
-def _kind_of(model: ModelIdentity) -> dict[str, str | None]:
-    """Return the kind of a model; see [`stage_gallery`]."""
-    # An adapter without a configuration has no code with it either.
-    return {"model_kind": model.kind if model.is_configured or model.kind == "encoder" else None}
-
-
-def _published_model(api: HfApi, source: Path, model: str, metadata: dict[str, Any]) -> dict[str, Any]:
-    """Look up a model by its id; it must exist, with the weights that the gallery names, if any."""
-    try:
-        info, different = find_model(api, model, None, metadata.get("weights"))
-    except PublishError as error:
-        raise PublishError(f"{error} {source} was made by {model}: give its id with --model, or 'unknown'.") from error
-    if different:
-        raise ValueError(
-            f"{source} was made with other weights than those of {model}: {different} differ. Name the model that "
-            "made it, or make it again."
-        )
-    fingerprint = metadata.get("fingerprint") if metadata.get("model") == model else None
-    found = {"model": model, "model_revision": info.sha, "fingerprint": fingerprint}
-    with suppress(*REQUEST_ERRORS, OSError, ValueError):  # gated, absent or damaged: the vectors are published without
-        found |= _kind_of(identify(api.snapshot_download(model, revision=info.sha, allow_patterns=IDENTIFYING)))
-    return found
 
 
 def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dict[str, Any]:
@@ -386,25 +319,37 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> dic
     """
     metadata = Gallery.open(source, check=False).metadata if is_gallery(source) else {}
     name = given or metadata.get("model")
-    if name == UNKNOWN or not isinstance(name, str):
-        return {"model": given}
-    if given is None and Path(name).is_dir() and (record := read_record(Path(name), api.endpoint)) is not None:
-        there = identify(name)
-        made_by = "fingerprint" if "fingerprint" in metadata else "weights"
-        if getattr(there, made_by) != metadata.get(made_by):
+    if name is None:
+        return {"model": None}
+    is_folder = given is None and (Path(name).is_dir() or os.path.isabs(name) or name.count("/") > 1)
+    if is_folder:
+        record = read_record(Path(name), api.endpoint)
+        if record is None:
+            return {"model": None}
+        if identify(name).fingerprint != metadata.get("fingerprint"):
             raise ValueError(
                 f"{source} was not made by the model that is now in {name}, so their vectors cannot be compared. Make "
                 "it again, or name the model with --model."
             )
         repo_id, revision, fingerprint = record
-        return {"model": repo_id, "model_revision": revision, "fingerprint": fingerprint} | _kind_of(there)
-    if given is None and (Path(name).is_dir() or os.path.isabs(name) or name.count("/") > 1):
-        return {"model": None}
-    return {"model": name} if offline else _published_model(api, source, name, metadata)
+        return {"model": repo_id, "model_revision": revision, "fingerprint": fingerprint}
+    if offline:
+        return {"model": name}
+    try:
+        info, different = find_model(api, name, None, metadata.get("weights"))
+    except PublishError as error:
+        raise PublishError(f"{error} {source} was made by {name}: give its id with --model.") from error
+    if different:
+        raise ValueError(
+            f"{source} was made with other weights than those of {name}: {different} differ. Name the model that "
+            "made it, or make it again."
+        )
+    fingerprint = metadata.get("fingerprint") if metadata.get("model") == name else None
+    return {"model": name, "model_revision": info.sha, "fingerprint": fingerprint}
 
 
 def _stage(settings: GalleryPush, folder: Path, api: HfApi) -> None:
-    made_by = _model_of(api, settings.folder, settings.model, offline=settings.dry_run)
+    made_by = _model_of(api, settings.folder, settings.model, offline=settings.dry_run is not None)
     stage_gallery(settings.folder, folder, media=settings.media, **made_by)
 
 
@@ -416,4 +361,4 @@ KIND = Kind(
     gallery_card,
 )
 
-__all__ = ["KIND", "UNKNOWN", "gallery_card", "stage_gallery"]
+__all__ = ["KIND", "gallery_card", "stage_gallery"]

@@ -13,7 +13,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from .card import Details, front_matter, read_card, render
-from .hub.publishing import Kind
+from .publishing import Kind
 from .settings import MetricPush
 
 _PAGE = Path(__file__).with_name("metric_page.py")

@@ -10,9 +10,8 @@ from gallery.files import read_json
 from gallery.storage import MANIFEST
 
 from .card import Details, render, render_text
-from .hub.errors import explained
-from .hub.models import check_place
-from .hub.publishing import Kind
+from .errors import explained
+from .publishing import Kind, check_place
 from .settings import SpacePush
 
 
@@ -40,31 +39,28 @@ def space_card(
 
 def _look_up(api: HfApi, gallery: str, model: str | None) -> dict[str, Any]:
     """Return the commit of a published gallery, and the model that made it."""
-    with explained(api, "dataset", gallery):
+    with explained(api.endpoint, f"dataset {gallery}"):
         commit = api.dataset_info(gallery).sha
         path = api.hf_hub_download(gallery, MANIFEST, repo_type="dataset", revision=commit)
     made_by = read_json(Path(path)).get("metadata", {}).get("model")
     if model is None and made_by is None:
         raise ValueError(f"{gallery} does not say which model on the Hub made it: name one with --model.")
     if None not in (model, made_by) and model != made_by:
-        raise ValueError(
-            f"{gallery} was made by {made_by}, so queries of {model} cannot be compared with it. Leave out --model, "
-            f"or publish a gallery that {model} made."
-        )
-    with explained(api, "model", model or made_by):
-        api.model_info(model or made_by)
-    return {"model": model or made_by, "gallery_revision": commit}
+        raise ValueError(f"{gallery} was made by {made_by}, so queries of {model} cannot be compared with it.")
+    found = model or made_by
+    with explained(api.endpoint, f"model {found}"):
+        api.model_info(found)
+    return {"model": found, "gallery_revision": commit}
 
 
 def _stage(settings: SpacePush, folder: Path, api: HfApi) -> dict[str, Any]:
     """Write the Dockerfile; return the card's variables about the gallery and the model."""
     check_place("gallery", settings.gallery)
-    if settings.model is not None:
-        check_place("model", settings.model)
-    if settings.dry_run and settings.model is None:
-        raise ValueError("A dry run does not look up the gallery: name the model that made it with --model.")
-    offline = {"model": settings.model, "gallery_revision": "main"}
-    found = offline if settings.dry_run else _look_up(api, settings.gallery, settings.model)
+    if settings.dry_run is None:
+        found = _look_up(api, settings.gallery, settings.model)
+    else:
+        check_place("model", settings.model)  # nothing is looked up
+        found = {"model": settings.model, "gallery_revision": "main"}
     place = {"gallery": settings.gallery} | found
     options = {"version": version("scalar-retrieval"), "is_model_given": settings.model is not None}
     (folder / "Dockerfile").write_text(render_text("Dockerfile.jinja", **place, **options), encoding="utf-8")

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import eval_result_entries_to_yaml
-from huggingface_hub.utils import validate_repo_id, yaml_dump
+from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
@@ -32,26 +31,23 @@ from .evidence.evaluations import (
     Result,
     check_weights,
     eval_results,
-    findings,
     identifier,
-    leaderboard_entries,
     presence,
     read_result,
     read_results,
     tables,
 )
-from .evidence.runs import count_parameters, read_emissions, read_recipe, read_training, training_table
-from .hub.privacy import without_folders
+from .evidence.runs import count_parameters, read_emissions, training_table
 from .markdown import Markdown, code
+from .privacy import without_folders
 
 OWNED = (
     *("config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("vocab.txt", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
-    *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.json", "merge.json"),
+    *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.json"),
     *("results/*/results.json", "results/*/results.png", "results/*/report/*"),
-    ".eval_results/scalar-*.yaml",
 )
-"""The files that a push of a model writes, see [`~hub_cards.hub.publishing.Kind`]."""
+"""The files that a push of a model writes, see [`~hub_cards.publishing.Kind`]."""
 
 _BESIDE_RESULTS = ("results.png", "report/*.csv", "report/*.md", "report/*.png")
 _TAGS = ("video-retrieval", "text-to-video-retrieval", "multimodal")
@@ -63,19 +59,22 @@ _VAST = ("blip_2_vision_model", "beats", "bert")
 # Staging ------------------------------------------------------------------------------------------------------------
 
 
+def optional_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON file, if it exists."""
+    return read_json(path) if path.is_file() else None
+
+
 def check_source(source: Path, expected: str, weights: str, hint: str) -> None:
     """Check that a folder holds weights and the file expected of its kind; `hint` explains its absence."""
     if not source.is_dir():
         raise FileNotFoundError(f"There is no folder {str(source)!r}.")
     if not (source / expected).is_file():
-        steps = [path.name for path in source.glob("checkpoint-*") if (path / expected).is_file()]
+        steps = sorted(path.name for path in source.glob("checkpoint-*"))
         if steps:
-            hint += f" A run that did not finish left {sorted(steps)}: resume it, or publish one of them."
+            hint += f" A run that did not finish left {steps}: resume it, or publish one of them."
         raise ValueError(f"{source} holds no {expected}: {hint}")
     if not list(source.glob(weights)):
-        pickles = sorted(path.name for path in source.glob("*.bin") if path.name != "training_args.bin")
-        found = f", only the pickles {pickles}: load the model and save it again" if pickles else ""
-        raise ValueError(f"{source} holds no weights ({weights}){found}.")
+        raise ValueError(f"{source} holds no weights ({weights}).")
 
 
 def stage_weights(source: Path, folder: Path, pattern: str) -> None:
@@ -100,21 +99,14 @@ def _stage_code(source: Path, folder: Path) -> None:
     config.architectures = [kind.__name__]
     config.auto_map = {"AutoModel": f"{Path(model_code).stem}.{kind.__name__}"}
     config.save_pretrained(folder)  # adds its own class to the map
-    try:
-        processor = load_processor(str(source.resolve()))
-    except ValueError as error:
-        raise ValueError(
-            f"{source} holds no processor, and nobody can use the model without one: save it there with "
-            f"`processor.save_pretrained` ({' '.join(str(error).split())[:200]})."
-        ) from error
-    processor.save_pretrained(folder)
+    load_processor(str(source.resolve())).save_pretrained(folder)
 
 
 def _stage_training(source: Path, folder: Path) -> None:
     """Write the recipe and the records of the run, as far as they exist."""
     found = {
-        "recipe.json": without_folders(read_recipe(source / "recipe.json")),
-        "training.json": read_training(source / "training.json"),
+        "recipe.json": without_folders(optional_json(source / "recipe.json")),
+        "training.json": optional_json(source / "training.json"),
         "emissions.json": read_emissions(source / "emissions.csv"),  # without the location of whoever ran it
     }
     for name, content in found.items():
@@ -166,35 +158,24 @@ def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None
                 shutil.copyfile(file, staged / file.relative_to(path.parent))
 
 
-def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None, boards: Sequence[str] = ()) -> None:
+def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None) -> None:
     """
     Stage the files that belong to weights: configuration, processor, code, records of the training and results.
 
     Args:
         source (`Path`), folder (`Path`): folder of the model or adapter, and the staged one.
         results (`list[Path]`, *optional*): result files, or folders that contain them; by default all below `source`.
-        boards (`Sequence[str]`): leaderboards of the Hub, see [`~hub_cards.evidence.evaluations.leaderboard_entries`].
 
     Raises:
         FileNotFoundError: a given path holds no result.
-        ValueError: there is no processor, two results are of the same task, one was measured with other weights, or
-            there is no result on the benchmark of a leaderboard.
+        ValueError: there is no processor, two results are of the same task, or one was measured with other weights.
     """
     _stage_code(source, folder)
     _stage_training(source, folder)
     _stage_results(source, folder, results)
-    for benchmark, entries in leaderboard_entries(read_results(folder), boards).items():
-        path = folder / ".eval_results" / f"scalar-{identifier(benchmark)}.yaml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(yaml_dump(eval_result_entries_to_yaml(entries), sort_keys=False), encoding="utf-8")
 
 
 # Card ---------------------------------------------------------------------------------------------------------------
-
-
-def optional_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON file, if it exists."""
-    return read_json(path) if path.is_file() else None
 
 
 def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
@@ -205,7 +186,6 @@ def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
         "content": result.content,
         "presence": presence(result),
         "tables": tables(result),
-        "findings": findings(result),
         "is_miniature": result.content["benchmark"] in _MINIATURE,
         **{name: place if (folder / place).is_file() else None for name, place in places.items()},
     }
@@ -254,7 +234,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     if not weights:
         raise FileNotFoundError(f"There are no weights ({pattern}) in {folder}.")
     config = read_json(folder / "config.json")
-    recipe, training = read_recipe(folder / "recipe.json"), read_training(folder / "training.json")
+    recipe, training = optional_json(folder / "recipe.json"), optional_json(folder / "training.json")
     emissions = optional_json(folder / "emissions.json")
     hardware = training and "{num_processes} x {device}".format_map(training["hardware"])
     results = read_results(folder)

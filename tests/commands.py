@@ -23,7 +23,7 @@ _IMPORTED = (
     "peft accelerate datasets pyarrow typer tqdm yaml sklearn matplotlib eval.run eval.source "
     "eval.embedding.embed_benchmark eval.reports.report search.indexing gallery.gallery modeling_scalar "
     "modeling_scalar.loading trainer.scalar_trainer trainer.recipe trainer.cache_features "
-    "trainer.run trainer.semantic_targets hub_cards.hub.publishing evidence.miniature.benchmark"
+    "trainer.run trainer.semantic_targets hub_cards.publishing evidence.miniature.benchmark"
 ).split()
 
 

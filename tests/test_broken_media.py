@@ -403,16 +403,7 @@ def test_training_reads_hostile_files_and_leaves_out_those_of_which_nothing_can_
 
 
 def test_what_was_read_of_hostile_files_can_be_published(few, gallery, tmp_path):
-    options = [
-        "--media",
-        "--dry-run",
-        "--model",
-        "unknown",
-        "--license",
-        "cc0-1.0",
-        "--output",
-        tmp_path / "published",
-    ]
+    options = ["--media", "--license", "cc0-1.0", "--dry-run", tmp_path / "published"]
     run(few.commands, "-m", "hub_cards", "gallery", gallery, "user/name", *options)
     copied = [file for file in (tmp_path / "published" / "media").rglob("*") if file.is_file()]
     assert len(copied) >= len(Gallery.open(gallery))

@@ -72,7 +72,7 @@ def test_what_search_indexes_is_evaluated_published_and_searched_as_it_was_publi
     expected = [{paths[name]: score for name, score in of_query.items()} for of_query in scores_of(evaluated)]
     assert_close(hits_of(folder, evaluated.captions), expected)
 
-    run(hub_app, "gallery", folder, "user/gallery", "--model", "unknown", "--dry-run", "--output", published)
+    run(hub_app, "gallery", folder, "user/gallery", "--dry-run", published)
     printed = run(
         search_app, "query", published, *evaluated.captions, "--k", 1000, "--json", "--model", tiny_model_dir
     )
@@ -86,7 +86,7 @@ def test_what_search_indexes_is_evaluated_published_and_searched_as_it_was_publi
 def test_what_evaluation_embeds_is_published_with_its_captions_and_evaluated_again(data, tiny_model_dir, tmp_path):
     source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
     run(eval_app, "embed", *source, "--output", tmp_path / "embedded")
-    push = ["user/gallery", "--model", "unknown", "--dry-run", "--output", tmp_path / "published"]
+    push = ["user/gallery", "--dry-run", tmp_path / "published"]
     run(hub_app, "gallery", tmp_path / "embedded", *push)
     metrics = []
     for name in ("embedded", "published"):

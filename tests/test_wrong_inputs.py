@@ -181,7 +181,7 @@ def test_ctrl_c_while_libraries_load_is_reported_in_a_word(valid, tmp_path):
         "-m evidence miniature --num-train 9 --num-validation 0 --num-test 9 --num-proc 1 --output",
         "-m eval run --embeddings embeddings --rate 0 --output",
         "-m eval report results --output",
-        "-m hub_cards model model user/name --dry-run --output",
+        "-m hub_cards model model user/name --dry-run",
         "-m search index data/test --model model --output",
     ],
 )

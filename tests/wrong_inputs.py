@@ -149,7 +149,7 @@ OWN = "-m eval audit --benchmark own --root"
 MSRVTT = "-m eval audit --benchmark msrvtt --root msrvtt"
 VGGSOUND = "-m eval audit --benchmark vggsound --root vggsound"
 REPORT = "-m eval report results copy --output out"
-PUSH = "-m hub_cards model model user/name --dry-run --output out"
+PUSH = "-m hub_cards model model user/name --dry-run out"
 
 DEEP = '{"a": ' * 100_000 + "1" + "}" * 100_000
 PICKLE = b"\x80\x02cposix\nsystem\nX\x0d\x00\x00\x00touch EXECUTEDq\x00\x85R."
@@ -283,7 +283,7 @@ WRONG = [
     # Publishing.
     wrong("no folder to publish", PUSH.replace("model model", "model nowhere"), "nowhere"),
     wrong("a name with two slashes", PUSH.replace("user/name", "user/my/name"), "user/my/name"),
-    wrong("a dry run into a folder that is in use", PUSH.replace("--output out", "--output data"), "data"),
+    wrong("a dry run into a folder that is in use", PUSH.replace("--dry-run out", "--dry-run data"), "data"),
     wrong("a model without a configuration", PUSH, "config.json", gone(CONFIG)),
     wrong("a model with only a pickle", PUSH, "safetensors", gone(WEIGHTS), put("model/pytorch_model.bin", PICKLE)),
     wrong("a model without a tokenizer", PUSH, "processor", gone(TOKENIZER)),

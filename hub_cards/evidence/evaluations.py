@@ -1,20 +1,17 @@
 """The results of a staged model or adapter: `results.json` of `scalar eval run`, one in each folder.
 
-All metrics on a card come from there: the exact values in the front matter, the rounded ones in the tables, and the
-sentences about the model's weaknesses.
+All metrics on a card come from there: the exact values in the front matter, and the rounded ones in the tables.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, EvalResultEntry
-from huggingface_hub.utils import HFValidationError, validate_repo_id
+from huggingface_hub import EvalResult
 
-from eval.reports.result_files import R1, percent
-from eval.reports.result_schema import check_result, method_title, second_stage
+from eval.reports.result_schema import check_result, second_stage
 from eval.reports.tables import report_tables
 from gallery.files import read_json
 
@@ -125,133 +122,45 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
                 arguments = {"stage": 2, "depth": entry["depth"], "policy": entry["policy"]}
                 stages.append((f"second stage ({entry['policy']})", arguments, entry))
         for stage, arguments, measured in stages:
-            for key, value in measured.items():
-                direction = next((direction for direction in DIRECTIONS if key.startswith(direction)), None)
-                if direction is None or value is None:
-                    continue
-                name = key.removeprefix(f"{direction}_")
-                found.append(
-                    EvalResult(
-                        task_type=direction.replace("_", "-") + "-retrieval",
-                        task_name=DIRECTIONS[direction],
-                        metric_type=name,
-                        metric_value=value,
-                        metric_name=f"{name.replace('_', ' ')}, {stage}",
-                        metric_args=arguments | {"method": result.method},
-                        **shared,
-                    )
-                )
+            arguments = arguments | {"method": result.method}
+            for direction, task in DIRECTIONS.items():
+                found += _of_direction(direction, task, stage, arguments, measured, shared)
     return found
 
 
-def leaderboard_entries(results: Sequence[Result], boards: Iterable[str]) -> dict[str, list[EvalResultEntry]]:
-    """
-    Return the entries for leaderboards of benchmarks on the Hub.
-
-    Args:
-        results (`Sequence[Result]`): from [`read_results`].
-        boards (`Iterable[str]`): each `BENCHMARK=user/dataset:task`. Only the publisher knows the id under which a
-            benchmark is registered there, and the task.
-
-    Returns:
-        `dict`: text-to-video R@1 of the model's own score with nothing masked, for each result, by benchmark.
-
-    Raises:
-        ValueError: a board has another format, or its benchmark has no result.
-    """
-    found = {}
-    for board in boards:
-        benchmark, _, place = board.partition("=")
-        dataset, _, task = place.rpartition(":")
-        try:
-            validate_repo_id(dataset)
-        except HFValidationError:
-            task = ""
-        if not task:
-            raise ValueError(
-                f"A leaderboard is written BENCHMARK=user/dataset:task, such as msrvtt=me/msrvtt:test, got {board!r}."
+def _of_direction(
+    direction: str, task: str, stage: str, arguments: Mapping[str, Any], measured: Mapping[str, Any], shared: Mapping
+) -> list[EvalResult]:
+    """Return the metrics of one stage in one direction, as far as they were measured."""
+    found = []
+    for key, value in measured.items():
+        if not key.startswith(direction) or value is None:
+            continue
+        name = key.removeprefix(f"{direction}_")
+        found.append(
+            EvalResult(
+                task_type=direction.replace("_", "-") + "-retrieval",
+                task_name=task,
+                metric_type=name,
+                metric_value=value,
+                metric_name=f"{name.replace('_', ' ')}, {stage}",
+                metric_args=arguments,
+                **shared,
             )
-        measured = [result for result in results if result.content["benchmark"] == benchmark]
-        if not measured:
-            known = sorted({result.content["benchmark"] for result in results})
-            raise ValueError(f"No published result was measured on {benchmark!r}, only on {known}.")
-        found[benchmark] = [
-            EvalResultEntry(
-                dataset_id=dataset,
-                task_id=task,
-                value=result.own(0.0).get(R1),
-                date=result.content["date"],
-                notes=f"text-to-video R@1 in percent, first stage, {result.content['split']}, {result.gallery}",
-            )
-            for result in measured
-        ]
+        )
     return found
 
 
-# Tables and findings ------------------------------------------------------------------------------------------------
+# Tables -------------------------------------------------------------------------------------------------------------
 
 
 def tables(result: Result) -> list[tuple[str, Markdown, str]]:
     """Return the title, the table and the note of each report table that a card shows."""
     found = []
     for report in report_tables([result.content]):
-        if report.name != "differences":  # a card tells them as findings
-            cells = report.cells()  # text from untrusted files
-            found.append((report.title, table([*cells.columns], cells.to_numpy(), report.num_keys), report.note))
+        cells = report.cells()  # text from untrusted files
+        found.append((report.title, table([*cells.columns], cells.to_numpy(), report.num_keys), report.note))
     return found
-
-
-def _at(rate: float) -> str:
-    return f"at {percent(rate)} masked" if rate else "with nothing masked"
-
-
-def _others_above(result: Result, direction: str) -> Iterable[str]:
-    key = f"{direction}_recall_at_1"
-    for rate, entry in result.rates.items():
-        own = entry["methods"][result.method].get(key)
-        others = [(metrics[key], name) for name, metrics in entry["methods"].items() if metrics.get(key) is not None]
-        if own is not None and max(others)[0] > own:
-            value, name = max(others)
-            yield f"{own:.1f} against {value:.1f} ({text(method_title(name))}) {_at(rate)}"
-
-
-def findings(result: Result) -> list[Markdown]:
-    """
-    Return the weaknesses of the model in its own metrics, a sentence each.
-
-    There are none if its own score is the best at every rate and in both directions, its gain is positive, its lead
-    over the controls is clear, and the second stage is no worse than the first.
-    """
-    run, rates = result.content, result.rates
-    sentences = []
-    for direction, name in DIRECTIONS.items():
-        if above := "; ".join(_others_above(result, direction)):
-            sentences.append(f"{name}: R@1 is below that of another score on the same embeddings, {above}.")
-    gains = {rate: entry.get("aggregation_gain", {}).get(result.method) for rate, entry in rates.items()}
-    losses = [f"{value:+.1f} {_at(rate)}" for rate, value in gains.items() if value is not None and value < 0]
-    if losses:
-        sentences.append(f"The aggregation gain is negative, the best single pathway is ahead: {'; '.join(losses)}.")
-    for entry in run["retrieval"].get("differences", []):
-        if entry["low"] <= 0 <= entry["high"]:
-            sentences.append(
-                f"The difference of {entry['difference']:+.1f} R@1 to {text(method_title(entry['baseline']))}, text "
-                f"to video, may be chance: its {percent(entry['confidence'])} interval over queries is "
-                f"[{entry['low']:+.1f}, {entry['high']:+.1f}]."
-            )
-    # The cross-encoder's input for a missing modality.
-    own = [entry for entry in second_stage(run["two_stage"]) if entry["method"] == result.method]
-    for policy in dict.fromkeys(entry["policy"] for entry in own):
-        below = []
-        for entry in own:
-            first, second = result.own(entry["rate"]).get(R1), entry.get(R1)
-            if entry["policy"] == policy and None not in (first, second) and second < first:
-                below.append(f"from {first:.1f} to {second:.1f} {_at(entry['rate'])}")
-        if below:
-            sentences.append(f"The second stage ({text(policy)}) lowers text-to-video R@1, {'; '.join(below)}.")
-    unscorable = result.own(0.0).get("num_unscorable_clips")
-    if unscorable:
-        sentences.append(f"The model's own score is undefined for {unscorable} clips, which rank last.")
-    return [Markdown(sentence) for sentence in sentences]
 
 
 def presence(result: Result) -> str:
@@ -265,9 +174,7 @@ __all__ = [
     "Result",
     "check_weights",
     "eval_results",
-    "findings",
     "identifier",
-    "leaderboard_entries",
     "presence",
     "read_result",
     "read_results",

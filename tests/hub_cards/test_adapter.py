@@ -13,7 +13,6 @@ from safetensors.torch import save_file as save_tensors
 from hub_cards.adapter import adapter_card, find_base, stage_adapter
 from hub_cards.card import Details
 from hub_cards.evidence.evaluations import eval_results, read_results
-from hub_cards.hub.errors import PublishError
 from tests.hub_cards.evidence.test_evaluations import SHA256
 from tests.hub_cards.evidence.test_runs import RECIPE
 from tests.hub_cards.folders import CODE, COMMIT, PROCESSOR, make_adapter, names, write_card, write_json
@@ -135,16 +134,6 @@ def test_an_adapter_that_may_score_otherwise_than_its_base_is_loaded_with_its_ow
     assert body.index("config = AutoConfig.from_pretrained") < body.index("model = PeftModel.from_pretrained")
 
 
-@pytest.mark.parametrize(
-    "change", [{"base_model_name_or_path": ""}, {"revision": 'x") or print("'}, {"peft_type": ""}]
-)
-def test_an_adapter_whose_configuration_would_not_fit_into_code_is_refused(adapter_dir, staged, change):
-    path = adapter_dir / "adapter_config.json"
-    write_json(json.loads(path.read_text()) | change, path)
-    with pytest.raises(ValueError, match="adapter_config.json is not that of an adapter"):
-        stage_adapter(adapter_dir, staged, "user/base", None)
-
-
 # The base -----------------------------------------------------------------------------------------------------------
 
 
@@ -154,7 +143,9 @@ def put_on_hub(hub, repo_id, folder):
 
 
 def record(folder, endpoint, revision, repo_id="user/base"):
-    (folder / "hub.json").write_text(json.dumps({"endpoint": endpoint, "repo_id": repo_id, "revision": revision}))
+    (folder / "hub.json").write_text(
+        json.dumps({"endpoint": endpoint, "repo_id": repo_id, "revision": revision, "fingerprint": "f"})
+    )
 
 
 def test_the_base_is_found_where_its_folder_was_pushed(hub, adapter_dir, model_dir):
@@ -176,7 +167,7 @@ def test_a_base_that_was_not_pushed_here_is_asked_for(hub, adapter_dir, model_di
 def test_a_base_whose_folder_is_gone_is_asked_for(hub, adapter_dir, model_dir):
     commit = put_on_hub(hub, "user/base", model_dir)
     shutil.rmtree(model_dir)
-    with pytest.raises(ValueError, match="which does not exist any more.*--base"):
+    with pytest.raises(ValueError, match="has not been pushed.*--base"):
         find_base(hub.api(), adapter_dir, None)
     assert find_base(hub.api(), adapter_dir, "user/base") == ("user/base", commit)
 
@@ -225,12 +216,3 @@ def test_a_base_that_was_loaded_from_the_hub_keeps_its_revision(hub, adapter_dir
         content = config | {"base_model_name_or_path": "user/base", "revision": revision}
         (adapter_dir / "adapter_config.json").write_text(json.dumps(content))
         assert find_base(hub.api(), adapter_dir, None) == ("user/base", expected)
-
-
-def test_a_base_without_weights_is_refused(hub, adapter_dir):
-    hub.api().create_repo("user/empty")
-    (adapter_dir / "adapter_config.json").write_text(
-        json.dumps({"base_model_name_or_path": "user/empty", "revision": None, "peft_type": "LORA"})
-    )
-    with pytest.raises(PublishError, match="user/empty holds no weights of a model"):
-        find_base(hub.api(), adapter_dir, None)

@@ -14,7 +14,6 @@ import yaml
 from eval.metrics.aggregation_gain.aggregation_gain import AggregationGain
 from eval.metrics.retrieval.retrieval import Retrieval
 from hub_cards.card import Details, read_card
-from hub_cards.hub.card_rules import refuse, validate
 from hub_cards.metric import GRADIO_VERSION, metric_card, stage_metric
 from tests.conftest import ROOT
 
@@ -50,7 +49,6 @@ def test_a_staged_metric_holds_its_scripts_and_nothing_else(tmp_path, name):
 def test_the_card_names_the_space_and_keeps_the_documentation(tmp_path, name):
     details = Details({"license": "mit"}, "Mine.")
     card = staged(name, tmp_path / name, details)
-    refuse(validate(tmp_path / name))
     assert read_card(card) == ("metric", details)
     original = (METRICS / name / "README.md").read_text(encoding="utf-8")
     header = yaml.safe_load(card.split("---")[1])

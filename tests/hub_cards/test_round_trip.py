@@ -23,7 +23,7 @@ from eval.run import run as evaluate
 from evidence.miniature.generation import generate
 from gallery.gallery import GalleryWriter
 from hub_cards.card import Details
-from hub_cards.hub.card_rules import validate
+from hub_cards.privacy import check_card
 from modeling_scalar import load_model
 from search.index_folder import index_folder
 from search.settings import IndexConfig
@@ -31,7 +31,7 @@ from tests.conftest import ROOT
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.conftest import use_hub
 from tests.hub_cards.hub_server import HubServer
-from tests.hub_cards.pushing import Target, push_adapter, push_gallery, push_metric, push_model, push_space
+from tests.hub_cards.pushing import push_adapter, push_gallery, push_metric, push_model, push_space
 from trainer.recipe import parse_arguments
 from trainer.semantic_targets import make_semantic_targets
 
@@ -88,21 +88,20 @@ def elsewhere(made, tmp_path_factory):
     with HubServer() as hub, pytest.MonkeyPatch.context() as patch:
         use_hub(hub, home, patch)
         api, details = hub.api(), Details({"license": "apache-2.0", "language": ["en"]})
-        push_model(made / "backbone", Target("user/backbone"), details, api=api)
+        push_model(made / "backbone", "user/backbone", details, api=api)
         # A user gives a folder and a name, nothing else.
         command = ["-m", "hub_cards", "adapter", made / "adapter", "user/adapter"]
         done = subprocess.run(
             [sys.executable, *map(str, command)], cwd=ROOT, env=hub.env(home), capture_output=True, text=True
         )
         assert done.returncode == 0 and f"Published: {hub.url}/user/adapter/commit/" in done.stdout, done.stderr
-        push_adapter(made / "gram", Target("user/gram"), details, api=api)
-        push_model(made / "adapter", Target("user/merged"), details, merge=True, api=api)
-        push_gallery(made / "adapter" / "results" / "embeddings", Target("user/store"), details, api=api)
-        push_gallery(made / "gallery", Target("user/videos"), details, media=True, api=api)
+        push_adapter(made / "gram", "user/gram", details, api=api)
+        push_gallery(made / "adapter" / "results" / "embeddings", "user/store", details, api=api)
+        push_gallery(made / "gallery", "user/videos", details, media=True, api=api)
         for metric in ("retrieval", "aggregation_gain"):
             source = ROOT / "eval" / "metrics" / metric
-            push_metric(source, Target(f"user/{metric}"), details, api=api)
-        push_space(Target("user/demo"), details, gallery="user/videos", api=api)
+            push_metric(source, f"user/{metric}", details, api=api)
+        push_space("user/demo", details, gallery="user/videos", api=api)
 
         def run(packages, script, **env):
             key = tuple(sorted(packages))
@@ -144,13 +143,8 @@ TOLD = "print(json.dumps(found))\n"
 
 LOADED = {
     "user/backbone": "AutoModel.from_pretrained('user/backbone', trust_remote_code=True)",
-    "user/merged": "AutoModel.from_pretrained('user/merged', trust_remote_code=True)",
     "adapter by peft": "AutoPeftModelForFeatureExtraction.from_pretrained('user/adapter', trust_remote_code=True)",
     "adapter by transformers": "AutoModel.from_pretrained('user/adapter', trust_remote_code=True)",
-    "branch by peft": "AutoPeftModelForFeatureExtraction.from_pretrained('user/adapter', revision='gram', "
-    "trust_remote_code=True)",
-    "branch by transformers": "AutoModel.from_pretrained('user/adapter', adapter_kwargs={'revision': 'gram'}, "
-    "trust_remote_code=True)",
     "gram by its configuration": "AutoModel.from_pretrained('user/gram', trust_remote_code=True, "
     "config=AutoConfig.from_pretrained('user/gram', trust_remote_code=True))",
     "gram by peft": "AutoPeftModelForFeatureExtraction.from_pretrained('user/gram', trust_remote_code=True)",
@@ -170,8 +164,6 @@ def test_the_same_scores_elsewhere_and_offline(elsewhere, made):
     """Every way to load and the snippets of adapters' cards, with torch, transformers and peft alone; then offline."""
     api = elsewhere.api
     commit = api.model_info("user/backbone").sha
-    # A branch that holds other weights than main.
-    push_adapter(made / "gram", Target("user/adapter", revision="gram"), elsewhere.details, api=api)
     script = PEFT + "".join(f"found[{name!r}] = scores({load})\n" for name, load in LOADED.items())
     script += f"""
 found["a revision"] = scores(AutoModel.from_pretrained("user/backbone", revision="{commit}", trust_remote_code=True))
@@ -203,12 +195,9 @@ found["strangers"] = [n for n in ("datasets", "av", "PIL", "modeling_scalar", "e
     of_gram = embedded_by_gram(made)
     expected = {
         "user/backbone": here["backbone"],
-        "user/merged": here["adapter"],
         "a revision": here["backbone"],
         "adapter by peft": here["adapter"],
         "adapter by transformers": here["adapter"],
-        "branch by peft": of_gram,
-        "branch by transformers": of_gram,
         "gram by its configuration": here["gram"],
         "gram by peft": of_gram,
         "scalar of several": here["adapter"],
@@ -222,7 +211,7 @@ found["strangers"] = [n for n in ("datasets", "av", "PIL", "modeling_scalar", "e
         assert difference <= 1e-6, f"{name}: {difference}"
     assert len({tuple(scores.flatten().tolist()) for scores in (*here.values(), of_gram)}) == 4  # all are different
 
-    some = ("user/merged", "adapter by peft", "branch by transformers", "gram by its configuration")
+    some = ("user/backbone", "adapter by peft", "gram by its configuration")
     script = PEFT + "".join(f"found[{name!r}] = scores({LOADED[name]})\n" for name in some) + TOLD
     with elsewhere.hub.offline():
         again = json.loads(elsewhere.run(packages, script, HF_HUB_OFFLINE="1").splitlines()[-1])
@@ -282,7 +271,6 @@ CARDS = [
     ("user/backbone", "model"),
     ("user/adapter", "model"),
     ("user/gram", "model"),
-    ("user/merged", "model"),
     ("user/store", "dataset"),
     ("user/videos", "dataset"),
     ("user/retrieval", "space"),
@@ -297,7 +285,7 @@ def test_what_was_published_keeps_the_rules_and_holds_no_stranger(elsewhere, rep
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    assert validate(tmp_path) == []
+    check_card((tmp_path / "README.md").read_text())
     assert len(elsewhere.hub.repo(repo_id, repo_type).commits) == 2  # the first commit is the Hub's own
     suffixes = {Path(name).suffix for name in files if name != ".gitattributes"}
     assert suffixes <= {".md", ".json", ".safetensors", ".py", ".csv", ".png", ".arrow", ".txt", ".mp4", ".srt", ""}
@@ -361,7 +349,7 @@ def snippets_of(elsewhere, *cards):
 @pytest.mark.parametrize(
     "cards",
     [
-        [("user/backbone", "model"), ("user/merged", "model")],
+        [("user/backbone", "model")],
         [("user/store", "dataset"), ("user/videos", "dataset")],
     ],
     ids=["models", "galleries"],
@@ -389,14 +377,9 @@ def test_the_card_of_the_search_has_nothing_to_run_but_the_search(elsewhere):
     assert not blocks(text, "python") and "sdk: docker" in text
 
 
-def test_a_merged_model_names_the_base_of_its_adapter(elsewhere):
-    data = ModelCard(elsewhere.card("user/merged")).data
-    assert data.base_model == "user/backbone" and data.to_dict()["base_model_relation"] == "finetune"
-
-
 def test_pushing_again_says_that_nothing_has_changed(elsewhere, made):
     commit = elsewhere.api.model_info("user/gram").sha
-    again = push_adapter(made / "gram", Target("user/gram"), Details(), api=elsewhere.api)
+    again = push_adapter(made / "gram", "user/gram", Details(), api=elsewhere.api)
     assert not again.changed and again.commit == commit
 
 
@@ -404,21 +387,21 @@ def test_the_base_of_an_adapter_is_the_one_it_was_trained_on(elsewhere, made, tm
     adapter = json.loads(elsewhere.hub.repo("user/adapter").files()["adapter_config.json"])
     backbone = elsewhere.hub.repo("user/backbone")
     assert adapter["base_model_name_or_path"] == "user/backbone" and adapter["revision"] == backbone.commits[-1].sha
-    target = Target("user/other")
-    with pytest.raises(ValueError, match="user/merged at .* is not the base that this adapter was trained on"):
-        push_adapter(made / "adapter", target, elsewhere.details, base="user/merged", api=elsewhere.api)
+    target = "user/other"
+    with pytest.raises(ValueError, match="user/adapter at .* is not the base that this adapter was trained on"):
+        push_adapter(made / "adapter", target, elsewhere.details, base="user/adapter", api=elsewhere.api)
     with pytest.raises(OSError, match="The model user/nowhere does not exist"):
         push_adapter(made / "adapter", target, elsewhere.details, base="user/nowhere", api=elsewhere.api)
     assert ("model", "user/other") not in elsewhere.hub.repos
 
 
 def test_a_space_and_a_gallery_that_do_not_fit_their_model_are_refused(elsewhere, made):
-    target, api = Target("user/wrong"), elsewhere.api
+    target, api = "user/wrong", elsewhere.api
     store = made / "gram" / "results" / "embeddings"
     with pytest.raises(ValueError, match="made with other weights than those of user/adapter"):
         push_gallery(store, target, elsewhere.details, model="user/adapter", api=api)
     push_gallery(store, target, elsewhere.details, api=api)
-    space = Target("user/wrong")
+    space = "user/wrong"
     with pytest.raises(ValueError, match="made by user/gram, so queries of user/adapter cannot"):
         push_space(space, elsewhere.details, gallery="user/wrong", model="user/adapter", api=api)
     assert ("space", "user/wrong") not in elsewhere.hub.repos
@@ -430,13 +413,10 @@ def test_a_relative_folder_is_not_taken_for_an_id(elsewhere, made, tmp_path):
     with GalleryWriter(store) as writer:
         writer.metadata["model"] = "runs/gone"
         writer.commit()
-    target = Target("user/gone")
-    with pytest.raises(OSError, match="The model runs/gone does not exist.*its id with --model, or 'unknown'"):
+    target = "user/gone"
+    with pytest.raises(OSError, match="The model runs/gone does not exist.*its id with --model"):
         push_gallery(store, target, elsewhere.details, api=elsewhere.api)
     assert ("dataset", "user/gone") not in elsewhere.hub.repos
-    push_gallery(store, target, elsewhere.details, model="unknown", api=elsewhere.api)
-    manifest = json.loads(elsewhere.hub.repo("user/gone", "dataset").files()["gallery.json"])
-    assert "model" not in manifest["metadata"]
 
 
 def test_nothing_of_the_token_was_seen_anywhere(elsewhere):

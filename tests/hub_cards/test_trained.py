@@ -6,10 +6,7 @@ import shutil
 import tomllib
 
 import pytest
-import yaml
-from huggingface_hub import parse_eval_result_entries
 
-from eval.reports.result_files import R1
 from hub_cards.adapter import adapter_card, stage_adapter
 from hub_cards.card import Details
 from hub_cards.model import model_card, stage_model
@@ -64,16 +61,6 @@ def test_two_results_of_one_gallery_are_refused(adapter_dir, staged):
         stage_adapter(adapter_dir, staged, "user/base", None)
 
 
-def test_leaderboards_are_named_by_the_publisher(adapter_dir, staged, tmp_path):
-    stage_adapter(adapter_dir, staged, "user/base", None, boards=["miniature=user/miniature:test"])
-    (path,) = (staged / ".eval_results").iterdir()
-    (entry,) = parse_eval_result_entries(yaml.safe_load(path.read_text()))
-    assert (path.name, entry.dataset_id, entry.value) == ("scalar-miniature.yaml", "user/miniature", 12.5)
-    (tmp_path / "again").mkdir()
-    stage_adapter(adapter_dir, tmp_path / "again", "user/base", None)
-    assert not (tmp_path / "again" / ".eval_results").exists()
-
-
 def damaged(folder, name, content=b"no"):
     (folder / name).write_bytes(content)
 
@@ -84,14 +71,8 @@ def damaged(folder, name, content=b"no"):
         ("model", lambda f: shutil.rmtree(f), FileNotFoundError, "There is no folder"),
         ("model", lambda f: (f / "config.json").unlink(), ValueError, "holds no config.json: it is not a saved model"),
         ("model", lambda f: (f / "model.safetensors").unlink(), ValueError, r"holds no weights \(model\*"),
-        (
-            "model",
-            lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-            ValueError,
-            "only the pickles .'pytorch_model.bin'.",
-        ),
         ("model", lambda f: damaged(f, "model.safetensors"), ValueError, "is not a safetensors file"),
-        ("model", lambda f: (f / "processor_config.json").unlink(), ValueError, "holds no processor"),
+        ("model", lambda f: (f / "processor_config.json").unlink(), ValueError, "processor"),
         ("adapter", lambda f: (f / "adapter_config.json").unlink(), ValueError, "no adapter_config.json"),
         ("adapter", lambda f: (f / "config.json").unlink(), ValueError, "has no config.json, the configuration"),
         ("adapter", lambda f: damaged(f, "recipe.json"), ValueError, "recipe.json is not JSON"),
@@ -116,15 +97,6 @@ def test_left_out_clips_and_problems_are_said_openly(tmp_path):
     body = write_card(folder, model_card(folder, "user/model", Details())).text
     assert "because they have no file: 2 clips" in body
     assert "counted as absent: 2, such as `clip <7>: no | sound`" in body
-
-
-def test_findings_stand_on_the_card(tmp_path):
-    folder = make_model(tmp_path)
-    content = make_content()
-    content["two_stage"][0][R1] = 9.0
-    write_evaluation(folder, content)
-    body = write_card(folder, model_card(folder, "user/model", Details())).text
-    assert "show as weaknesses of this model:" in body and "from 32.3 to 9.0 with nothing masked" in body
 
 
 def test_names_of_others_cannot_break_a_card(tmp_path):

@@ -39,7 +39,7 @@ def argv_of(command, folder, model):
         "compact": ["search", "compact", folder],
         "index": ["search", "index", beside / "clip.mp4", "--model", model, "--output", folder],
         "run": ["eval", "run", "--embeddings", folder, "--output", beside / "results", "--device", "cpu"],
-        "push": ["hub_cards", "gallery", folder, "user/gallery", "--model", "user/model", "--dry-run"],
+        "push": ["hub_cards", "gallery", folder, "user/gallery", "--model", "user/model", "--dry-run", beside / "out"],
     }[command]
 
 

@@ -14,17 +14,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, RepoCard
+from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from gallery.files import read_json, write_json
 from modeling_scalar.model_identity import identify, model_fingerprint
 
-from ..card import Details, read_card
-from ..settings import ModelPush, Push
-from .card_rules import ask_hub, refuse, validate
+from .card import Details, read_card
 from .errors import PublishError, explained
-from .privacy import check_no_token
+from .privacy import check_card, check_no_token
+from .settings import Push
 
 logger = logging.getLogger(__name__)
 
@@ -73,77 +73,63 @@ class Published:
 
 @dataclass(frozen=True)
 class _Found:
-    """A repository before the push. `repo_id` is its current name, not one that redirects to it; `commit`: `None` if
-    it does not exist yet; `has_branch`: whether the revision exists; `kind`: that of its card, if a push wrote it;
-    `details`: those of that card."""
+    """A repository before the push: its current name, its last commit, `None` if it does not exist yet, its files,
+    and the kind and the details of its card, if a push wrote it."""
 
     repo_id: str
     commit: str | None = None
     files: tuple[str, ...] = ()
-    has_branch: bool = False
     kind: str | None = None
     details: Details = Details()
 
 
 def _find(api: HfApi, kind: Kind, settings: Push, repo_id: str) -> _Found:
+    """Look up a repository; a [`PublishError`] if it holds something that this push would mix with."""
     try:
         info = api.repo_info(repo_id, repo_type=kind.repo_type)
     except RepositoryNotFoundError:
-        if settings.is_pull_request:
+        if settings.create_pr:
             raise
         return _Found(repo_id)
     if settings.private and not info.private:
-        raise PublishError(
-            f"{info.id} already exists and is public. Make it private in its settings, or leave out --private. "
-            "Nothing was published."
-        )
-    repo_id, has_branch = info.id, True
-    if settings.revision is not None:
-        try:
-            info = api.repo_info(repo_id, repo_type=kind.repo_type, revision=settings.revision)
-        except RevisionNotFoundError:
-            if settings.is_pull_request:
-                raise
-            has_branch = False
+        raise PublishError(f"{info.id} already exists and is public: make it private in its settings first.")
     files = tuple(sibling.rfilename for sibling in info.siblings or ())
     earlier, details = None, Details()
     if "README.md" in files:
-        path = api.hf_hub_download(repo_id, "README.md", repo_type=kind.repo_type, revision=info.sha)
+        path = api.hf_hub_download(info.id, "README.md", repo_type=kind.repo_type, revision=info.sha)
         # Some editors write a byte order mark.
         earlier, details = read_card(Path(path).read_bytes().decode("utf-8-sig"))
-    return _Found(repo_id, info.sha, files, has_branch, earlier, details if earlier else Details())
-
-
-def _check_ours(kind: Kind, settings: Push, found: _Found) -> None:
-    """Raise an error if the repository holds something that this push would delete or mix with other things."""
-    others = [name for name in found.files if name not in (".gitattributes", "README.md")]
     # The Hub itself writes the first card of a Space.
-    is_empty = not others and ("README.md" not in found.files or (kind.repo_type == "space" and found.kind is None))
-    if settings.replace or found.kind == kind.name or is_empty:
-        return
-    foreign = f"{', '.join((others or ['a card'])[:3])}, which no push wrote"
-    raise PublishError(
-        f"{found.repo_id} already exists and holds {f'a push of kind {found.kind}' if found.kind else foreign}; this "
-        f"{kind.name} would mix with it. Choose another name, or give --replace to remove what is there. Nothing was "
-        "published."
-    )
+    harmless = {".gitattributes"}
+    if kind.repo_type == "space" and earlier is None:
+        harmless.add("README.md")
+    others = [name for name in files if name not in harmless]
+    if earlier != kind.name and others:
+        raise PublishError(
+            f"{info.id} already exists and holds {', '.join(others[:3])}, which no push of this kind wrote. Choose "
+            "another name. Nothing was published."
+        )
+    if earlier is None:
+        details = Details()
+    return _Found(info.id, info.sha, files, earlier, details)
 
 
 def _write_card(folder: Path, card: str) -> None:
     """Write and check `README.md`; a ValueError describes what is wrong with it, or names a file with a token."""
     (folder / "README.md").write_bytes(card.encode("utf-8"))  # the same line breaks on every system
-    refuse(validate(folder))
+    check_card(card)
     check_no_token(folder)
 
 
-def _operations(
-    folder: Path, kind: Kind, settings: Push, found: _Found
-) -> list[CommitOperationAdd | CommitOperationDelete]:
+def _operations(folder: Path, kind: Kind, found: _Found) -> list[CommitOperationAdd | CommitOperationDelete]:
+    operations = []
     new = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    old = [name for name in found.files if name not in new and name != ".gitattributes"]
-    gone = [name for name in old if settings.replace or any(fnmatch(name, owned) for owned in kind.owned)]
-    additions = [CommitOperationAdd(name, str(path)) for name, path in new.items()]
-    return additions + [CommitOperationDelete(name) for name in gone]
+    for name, path in new.items():
+        operations.append(CommitOperationAdd(name, str(path)))
+    for name in found.files:
+        if name not in new and any(fnmatch(name, owned) for owned in kind.owned):
+            operations.append(CommitOperationDelete(name))
+    return operations
 
 
 def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: MakeCard) -> Published:
@@ -156,27 +142,24 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
 
     Raises:
         PublishError: the Hub refuses or cannot be reached, or the repository holds something else.
-        ValueError: the existing card cannot be kept, the new one breaks a rule, or a file holds a token.
+        ValueError: the existing card cannot be kept, the new one breaks a rule of the Hub, or a file holds a token.
     """
-    where = (api, kind.repo_type, settings.name, settings.revision)
-    with explained(*where):
+    where = f"{kind.repo_type} {settings.name}"
+    with explained(api.endpoint, where):
         account = api.whoami()["name"]
         repo_id = settings.name if "/" in settings.name else f"{account}/{settings.name}"
         found = _find(api, kind, settings, repo_id)
-        _check_ours(kind, settings, found)
-        _write_card(folder, make_card(folder, found.repo_id, settings.details.over(found.details)))
-        refuse(ask_hub(folder, kind.repo_type))
+        details = Details({"license": settings.license} if settings.license else {})
+        _write_card(folder, make_card(folder, found.repo_id, details.over(found.details)))
+        RepoCard.load(folder / "README.md").validate(kind.repo_type)
         repo = {"repo_id": found.repo_id, "repo_type": kind.repo_type}
         if found.commit is None:
             api.create_repo(**repo, private=settings.private, space_sdk=kind.sdk)
-        if settings.revision not in (None, "main") and not found.has_branch:
-            api.create_branch(**repo, branch=settings.revision, revision=found.commit)
-    with explained(*where, is_certain=False):
+    with explained(api.endpoint, where, is_certain=False):
         commit = api.create_commit(
             **repo,
-            operations=_operations(folder, kind, settings, found),
+            operations=_operations(folder, kind, found),
             commit_message=f"Publish this {kind.name} with its card",
-            revision=settings.revision,
             create_pr=settings.create_pr,
             parent_commit=found.commit,
         )
@@ -199,21 +182,20 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
         PublishError, ValueError: as in [`publish`]; also if the folder of a dry run is not empty.
         FileNotFoundError: a file to publish is missing.
     """
-    api, output = api or HfApi(), settings.folder_of_dry_run
+    api, output = api or HfApi(), settings.dry_run
     with TemporaryDirectory(prefix="hub_cards-") as name:
         folder = Path(name)
         make_card = partial(kind.make_card, **(kind.stage(settings, folder, api) or {}))
         if output is not None:
             if output.exists() and (not output.is_dir() or any(output.iterdir())):
                 raise ValueError(f"{output} must be a new or an empty folder: give another one, or remove it.")
-            card = make_card(folder, settings.name, settings.details)
+            details = Details({"license": settings.license} if settings.license else {})
+            card = make_card(folder, settings.name, details)
             _write_card(folder, card)
             shutil.copytree(folder, output, dirs_exist_ok=True)
             return card
         published = publish(api, kind, settings, folder, make_card)
-        # The folder of an adapter that was merged was not published itself.
-        is_merged = isinstance(settings, ModelPush) and settings.merge
-        if kind.repo_type == "model" and not is_merged and not settings.is_pull_request:
+        if kind.repo_type == "model" and not settings.create_pr:
             fingerprint = model_fingerprint(folder, identify(folder).adapter)  # its base, if it has one, is on the Hub
             try:
                 write_record(settings.folder, api.endpoint, published, fingerprint)
@@ -225,31 +207,59 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
     return published
 
 
-# Folders ------------------------------------------------------------------------------------------------------------
+# Models on the Hub --------------------------------------------------------------------------------------------------
 
 
-def write_record(folder: Path, endpoint: str, published: Published, fingerprint: str | None = None) -> None:
-    """Record in a model's folder where it was published, and the fingerprint of its files there."""
-    place = {"endpoint": endpoint, "repo_id": published.repo_id, "revision": published.commit}
-    write_json(place | ({"fingerprint": fingerprint} if fingerprint else {}), folder / RECORD)
+def check_place(name: str, repo_id: str | None) -> None:
+    """Raise a ValueError that names the argument unless it is an id on the Hub."""
+    try:
+        validate_repo_id(repo_id or "")
+    except HFValidationError as error:
+        raise ValueError(f"`{name}` must be an id on the Hub, such as 'user/name', got {repo_id!r}.") from error
 
 
-def read_record(folder: Path, endpoint: str) -> tuple[str, str, str | None] | None:
+def find_model(
+    api: HfApi, repo_id: str, revision: str | None, weights: Mapping[str, str] | None
+) -> tuple[ModelInfo, list[str]]:
     """
-    Look up where the folder of a model was published: its id, commit and fingerprint there; or `None`.
+    Look up a model: the Hub's information about it, and the names of weight files, given with their SHA-256, that are
+    different or missing there.
 
     Raises:
-        ValueError: the record is not in the format of [`write_record`].
+        PublishError: it does not exist, or this token has no access to it.
     """
+    with explained(api.endpoint, f"model {repo_id}"):
+        info = api.model_info(repo_id, revision=revision, files_metadata=True)
+    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
+    return info, sorted(name for name, digest in (weights or {}).items() if there.get(name) != digest)
+
+
+def write_record(folder: Path, endpoint: str, published: Published, fingerprint: str) -> None:
+    """Record in a model's folder where it was published, and the fingerprint of its files there."""
+    place = {"endpoint": endpoint, "repo_id": published.repo_id, "revision": published.commit}
+    write_json(place | {"fingerprint": fingerprint}, folder / RECORD)
+
+
+def read_record(folder: Path, endpoint: str) -> tuple[str, str, str] | None:
+    """Look up where the folder of a model was published on this Hub: its id, commit and fingerprint there."""
     path = folder / RECORD
     if not path.is_file():
         return None
-    try:
-        content = read_json(path)
-        place, there = (content["repo_id"], content["revision"], content.get("fingerprint")), content["endpoint"]
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{path} is not as a push writes it: {error!r}. Remove it, and push again.") from error
-    return place if there == endpoint else None
+    content = read_json(path)
+    if content["endpoint"] != endpoint:
+        return None
+    return content["repo_id"], content["revision"], content["fingerprint"]
 
 
-__all__ = ["RECORD", "Kind", "MakeCard", "Published", "publish", "push", "read_record", "write_record"]
+__all__ = [
+    "RECORD",
+    "Kind",
+    "MakeCard",
+    "Published",
+    "check_place",
+    "find_model",
+    "publish",
+    "push",
+    "read_record",
+    "write_record",
+]

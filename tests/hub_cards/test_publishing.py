@@ -1,0 +1,376 @@
+"""One commit or none: what a push makes of a repository, and what it leaves when it fails."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub.utils import yaml_dump
+from safetensors.torch import save_file
+
+from hub_cards import publishing
+from hub_cards.adapter import KIND as ADAPTER
+from hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card
+from hub_cards.errors import PublishError
+from hub_cards.model import KIND as MODEL
+from hub_cards.privacy import check_card, check_no_token, without_folders
+from hub_cards.publishing import publish
+from hub_cards.settings import MetricPush
+from hub_cards.space import KIND as SPACE
+from tests.hub_cards.pushing import settings_of
+
+NAME = "user/scalar"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What a model's folder holds, in small."""
+    folder = tmp_path / "staged"
+    (folder / "results" / "a").mkdir(parents=True)
+    (folder / "config.json").write_text('{"a": 1}')
+    (folder / "results" / "a" / "results.json").write_text("{}")
+    for number in (1, 2):
+        save_file({"weight": torch.full((4,), number)}, folder / f"model-0000{number}-of-00002.safetensors")
+    return folder
+
+
+def card(folder, repo_id: str, details: Details, kind="model", text="A model.") -> str:
+    front = f"---\n{yaml_dump(dict(details.data) | {'tags': ['test']}, sort_keys=False)}---\n"
+    marks = f"<!-- hub_cards: {kind} -->\n\n# {repo_id}\n\n{text}\n\n{KEPT_BEGIN}\n{details.kept}\n{KEPT_END}\n"
+    return front + marks
+
+
+def push(hub, folder, make_card=card, details=None, api=None, **how):
+    kind, name = how.pop("kind", MODEL), how.pop("repo_id", NAME)
+    settings = settings_of(MetricPush, name, details or Details({"license": "mit"}), folder=folder, **how)
+    return publish(api or hub.api(), kind, settings, folder, make_card)
+
+
+def preview(folder, output):
+    """What a dry run writes."""
+
+    def stage(settings, staged, api):
+        shutil.copytree(folder, staged, dirs_exist_ok=True)
+
+    settings = settings_of(MetricPush, NAME, Details({"license": "mit"}), output, folder=folder)
+    return publishing.push(settings, replace(MODEL, stage=stage, make_card=card))
+
+
+def files_of(hub, revision="main", repo_id=NAME):
+    return {name: content for name, content in hub.repo(repo_id).files(revision).items() if name != ".gitattributes"}
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def edit(hub, path, content, repo_id=NAME):
+    """A person changes a file on the Hub."""
+    hub.api().upload_file(path_or_fileobj=content, path_in_repo=path, repo_id=repo_id)
+
+
+# What a push makes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_becomes_one_commit(hub, folder):
+    published = push(hub, folder)
+    repo = hub.repo(NAME)
+    assert [commit.title for commit in repo.commits] == ["initial commit", "Publish this model with its card"]
+    assert files_of(hub) == contents(folder) and "README.md" in files_of(hub) and not repo.private
+    assert published.commit == repo.commits[-1].sha and published.changed and published.pull_request is None
+    assert published.url == f"{hub.url}/{NAME}/commit/{published.commit}"
+    assert hub.leaks() == [] and hub.unknown == []
+
+
+def test_a_name_without_an_owner_is_ones_own(hub, folder):
+    assert push(hub, folder, repo_id="scalar", private=True).repo_id == NAME
+    assert hub.repo(NAME).private and f"# {NAME}\n".encode() in files_of(hub)["README.md"]
+
+
+def test_pushing_the_same_again_changes_nothing(hub, folder):
+    first, second = push(hub, folder), push(hub, folder)
+    assert second.commit == first.commit and first.changed and not second.changed
+    assert len(hub.repo(NAME).commits) == 2
+
+
+def test_of_a_persons_files_none_goes_that_only_looks_like_ours(hub, folder):
+    push(hub, folder)
+    theirs = {
+        "results/notes.md",
+        "results/mine/plot.png",
+        "model_card.pdf",
+        "model-small.safetensors",
+        "tokenizer_2.json",
+    }
+    for name in theirs:
+        edit(hub, name, b"a person's")
+    (folder / "config.json").write_text('{"a": 2}')
+    push(hub, folder)
+    assert theirs <= set(files_of(hub))
+    space = folder.parent / "space"
+    space.mkdir()
+    (space / "Dockerfile").write_text("FROM scratch")
+
+    def space_card(*given):
+        return card(*given, kind="space").replace("tags:", "title: a\nsdk: docker\ntags:")
+
+    api = hub.api()
+    push(hub, space, space_card, kind=SPACE, repo_id="user/app")
+    api.upload_file(path_or_fileobj=b"x", path_in_repo="helpers.py", repo_id="user/app", repo_type="space")
+    push(hub, space, space_card, kind=SPACE, repo_id="user/app")
+    assert set(hub.repo("user/app", "space").files()) == {".gitattributes", "README.md", "Dockerfile", "helpers.py"}
+
+
+def test_the_card_has_the_name_that_the_hub_gives(hub, folder):
+    """A repository that was renamed, or is written in other capitals: the Hub leads from the old name to its own."""
+    push(hub, folder)
+    (folder / "config.json").write_text("{}")
+    there = {"Location": f"/api/models/{NAME}"}
+    with hub.fail("GET", "/api/models/user/old", status=307, headers=there):
+        assert push(hub, folder, repo_id="user/old").repo_id == NAME
+    assert f"# {NAME}\n" in files_of(hub)["README.md"].decode() and files_of(hub)["config.json"] == b"{}"
+
+
+def test_a_dry_run_reaches_nobody(hub, folder, tmp_path):
+    with hub.offline():
+        text = preview(folder, tmp_path / "out")
+    assert (tmp_path / "out" / "README.md").read_text() == text == card(folder, NAME, Details({"license": "mit"}))
+    written = contents(tmp_path / "out")
+    assert written == contents(folder) | {"README.md": text.encode()} and hub.requests == []
+    with pytest.raises(ValueError, match="out must be a new or an empty folder"):
+        preview(folder, tmp_path / "out")
+
+
+def test_what_a_person_wrote_is_kept_and_what_is_gone_goes(hub, folder):
+    push(hub, folder)
+    text = files_of(hub)["README.md"].decode()
+    note = "A note, *kept*.\n\n| a | b |\n|---|---|\n\n    docker run -v /data/clips:/data image\n"
+    text = text.replace("---\n", "---\nlanguage: en\n", 1).replace(f"{KEPT_BEGIN}\n", f"{KEPT_BEGIN}\n{note}")
+    edit(hub, "README.md", b"\xef\xbb\xbf" + text.encode())  # as some editors save it
+    edit(hub, "notebook.ipynb", b"a person's")
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    (folder / "results" / "a" / "results.json").unlink()
+    (folder / "config.json").write_text('{"a": 2}')
+
+    push(hub, folder, lambda *given: card(*given, text="Trained again."), details=Details({"license": None}))
+    now = files_of(hub)
+    assert set(now) == {"README.md", "config.json", "model-00001-of-00002.safetensors", "notebook.ipynb"}
+    kind, details = read_card(now["README.md"].decode())
+    assert (kind, details.data) == ("model", {"license": "mit", "language": "en"})
+    assert note in details.kept and "Trained again." in now["README.md"].decode()
+    assert now["config.json"] == b'{"a": 2}' and len(hub.repo(NAME).commits) == 5
+
+
+def test_a_pull_request_leaves_main_as_it_is(hub, folder):
+    push(hub, folder)
+    before = files_of(hub)
+    (folder / "config.json").write_text('{"a": 2}')
+    opened = push(hub, folder, api=hub.api(hub.add_user("stranger")), create_pr=True)
+    assert opened.pull_request == f"{hub.url}/{NAME}/discussions/1"
+    assert files_of(hub) == before and files_of(hub, "refs/pr/1")["config.json"] == b'{"a": 2}'
+
+
+# Failures ------------------------------------------------------------------------------------------------------------
+
+FAULTS = {
+    "the first upload of weights": ("PUT", "/storage/", {"status": 500}),
+    "the second upload of weights": ("PUT", "/storage/", {"status": 500, "after": 1}),
+    "the connection at an upload": ("PUT", "/storage/", {"status": "drop", "after": 1}),
+    "the question what is LFS": ("POST", "/preupload/", {"status": 503}),
+    "the check of the card": ("POST", "/validate-yaml", {"status": 500}),
+    "the commit": ("POST", "/commit/", {"status": 500}),
+    "the connection at the commit": ("POST", "/commit/", {"status": "drop"}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failure_in_the_middle_publishes_nothing_and_the_next_push_goes_on(hub, folder, fault):
+    method, path, how = FAULTS[fault]
+    with hub.fail(method, path, **how), pytest.raises(PublishError, match="Nothing was published|changes nothing"):
+        push(hub, folder)
+    assert not any(files_of(hub) for _ in hub.repos)
+    push(hub, folder)
+    assert files_of(hub) == contents(folder)
+
+    before = files_of(hub)
+    save_file({"weight": torch.zeros(5)}, folder / "model-00001-of-00002.safetensors")
+    save_file({"weight": torch.zeros(6)}, folder / "model-00002-of-00002.safetensors")
+    with hub.fail(method, path, **how), pytest.raises(PublishError, match="Nothing was published|changes nothing"):
+        push(hub, folder)
+    assert files_of(hub) == before and hub.leaks() == []
+
+
+@pytest.mark.parametrize("status", [403, 413, 503])
+def test_what_the_hub_says_is_reported(hub, folder, status):
+    reason = "Storage limit reached."
+    with (
+        hub.fail("POST", "/api/repos/create", status=status, body={"error": reason}),
+        pytest.raises(PublishError, match="Storage limit reached.*Nothing was published"),
+    ):
+        push(hub, folder)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_commit_whose_answer_is_lost_is_not_called_nothing_and_is_not_made_twice(hub, folder, is_new):
+    if not is_new:
+        push(hub, folder)
+        (folder / "config.json").write_text("{}")
+    with (
+        hub.fail("POST", "/commit/", status="lost"),
+        pytest.raises(PublishError, match="pushing again changes nothing"),
+    ):
+        push(hub, folder)
+    assert files_of(hub)["config.json"] == (folder / "config.json").read_bytes()
+    assert not push(hub, folder).changed
+
+
+def test_a_change_meanwhile_is_not_overwritten(hub, folder):
+    push(hub, folder)
+    (folder / "config.json").write_text("{}")
+
+    def slow(*given):
+        edit(hub, "README.md", card(folder, NAME, Details({"license": "mit"}, "written meanwhile")).encode())
+        return card(*given)
+
+    with pytest.raises(PublishError, match="has been changed in the meantime. Push again"):
+        push(hub, folder, slow)
+    push(hub, folder)
+    assert read_card(files_of(hub)["README.md"].decode())[1].kept == "written meanwhile"
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_token(hub, folder):
+    with pytest.raises(PublishError, match="does not accept the token.*hf auth login.*Nothing was published"):
+        push(hub, folder, api=hub.api("hf_" + "x" * 34))
+
+
+def test_no_token(hub, folder, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(PublishError, match="There is no token.*hf auth login"):
+        push(hub, folder, api=HfApi(endpoint=hub.url))
+
+
+def test_a_repository_behind_a_gate(hub, folder):
+    push(hub, folder)
+    hub.repo(NAME).gated = "manual"
+    with pytest.raises(PublishError, match="The model user/scalar is gated.*Nothing was published"):
+        push(hub, folder, api=hub.api(hub.add_user("stranger")), create_pr=True)
+
+
+def test_the_name_of_somebody_else(hub, folder):
+    with pytest.raises(PublishError, match="refuses to let this token write to the model other/scalar"):
+        push(hub, folder, repo_id="other/scalar")
+    token = hub.add_user("member", orgs=("lab",))
+    push(hub, folder, repo_id="lab/scalar", api=hub.api(token))
+    assert files_of(hub, repo_id="lab/scalar") == contents(folder)
+
+
+def test_no_network(hub, folder):
+    with hub.offline(), pytest.raises(PublishError, match=f"{hub.url} cannot be reached.*Nothing was published"):
+        push(hub, folder)
+
+
+def test_a_public_repository_does_not_become_private_unasked(hub, folder):
+    push(hub, folder)
+    with pytest.raises(PublishError, match="already exists and is public"):
+        push(hub, folder, private=True)
+    assert not hub.repo(NAME).private
+
+
+def test_a_card_with_broken_marks_is_not_lost(hub, folder):
+    push(hub, folder)
+    edit(hub, "README.md", card(folder, NAME, Details({"license": "mit"})).replace(KEPT_END, "").encode())
+    with pytest.raises(ValueError, match="marked lines of the card are broken"):
+        push(hub, folder)
+    assert len(hub.repo(NAME).commits) == 3
+
+
+def test_a_card_against_the_rules_is_not_published(hub, folder):
+    with pytest.raises(ValueError, match="license"):
+        push(hub, folder, details=Details({"license": "my own licence"}))
+    assert not hub.repos
+
+
+@pytest.mark.parametrize("how", [{"status": 200, "body": b"<html>Please log in</html>"}])
+def test_what_is_no_hub_is_reported(hub, folder, how):
+    with (
+        hub.fail("GET", "/whoami-v2", **how),
+        pytest.raises(PublishError, match="is not a Hub.*Nothing was published"),
+    ):
+        push(hub, folder)
+
+
+def test_offline_by_choice(hub, folder, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(PublishError, match="HF_HUB_OFFLINE is set.*--dry-run"):
+        push(hub, folder)
+
+
+def test_a_pull_request_needs_a_repository(hub, folder):
+    with pytest.raises(PublishError, match=f"The model {NAME} does not exist.*Nothing was published"):
+        push(hub, folder, create_pr=True)
+    assert not hub.repos
+
+
+def test_what_somebody_else_put_there_is_not_mixed_with(hub, folder):
+    hub.api().create_repo(NAME)
+    edit(hub, "weights.bin", b"mine")
+    with pytest.raises(PublishError, match="holds weights.bin, which no push of this kind wrote"):
+        push(hub, folder)
+    assert files_of(hub) == {"weights.bin": b"mine"}
+    hub.api().create_repo("user/empty")
+    push(hub, folder, repo_id="user/empty")
+    with pytest.raises(PublishError, match="which no push of this kind wrote"):
+        push(hub, folder, lambda *given: card(*given, kind="adapter"), kind=ADAPTER, repo_id="user/empty")
+
+
+# Privacy -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["hf_", "hf_oauth_", "hf_oauth__refresh_", "hf_jwt_", "api_org_"])
+def test_a_token_in_a_file_is_not_published(hub, folder, tmp_path, prefix):
+    (folder / "recipe.json").write_text('{"call": "hf_hub_download", "file": "hf_modeling_scalar_base_model.py"}')
+    check_no_token(folder)
+    token = f"{prefix}eyJhbGciOiJFZERTQSJ9"
+    (folder / "recipe.json").write_text(json.dumps({"hub_token": token}))
+    for act in (push, lambda *_: preview(folder, tmp_path / "out")):
+        with pytest.raises(ValueError, match="recipe.json holds what looks like a token") as error:
+            act(hub, folder)
+        assert token not in str(error.value)
+    assert not hub.repos and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", ["/home/me/runs/model", "C:\\Users\\me", "/scratch/runs"])
+def test_a_path_of_this_machine_is_not_published(hub, folder, path):
+    with pytest.raises(ValueError, match="paths of one machine") as error:
+        push(hub, folder, lambda *given: card(*given, text=f"Trained in `{path}`."))
+    assert path in str(error.value) and not hub.repos
+
+
+@pytest.mark.parametrize("text", ["https://example.org/home/me", "a/data/b", "either/or", "s3://bucket/data/x"])
+def test_other_slashes_are_no_local_paths(text):
+    check_card(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/jane doe/runs/tiny", "tiny"),
+        ("/data", "data"),
+        ("/home/jane/runs/", "runs"),
+        ("C:\\Users\\jane\\tiny", "tiny"),
+        ("runs/tiny", "runs/tiny"),
+        ("https://example.org/a/b", "https://example.org/a/b"),
+        ("no sound: /home/jane doe/a b.mp4: stream 3/4", "no sound: a b.mp4: stream 3/4"),
+        ("cannot read '/x/y/a.mp4' and /x/z/b.srt", "cannot read 'a.mp4' and b.srt"),
+        ("in D:\\videos\\a.mp4: cut off", "in a.mp4: cut off"),
+        ("either/or, 1/2", "either/or, 1/2"),
+        ([{"root": "/data/msrvtt"}, 1, None], [{"root": "msrvtt"}, 1, None]),
+    ],
+)
+def test_of_absolute_paths_the_last_component_is_kept(text, expected):
+    assert without_folders(text) == expected
