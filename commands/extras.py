@@ -16,8 +16,6 @@ _EXTRAS = {
     "httpx": ("engine",),
     "httpx2": ("hub",),
     "jinja2": ("hub", "eval"),
-    "langcodes": ("search", "train", "eval"),
-    "language_data": ("search", "train", "eval"),
     "matplotlib": ("eval",),
     "mcp": ("mcp",),
     "mteb": ("mteb",),

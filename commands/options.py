@@ -54,7 +54,7 @@ Holdout = Annotated[
 
 WordsOf = Annotated[
     Path | None,
-    typer.Option(help="Gallery of the files in your own table; its transcripts and subtitle languages are used."),
+    typer.Option(help="Gallery of the files in your own table; its transcripts are used."),
 ]
 
 

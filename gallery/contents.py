@@ -18,7 +18,6 @@ from gallery.columns import MediaFile, check_hashes, from_utf8, modalities_of, p
 from gallery.described import Described, NoClipError
 from gallery.published import media_of
 from gallery.storage import Part, remedy
-from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
 
 
@@ -128,7 +127,7 @@ class Contents(Described):
         path = self.media_of(place)
         if path is None or not os.path.isabs(place.path):
             return path
-        is_own = known is not None and is_known_media(path, known, self.metadata.get(LANGUAGES, ()))
+        is_own = known is not None and is_known_media(path, known)
         return path if is_own else None
 
     def place_of(self, clip_id: str) -> Place:

@@ -3,7 +3,7 @@ them.
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from gallery.contents import Contents
 from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_processors
 from gallery.media import has_given_words
 from gallery.published import is_from_hub, lies_in_gallery
-from gallery.subtitles import LANGUAGES, MEDIA_FILES, TEXT_FILES, find_sidecar
+from gallery.subtitles import MEDIA_FILES, TEXT_FILES, find_sidecar
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
 from gallery.windows import Place
 from gallery.words import folded
@@ -39,26 +39,25 @@ def _stamp(path: str | os.PathLike) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _read(path: str, stamp: tuple[int, int], languages: tuple[str, ...]) -> list[Cue]:
+def _read(path: str, stamp: tuple[int, int]) -> list[Cue]:
     try:
-        return [Cue(*cue) for cue in SandboxedReader(languages=languages).read_cues(path)]
+        return [Cue(*cue) for cue in SandboxedReader().read_cues(path)]
     except (OSError, ValueError):
         return []
 
 
-def read_cues(path: str | os.PathLike, languages: Iterable[str] = ()) -> list[Cue]:
+def read_cues(path: str | os.PathLike) -> list[Cue]:
     """
     Read the cues of a file.
 
     Args:
-        path (`str`): a subtitle file, or a media file with text tracks.
-        languages (iterable of `str`): languages of tracks to prefer, in order.
+        path (`str`): a subtitle file, or a media file.
 
     Returns:
         The cues in order; none if the file cannot be read.
     """
     stamp = _stamp(path)
-    return [] if stamp is None else _read(os.fspath(path), stamp, tuple(languages))
+    return [] if stamp is None else _read(os.fspath(path), stamp)
 
 
 def _is_media(path: str) -> bool:
@@ -66,15 +65,15 @@ def _is_media(path: str) -> bool:
     return os.path.isabs(path) and os.path.isfile(path) and os.path.splitext(path)[1].lower() in MEDIA_FILES
 
 
-def cues_of(path: str, languages: Iterable[str] = ()) -> list[Cue]:
+def cues_of(path: str) -> list[Cue]:
     """The cues of the subtitles of an existing media file; none for other files."""
     if not _is_media(path):
         return []
-    beside = find_sidecar(path, languages)
+    beside = find_sidecar(path)
     # a link may lead to a private file
     if beside is not None and not os.path.realpath(beside).lower().endswith(TEXT_FILES):
         return []
-    return read_cues(path if beside is None else beside, languages)
+    return read_cues(path if beside is None else beside)
 
 
 def within(cues: Sequence[Cue], start: float | None, stop: float | None) -> list[Cue]:
@@ -125,11 +124,11 @@ def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: S
     media = None if is_from_hub(Path(gallery.path)) else gallery.own_media_of(Place(path), known)
     if media is None or not _is_media(media):
         return Texts([], others, False)
-    beside = find_sidecar(media, gallery.metadata.get(LANGUAGES, ()))
+    beside = find_sidecar(media)
     is_inside = not os.path.isabs(path)
     if is_inside and beside is not None and not lies_in_gallery(beside, gallery.path):
         return Texts([], others, False)
-    return Texts(cues_of(media, gallery.metadata.get(LANGUAGES, ())), others, True)
+    return Texts(cues_of(media), others, True)
 
 
 class _Known(NamedTuple):

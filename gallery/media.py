@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from functools import lru_cache
 from pathlib import Path
@@ -61,10 +61,10 @@ def _sha256_of(path: str | os.PathLike) -> str:
     return digest.hexdigest()
 
 
-def _beside(path: str, subtitle: str | None, languages: Sequence[str]) -> Path | None:
+def _beside(path: str, subtitle: str | None) -> Path | None:
     """The file with a clip's subtitles, if they are in a separate one."""
     if subtitle is None:
-        return find_sidecar(path, languages)
+        return find_sidecar(path)
     return Path(subtitle) if names_subtitle_file(subtitle) else None
 
 
@@ -75,41 +75,40 @@ def mark_of(subtitle: str | None) -> str:
     return f"+{hashlib.sha256(subtitle.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def clip_sha256(path: str, subtitle: str | None = None, languages: Sequence[str] = ()) -> str:
+def clip_sha256(path: str, subtitle: str | None = None) -> str:
     """
     Hash the sources of a clip: the hash of the file, followed by that of its subtitles if they are not in it.
 
     Args:
         path (`str`): the file.
         subtitle (`str`, *optional*): words, or the path of a subtitle file, instead of the file next to it.
-        languages (`Sequence[str]`): preferred languages of subtitle files next to it, in order.
 
     Raises:
         MediaError: not a regular file (a pipe, a device or a folder), or an empty one.
         TimeoutError: its drive does not answer.
     """
     check_content(path)
-    beside = _beside(path, subtitle, languages)
+    beside = _beside(path, subtitle)
     if beside is None:
         return _sha256_of(path) + mark_of(subtitle)
     words = _sha256_of(beside) if beside.is_file() else _OF_NOTHING  # reading reports what it is instead
     return f"{_sha256_of(path)}-{words}"
 
 
-def clip_stat(path: str, subtitle: str | None = None, languages: Sequence[str] = ()) -> tuple[int, int]:
+def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
     """Size and time of change, in nanoseconds, of a file and its subtitle file together, see [`clip_sha256`]."""
-    stats = [os.stat(file) for file in (path, _beside(path, subtitle, languages)) if file is not None]
+    stats = [os.stat(file) for file in (path, _beside(path, subtitle)) if file is not None]
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
-def unchanged_since(path: str, known: MediaFile, subtitle: str | None, languages: Sequence[str] = ()) -> int | None:
+def unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int | None:
     """The time of change of a file if its content is the known one; `None` if it must be read."""
     if "".join(known.sha256.partition("+")[1:]) != mark_of(subtitle):
         return None
     try:
-        size, mtime_ns = clip_stat(path, subtitle, languages)
+        size, mtime_ns = clip_stat(path, subtitle)
         is_same = size == known.size and mtime_ns == known.mtime_ns
-        is_same = is_same or (size == known.size and clip_sha256(path, subtitle, languages) == known.sha256)
+        is_same = is_same or (size == known.size and clip_sha256(path, subtitle) == known.sha256)
     except (OSError, ValueError):  # reading it reports what is wrong
         return None
     return mtime_ns if is_same else None
@@ -120,13 +119,13 @@ def has_given_words(known: MediaFile) -> bool:
     return "+" in known.sha256
 
 
-def is_as_known(path: str, known: MediaFile, languages: Sequence[str] = ()) -> bool:
+def is_as_known(path: str, known: MediaFile) -> bool:
     """
     Whether the files of a clip have not changed. Words from a list are not checked; a subtitle file named in a list
     counts as a change, as the gallery does not know which file it was.
     """
     if not has_given_words(known):
-        return unchanged_since(path, known, None, languages) is not None
+        return unchanged_since(path, known, None) is not None
     try:
         size, mtime_ns = clip_stat(path, "")
         return size == known.size and (mtime_ns == known.mtime_ns or known.sha256.startswith(_sha256_of(path)))
@@ -140,10 +139,10 @@ def _sha256_of_version(path: str, size: int, mtime_ns: int) -> str:
     return _sha256_of(path)
 
 
-def is_known_media(path: str, known: MediaFile, languages: Sequence[str] = ()) -> bool:
+def is_known_media(path: str, known: MediaFile) -> bool:
     """Whether a media file is the one that was embedded, whatever became of the subtitles beside it."""
     try:
-        if clip_stat(path, "" if has_given_words(known) else None, languages) == (known.size, known.mtime_ns):
+        if clip_stat(path, "" if has_given_words(known) else None) == (known.size, known.mtime_ns):
             return True
         # touched, or its subtitles have changed
         stat = os.stat(path)

@@ -19,7 +19,6 @@ from gallery.columns import off_unit
 from gallery.decoding import sandboxed
 from gallery.described import MODALITIES, Described
 from gallery.embedding import embed_captions, embed_clips
-from gallery.subtitles import LANGUAGES
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING
 
 if TYPE_CHECKING:
@@ -101,11 +100,10 @@ class QueryModel:
 
     Args:
         model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`).
-        languages (`Sequence[str]`): preferred languages of files' subtitles, in order, as in the gallery.
     """
 
-    def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin", languages: Sequence[str] = ()):
-        self.model, self.processor, self.languages, self.lock = model, processor, languages, Lock()
+    def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin"):
+        self.model, self.processor, self.lock = model, processor, Lock()
         # A gallery has its own modalities, with their own temperature, scale and offset.
         own = (MODALITIES, *WEIGHING)
         options = {name: value for name, value in model.score_options().items() if name not in own}
@@ -125,7 +123,7 @@ class QueryModel:
             FileNotFoundError: there is no such file.
             ValueError: nothing in it can be read, or nothing that the model supports.
         """
-        path, processor = os.fspath(path), sandboxed(self.processor, languages=self.languages)
+        path, processor = os.fspath(path), sandboxed(self.processor)
         if Path(path).suffix.lower() in _PICTURES:
             clip = processor.read_clip(_read_picture(path))
         else:
@@ -180,7 +178,7 @@ def load_query_model(
     searcher.check_model(str(model), identity.fingerprint)
     chosen = modalities_option(identity, searcher.modalities)
     loaded = modeling_scalar.load_model(folder, dtype_of_name(dtype), device_of_name(device), **chosen)  # without code
-    searcher.query_model = QueryModel(*loaded, searcher.metadata.get(LANGUAGES, ()))
+    searcher.query_model = QueryModel(*loaded)
     return searcher.query_model
 
 

@@ -109,7 +109,6 @@ def rerank(
     weight: float | None = None,
     transcripts: Transcripts | None = None,
     media_of: Callable[[Place], str | None] = attrgetter("path"),
-    languages: Sequence[str] = (),
 ) -> list[Hits]:
     """
     Reorder the first hits of texts by the match of the cross-encoder, with condition tokens computed from the files.
@@ -124,7 +123,6 @@ def rerank(
             only the match counts.
         transcripts ([`~gallery.transcripts.Transcripts`], *optional*): those of the gallery.
         media_of (`Callable`): returns the path of a clip's file.
-        languages (`Sequence[str]`): preferred languages of subtitles, in order, see [`~gallery.subtitles`].
 
     Returns:
         `list[Hits]`: hits that were read have a `match`; clips that could not be read keep their place, and a note
@@ -155,7 +153,7 @@ def rerank(
         if not view:
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"
 
-    processor = sandboxed(query_model.processor, languages=languages)
+    processor = sandboxed(query_model.processor)
 
     def read(name: str) -> "tuple[str, Clip | None]":
         shown = _shown(views[rows[name]], condition_on)
@@ -205,7 +203,7 @@ def _read(
     path = media_of(place)
     if path is None or not os.path.exists(path):
         return None, "its file is gone"
-    if not is_as_known(path, known, processor.reader.languages):
+    if not is_as_known(path, known):
         return None, "its file or its subtitle file has changed, or was replaced, since it was embedded"
     if "subtitle" in needed and has_given_words(known):
         return None, "its words came from a list, and are not in its file"

@@ -28,7 +28,6 @@ from gallery.querying import Likeness, QueryModel, check_texts, check_vectors, l
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
 from gallery.storage import DamagedFileError
-from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from gallery.windows import SEGMENT
 from gallery.words import split_query
@@ -384,8 +383,8 @@ class FolderSearcher(Described):
         """The first hits, reordered by the model's cross-encoder, which reads their files again."""
         paths = {hits.place_of(hit).path for hits in found for hit in hits[:depth]}
         words = None if self.path is None else Transcripts(self.path)
-        files, languages = self.gallery.files_at(paths), self.metadata.get(LANGUAGES, ())
-        return rerank_hits(found, model, files, depth, modalities, weight, words, self.gallery.media_of, languages)
+        files = self.gallery.files_at(paths)
+        return rerank_hits(found, model, files, depth, modalities, weight, words, self.gallery.media_of)
 
     def query_like(
         self, clip_id: str, modalities: Sequence[str] | None, allowed: torch.Tensor | Filter | None

@@ -21,7 +21,7 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile, is_gallery, verif
 from gallery.media import clip_sha256
 from gallery.published import MEDIA
 from gallery.storage import MANIFEST, read_manifest
-from gallery.subtitles import LANGUAGES, find_sidecar
+from gallery.subtitles import find_sidecar
 from gallery.transcripts import KINDS, Transcripts
 from gallery.windows import SEGMENT
 from modeling_scalar.media_scalar import check_file
@@ -114,7 +114,6 @@ def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[Media
 
 def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
     """Copy files, each with its subtitle file and transcripts, and check that they are unchanged since embedding."""
-    languages = gallery.metadata.get(LANGUAGES, ())
     for path, name in names.files.items():
         target, known = folder / MEDIA / name, gallery.files[path]
         if not Path(path).is_file():
@@ -124,11 +123,10 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-        sidecar = find_sidecar(path, languages)
+        sidecar = find_sidecar(path)
         if sidecar is not None:
-            is_beside = sidecar.parent == Path(path).parent  # else it may have any name
-            _copy_text(sidecar, target.with_name(sidecar.name if is_beside else target.stem + sidecar.suffix))
-        if clip_sha256(str(target), languages=languages) != known.sha256:
+            _copy_text(sidecar, target.with_name(sidecar.name))
+        if clip_sha256(str(target)) != known.sha256:
             raise ValueError(
                 f"{path}, or the subtitle file next to it, has changed since it was embedded, or a list gave its "
                 "subtitle. Index again, without a list."

@@ -235,9 +235,11 @@ def subtitle_cues(path: AnyPath, content: bytes) -> Iterator[tuple[str, str, lis
 
 
 def text_stream(container: Any) -> Any:
-    """The first text track, if any; picture-based tracks (DVD, Blu-ray) are not text."""
-    streams = (stream for stream in container.streams.subtitles if stream.codec_context is not None)
-    return next((stream for stream in streams if stream.codec_context.name in TEXT_CODECS), None)
+    """The default text track, else the first, if any; picture-based tracks (DVD, Blu-ray) are not text."""
+    streams = [stream for stream in container.streams.subtitles if stream.codec_context is not None]
+    streams = [stream for stream in streams if stream.codec_context.name in TEXT_CODECS]
+    streams.sort(key=lambda stream: not stream.disposition & av.stream.Disposition.default)
+    return streams[0] if streams else None
 
 
 def track_lines(path: AnyPath, stream: Any, packets: Iterable) -> Iterator[tuple[int, list[str]]]:
@@ -344,7 +346,8 @@ class MediaReader:
         return join_lines(line for _, _, lines in cues for line in lines)
 
     def read_subtitle_track(self, path: AnyPath, window: Window | None = None) -> str | None:
-        """Read the first text track inside a media file, like `read_subtitle`; `None` if there is none."""
+        """Read the text track of a media file (the default one, else the first), like `read_subtitle`; `None` if there
+        is none."""
         _refuse(window)
         with open_media(path) as container:
             if (stream := text_stream(container)) is None:
@@ -354,7 +357,7 @@ class MediaReader:
             return join_lines(line for _, lines in events for line in lines)
 
     def read_subtitle_of(self, path: AnyPath, window: Window | None = None) -> str | None:
-        """Read the subtitle of a video: the file next to it (`find_sidecar`), else its first text track, if any."""
+        """Read the subtitle of a video: the file next to it (`find_sidecar`), else its text track, if any."""
         sidecar = find_sidecar(path)
         return self.read_subtitle_track(path, window) if sidecar is None else self.read_subtitle(sidecar, window)
 

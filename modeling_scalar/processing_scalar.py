@@ -232,7 +232,7 @@ class ScalarProcessor(ProcessorMixin):
             audio: A path, a waveform at 16 kHz or with its rate (see [`to_waveform`]), `None`, or `FROM_VIDEO` for the
                 track of the video file, if `video` is a path.
             subtitle: A text, the path of an `.srt` or `.vtt` file, `None`, or `FROM_VIDEO` for the file next to the
-                video (`find_sidecar`) or else the first text track inside, if `video` is a path.
+                video (`find_sidecar`) or else the text track inside, if `video` is a path.
             texts (`dict[str, str]`, *optional*): Texts of further modalities by name; empty or None is absent.
             num_frames (`int`, *optional*): By default the setting; `"all"` keeps all for a later call to choose from.
             training (`bool`), generator (`torch.Generator`): See `frame_indices`.

@@ -12,7 +12,6 @@ from commands.errors import say
 from gallery.decoding import sandboxed
 from gallery.embedding import batches_ahead, embed_batches, in_batches
 from gallery.gallery import GalleryWriter
-from gallery.subtitles import LANGUAGES
 from modeling_scalar.processing_scalar import ScalarProcessor
 from search.reading import Job, Reader, default_workers
 from search.recognizers import Recognizer
@@ -54,7 +53,7 @@ def add_modality(
     """
     gallery, texts = writer.gallery(), texts or {}
     num_workers = default_workers() if num_workers is None else num_workers
-    processor = sandboxed(processor, languages=gallery.metadata.get(LANGUAGES, ()))
+    processor = sandboxed(processor)
     reader = Reader(processor, "missing", Speech(writer.folder, recognizer), Screen(writer.folder, line_reader))
     files, rows = gallery.files, []
 

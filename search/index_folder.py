@@ -19,7 +19,6 @@ from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
 from gallery.parallel import Crew, num_local_processes
 from gallery.provenance import describe, pending_download
 from gallery.querying import modalities_option
-from gallery.subtitles import LANGUAGES, languages_of
 from gallery.tables import is_table
 from gallery.transcripts import SCREEN, Transcripts
 from gallery.windows import SCENES, SEGMENT, check_windows
@@ -50,13 +49,6 @@ def _default_model(output: Path) -> str:
     if found.model is None:
         raise ValueError(f"{output} does not say which model made it. Name it with --model.")
     return found.model
-
-
-def _languages(config: IndexConfig) -> list[str]:
-    """The preferred subtitle languages: those requested, or those of the gallery."""
-    if config.language is not None:
-        return languages_of(config.language)
-    return Gallery.open(config.output).metadata.get(LANGUAGES, []) if is_gallery(config.output) else []
 
 
 def _announce(model: str) -> None:
@@ -109,7 +101,7 @@ def _change(
             say(f"Removed {name} from {config.output}.")
         for name in config.add:
             network, processor = _load(identity, [name], config, place)
-            processor = sandboxed(processor, limits, _languages(config))
+            processor = sandboxed(processor, limits)
             recognizer = None
             if config.transcribe is not None and name == "subtitle":
                 recognizer = _recognizer(config.transcribe, processor, network.device)
@@ -140,20 +132,6 @@ def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool)
         raise ValueError(f"{writer.folder} holds {kind}. Omit --segment, or index into a new gallery.")
     others = {name: value for name, value in writer.metadata.items() if name not in found}
     writer.metadata = others | wanted
-
-
-def _choose_languages(writer: GalleryWriter, language: str | None, has_clips: bool) -> None:
-    """Record the preferred subtitle languages in the metadata; fixed once the gallery holds clips."""
-    found, wanted = writer.metadata.get(LANGUAGES), None if language is None else languages_of(language)
-    if wanted is None or wanted == found:
-        return
-    if has_clips:
-        kind = "without --language" if found is None else f"with --language {','.join(found)}"
-        raise ValueError(
-            f"{writer.folder} holds clips whose subtitles were chosen {kind}. Omit --language, or index into a new "
-            "gallery."
-        )
-    writer.metadata = writer.metadata | {LANGUAGES: wanted}
 
 
 def _modalities(config: IndexConfig) -> tuple[list[str] | None, list[str]]:
@@ -211,7 +189,6 @@ def _check(config: IndexConfig, limits: Limits) -> None:
     output = config.output
     check_format(output)
     check_windows(limits.duration, config.segment_max if config.segment == "scenes" else config.segment)
-    _languages(config)
     if not is_gallery(output):
         check_place(output)
     elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
@@ -239,8 +216,7 @@ def _watch(config: IndexConfig, selection: Selection, indexer: Indexer) -> None:
         "can write to it until Ctrl-C."
     )
     with suppress(KeyboardInterrupt):
-        languages = indexer.writer.metadata.get(LANGUAGES, ())
-        watch(lambda: find_files(config.paths, selection), update, _INTERVAL, languages)
+        watch(lambda: find_files(config.paths, selection), update, _INTERVAL)
 
 
 def index_folder(config: IndexConfig) -> Report | None:
@@ -285,7 +261,7 @@ def index_folder(config: IndexConfig) -> Report | None:
             _change(config, identity, texts, limits, place, line_reader)
         modalities, _ = _modalities(replace(config, add=(), drop=()))
         network, processor = _load(identity, modalities, config, place)
-        processor = sandboxed(processor, limits, _languages(config))
+        processor = sandboxed(processor, limits)
         recognizer = None if config.transcribe is None else _recognizer(config.transcribe, processor, network.device)
     options = {"recognizer": recognizer, "line_reader": line_reader}
     options |= {"num_workers": num_workers, "on_error": config.on_error}
@@ -301,7 +277,6 @@ def index_folder(config: IndexConfig) -> Report | None:
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, config, len(there) > 0)
-        _choose_languages(writer, config.language, len(there) > 0)
         if config.words_of is not None:
             Transcripts(config.words_of).copy(writer.folder)
         options |= {"batch_size": config.batch_size, "prune": config.prune, "progress": True, "crew": crew}

@@ -25,7 +25,6 @@ from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.parallel import Crew
 from gallery.scenes import scene_windows
-from gallery.subtitles import LANGUAGES
 from gallery.transcripts import SCREEN
 from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, check_windows, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
@@ -77,7 +76,6 @@ class _Source:
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_transcribed: bool = False
     heard: float | None = None
-    unused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.num_clips = self.num_windows - len(self.windows)  # clips from earlier runs
@@ -100,7 +98,7 @@ class _Source:
         self.num_clips += found.reason is None
         self.num_lost += found.is_lost
         self.is_transcribed |= found.is_transcribed
-        self.heard, self.unused = self.heard or found.heard, self.unused or found.unused
+        self.heard = self.heard or found.heard
         wrong = self.problems if found.reason is None else self.reasons
         for problem in found.problems or filter(None, [found.reason]):
             wrong.setdefault(problem, []).append(read.span)
@@ -130,7 +128,7 @@ class _Source:
         # a stream that ends within a window is missing in the windows after it
         texts = dict.fromkeys([*self.problems, *self.reasons])
         found = {text: self.problems.get(text, []) + self.reasons.get(text, []) for text in texts}
-        flags = {"is_transcribed": self.is_transcribed, "heard": self.heard, "unused": self.unused}
+        flags = {"is_transcribed": self.is_transcribed, "heard": self.heard}
         return FileState(self.path, status, problems=tuple(self._messages(found)), **flags)
 
     def _messages(self, found: dict[str, list[str | None]]) -> list[str]:
@@ -183,8 +181,7 @@ class Indexer:
     Updates a gallery from files; every batch is committed once it is embedded.
 
     If the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip (see
-    [`~gallery.windows`]); with `"scenes"`, at scene changes. An interrupted run continues at the next window. With
-    `"languages"`, subtitles in these are preferred (see [`~gallery.subtitles`]).
+    [`~gallery.windows`]); with `"scenes"`, at scene changes. An interrupted run continues at the next window.
 
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
@@ -238,7 +235,7 @@ class Indexer:
         self._is_strict = on_error == "raise"
         self._speech, self._screen = Speech(writer.folder, recognizer), Screen(writer.folder, line_reader)
         self._segment = writer.metadata.get(SEGMENT)
-        processor = sandboxed(processor, languages=writer.metadata.get(LANGUAGES, ()))
+        processor = sandboxed(processor)
         self._decoder = processor.reader
         self._reader = Reader(processor, on_error, self._speech, self._screen)
         check_windows(self._decoder.limits.duration, self._segment)
@@ -322,7 +319,7 @@ class Indexer:
 
     def _take_over(self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], gone: dict[str, None]) -> None:
         """Assign the clips of files that are gone to new files with the same content: they were moved."""
-        known, self._moved, languages = self.known, set(), self._decoder.languages
+        known, self._moved = self.known, set()
         lost = {known.files[path].sha256: path for path in gone if path in known.clips and known.files[path].sha256}
         sizes = {known.files[path].size for path in lost.values()}
 
@@ -330,9 +327,9 @@ class Indexer:
             for path in files if lost else ():
                 with suppress(OSError, ValueError):  # reading the file reports what is wrong
                     words = texts.get(path, {}).get(_SUBTITLE)
-                    if path in known.files or clip_stat(path, words, languages)[0] not in sizes:
+                    if path in known.files or clip_stat(path, words)[0] not in sizes:
                         continue
-                    file, _ = look(path, words, languages)
+                    file, _ = look(path, words)
                     old = lost.pop(file.sha256, None)
                     if old is not None:
                         del gone[old]
@@ -351,7 +348,7 @@ class Indexer:
         self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], report: Report
     ) -> dict[str, MediaFile | None]:
         """Return the files to read, with the records of those that only lack windows; report the others."""
-        known, todo, touched, languages = self.known, {}, [], self._decoder.languages
+        known, todo, touched = self.known, {}, []
 
         def keep() -> None:
             self.writer.put_files(touched)
@@ -367,11 +364,11 @@ class Indexer:
             if file is None:
                 todo[path] = None
                 continue
-            if not file.sha256 and not self._is_strict and look(path, words, languages)[0] == file:
+            if not file.sha256 and not self._is_strict and look(path, words)[0] == file:
                 # A broken link or a pipe: reading it would give the same result.
                 report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
                 continue
-            mtime_ns, has_clips = unchanged_since(path, file, words, languages), path in known.clips
+            mtime_ns, has_clips = unchanged_since(path, file, words), path in known.clips
             is_unheard = words is None and self._speech.is_due(file.sha256) and known.lacks(path, _SUBTITLE, "audio")
             is_unheard |= self._screen.is_due(file.sha256) and known.lacks(path, SCREEN, "video")
             is_news = not given.items() - {(_SUBTITLE, words)} <= file.words().items()

@@ -54,11 +54,11 @@ def memory_of_decoders(num_workers: int, num_processes: int = 1) -> int:
     return max(Limits().memory, min(num_workers * LIGHT_MEMORY, machine // 4 // num_processes))
 
 
-def look(path: str, subtitle: str | None, languages: Sequence[str]) -> tuple[MediaFile, bool]:
+def look(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
     """The record of a file before it is read; without a hash, but with the reason, if it is inaccessible. Also
     returns whether it is out of reach, so that its content is unknown."""
     try:
-        stat, sha256 = clip_stat(path, subtitle, languages), clip_sha256(path, subtitle, languages)
+        stat, sha256 = clip_stat(path, subtitle), clip_sha256(path, subtitle)
         return MediaFile(path, *stat, sha256), False
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error).removeprefix(f"{path}: ")
@@ -106,8 +106,8 @@ class Job:
 class Found:
     """The findings of a window. `file`: record of the file before reading; `reason`: why it is not a clip; `unheard`:
     why it has no transcript (not a problem of the clip, as a later run tries again); `is_lost`: it was out of reach;
-    `heard`: how many seconds of sound the model hears, if there are more; `unused`: kinds of its subtitles that are
-    not read; `still`: a frame as the bytes of a JPEG file, if there is any."""
+    `heard`: how many seconds of sound the model hears, if there are more; `still`: a frame as the bytes of a JPEG
+    file, if there is any."""
 
     file: MediaFile
     duration: float | None = None
@@ -118,7 +118,6 @@ class Found:
     is_lost: bool = False
     is_transcribed: bool = False
     heard: float | None = None
-    unused: tuple[str, ...] = ()
     still: bytes | None = None
 
 
@@ -180,7 +179,7 @@ class Reader:
         """Read a window: returns the findings, and the clip, if there is one."""
         path, file = job.path, self._file(job.path)
         with file.lock:
-            file.looked = file.looked or look(path, job.subtitle, self.processor.reader.languages)
+            file.looked = file.looked or look(path, job.subtitle)
         media, is_lost = file.looked
         found = Found(media, reason=media.reason, is_lost=is_lost)
         if found.reason is not None:
@@ -214,7 +213,6 @@ class Reader:
                 found.file = _unseen(path, found.reason)
             return found, None
         found.duration, found.problems = clip.duration, problems
-        found.unused = self._unused(job)
         found.seconds = seconds_of(self._seconds(file, job), job.window)
         if (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER:
             found.heard = self.processor.max_audio_seconds
@@ -243,14 +241,6 @@ class Reader:
             if len(self._files) > _REMEMBERED:
                 del self._files[next(iter(self._files))]
             return file
-
-    def _unused(self, job: Job) -> tuple[str, ...]:
-        """The kinds of subtitles that are not read, because others are or they contain no text."""
-        with suppress(OSError, ValueError):  # reading the subtitles reports what is wrong
-            found = self.processor.reader.subtitles_of(job.path)
-            is_read = job.subtitle is None and bool(found) and found[0].unread is None
-            return tuple(words.kind for words in found[is_read:])
-        return ()
 
     def _seconds(self, file: _File, job: Job) -> float | None:
         """The length of a file in seconds, if known."""

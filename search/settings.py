@@ -182,13 +182,6 @@ class IndexConfig:
             "`screen`.",
         ),
     ] = False
-    language: Annotated[
-        str | None,
-        _reading(
-            metavar="CODES",
-            help="Preferred subtitle languages where a file has several: 'de,en'. New galleries only.",
-        ),
-    ] = None
     exclude: Annotated[
         Sequence[str],
         _reading(help="Files and folders to skip: 'drafts/**', '*.gif'; patterns as in `query --path`. Repeatable."),

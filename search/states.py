@@ -1,14 +1,13 @@
 """The states of files after indexing, and the report printed about them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
 
 from gallery.described import calibration_hint
 from gallery.gallery import Gallery
-from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
 
 
@@ -46,7 +45,6 @@ class FileState:
         is_dropped (`bool`): the file is unreadable, and its earlier clips were removed.
         is_transcribed (`bool`): its subtitles are a machine transcript.
         heard (`float`, *optional*): how many seconds of its sound the model hears, if the sound is longer.
-        unused (`tuple[str]`): the kinds of its subtitles that are not read.
     """
 
     path: str
@@ -57,7 +55,6 @@ class FileState:
     is_dropped: bool = False
     is_transcribed: bool = False
     heard: float | None = None
-    unused: tuple[str, ...] = ()
 
 
 class Report(dict[str, FileState]):
@@ -82,8 +79,6 @@ class Report(dict[str, FileState]):
         yield f"{self.counts()}; {len(gallery)} clips in the gallery"
         if num_transcribed := sum(state.is_transcribed for state in self.values()):
             yield f"{num_transcribed} files of this run have machine transcripts as subtitles"
-        if unused := Counter(kind for state in self.values() for kind in state.unused):
-            yield _unused_line(unused, gallery.metadata.get(LANGUAGES, ()))
         unreadable = self.of(Status.UNREADABLE)
         if num_old := sum(state.is_old for state in unreadable):
             have = "has" if num_old == 1 else "have"
@@ -120,18 +115,6 @@ class Report(dict[str, FileState]):
             columns = "caption, path" if gallery.metadata.get(SEGMENT) is None else "caption, video_id"
             if hint := calibration_hint(gallery.metadata, *source, "--root", "captions.csv", columns=columns):
                 yield hint
-
-
-def _unused_line(unused: Counter[str], languages: Sequence[str]) -> str:
-    """Count the subtitles that are not read, and say how to choose others."""
-    counts = ", ".join(
-        f"{count} {kind}" for kind, count in sorted(unused.items(), key=lambda item: (-item[1], item[0]))
-    )
-    first = f"{','.join(languages)} first" if languages else "those without a language and in English first"
-    return (
-        f"only one subtitle of each file is read, {first}; unused: {counts}. To read others, index into a new gallery "
-        "with --language"
-    )
 
 
 def _cut_line(states: list[FileState], segment: float | None) -> str:

@@ -5,7 +5,7 @@ Polling, because file system events do not arrive from network drives, and stop 
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from gallery.media import clip_stat
@@ -15,10 +15,10 @@ _GONE = (-1, -1)
 """The state of a file that is listed but does not exist, such as a broken link."""
 
 
-def _stat(path: str, languages: Sequence[str]) -> tuple[int, int] | None:
+def _stat(path: str) -> tuple[int, int] | None:
     """Size and modification time of a file and its subtitles; `None` if it is inaccessible: reading it says why."""
     try:
-        return clip_stat(path, languages=languages)
+        return clip_stat(path)
     except (OSError, ValueError):
         return _GONE if _is_gone(path) else None
 
@@ -31,10 +31,7 @@ def _is_gone(path: str) -> bool:
 
 
 def watch(
-    find: Callable[[], Iterable[str]],
-    update: Callable[[list[str], list[str]], None],
-    interval: float,
-    languages: Sequence[str] = (),
+    find: Callable[[], Iterable[str]], update: Callable[[list[str], list[str]], None], interval: float
 ) -> NoReturn:
     """
     Pass on new and changed files once two scans in a row find them unchanged, until an exception is raised.
@@ -48,7 +45,6 @@ def watch(
             and with those that are gone since the previous scan.
         interval (`float`): seconds between scans, or longer if a scan takes more than a tenth of that; a file that
             keeps changing is never passed on.
-        languages (`Sequence[str]`): the preferred subtitle languages, see [`~gallery.subtitles`].
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
@@ -56,7 +52,7 @@ def watch(
     while True:
         begun = time.monotonic()
         try:
-            now = {path: _stat(path, languages) for path in find()}
+            now = {path: _stat(path) for path in find()}
         except OSError as error:
             failures += 1
             if failures == 2:  # a single failure is harmless

@@ -46,7 +46,7 @@ class RunArguments:
     )
     words_of: str | None = field(
         default=None,
-        metadata={"help": "For `own`: gallery of its files, whose transcripts and subtitle languages are used."},
+        metadata={"help": "For `own`: gallery of its files, whose transcripts are used."},
     )
     aggregation: str | None = field(
         default=None,

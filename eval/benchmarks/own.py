@@ -16,7 +16,7 @@ from gallery.columns import check_modality
 from gallery.decoding import SandboxedReader, num_processors
 from gallery.gallery import Gallery
 from gallery.media import is_as_known
-from gallery.subtitles import LANGUAGES
+from gallery.subtitles import find_sidecar
 from gallery.tables import KINDS, Row, distinct, is_table, rows_of_table
 from gallery.transcripts import Transcripts
 from modeling_scalar.media_scalar import MediaError, names_subtitle_file
@@ -132,18 +132,17 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
     seen = [clip for clip in clips if clip["video_path"] is not None and "\0" not in clip["video_path"]]
     files = [os.path.realpath(folder.absolute() / clip["video_path"]) for clip in seen]
     known = {} if gallery is None else gallery.files_at(files)
-    languages = () if gallery is None else gallery.metadata.get(LANGUAGES, ())
-    reader = SandboxedReader(languages=languages)
+    reader = SandboxedReader()
 
     def words_of(path: str) -> str | None:
         """Return what a search reads: a transcript, the path of a subtitle file, or the text of a subtitle track."""
-        if path in known and is_as_known(path, known[path], languages):
+        if path in known and is_as_known(path, known[path]):
             heard = Transcripts(gallery.path).with_words(known[path].sha256)
             if heard is not None:
                 return str(heard)
         try:
-            first = next((words for words in reader.subtitles_of(path) if words.unread is None), None)
-            return None if first is None else reader.read_subtitle_of(path) if first.file is None else str(first.file)
+            sidecar = find_sidecar(path)
+            return reader.read_subtitle_track(path) if sidecar is None else str(sidecar)
         except (MediaError, OSError):  # reported when the clip is read
             return None
 
@@ -229,8 +228,8 @@ def load_own(
         captions (`str`, defaults to "all"): a row per caption, or only the "first" of each clip.
         holdout (`float`, *optional*): in (0, 1), the share of clips in the split "test"; "train" has the others. A
             hash of its id decides the side of a clip.
-        words_of (`str` or `os.PathLike`, *optional*): a gallery of these files, whose transcripts, and languages of
-            subtitles, are used as in a search.
+        words_of (`str` or `os.PathLike`, *optional*): a gallery of these files, whose transcripts are used as in
+            a search.
         columns (`Mapping`, *optional*): the table's column for each of `FEATURES` that it names differently, and for
             further texts, by the names of their modalities: `{"title": "heading"}`.
             Paths are relative to the folder of the file; for a data set on the Hub, to the working directory.

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gallery.decoding.limits import Limits
-from gallery.subtitles import Track
 from modeling_scalar.media_scalar import Choose, Prepare, to_float
 
 
@@ -154,13 +153,10 @@ class TimedFrames(Frames):
         return sorted(((self.seconds[place], frame) for place, frame in self.kept.items()), key=itemgetter(0))
 
 
-def _tracks(content: dict[str, Any]) -> list[Track]:
+def _tracks(content: dict[str, Any]) -> list[int]:
     try:
-        return [
-            Track(natural({"index": index}, "index"), str(codec), str(language), bool(is_forced))
-            for index, codec, language, is_forced in content["tracks"]
-        ]
-    except (KeyError, TypeError, ValueError):
+        return [natural({"index": index}, "index") for index in content["tracks"]]
+    except (KeyError, TypeError):
         raise Nonsense from None
 
 
@@ -177,12 +173,12 @@ class Contents:
 
     Args:
         seconds (`float`, *optional*): length of the file.
-        tracks (`list[Track]`, *optional*): its tracks of subtitles.
+        tracks (`list[int]`, *optional*): the index of its text track, if it has one.
         title (`str`, *optional*): title in its tags; if `tracks` is given, `None` means that there is none.
     """
 
     seconds: float | None = None
-    tracks: list[Track] | None = None
+    tracks: list[int] | None = None
     title: str | None = None
 
 
@@ -263,9 +259,9 @@ class Cues(Answer):
 
 
 class Tracks(Answer):
-    """The tracks of subtitles in a file, and its title."""
+    """The text track of a file, and its title."""
 
-    tracks: list[Track] = []
+    tracks: list[int] = []
     title: str | None = None
 
     def receive(self, kind: str, content: dict[str, Any], payload: np.ndarray) -> dict[str, Any] | None:

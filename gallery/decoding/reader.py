@@ -3,8 +3,7 @@
 import copy
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +11,8 @@ import numpy as np
 from gallery.decoding.answers import Answer, Contents, Cues, Frames, Header, Sound, TimedFrames, Tracks
 from gallery.decoding.limits import Limits
 from gallery.decoding.pool import ask
-from gallery.subtitles import TEXT_FILES, Track, Words, in_order, languages_of, subtitles_beside, subtitles_inside
-from modeling_scalar.media_scalar import SAMPLING_RATE, Choose, MediaError, MediaReader, Prepare, Window, join_lines
+from gallery.subtitles import TEXT_FILES, find_sidecar
+from modeling_scalar.media_scalar import SAMPLING_RATE, Choose, MediaReader, Prepare, Window, join_lines
 
 _REMEMBERED = 1024  # files whose contents are cached
 _PIECE = 30.0  # seconds read at a time
@@ -31,13 +30,12 @@ class SandboxedReader(MediaReader):
 
     Args:
         limits ([`Limits`], *optional*): limits on reading a stream; exceeding one is a `LimitError`.
-        languages (`Sequence[str]`): preferred languages of subtitles, in order.
     """
 
     _note: Callable[[str], Any] | None = None
 
-    def __init__(self, limits: Limits | None = None, languages: Sequence[str] = ()):
-        self.limits, self.languages = limits or Limits(), tuple(languages_of(languages))
+    def __init__(self, limits: Limits | None = None):
+        self.limits = limits or Limits()
         self.show: Callable[[np.ndarray], None] | None = None  # see [`showing`]
         self._contents: dict[str, tuple[tuple[int, ...] | None, Contents]] = {}
 
@@ -159,49 +157,36 @@ class SandboxedReader(MediaReader):
 
     def read_subtitle(self, path: str | os.PathLike, window: Window | None = None) -> str:
         """Read a subtitle file as [`MediaReader.read_subtitle`] does; also `.ass` and `.ssa`, in any encoding."""
-        return _text(self._cues(path, Words(Path(path)), window))
+        return _text(self._cues_of_file(path, window))
 
     def read_subtitle_track(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
-        """Read a text track as [`MediaReader.read_subtitle_track`] does, in the preferred languages."""
-        return self._read_first(path, subtitles_inside(self._tracks_of(path)), window)
+        """Read the text track as [`MediaReader.read_subtitle_track`] does."""
+        cues = self._cues_of_track(path, window)
+        return None if cues is None else _text(cues)
 
     def read_subtitle_of(self, path: str | os.PathLike, window: Window | None = None) -> str | None:
-        """Read the first of [`subtitles_of`]; `None` if there is none."""
-        return self._read_first(path, self.subtitles_of(path), window)
-
-    def subtitles_of(self, path: str | os.PathLike) -> list[Words]:
-        """The subtitles of a media file, next to it and inside, in the order of `gallery.subtitles.in_order`."""
-        beside = subtitles_beside(path)
-        try:
-            inside = subtitles_inside(self._tracks_of(path))
-        except (MediaError, FileNotFoundError):
-            if not beside:
-                raise
-            inside = []
-        return in_order([*beside, *inside], self.languages)
+        """Read the file next to a video ([`~gallery.subtitles.find_sidecar`]), else its text track, if any."""
+        sidecar = find_sidecar(path)
+        return self.read_subtitle_track(path, window) if sidecar is None else self.read_subtitle(sidecar, window)
 
     def read_cues(self, path: str | os.PathLike) -> list[tuple[float, float, str]]:
-        """The cues of a subtitle file, or of the first subtitles of a media file: start and end in seconds, and
-        words."""
+        """The cues of a subtitle file, or of the subtitle of a media file: start and end in seconds, and words."""
         is_text = os.fspath(path).lower().endswith(TEXT_FILES)
-        cues = self._cues(path, Words(Path(path)) if is_text else _first(self.subtitles_of(path)))
-        return sorted((start, stop, text) for start, stop, lines in cues if (text := join_lines(lines)))
+        file = path if is_text else find_sidecar(path)
+        cues = self._cues_of_track(path) if file is None else self._cues_of_file(file)
+        return sorted((start, stop, text) for start, stop, lines in cues or () if (text := join_lines(lines)))
 
-    def _read_first(self, path: str | os.PathLike, found: list[Words], window: Window | None) -> str | None:
-        first = _first(in_order(found, self.languages))
-        return None if first is None else _text(self._cues(path, first, window))
+    def _cues_of_file(self, path: str | os.PathLike, window: Window | None = None) -> list:
+        return ask("subtitle_file", path, Cues(self.limits), window=window).cues
 
-    def _cues(self, path: str | os.PathLike, words: Words | None, window: Window | None = None) -> list:
-        if words is None:
-            return []
-        if words.file is None:
-            return ask("subtitle_track", path, Cues(self.limits), window=window, index=words.track).cues
-        language = words.language and words.language.partition("-")[0]
-        return ask("subtitle_file", words.file, Cues(self.limits), window=window, language=language).cues
-
-    def _tracks_of(self, path: str | os.PathLike) -> list[Track]:
-        known = self._known_of(path).tracks
-        return ask("tracks", path, Tracks(self.limits)).tracks if known is None else known
+    def _cues_of_track(self, path: str | os.PathLike, window: Window | None = None) -> list | None:
+        """The cues of the text track; `None` if there is none."""
+        tracks = self._known_of(path).tracks
+        if tracks is None:
+            tracks = ask("tracks", path, Tracks(self.limits)).tracks
+        if not tracks:
+            return None
+        return ask("subtitle_track", path, Cues(self.limits), window=window, index=tracks[0]).cues
 
     def read_title(self, path: str | os.PathLike) -> str | None:
         """The title in the tags of a media file; `None` if there is none."""
@@ -237,11 +222,6 @@ class SandboxedReader(MediaReader):
         return contents if stamp is not None and stamp == _stamp(path) else Contents()
 
 
-def _first(found: list[Words]) -> Words | None:
-    """The first that can be read: unreadable ones are at the end."""
-    return found[0] if found and found[0].unread is None else None
-
-
 def _text(cues: list) -> str:
     return join_lines(line for _, _, lines in cues for line in lines)
 
@@ -255,20 +235,17 @@ def _stamp(path: str | os.PathLike) -> tuple[int, ...] | None:
     return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
 
 
-def sandboxed(processor: Processor, limits: Limits | None = None, languages: Sequence[str] | None = None) -> Processor:
+def sandboxed(processor: Processor, limits: Limits | None = None) -> Processor:
     """Return a processor that reads files through a [`SandboxedReader`].
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): is not changed; returned itself if it already reads so.
-        limits, languages (*optional*): settings of the reader; by default those it has.
+        limits ([`Limits`], *optional*): of the reader; by default those it has.
     """
-    if isinstance(processor.reader, SandboxedReader):
-        if limits is None and languages is None:
-            return processor
-        limits = processor.reader.limits if limits is None else limits
-        languages = processor.reader.languages if languages is None else languages
+    if isinstance(processor.reader, SandboxedReader) and limits is None:
+        return processor
     processor = copy.copy(processor)
-    processor.reader = SandboxedReader(limits, languages or ())
+    processor.reader = SandboxedReader(limits)
     return processor
 
 

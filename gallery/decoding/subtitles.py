@@ -1,7 +1,6 @@
 """Cues of subtitle files and of text tracks, with their times, for decoders.
 
-The encoding of a file that is not UTF-8 is guessed from its bytes, among those usual for subtitles; if several are
-equally likely, from its language.
+The encoding of a file that is not UTF-8 is guessed from its bytes, among those usual for subtitles.
 """
 
 import io
@@ -22,28 +21,22 @@ from modeling_scalar.media_scalar import (
     describe,
     select,
     subtitle_cues,
+    text_stream,
     track_lines,
 )
 
 _MEMORY_PER_BYTE = 256  # per byte of a subtitle file: its lines, their copies, and their tokens
 _SCRIPTS = (".ass", ".ssa")
-_USUAL = {  # ISO 639-1
-    "cp1250": "bs cs hr hu pl ro sk sl sq",
-    "cp1251": "be bg mk ru sr uk",
-    "cp1253": "el",
-    "cp1254": "az tr",
-    "cp1255": "he yi",
-    "cp1256": "ar fa ur",
-    "cp1257": "et lt lv",
-    "cp1258": "vi",
-}
-_ENCODINGS = ["cp1252", *_USUAL, "koi8_r", "cp874", "cp932", "cp949", "gb18030", "big5", "utf_16", "utf_32"]
+_ENCODINGS = (
+    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8_r cp874 cp932 cp949 gb18030 big5 utf_16 "
+    "utf_32"
+).split()
 
 _Cue = tuple[float, float, list[str]]
 """Start, end, and lines."""
 
 
-def _as_utf8(path: str, content: bytes, language: str | None) -> bytes:
+def _as_utf8(path: str, content: bytes) -> bytes:
     """The content of a subtitle file in UTF-8."""
     try:
         content.decode("utf-8-sig")
@@ -53,8 +46,7 @@ def _as_utf8(path: str, content: bytes, language: str | None) -> bytes:
     if not found:
         raise MediaError(f"{path}: the encoding of the subtitle file is unknown. Convert it to UTF-8.")
     likely = [match for match in found if match.chaos <= found[0].chaos]
-    usual = next((page for page, languages in _USUAL.items() if language in languages.split()), "cp1252")
-    return str(next((match for match in likely if match.encoding == usual), likely[0])).encode()
+    return str(next((match for match in likely if match.encoding == "cp1252"), likely[0])).encode()
 
 
 def _seconds(time_of_cue: str) -> float:
@@ -97,7 +89,7 @@ def _send(channel: Channel, cues: Iterator[_Cue], window: Window | None) -> None
     channel.send("cues", json.dumps(kept).encode())
 
 
-def send_subtitle_file(path: str, channel: Channel, window: Window | None = None, language: str | None = None) -> None:
+def send_subtitle_file(path: str, channel: Channel, window: Window | None = None) -> None:
     """Send the cues of an `.srt`, `.vtt`, `.ass` or `.ssa` file."""
     check_file(path)
     most = int(Request.limits.memory) // _MEMORY_PER_BYTE
@@ -109,7 +101,7 @@ def send_subtitle_file(path: str, channel: Channel, window: Window | None = None
         size = os.path.getsize(path)
         what = f"a subtitle file of {size} bytes needs {_MEMORY_PER_BYTE} times as much memory"
         raise Request.limits.exceeded(path, "memory", what, size * _MEMORY_PER_BYTE)
-    content = _as_utf8(path, content, language)
+    content = _as_utf8(path, content)
     if path.lower().endswith(_SCRIPTS):
         cues = _script_cues(path, content)
     else:
@@ -123,18 +115,10 @@ def send_subtitle_track(path: str, channel: Channel, index: int, window: Window 
         _send(channel, _track_cues(path, container, container.streams[index], zero_of(container)), window)
 
 
-def tracks_of(container: "av.container.InputContainer") -> list[tuple[int, str, str, bool]]:
-    """For each track of subtitles: its index, its codec, its language as written in the file, and whether it contains
-    only what is said in foreign languages."""
-    return [
-        (
-            stream.index,
-            "" if stream.codec_context is None else stream.codec_context.name,
-            stream.metadata.get("language", ""),
-            bool(stream.disposition & av.stream.Disposition.forced),
-        )
-        for stream in container.streams.subtitles
-    ]
+def tracks_of(container: "av.container.InputContainer") -> list[int]:
+    """The index of the text track that is read; none if there is no such track."""
+    stream = text_stream(container)
+    return [] if stream is None else [stream.index]
 
 
 __all__ = ["send_subtitle_file", "send_subtitle_track", "tracks_of"]

@@ -12,7 +12,6 @@ from gallery.described import LEAST_SCORE, MODALITIES
 from gallery.exact.bounds import DETAIL
 from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
-from gallery.subtitles import LANGUAGES
 from gallery.windows import SEGMENT
 
 from .clips import About, Engine, Point
@@ -25,7 +24,6 @@ _TOLD = (
     "query_temperature",
     "score_options",
     LEAST_SCORE,
-    LANGUAGES,
     SEGMENT,
 )  # fields of a gallery's metadata
 

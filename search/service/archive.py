@@ -24,7 +24,6 @@ from gallery.filters import Filter
 from gallery.gallery import Gallery
 from gallery.hits import NOTHING_MATCHES, Certainty, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
-from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Cue
 from gallery.windows import SEGMENT, Place
 from modeling_scalar.scores_scalar import METHODS, WEIGHING, paired_weights
@@ -220,7 +219,7 @@ class Source(ABC):
     def texts_of(self, key: str) -> dict[WordsSource, list[Cue]]:
         """The known words in the file of a clip, by where they come from; an [`UnknownClipError`] if no clip has this
         key."""
-        return {"subtitle": cues_of(self.path_of(key), self.view().gallery.metadata.get(LANGUAGES, ()))}
+        return {"subtitle": cues_of(self.path_of(key))}
 
     def still_of(self, key: str) -> Path | None:
         """The still of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""

@@ -443,11 +443,11 @@ def test_hashing_touched_files_is_kept_in_batches(folder, monkeypatch):
         touch_later(path)
     hashed = []
 
-    def interrupted(path, subtitle, languages):
+    def interrupted(path, subtitle):
         if len(hashed) == 2:
             raise KeyboardInterrupt
         hashed.append(path)
-        return clip_sha256(path, subtitle, languages)
+        return clip_sha256(path, subtitle)
 
     with monkeypatch.context() as patched:
         patched.setattr("gallery.media.clip_sha256", interrupted)
@@ -662,7 +662,7 @@ def test_a_file_that_disappears_between_two_looks_keeps_its_clip(folder, monkeyp
         monkeypatch.setattr(processor, "read_clip", read_clip)
     else:
 
-        def look(name, subtitle, languages):
+        def look(name, subtitle):
             raise OSError(errno.ESTALE, "Stale file handle", name)
 
         monkeypatch.setattr("search.reading.clip_sha256", look)

@@ -1,4 +1,4 @@
-"""A day with one's own archive: 63 ordinary and nasty files, indexed, searched and served as a new user would."""
+"""A day with one's own archive: 62 ordinary and nasty files, indexed, searched and served as a new user would."""
 
 import json
 import os
@@ -82,17 +82,15 @@ def write_archive(folder):
 
     films = folder / "films"
     films.mkdir()
-    for name in ("german", "script", "capitals", "english", "latin", "below"):
-        write_film(films / f"{name}.mkv", [("", name)] if name == "below" else [])
+    for name in ("german", "script", "capitals", "english", "latin"):
+        write_film(films / f"{name}.mkv", [])
     write(films, "german.de.srt", CUE.format("der hund").encode())
     write(films, "german.en.srt", CUE.format("the dog").encode())
-    write(films, "german.fr.srt", CUE.format("le chien").encode())
     write(films, "script.ass", ASS.encode())
     write(films, "capitals.SRT", CUE.format("hello").encode())
     write(films, "english.eng.srt", CUE.format("weather").encode())
     write(films, "latin.srt", CUE.format("Größe und schöne Grüße").encode("latin-1"))
-    write(films, "Subs/below.srt", CUE.format("from a folder").encode())
-    write_film(films / "tracks.mkv", [("fra", "le chat"), ("eng", "the cat"), ("ger", "die katze")])
+    write_film(films / "tracks.mkv", ["le chat", "the cat", "die katze+default"])
 
     whole = media("mp4", "libx264", "aac", frames=60, seconds=6, muxer="movflags=faststart", encoder="g=10")
     write(folder, "damaged/half.mp4", cut(whole, 0.5))
@@ -153,7 +151,7 @@ def indexed(place, tiny_model_dir, heard):
         patched.setattr("search.index_folder._recognizer", lambda *_: recognizer)
         reported = run(
             "index", place / "archive", "--model", tiny_model_dir, "--output", place / "gallery",
-            "--transcribe", tiny_model_dir, "--language", "de,en", "--exclude", "drafts/**",
+            "--transcribe", tiny_model_dir, "--exclude", "drafts/**",
         )  # fmt: skip
     return SimpleNamespace(folder=place / "archive", gallery=place / "gallery", reported=reported, num_files=num_files)
 
@@ -181,7 +179,7 @@ def query(indexed, *options):
 
 
 def test_the_archive_is_as_large_as_that_of_the_study(indexed):
-    assert indexed.num_files == 63
+    assert indexed.num_files == 62
 
 
 # Speech -------------------------------------------------------------------------------------------------------------
@@ -208,21 +206,16 @@ def test_digital_silence_is_no_sound(indexed):
 # Subtitles ----------------------------------------------------------------------------------------------------------
 
 
-def test_subtitles_are_found_by_all_their_names_in_the_languages_that_are_preferred(indexed):
+def test_subtitles_are_found_by_their_names_and_in_tracks(indexed):
     found = presence(indexed)
-    films = ["german", "script", "capitals", "english", "latin", "below", "tracks"]
+    films = ["german", "script", "capitals", "english", "latin", "tracks"]
     assert all(found[f"films/{name}.mkv"][2] for name in films)
     with TestClient(served(indexed), "http://127.0.0.1:8000") as client:
         words = {name: words_of(client, f"films/{name}.mkv") for name in films}
     assert words == {
         "german": ["der hund"], "script": ["Größe, ja, und mehr", "later"], "capitals": ["hello"],
-        "english": ["weather"], "latin": ["Größe und schöne Grüße"], "below": ["from a folder"],
-        "tracks": ["die katze"],
+        "english": ["weather"], "latin": ["Größe und schöne Grüße"], "tracks": ["die katze"],
     }  # fmt: skip
-
-
-def test_what_is_left_unused_is_counted(indexed):
-    assert "de,en first; unused: 2 in en, 2 in fr, 1 without a language." in indexed.reported.out
 
 
 # Files --------------------------------------------------------------------------------------------------------------

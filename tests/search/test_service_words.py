@@ -151,7 +151,7 @@ def test_what_is_quoted_must_be_said_in_a_clip(client):
     assert wrong.status_code == 422 and "words or phrases" in wrong.json()["error"]
     os.remove(client.folder / "clips" / "talk.webm")
     with GalleryWriter(client.folder / "gallery") as writer:
-        writer.metadata |= {"languages": []}
+        writer.metadata |= {"note": "changed"}
         writer.commit()
     assert found_by(client, '"the dog"')[:3] == ({("talk.webm", 0)}, 1, {})  # as it was read
 

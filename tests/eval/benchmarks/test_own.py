@@ -10,7 +10,6 @@ from eval.benchmarks.columns import FEATURES
 from eval.benchmarks.registry import load_split
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat
-from gallery.subtitles import LANGUAGES
 from gallery.transcripts import Transcripts
 from tests.gallery.test_subtitles import CUE, write_film
 
@@ -113,26 +112,23 @@ def test_a_list_of_paths_and_captions_is_enough(tmp_path):
 
 
 def test_what_is_said_is_what_search_reads_of_the_file_or_of_its_gallery(tmp_path):
-    films = [("said", [("eng", "a dog"), ("ger", "guten tag")]), ("named", [("eng", "a dog")]), ("heard", [])]
-    for name, tracks in films:
+    for name, tracks in (("said", ["a dog"]), ("named", ["a dog"]), ("heard", [])):
         write_film(tmp_path / f"{name}.mkv", tracks)
-    for ending in ("en", "German"):
-        write(tmp_path / "Subs", f"named.{ending}.srt", CUE.format("a cat"))
+    write(tmp_path, "named.en.srt", CUE.format("a cat"))
     path = write(tmp_path, "t.csv", "path,caption\nsaid.mkv,one\nnamed.mkv,two\nheard.mkv,three\n")
-    assert rows_of(path)["subtitle"][:] == ["a dog", str(tmp_path / "Subs" / "named.en.srt"), None]
+    assert rows_of(path)["subtitle"][:] == ["a dog", str(tmp_path / "named.en.srt"), None]
 
     heard = str(tmp_path / "heard.mkv")
     with GalleryWriter(tmp_path / "gallery") as writer:
-        writer.metadata = {LANGUAGES: ["de"]}
         writer.put_files([MediaFile(heard, *clip_stat(heard), clip_sha256(heard))])
         writer.commit()
     transcript = Transcripts(tmp_path / "gallery").path_of(clip_sha256(heard))
     transcript.parent.mkdir()
     transcript.write_text("WEBVTT\n\n" + CUE.format("a bell"))
-    german = ["guten tag", str(tmp_path / "Subs" / "named.German.srt"), str(transcript)]
-    assert rows_of(path, words_of=tmp_path / "gallery")["subtitle"][:] == german
+    words = ["a dog", str(tmp_path / "named.en.srt"), str(transcript)]
+    assert rows_of(path, words_of=tmp_path / "gallery")["subtitle"][:] == words
     (tmp_path / "heard.mkv").write_bytes(b"another")  # of which nobody has heard
-    assert rows_of(path, words_of=tmp_path / "gallery")["subtitle"][:] == [*german[:2], None]
+    assert rows_of(path, words_of=tmp_path / "gallery")["subtitle"][:] == [*words[:2], None]
     with pytest.raises(FileNotFoundError, match="nowhere"):
         rows_of(path, words_of=tmp_path / "nowhere")
 
