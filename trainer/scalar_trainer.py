@@ -43,11 +43,6 @@ class _Step:
 
 
 def _check_objective(objective: Objective) -> None:
-    if not isinstance(objective, Objective):
-        raise TypeError(
-            f"`objective` must be a trainer.objectives.Objective, got {type(objective).__name__}. Make your loss a "
-            "subclass of it: a module whose `forward(batch, step)` returns named and weighted terms."
-        )
     trainable = [name for name, parameter in objective.named_parameters() if parameter.requires_grad]
     if trainable:
         raise ValueError(
@@ -119,7 +114,6 @@ class ScalarTrainer(ResumableTrainer):
         processing_class ([`ScalarProcessor`]): The processor, saved with every checkpoint.
 
     Raises:
-        TypeError: If `objective` is not an [`Objective`].
         ValueError: If model, arguments, objective and data are incompatible, or if the loss is not finite during
             training.
     """

@@ -83,8 +83,7 @@ def training_step(model, batch, condition_on=MATCHED):
     return tensors | gradients, output.modality_mask
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 3])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float16", 2e-3)])
+@pytest.mark.parametrize(("dtype", "tolerance", "epoch"), [("float32", 1e-6, 3), ("float16", 2e-3, 0)])
 def test_a_step_from_features_is_the_step_from_files(model, rows, tiny_processor, folders, epoch, dtype, tolerance):
     from_files = ClipDataset(rows, tiny_processor, SEED)
     from_features = FeatureDataset(folders / dtype, rows, model, tiny_processor, SEED)
@@ -138,7 +137,7 @@ def test_views_differ_and_come_in_turn(model, rows, tiny_processor, folders):
     assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3]) and not torch.equal(seen[0], seen[1])
 
 
-@pytest.mark.parametrize("picked", [[0, 5, 8], [1, 5], [8], [9]])
+@pytest.mark.parametrize("picked", [[0, 5, 8], [1, 5]])
 def test_a_batch_has_the_keys_that_the_processor_would_give(model, rows, tiny_processor, folders, picked):
     from_files, from_features = (
         ClipDataset(rows, tiny_processor, SEED),

@@ -100,9 +100,7 @@ def killed_often(commands, line, folder, fields, kills, seed):
     ("kills", "fields"),
     [
         pytest.param(4, CONSTANT, id="constant"),
-        pytest.param(50, CONSTANT, id="constant-fifty", marks=pytest.mark.slow),
         pytest.param(50, DECAYING, id="decaying-fifty", marks=pytest.mark.slow),
-        pytest.param(16, [*DECAYING, *WORKERS], id="two-workers", marks=pytest.mark.slow),
         pytest.param(10, [*CONSTANT, *WORKERS, FILES], id="from-files", marks=pytest.mark.slow),
     ],
 )
@@ -125,8 +123,6 @@ BEFORE = {"it begins": lambda folder: (folder / ".training.lock").exists()}
 DURING = {"a checkpoint is there": lambda folder: (folder / "checkpoint-2" / MANIFEST).exists()}
 SIGNALS = [
     (signal.SIGINT, BEFORE, False),
-    (signal.SIGTERM, BEFORE, False),
-    (signal.SIGINT, DURING, False),
     (signal.SIGTERM, DURING, True),
     (signal.SIGINT, {"the model is being saved": MOMENTS["the model is being saved"]}, False),
 ]
@@ -193,7 +189,7 @@ def test_a_data_worker_that_the_system_ends_is_reported_in_one_sentence(commands
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left", [0.3, 1.5, 2.5, 3.5, 4.1])
+@pytest.mark.parametrize("left", [0.3, 2.5, 4.1])
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_space(commands, tiny_run, tmp_path, left):
     """Full during one of the four checkpoints, or when the model is saved."""
     fields = [*CONSTANT, "--save_total_limit", "9"]
@@ -217,11 +213,10 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_space(comma
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [[str(ROOT / "train.py")], ["-m", "trainer"], ["-m", "commands.scalar", "train"]])
-def test_ctrl_c_while_libraries_load_is_no_traceback(program, tmp_path):
+def test_ctrl_c_while_libraries_load_is_no_traceback(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, *program], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, ROOT / "train.py"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     )
     stop = time.monotonic() + 60
     while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < stop:

@@ -6,8 +6,12 @@ from peft import AutoPeftModelForFeatureExtraction, PeftModel
 from transformers import AutoConfig, AutoModel
 
 from modeling_scalar import MODALITIES, ScalarConfig, ScalarModel, load_model
+from modeling_scalar.scores_scalar import METHODS
 from tests.conftest import make_batch, make_tiny_config
+from tests.trainer.test_scalar_trainer import make_trainer
 from trainer.lora import RECIPES, apply_adapters, count_parameters
+from trainer.run import describe_run
+from trainer.training_args import ScalarTrainingArguments
 
 
 @pytest.mark.parametrize(
@@ -37,22 +41,12 @@ def test_the_paper_recipe_trains_the_heads_and_the_text_tower_only():
 SUBTITLE_CONDITION = 768 * 768 + 768 + 2 * 768 + 768  # projection, its bias, layer norm, type embedding
 
 
-@pytest.mark.parametrize(
-    ("recipe", "count"), [("paper", 4_763_650), ("all_towers", 6_860_802), ("full", 1_242_890_226)]
-)
-def test_reading_the_subtitle_adds_its_condition_encoder(recipe, count):
+def test_reading_the_subtitle_adds_its_condition_encoder():
     with torch.device("meta"):
-        model = apply_adapters(ScalarModel(ScalarConfig(condition_on=MODALITIES)), recipe)
+        model = apply_adapters(ScalarModel(ScalarConfig(condition_on=MODALITIES)), "paper")
     counts = count_parameters(model)
     assert counts["subtitle_condition"] == SUBTITLE_CONDITION == 592_896
-    assert sum(counts.values()) == count + SUBTITLE_CONDITION
-
-
-def test_what_the_cross_encoder_does_not_read_is_not_trained_for_it():
-    config = make_tiny_config(condition_on=["video"], aggregation="video")
-    counts = count_parameters(apply_adapters(ScalarModel(config), "all_towers"))
-    heads = {"text_projection", "video_projection", "match_head", "video_condition"}
-    assert set(counts) == heads | {"text_model", "vision_model"}
+    assert sum(counts.values()) == 4_763_650 + SUBTITLE_CONDITION
 
 
 def adapted_modules(recipe):
@@ -148,6 +142,76 @@ def test_heads_and_towers_that_an_objective_does_not_reach_are_not_trained():
     assert trained(matching=False, modalities=MODALITIES) == heads | every
 
 
-def test_an_unknown_recipe_is_refused(tiny_model):
-    with pytest.raises(ValueError, match="all_towers"):
-        apply_adapters(tiny_model, "lora")
+def test_the_description_counts_the_papers_network():
+    args = ScalarTrainingArguments(output_dir="out", use_cpu=True, per_device_train_batch_size=128)
+    with torch.device("meta"):
+        model = apply_adapters(ScalarModel(ScalarConfig()), "paper")
+    text = describe_run(model, args, num_examples=136_674, steps_per_epoch=1067)
+    assert "trained: 4,763,650 parameters" in text and "text_model 589,824" in text
+    frozen = sum(count_parameters(model, trainable=False).values())
+    assert f"frozen: {frozen:,} parameters" in text and frozen > 1.2e9
+    assert "128 clips see each other" in text and "steps: 5,335, 1,067 an epoch of 136,674 examples" in text
+    total = frozen + 4_763_650
+    assert f"memory: {(4 * total + 12 * 4_763_650) / 2**20:,.0f} MiB" in text
+
+
+def gradients_of_a_real_step(trainer):
+    """Names with the largest gradient they received in the steps of a run; the Trainer clears gradients after each."""
+    received = {}
+
+    class Watch(torch.optim.AdamW):
+        def step(self, closure=None):
+            for name, parameter in trainer.model.named_parameters():
+                if parameter.grad is not None:
+                    received[name] = max(received.get(name, 0.0), parameter.grad.abs().max().item())
+            return super().step(closure)
+
+    trainable = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    trainer.optimizer = Watch(trainable, lr=1e-2)
+    trainer.train()
+    return received
+
+
+@pytest.mark.parametrize(
+    ("objective", "aggregation", "adapter", "matching"),
+    [
+        ("scalar", "scalar", "paper", 0.1),
+        ("scalar", "scalar", "full", 0.1),
+        ("contrastive", "gram", "all_towers", 0.1),
+        ("contrastive", "hypergram", "all_towers", 0.0),
+        ("contrastive", "triangle", "paper", 0.1),
+        ("contrastive", "audio", "all_towers", 0.0),
+        ("contrastive", "subtitle", "full", 0.1),
+        ("pmrl", "pmrl", "full", 0.1),
+        ("pathways", "scalar", "full", 0.0),
+    ],
+)
+def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggregation, adapter, matching):
+    """Two steps reach all that is trainable, as LoRA starts with B = 0, and nothing else is trainable."""
+    learnable = objective == "contrastive"
+    options = {"objective": objective, "aggregation": aggregation, "adapter": adapter, "matching_weight": matching}
+    options |= {"warmup_steps": 0, "lr_scheduler_type": "constant"}
+    trainer = make_trainer(tmp_path, learnable_temperature=learnable, calibration_weight=0, max_steps=2, **options)
+    trainable = set(count_parameters(trainer.model))
+    for name, tower in (("video", "vision_model"), ("audio", "audio_model"), ("subtitle", "text_model")):
+        reads = METHODS[aggregation].reads is None or name in METHODS[aggregation].reads
+        assert (f"{name}_projection" in trainable) == reads
+        # Matching reads video and audio, and the text tower reads the queries.
+        assert (tower in trainable) == (adapter != "paper" and (reads or matching > 0) or tower == "text_model")
+    assert ("hyperbolic" in trainable) == (aggregation == "hypergram")
+    assert ("logit_scale" in trainable) == learnable and ("match_head" in trainable) == (matching > 0)
+    names = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
+    received = gradients_of_a_real_step(trainer)
+    # The key's bias cannot change a softmax; in float32 its gradient is a rounding error or zero.
+    unmoved = {name for name, largest in received.items() if largest == 0 and not name.endswith("key.bias")}
+    assert set(received) == names and unmoved == set()
+
+
+def test_what_the_cross_encoder_reads_is_trained_with_it(tmp_path):
+    condition_on = ["video", "subtitle"]
+    trainer = make_trainer(tmp_path, condition_on=condition_on, adapter="full", max_steps=2)
+    trainable = set(count_parameters(trainer.model))
+    for name in ("video", "audio", "subtitle"):
+        assert (f"{name}_condition" in trainable) == (name in condition_on)
+    names = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
+    assert set(gradients_of_a_real_step(trainer)) == names

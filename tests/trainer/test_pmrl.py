@@ -7,8 +7,6 @@ import torch
 from torch.nn.functional import normalize
 
 from trainer.losses import PMRLLoss, leading_directions
-from trainer.objectives import PMRLObjective
-from trainer.training_args import ScalarTrainingArguments
 
 MASKS = [[1, 1, 1], [1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]]
 
@@ -135,16 +133,3 @@ def test_vectors_that_agree_cost_only_the_contrast_and_orthogonal_ones_the_logar
         singular_values, directions = leading_directions(axes[:1], axes[clip][None], mask)
         # A single column is its own match: the second term is zero.
         assert PMRLLoss()(singular_values, directions, directions).item() == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("name", ["singular_value_temperature", "direction_temperature"])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
-def test_temperatures_must_be_positive(name, value):
-    with pytest.raises(ValueError, match=name):
-        PMRLLoss(**{name: value})
-
-
-def test_the_temperature_of_the_directions_is_a_field_of_the_training(tmp_path):
-    args = ScalarTrainingArguments(output_dir=str(tmp_path), objective="pmrl", direction_temperature=0.4, use_cpu=True)
-    assert PMRLObjective(args, None).loss.direction_temperature == 0.4
-    assert ScalarTrainingArguments(output_dir=str(tmp_path), use_cpu=True).direction_temperature == 0.1  # PMRL's

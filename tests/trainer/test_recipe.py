@@ -50,42 +50,17 @@ def test_the_defaults_are_the_papers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("fields", "name"),
     [
-        ("model: a\nbenchmark: b\nroot: d\nlearning_rat: 1\n", "learning_rate"),
-        ("model: a\nbenchmark: b\noutput_dir: o\n", "root"),
-        ("model: a\nroot: d\noutput_dir: o\n", "benchmark"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nobjective: best\n", "objective"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nadapter: lora\n", "adapter"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\ntemperature: 0\n", "temperature"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nfull_view_probability: 2\n", "full_view_probability"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\naggregation: best\n", "aggregation"),
-        (
-            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nlearnable_temperature: true\n",
-            "cannot be combined with the calibration of L_sem",
-        ),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nobjective: pmrl\nlearnable_temperature: true\n", "no temp"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nsemantic_weight: -1\n", "semantic_weight"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuniformity_scale: 0\n", "uniformity_scale"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nmini_batch_size: 0\n", "mini_batch_size"),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\ntorch_compile: true\n", "compile_towers"),
-        (
-            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nmin_view_modalities: 3\n",
-            r"`min_view_modalities` must be in \[1, 2\], got 3",
-        ),
-        ("model: a\nbenchmark: b\nroot: d\noutput_dir: o\nnegatives_from: c\n", "`negatives_from` must be one of"),
-        (
-            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nlora_learning_rate: -1\n",
-            "`lora_learning_rate` must be in",
-        ),
-        (
-            "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nadapter: full\nlora_learning_rate: 1e-6\n",
-            "but the adapter 'full' has none",
-        ),
+        ("adapter: lora", "adapter"),
+        ("negatives_from: c", "negatives_from"),
+        ("objective: pmrl\nlearnable_temperature: true", "temperature"),
+        ("adapter: full\nlora_learning_rate: 1e-6", "lora_learning_rate"),
     ],
 )
-def test_a_bad_recipe_is_refused_by_field(tmp_path, text, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_bad_recipe_is_refused_by_field(tmp_path, fields, name):
+    text = f"model: a\nbenchmark: b\nroot: d\noutput_dir: o\n{fields}\n"
+    with pytest.raises(ValueError, match=name):
         parse_arguments([str(write(tmp_path, "r.yaml", text))])
 
 
@@ -106,11 +81,6 @@ def test_plugins_are_imported_before_the_score_is_looked_up(tmp_path, monkeypatc
         METHODS.pop("of_a_recipe", None), METHODS.pop("of_another", None)
     with pytest.raises(ValueError, match="'no_such_module' cannot be imported"):
         parse_arguments([str(recipe), "--plugin", "no_such_module"])
-
-
-def test_a_missing_recipe_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        read_recipe(tmp_path / "nowhere.yaml")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
@@ -169,11 +139,6 @@ def test_the_public_codes_recipe_differs_from_the_papers_in_its_readings_alone()
     assert args.lora_learning_rate == pytest.approx(args.learning_rate / 10)
     assert (args.min_view_modalities, args.negatives_from) == (1, "paired")
     assert run.model_changes == {}
-
-
-def test_a_recipe_can_give_the_temperature_of_the_weights(tmp_path):
-    path = write(tmp_path, "r.yaml", "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nquery_temperature: 0.6\n")
-    assert parse_arguments([str(path), "--use_cpu", "true"])[0].model_changes == {"query_temperature": 0.6}
 
 
 @pytest.mark.parametrize("written", ["[video, audio, subtitle]", "video,audio,subtitle"])

@@ -92,42 +92,6 @@ def make_trainer(
     return ScalarTrainer(model, args, semantic_targets=semantic_targets, objective=given_objective, **data)
 
 
-def gradients_of_a_real_step(trainer):
-    """Names with the largest gradient they received in the steps of a run; the Trainer clears gradients after each."""
-    received = {}
-
-    class Watch(torch.optim.AdamW):
-        def step(self, closure=None):
-            for name, parameter in trainer.model.named_parameters():
-                if parameter.grad is not None:
-                    received[name] = max(received.get(name, 0.0), parameter.grad.abs().max().item())
-            return super().step(closure)
-
-    trainable = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
-    trainer.optimizer = Watch(trainable, lr=1e-2)
-    trainer.train()
-    return received
-
-
-@pytest.mark.parametrize("recipe", ["paper", "all_towers", "full"])
-def test_after_a_step_every_trainable_parameter_has_a_gradient_and_no_other(tmp_path, recipe):
-    trainer = make_trainer(tmp_path, adapter=recipe)
-    received = gradients_of_a_real_step(trainer)
-    trainable = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
-    assert set(received) == trainable and len(trainable) > 20
-    if recipe == "full":  # no LoRA, whose A starts without effect
-        # The key's bias cannot change a softmax; in float32 its gradient is a rounding error or zero.
-        assert [name for name, largest in received.items() if largest == 0 and not name.endswith("key.bias")] == []
-
-
-@pytest.mark.parametrize("recipe", ["paper", "all_towers"])
-def test_after_two_steps_no_adapter_is_without_effect(tmp_path, recipe):
-    """LoRA starts with B = 0, so A is reached from the second step on."""
-    trainer = make_trainer(tmp_path, adapter=recipe, max_steps=2, warmup_steps=0, lr_scheduler_type="constant")
-    received = gradients_of_a_real_step(trainer)
-    assert [name for name, largest in received.items() if largest == 0] == []
-
-
 def test_frozen_towers_keep_no_graph(tiny_model, batch):
     model = apply_adapters(tiny_model, "paper")
     base = model.get_base_model()
@@ -138,6 +102,23 @@ def test_frozen_towers_keep_no_graph(tiny_model, batch):
 
 def collate(trainer, rows=4):
     return trainer.data_collator([trainer.train_dataset[i] for i in range(rows)])
+
+
+def give_effect(model):
+    """Give what starts at zero, such as the B of LoRA, small values."""
+    torch.manual_seed(5)
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.abs().max() == 0:
+            torch.nn.init.normal_(parameter, std=0.02)
+
+
+def step(trainer, batch, accumulation=1):
+    """Loss, gradients and logged terms of one step."""
+    trainer.current_gradient_accumulation_steps = accumulation
+    trainer.create_optimizer()
+    loss = trainer.training_step(trainer.model, batch)
+    named = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+    return {"loss": loss, "gradients": named, "parts": dict(trainer.means.sums)}
 
 
 def test_the_loss_is_the_weighted_sum_of_the_components_on_the_drawn_views(tmp_path):
@@ -223,68 +204,29 @@ def test_lora_has_a_rate_of_its_own_and_keeps_its_weight_decay(tmp_path):
 
 def weights_after(folder, **options):
     trainer = make_trainer(folder, max_steps=3, logging_steps=1, warmup_steps=0, **options)
-    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
     trainer.train()
-    return trainer, before, {name: p.detach() for name, p in trainer.model.named_parameters() if p.requires_grad}
-
-
-@pytest.mark.parametrize(("rate", "of_lora"), [(1e-3, 0.0), (0.0, 1e-3)])
-def test_a_rate_of_zero_leaves_lora_or_all_else_as_it_was(tmp_path, rate, of_lora):
-    trainer, before, after = weights_after(tmp_path, learning_rate=rate, lora_learning_rate=of_lora)
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    lora = lora_names(trainer)
-    assert changed == (lora if of_lora else set(before) - lora)
+    return trainer, {name: p.detach() for name, p in trainer.model.named_parameters() if p.requires_grad}
 
 
 def test_both_rates_follow_the_schedule_and_are_logged(tmp_path):
-    trainer, _, weights = weights_after(tmp_path, lora_learning_rate=1e-4)
+    trainer, weights = weights_after(tmp_path, lora_learning_rate=1e-4)
     entries = [entry for entry in trainer.state.log_history if "loss" in entry]
     rates = [(entry["learning_rate"], entry["lora_learning_rate"]) for entry in entries]
     assert [rate for rate, _ in rates] == pytest.approx([1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
     assert [lora for _, lora in rates] == pytest.approx([rate / 10 for rate, _ in rates])
-    plain, _, expected = weights_after(tmp_path)
+    plain, expected = weights_after(tmp_path)
     assert not any("lora_learning_rate" in entry for entry in plain.state.log_history)
-    _, _, same = weights_after(tmp_path, lora_learning_rate=1e-3)
+    _, same = weights_after(tmp_path, lora_learning_rate=1e-3)
     assert all(torch.equal(same[name], value) for name, value in expected.items())
     assert not all(torch.equal(weights[name], value) for name, value in expected.items())
-
-
-def test_a_rate_of_lora_without_lora_is_refused(tmp_path):
-    model = apply_adapters(ScalarModel(make_tiny_config()), "full")
-    with pytest.raises(ValueError, match="needs an optimizer of all 0 LoRA matrices"):
-        make_trainer(tmp_path, model=model, lora_learning_rate=1e-4).create_optimizer()
-
-
-def test_a_view_may_be_left_with_one_modality_where_the_run_says_so(tmp_path):
-    views = {"full_view_probability": 0.0, "full_view_decay_steps": 0}
-    for least in (2, 1):
-        trainer = make_trainer(tmp_path, min_view_modalities=least, **views)
-        batch = collate(trainer)
-        batch["modality_mask"][:, 1] = False
-        seen = []
-        trainer.objective.register_forward_pre_hook(lambda module, inputs, seen=seen: seen.append(inputs[0]))
-        trainer.compute_loss(trainer.model, batch)
-        assert (seen[0].reduced_mask.sum(1) == least).all()
-
-
-@pytest.mark.parametrize("aggregation", ["gram", "triangle", "audio"])
-def test_negatives_by_centroids_need_a_score_of_centroids(tmp_path, aggregation):
-    options = {"objective": "contrastive", "aggregation": aggregation}
-    with pytest.raises(
-        ValueError, match=f"which the score '{aggregation}' does not have. Use `negatives_from: scores`"
-    ):
-        make_trainer(tmp_path, negatives_from="paired", **options)
 
 
 @pytest.mark.parametrize(
     ("objective", "aggregation"),
     [
         ("scalar", "scalar"),
-        ("scalar", "uniform"),
         ("pathways", "scalar"),
-        ("contrastive", "gram"),
         ("contrastive", "hypergram"),
-        ("contrastive", "triangle"),
         ("pmrl", "pmrl"),
     ],
 )
@@ -323,15 +265,6 @@ def test_every_component_is_logged(tmp_path):
     assert sum(entry[f"weight_{name}"] for name in ("video", "audio", "subtitle")) == pytest.approx(1, abs=1e-5)
 
 
-def test_the_weights_of_a_calibrated_model_are_logged_as_it_weighs(tmp_path):
-    model = apply_adapters(ScalarModel(make_tiny_config(modality_offset=[50, 0, 0])), "full", False)
-    trainer = make_trainer(tmp_path, model, objective="pathways", semantic_targets=None, logging_steps=1)
-    trainer.train()
-    entry = next(entry for entry in trainer.state.log_history if "loss" in entry)
-    with_picture = trainer.train_dataset.batch["modality_mask"][:, 0].float().mean().item()
-    assert 0 < with_picture and entry["weight_video"] == pytest.approx(with_picture, abs=1e-5)  # where there is one
-
-
 def test_a_resumed_run_equals_an_unbroken_one_byte_for_byte(tmp_path):
     options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "size": 16, "full_view_decay_steps": 4}
     make_trainer(tmp_path / "straight", **options).train()
@@ -367,7 +300,7 @@ def test_examples_do_not_depend_on_workers_or_on_what_was_drawn_before(tiny_proc
     assert not torch.equal(collate([dataset[i] for i in range(4)])["pixel_values_videos"], together)
 
 
-@pytest.mark.parametrize("num_frames", [1, 2, 40])
+@pytest.mark.parametrize("num_frames", [1, 40])
 def test_clips_kept_in_memory_give_the_examples_of_clips_read_from_files(tmp_path, tiny_processor, num_frames):
     """Also where a clip has just as many frames as are asked for, or fewer: the draws that follow are the same."""
     import datasets
@@ -408,7 +341,7 @@ def register_sound():
 SCRIPT = """
 import json, os, sys, torch
 sys.path.insert(0, sys.argv[1])
-from tests.trainer.test_scalar_trainer import make_trainer, register_sound
+from tests.trainer.test_scalar_trainer import give_effect, make_trainer, register_sound
 
 register_sound()
 
@@ -423,10 +356,7 @@ for options in json.loads(sys.argv[2]):
                            full_view_decay_steps=0, dataloader_drop_last=left_out is not None, adapter="all_towers",
                            **options)
     world, rank = trainer.args.world_size, trainer.args.process_index
-    torch.manual_seed(1)
-    for parameter in trainer.model.parameters():
-        if parameter.requires_grad and parameter.abs().max() == 0:
-            torch.nn.init.normal_(parameter, std=0.02)
+    give_effect(trainer.model)
     trainer.model_wrapped = model = trainer.accelerator.prepare(trainer.model)
     trainer.current_gradient_accumulation_steps = 1
     rows = torch.arange(size).tensor_split(world)[rank].tolist()
@@ -537,6 +467,7 @@ def test_parts_of_a_batch_on_two_processes_have_the_gradient_of_the_whole_on_one
 
 
 @pytest.mark.distributed
+@pytest.mark.e2e
 def test_two_processes_take_the_step_of_one_at_two_rates(steps_of_one_and_two_processes):
     one, two = (results["public code"]["weights"] for results in steps_of_one_and_two_processes)
     assert one.keys() == two.keys() and any(".lora_" in name for name in one)
@@ -544,23 +475,15 @@ def test_two_processes_take_the_step_of_one_at_two_rates(steps_of_one_and_two_pr
         torch.testing.assert_close(two[name], value, atol=1e-9, rtol=1e-7, msg=name)
 
 
-@pytest.mark.parametrize("adapter", ["paper", "all_towers", "full"])
-@pytest.mark.parametrize("size", [1, 3, 16])
+@pytest.mark.parametrize(("adapter", "size"), [("paper", 1), ("all_towers", 3), ("full", 16)])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(tmp_path, adapter, size):
     def gradients(**options):
         views = {"full_view_probability": 0.1, "full_view_decay_steps": 0}
         trainer = make_trainer(tmp_path, adapter=adapter, double=True, **views, **options)
-        trainer.current_gradient_accumulation_steps = 2
-        torch.manual_seed(5)
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad and parameter.abs().max() == 0:
-                torch.nn.init.normal_(parameter, std=0.02)
-        trainer.create_optimizer()
+        give_effect(trainer.model)
         batch = collate(trainer, 8)
         batch["modality_mask"][2:5, 1] = batch["modality_mask"][6, 0] = False
-        loss = trainer.training_step(trainer.model, batch)
-        named = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
-        return {"loss": loss, "gradients": named, "parts": dict(trainer.means.sums)}
+        return step(trainer, batch, accumulation=2)
 
     assert_equal_steps(gradients(), gradients(mini_batch_size=size))
 
@@ -653,10 +576,9 @@ def test_accumulated_batches_have_the_mean_of_their_gradients(tmp_path):
     assert (both[head] - whole[head]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("size", [None, 2])
-def test_bf16_gives_nearly_the_gradient_of_float32(tmp_path, size):
+def test_bf16_gives_nearly_the_gradient_of_float32(tmp_path):
     def gradients(**options):
-        trainer = make_trainer(tmp_path, mini_batch_size=size, full_view_probability=1.0, **options)
+        trainer = make_trainer(tmp_path, full_view_probability=1.0, **options)
         trainer.current_gradient_accumulation_steps = 1
         trainer.model_wrapped = model = trainer.accelerator.prepare(trainer.model)
         loss = trainer.training_step(model, collate(trainer, 8))
@@ -679,7 +601,7 @@ def test_compiled_towers_give_the_same_loss(tmp_path):
     torch.testing.assert_close(*losses, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 1e30])  # of the last the norm alone overflows
+@pytest.mark.parametrize("factor", [float("nan"), 1e30])  # of the last the norm alone overflows
 def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_applied(tmp_path, factor):
     trainer = make_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=1, warmup_steps=0)
     head = next(p for name, p in trainer.model.named_parameters() if "text_projection" in name and p.requires_grad)
@@ -727,36 +649,21 @@ def test_a_batch_that_a_score_does_not_cover_gives_a_loss_of_zero(tmp_path):
     assert loss == 0 and loss.requires_grad
 
 
-@pytest.mark.parametrize("aggregation", ["sound", "triangle", "audio"])
-@pytest.mark.parametrize("size", [None, 3])
+@pytest.mark.parametrize(("aggregation", "size"), [("sound", None), ("triangle", 3), ("audio", None)])
 def test_a_score_is_trained_on_the_clips_that_it_covers(tmp_path, a_score_that_needs_sound, aggregation, size):
     """Loss and gradient are those of the covered clips alone, whatever else is in the batch."""
     options = {"objective": "contrastive", "matching_weight": 0.0, "double": True, "mini_batch_size": size}
     results = []
     for rows in (range(8), (0, 1, 5, 6, 7)):
         trainer = make_trainer(tmp_path, aggregation=aggregation, **options)
-        trainer.current_gradient_accumulation_steps = 1
-        torch.manual_seed(5)
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad and parameter.abs().max() == 0:
-                torch.nn.init.normal_(parameter, std=0.02)
-        trainer.create_optimizer()
+        give_effect(trainer.model)
         batch = collate(trainer, 8)
         batch["modality_mask"][2:5, 1] = batch["modality_mask"][6, 2] = False
-        loss = trainer.training_step(trainer.model, {name: value[list(rows)] for name, value in batch.items()})
-        named = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
-        results.append({"loss": loss, "gradients": named, "parts": {"align": trainer.means.sums["loss_align"]}})
+        result = step(trainer, {name: value[list(rows)] for name, value in batch.items()})
+        results.append(result | {"parts": {"align": trainer.means.sums["loss_align"]}})
     assert all(result["loss"].isfinite() and result["loss"] > 0.1 for result in results)
     assert results[0]["gradients"].keys() == results[1]["gradients"].keys()
     torch.testing.assert_close(results[0], results[1], atol=1e-9, rtol=1e-7)
-
-
-@pytest.mark.parametrize("aggregation", ["rank_fusion", "concat_head"])
-def test_a_score_that_cannot_be_trained_is_refused(tmp_path, aggregation):
-    config = make_tiny_config(aggregation=aggregation, has_concat_heads=True)
-    model = apply_adapters(ScalarModel(config), "paper")
-    with pytest.raises(ValueError, match=f"cannot train the score '{aggregation}'"):
-        make_trainer(tmp_path, model=model, objective="contrastive")
 
 
 class Margin(Objective):
@@ -772,9 +679,8 @@ class Margin(Objective):
         return {"margin": (2.0, (scores - own + self.margin).relu().sum() / rows.mean / rows.total)}
 
 
-@pytest.mark.parametrize("size", [None, 3])
-def test_an_objective_of_ones_own_is_one_module(unless_fast, tmp_path, size):
-    options = {"per_device_train_batch_size": 8, "max_steps": 12, "adapter": "full", "mini_batch_size": size}
+def test_an_objective_of_ones_own_is_one_module(unless_fast, tmp_path):
+    options = {"per_device_train_batch_size": 8, "max_steps": 12, "adapter": "full", "mini_batch_size": 3}
     options |= {"learning_rate": 5e-3, "warmup_steps": 0}
     trainer = make_trainer(
         tmp_path, given_objective=Margin(), semantic_targets=None, matching_weight=0.0, logging_steps=1, **options
@@ -802,14 +708,12 @@ def test_an_objective_says_what_it_needs(tmp_path):
         make_trainer(tmp_path, given_objective=Reduced(), semantic_targets=None)
 
 
-def test_an_objective_with_parameters_or_of_another_kind_is_refused(tmp_path):
+def test_an_objective_with_parameters_is_refused(tmp_path):
     learned = Margin()
     learned.scale = torch.nn.Parameter(torch.ones(()))
     with pytest.raises(ValueError, match=r"trainable parameters, \['scale'\].*Move them into the model"):
         make_trainer(tmp_path, given_objective=learned)
     make_trainer(tmp_path, given_objective=learned.requires_grad_(False))
-    with pytest.raises(TypeError, match="trainer.objectives.Objective, got Linear"):
-        make_trainer(tmp_path, given_objective=torch.nn.Linear(2, 2))
 
 
 def test_dropout_is_replayed_in_the_parts_of_a_batch(tmp_path, monkeypatch):
