@@ -6,7 +6,7 @@ import torch
 from modeling_scalar import ScalarModel
 from modeling_scalar.scores_scalar import METHODS, query_weights, retrieval_scores
 from tests.conftest import make_batch, make_tiny_config
-from tests.modeling_scalar.test_any_modalities import DIFFERENTIABLE, GENERAL, vectors_of
+from tests.modeling_scalar.test_scores_scalar import GENERAL, random_clips
 from tests.trainer.test_scalar_trainer import collate, make_trainer
 
 pytestmark = pytest.mark.gpu
@@ -39,7 +39,7 @@ def test_embeddings_are_those_of_the_processor(dtype):
 @pytest.mark.parametrize("number", [1, 3, 5])
 @pytest.mark.parametrize("method", GENERAL)
 def test_scores_are_those_of_the_processor(method, number):
-    texts, clips, masks = vectors_of(number, num_queries=4)
+    texts, clips, masks = random_clips(4, number=number, dtype=torch.float64)
     expected = retrieval_scores(texts, clips, masks, method)
     found = retrieval_scores(texts.float().cuda(), clips.float().cuda(), masks.cuda(), method)
     assert found.device.type == "cuda"
@@ -49,14 +49,14 @@ def test_scores_are_those_of_the_processor(method, number):
         torch.testing.assert_close(weights.double().cpu(), query_weights(texts, clips, masks), atol=3e-6, rtol=0)
 
 
-@pytest.mark.parametrize("method", [name for name in DIFFERENTIABLE if not METHODS[name].uses_concat_heads])
+@pytest.mark.parametrize("method", [name for name in GENERAL if METHODS[name].is_trainable])
 def test_gradients_are_those_of_the_processor(method):
     def gradients(*given):
         *vectors, mask = given
         vectors = [vector.requires_grad_() for vector in vectors]
         return torch.autograd.grad(retrieval_scores(*vectors, mask, method).square().sum(), vectors)
 
-    given = vectors_of(3, num_queries=4)
+    given = random_clips(4, dtype=torch.float64)
     texts, clips, mask = given
     found = gradients(texts.float().cuda(), clips.float().cuda(), mask.cuda())
     for one, other in zip(found, gradients(*given), strict=True):
@@ -65,7 +65,7 @@ def test_gradients_are_those_of_the_processor(method):
 
 
 def test_a_compiled_score_is_one_graph():
-    texts, clips, masks = (value.cuda() for value in vectors_of(4, dtype=torch.float32))
+    texts, clips, masks = (value.cuda() for value in random_clips(number=4))
     torch.compiler.reset()
     compiled = torch.compile(lambda *given: retrieval_scores(*given, query_temperature=0.2), fullgraph=True)
     expected = retrieval_scores(texts, clips, masks, query_temperature=0.2)
