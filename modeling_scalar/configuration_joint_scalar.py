@@ -138,18 +138,10 @@ def encoder_width(backbone_config: PreTrainedConfig) -> int:
 
 
 def check_fields(config: ScalarConfig | ScalarJointConfig, changes: Iterable[str]) -> None:
-    """Raise a ValueError for unknown fields; the message says if they belong to the other kind of model."""
+    """Raise a ValueError for fields that a configuration does not have."""
     unknown = sorted(set(changes) - set(config.to_dict()))
-    if not unknown:
-        return
-    is_joint = isinstance(config, ScalarJointConfig)
-    if set(unknown) <= set((ScalarConfig if is_joint else ScalarJointConfig)().to_dict()):
-        kind, other = ("a joint encoder", "three towers") if is_joint else ("three towers", "a joint encoder")
-        raise ValueError(
-            f"{unknown} can be set for {other}, but this is a model of {kind}. Leave them out, or use a model of the "
-            "other kind."
-        )
-    raise ValueError(f"{type(config).__name__} has no fields {unknown}. Check the spelling.")
+    if unknown:
+        raise ValueError(f"{type(config).__name__} has no fields {unknown}.")
 
 
 ScalarJointConfig.register_for_auto_class()

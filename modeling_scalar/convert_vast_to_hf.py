@@ -11,7 +11,6 @@ import os
 import pickle
 import re
 import shutil
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer
 
 from commands.errors import run_command, show
 
@@ -172,26 +171,8 @@ def config_from_sizes(sizes: Mapping) -> ScalarConfig:
             num_frame_embeddings=sizes["max_vision_sample_num"],
             num_segment_embeddings=sizes["max_audio_sample_num"],
         )
-    except KeyError as error:
-        raise ValueError(
-            f"The sizes lack the field {error.args[0]!r}; `config_from_sizes` says what is needed."
-        ) from error
-    except (ArithmeticError, AttributeError, StrictDataclassError, TypeError, ValueError) as error:
-        raise ValueError(f"The sizes do not describe a valid network: {error}") from error
-
-
-def _check_archive(path: Path) -> None:
-    """Raise a ValueError unless a file is an archive of uncompressed files, as written by `torch.save`."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
-    except (zipfile.BadZipFile, ValueError) as error:
-        raise ValueError(
-            f"{path} is not a checkpoint of plain tensors: it is truncated, or not written by `torch.save` of PyTorch "
-            "1.6 or newer. Copy it again, or load it at its origin and save it with a newer PyTorch."
-        ) from error
-    if packed:
-        raise ValueError(f"{path} holds compressed files, such as {packed[0]!r}, which `torch.save` never writes.")
+    except (ArithmeticError, KeyError, StrictDataclassError, TypeError) as error:
+        raise ValueError(f"The sizes do not describe a network: {type(error).__name__}: {error}") from error
 
 
 def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
@@ -212,13 +193,12 @@ def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint {path}. Give a file written by `torch.save`.")
-    _check_archive(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (EOFError, LookupError, pickle.UnpicklingError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is not a checkpoint of plain tensors: it is damaged, or holds other objects, which are never "
-            "unpickled. Copy it again, or save only its state dict with `torch.save`."
+            f"{path} is not a checkpoint of plain tensors that PyTorch 1.6 or newer saved: it is damaged, or holds "
+            "other objects, which are never unpickled. Copy it again, or save only its state dict with `torch.save`."
         ) from error
     if isinstance(state, Mapping) and isinstance(state.get("model"), Mapping):
         state = state["model"]
@@ -245,15 +225,6 @@ class ConversionAudit:
     unexpected: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     resized: list[str] = field(default_factory=list)
-
-    def summary(self) -> str:
-        """Return the counts and the first few errors."""
-        first = [
-            f"{name}: {', '.join(keys[:5])}{', ...' if len(keys) > 5 else ''}"
-            for name, keys in (("missing", self.missing), ("unexpected", self.unexpected))
-            if keys
-        ]
-        return "; ".join([str(self).split("\n", 1)[0], *first])
 
     def __str__(self) -> str:
         lines = [
@@ -365,7 +336,7 @@ def convert(
     output = Path(output)
     if output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir()))):
         raise ValueError(f"{output} already exists. Choose a new folder, or remove it.")
-    loaded = None if tokenizer is None else _load_tokenizer(tokenizer)
+    loaded = None if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     state = read_checkpoint(checkpoint)
     if sizes is not None:
         config = config_from_sizes(sizes)
@@ -384,7 +355,8 @@ def convert(
         converted, audit = convert_state_dict(state, config)
         if audit.missing or audit.unexpected:
             raise ValueError(
-                f"{checkpoint} is not a complete checkpoint of this network; nothing was written.\n{audit.summary()}"
+                f"{checkpoint} is not a complete checkpoint of this network; nothing was written. Missing: "
+                f"{audit.missing[:5]}, unexpected: {audit.unexpected[:5]}."
             )
         with torch.device("meta"):
             model = ScalarModel(config)
@@ -403,13 +375,6 @@ def convert(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return audit
-
-
-def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # libraries raise all kinds of errors about invalid files
-        raise ValueError(f"Cannot load a tokenizer from {name}: {error}") from error
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m modeling_scalar.convert_vast_to_hf") -> int:

@@ -15,7 +15,7 @@ import torch
 from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 
-from .image_processing_scalar import frame_indices, real, to_batch, to_tensor, whole
+from .image_processing_scalar import frame_indices, to_batch, to_tensor, whole
 from .media_scalar import SAMPLING_RATE, resample
 
 _MAX_CHANNELS = 8  # more are probably a batch passed as one waveform
@@ -171,8 +171,8 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         self.sampling_rate = whole("sampling_rate", sampling_rate)
         self.segment_length = whole("segment_length", segment_length)
         self.num_segments = whole("num_segments", num_segments)
-        self.mean = real("mean", mean, -1e6)
-        self.std = real("std", std)
+        self.mean = mean
+        self.std = std
 
     @property
     def feature_size(self) -> int:

@@ -25,13 +25,6 @@ def whole(name: str, value: Any) -> int:
     return value
 
 
-def real(name: str, value: Any, least: float = 1e-6) -> float:
-    """Return a setting after checking that it is a number from `least` to a million; otherwise raise a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= 1e6:
-        raise ValueError(f"`{name}` must be a number, at least {least:g} and at most a million, got {value!r:.80}.")
-    return value
-
-
 def frame_indices(
     num_available: int, num_frames: int, training: bool = False, generator: torch.Generator | None = None
 ) -> list[int]:
@@ -115,6 +108,11 @@ def to_batch(data: Mapping[str, Any], return_tensors: Any) -> BatchFeature:
     return BatchFeature(dict(data), tensor_type=return_tensors)
 
 
+def _by_channel(values: float | Sequence[float]) -> list[float]:
+    """Numbers for red, green and blue, from one for all or from three."""
+    return [values] * 3 if isinstance(values, (int, float)) else list(values)
+
+
 class ClipImageProcessor(BaseImageProcessor):
     """Base class of image processors of clips; a subclass defines the transform of a clip in `_draw`."""
 
@@ -129,12 +127,9 @@ class ClipImageProcessor(BaseImageProcessor):
         if unknown := sorted(kwargs.keys() & ImagesKwargs.__annotations__.keys()):
             raise TypeError(f"{type(self).__name__} has no setting {unknown}. Use its own arguments.")
         super().__init__(**kwargs)
-        for name, values, least in (("image_mean", image_mean, -1e6), ("image_std", image_std, 1e-6)):
-            values = [values] * 3 if isinstance(values, (int, float)) else list(values)
-            if len(values) != 3:
-                raise ValueError(f"`{name}` must be three numbers, for red, green and blue, got {values}.")
-            setattr(self, name, [real(name, value, least) for value in values])
-        self.rescale_factor = real("rescale_factor", rescale_factor, -1e6)
+        self.image_mean = _by_channel(image_mean)
+        self.image_std = _by_channel(image_std)
+        self.rescale_factor = rescale_factor
 
     def _draw(
         self, height: int, width: int, training: bool, generator: torch.Generator | None

@@ -20,9 +20,9 @@ from transformers.utils import logging
 
 from .configuration_joint_scalar import check_modalities
 from .configuration_scalar import MODALITIES
-from .image_processing_scalar import real, whole
+from .image_processing_scalar import whole
 from .media_scalar import SAMPLING_RATE
-from .processing_scalar import Clip, ScalarProcessor, printable, scatter
+from .processing_scalar import Clip, ScalarProcessor, scatter
 from .scores_scalar import kind_of
 
 logger = logging.get_logger(__name__)
@@ -78,7 +78,7 @@ class ScalarJointProcessor(ScalarProcessor):
         max_length (`int`): Maximum number of tokens of a sequence, of any kind.
         max_text_length (`int`), max_subtitle_length (`int`): Maximum number of tokens of a query, and of a subtitle or
             other text of a clip, with its prompt; longer ones are cut.
-        max_audio_seconds (`float`): Maximum length of audio; the rest is left out with a warning.
+        max_audio_seconds (`float`): Maximum length of audio; the rest is left out, with one warning.
         query_prompt (`str`), document_prompt (`str`), media_prompt (`str`): Prompts of a query, a text of a clip, and
             frames or audio. The content replaces `{}`, or follows the prompt.
         fused_prompts (`dict[str, str]`, *optional*): Prompts for combinations of kinds (`"video+audio+text"`), with
@@ -110,7 +110,7 @@ class ScalarJointProcessor(ScalarProcessor):
         modalities: Iterable[str] = MODALITIES,
     ):
         self.max_length = whole("max_length", max_length)
-        self.max_audio_seconds = real("max_audio_seconds", max_audio_seconds, least=0.03)
+        self.max_audio_seconds = max_audio_seconds
         self.query_prompt, self.document_prompt, self.media_prompt = query_prompt, document_prompt, media_prompt
         self.fused_prompts = dict(fused_prompts or {})
         self.add_special_tokens = add_special_tokens
@@ -128,7 +128,6 @@ class ScalarJointProcessor(ScalarProcessor):
             max_text_length=max_text_length,
             max_subtitle_length=max_subtitle_length,
         )
-        self._said = set()
 
     @property
     def model_input_names(self) -> list[str]:
@@ -169,30 +168,15 @@ class ScalarJointProcessor(ScalarProcessor):
         if clip.waveform is not None:
             clip.waveform = np.asarray(clip.waveform, np.float32)
             if round(clip.duration * self.sampling_rate) >= self.max_samples + self.min_samples:
-                heard = f"reads the first {self.max_audio_seconds:g} s of audio; the rest of the {clip.duration:.0f} s"
-                self._say_once("sound", clip.path or "waveform", heard)
+                logger.warning_once(
+                    f"The encoder reads the first {self.max_audio_seconds:g} s of audio; the rest is left out."
+                )
 
     def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
         return [(0, min(available, self.max_samples))]
 
     def _keep_sound(self, clip: Clip, parts: list[np.ndarray]) -> None:
         clip.waveform = parts[0]
-
-    def _say_once(self, about: str, name: str, what: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
-            logger.warning(f"{printable(name)}: the encoder {what} is left out. This is logged once for all clips.")
-
-    def _say_what_is_cut(
-        self, name: str, clips: list[Clip], texts: list[str], tokens: Mapping[str, torch.Tensor]
-    ) -> None:
-        most = self.max_subtitle_length
-        full = (tokens["attention_mask"].sum(dim=1) >= most).nonzero().flatten().tolist()
-        for row in full if name not in self._said else ():
-            length = self._tokenize(texts[row : row + 1], {"truncation": False})["input_ids"].shape[1]
-            if length > most:
-                read = f"reads {most} tokens of a {name}; the rest of the {length}"
-                self._say_once(name, clips[row].path or "a clip", read)
 
     # Texts --------------------------------------------------------------------------------------------------------
 
@@ -237,7 +221,6 @@ class ScalarJointProcessor(ScalarProcessor):
             here = list(compress(clips, present[name]))
             texts = [with_prompt(self.document_prompt, as_words(clip.text_of(name), self.tokenizer)) for clip in here]
             tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
-            self._say_what_is_cut(name, here, texts, tokens)
             data |= self._token_rows(name, present[name], tokens)
         if "fused" in present:
             data |= self._fused_sequences(clips, modality_mask, data)

@@ -246,7 +246,6 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
                 raise ValueError(f"`{setting}` must be at least 1, got {getattr(self, setting)!r}.")
         self.presence = "honest"
         ProcessorMixin.__init__(self)
-        self._said = set()
 
     @classmethod
     def from_settings(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eval.embedding.embeddings import load_embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.reports.result_files import Run, check_comparable, read_results
 from evidence.latent import latent_space
 from evidence.reports import paper
@@ -78,7 +78,7 @@ def _read(paths: Sequence[str | os.PathLike]) -> dict[Path, Run]:
         runs[path] = {**run, **named, "embeddings": None, "latent": None}
         embeddings = path.parent / "embeddings"
         if run["task"] == "classification" and embeddings.is_dir():
-            runs[path] |= {"embeddings": embeddings, "latent": latent_space(load_embeddings(embeddings))}
+            runs[path] |= {"embeddings": embeddings, "latent": latent_space(Embeddings.load(embeddings))}
     check_comparable(runs)
     return runs
 

@@ -336,18 +336,6 @@ def test_a_clip_of_blank_texts_is_empty():
     assert Clip(texts={"title": "a"}).has("title") and not Clip(texts={"title": "a"}).has("subtitle")
 
 
-def test_a_text_that_is_cut_is_said_once_for_each_modality(six, caplog):
-    _, processor = six
-    processor.max_subtitle_length, before = 60, processor.max_subtitle_length
-    logging.getLogger("transformers").propagate = True
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            processor(clips=[Clip(texts={"title": "a" * 100, "screen": "b"}, path="long.mp4")])
-    processor.max_subtitle_length = before
-    reported = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert len(reported) == 1 and "long.mp4: the encoder reads 60 tokens of a title; the rest of the 1" in reported[0]
-
-
 @pytest.mark.parametrize(
     "texts",
     [{"description": "a"}, {"subtitle": "a"}, {"fused": "a"}, {"video": "a"}, {"audio": "a"}, {"title": 3}],
