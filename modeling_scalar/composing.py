@@ -16,15 +16,9 @@ def compose(
     Compose a model; see [`ScalarModel.from_encoders`].
 
     Raises:
-        ValueError: If an encoder's configuration has no `hidden_size`, or weights are missing.
+        ValueError: If weights are missing.
     """
     towers = {name: _load_tower(tower, name) for name, tower in (("vision", vision), ("audio", audio), ("text", text))}
-    for name, tower in towers.items():
-        if not isinstance(getattr(tower.config, "hidden_size", None), int):
-            raise ValueError(
-                f"The {name} encoder {type(tower).__name__} has no `hidden_size` in its configuration, so no head can "
-                "be built for it. Pass the part of it that returns token states."
-            )
     config = ScalarConfig(**{f"{name}_config": tower.config for name, tower in towers.items()}, **fields)
     model = ScalarModel(config)
     for name, tower in towers.items():

@@ -19,14 +19,12 @@ class JointFamily:
     Args:
         towers (`dict`): The part of the configuration that only one modality needs. Without it the modality is left
             out and none of its weights are loaded.
-        width (`tuple` of `str`): The path to the dimension of the pooled tokens in the configuration.
         adapted (`dict`): Default targets of adapters, the query and value projections, as patterns of module names
             below the encoder: those of the shared trunk (`"trunk"`) and of single modalities.
         has_float16 (`bool`): Whether float16 has enough range for its activations.
     """
 
     towers: dict[str, str]
-    width: tuple[str, ...]
     adapted: dict[str, str]
     has_float16: bool = True
 
@@ -34,7 +32,6 @@ class JointFamily:
 FAMILIES = {
     "embedding_gemma2": JointFamily(
         towers={"video": "vision_config", "audio": "audio_config"},
-        width=("text_config", "embedding_dim"),
         adapted={
             "trunk": r"language_model\.layers\.\d+\.self_attn\.(q|v)_proj",
             # The layers of the towers clip their values and wrap the linear layer that can be adapted.
@@ -131,10 +128,7 @@ class ScalarJointConfig(PreTrainedConfig):
 
 def encoder_width(backbone_config: PreTrainedConfig) -> int:
     """Return the dimension of an encoder's embeddings."""
-    value = backbone_config
-    for name in FAMILIES[backbone_config.model_type].width:
-        value = getattr(value, name)
-    return value
+    return backbone_config.text_config.embedding_dim
 
 
 def check_fields(config: ScalarConfig | ScalarJointConfig, changes: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoConfig, AutoFeatureExtractor, AutoTokenizer
+from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, check_modalities, encoder_width
@@ -58,8 +58,6 @@ def model_from_joint_encoder(
         model.name_or_path = encoder.name  # which an adapter names as its base
         return model
     family = FAMILIES[encoder.encoder]
-    if dtype == torch.float16 and not family.has_float16:
-        raise ValueError(f"{encoder.name} returns NaN in float16. Load it in bfloat16 or float32.")
     config = AutoConfig.from_pretrained(encoder.name, revision=encoder.revision or "main", trust_remote_code=False)
     for tower in (tower for name, tower in family.towers.items() if name not in modalities):
         setattr(config, tower, None)
@@ -170,15 +168,6 @@ def processor_from_joint_encoder(
     tokenizer = AutoTokenizer.from_pretrained(encoder.name, **options)
     if VIDEO_TOKEN not in tokenizer.get_vocab():
         tokenizer.add_special_tokens({"additional_special_tokens": [VIDEO_TOKEN]})
-    defaults = CONFIG_MAPPING[encoder.encoder]
-    for token, number in ((VIDEO_TOKEN, "video_token_id"), (tokenizer.audio_token, "audio_token_id")):
-        got = tokenizer.convert_tokens_to_ids(token)
-        expected = encoder.config.get(number, getattr(defaults, number))
-        if got != expected:
-            raise ValueError(
-                f"{token!r} has the id {got} in the tokenizer of {encoder.name}, but its model expects {expected}. "
-                "Download both again."
-            )
     extractor = AutoFeatureExtractor.from_pretrained(encoder.name, **options)
     frames = _settings_of(encoder, "video_processor", (VIDEO_PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME))
     processing = said.get("processing_kwargs") or {}
