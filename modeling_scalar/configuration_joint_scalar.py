@@ -45,15 +45,13 @@ FAMILIES = {
 
 
 def check_modalities(modalities: Sequence[str]) -> None:
-    """Raise a ValueError unless these are different valid names of modalities, not `"fused"` alone."""
+    """Raise a ValueError unless these are different valid names of modalities."""
     are_names = not isinstance(modalities, str) and all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in modalities)
     if not are_names or not modalities or "text" in modalities or len(set(modalities)) < len(modalities):
         raise ValueError(
             "`modalities` must be different names of lower-case letters, digits and underscores that start with a "
             f'letter, and not "text", which is the query, got {modalities!r}.'
         )
-    if list(modalities) == ["fused"]:
-        raise ValueError('"fused" combines other modalities: name these too, as in `["video", "audio", "fused"]`.')
 
 
 @strict
@@ -65,8 +63,8 @@ class ScalarJointConfig(PreTrainedConfig):
             [`FAMILIES`]. `None` for encoders of another library (`ScalarSentenceModel`).
         modalities (`list[str]`): The modalities of a clip, in the order of the axis M of embeddings `(batch, M,
             dim)`, masks `(batch, M)` and weights. Different names of lower-case letters, digits and `_`, except
-            `"text"`, which is the query: `"video"`, `"audio"`, `"fused"` (one vector of the encoder for all the
-            others), and any other name for a text; see [`~scores_scalar.kind_of`].
+            `"text"`, which is the query: `"video"`, `"audio"`, and any other name for a text; see
+            [`~scores_scalar.kind_of`].
         projection_dim (`int`): Dimension D of the shared space: the encoder's, or a smaller number of its first
             components (Matryoshka), for which only some encoders are trained.
         aggregation (`str`), query_temperature (`float`), modality_scale, modality_offset (`list[float]`, *optional*),

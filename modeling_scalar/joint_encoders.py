@@ -5,7 +5,6 @@ Prompts, pooling and frames are read from the published files of transformers an
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, identify
 from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
-from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor, mix_name
+from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
 
 _SENTINEL = "\ue000"  # stands for a text while a template is rendered
 _BICUBIC = 3  # PIL.Image.Resampling.BICUBIC
@@ -101,16 +100,13 @@ def _image_processor(settings: Mapping[str, Any]) -> ScalarPatchImageProcessor:
     return ScalarPatchImageProcessor(**{name: settings[name] for name in known if settings.get(name) is not None})
 
 
-def _rendered(tokenizer: Any, prompt: str | None, parts: Mapping[str, tuple[dict[str, str], str]]) -> str:
-    """Render parts with the chat template, with `{name}` instead of the mark of each part."""
+def _rendered(tokenizer: Any, prompt: str | None, part: dict[str, str], mark: str) -> str:
+    """Render a part with the chat template, with `{}` instead of its mark."""
     messages = [{"role": "system", "content": [{"type": "text", "text": prompt}]}] if prompt else []
-    content = [part for part, _ in parts.values()]
-    text = tokenizer.apply_chat_template([*messages, {"role": "user", "content": content}], tokenize=False)
-    for name, (_, mark) in parts.items():
-        if text.count(mark) != 1:
-            raise ValueError(f"The chat template must contain {mark!r} once, got {text!r}. Pass the prompts yourself.")
-        text = text.replace(mark, f"{{{name}}}")
-    return text
+    text = tokenizer.apply_chat_template([*messages, {"role": "user", "content": [part]}], tokenize=False)
+    if text.count(mark) != 1:
+        raise ValueError(f"The chat template must contain {mark!r} once, got {text!r}. Pass the prompts yourself.")
+    return text.replace(mark, "{}")
 
 
 def _prompts(encoder: ModelIdentity, settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
@@ -129,8 +125,8 @@ def _prompts(encoder: ModelIdentity, settings: Mapping[str, Any], tokenizer: Any
     text = {"type": "text", "text": _SENTINEL}, _SENTINEL
     parts = {"video": ({"type": "video"}, VIDEO_TOKEN), "audio": ({"type": "audio"}, tokenizer.audio_token)}
     document = texts.get("document_prompt")
-    prompts: dict[str, Any] = {name: _rendered(tokenizer, texts.get(name), {"": text}) for name in _PROMPT_NAMES}
-    media = {_rendered(tokenizer, document, {"": part}) for part in parts.values()}
+    prompts: dict[str, Any] = {name: _rendered(tokenizer, texts.get(name), *text) for name in _PROMPT_NAMES}
+    media = {_rendered(tokenizer, document, *part) for part in parts.values()}
     if len(media) > 1:
         raise ValueError(
             f"The chat template of {encoder.name} treats video and audio differently: {sorted(media)}. Pass the "
@@ -139,10 +135,7 @@ def _prompts(encoder: ModelIdentity, settings: Mapping[str, Any], tokenizer: Any
     prompts["media_prompt"] = media.pop()
     first = tokenizer.bos_token or _SENTINEL
     adds = not all(prompt.startswith(first) for prompt in prompts.values())
-    parts["text"] = text
-    mixes = [names for size in (2, 3) for names in combinations(parts, size)]
-    fused = {mix_name(names): _rendered(tokenizer, document, {name: parts[name] for name in names}) for names in mixes}
-    return prompts | {"add_special_tokens": adds, "fused_prompts": fused}
+    return prompts | {"add_special_tokens": adds}
 
 
 def processor_from_joint_encoder(

@@ -1,6 +1,6 @@
 """SCALAR on one joint encoder: the same network embeds the query and the modalities of a clip.
 
-Such an encoder could fuse a clip into one vector. Here each modality keeps its own, and the query weights them.
+Such an encoder could embed a clip into one vector. Here each modality keeps its own, and the query weights them.
 
 - [`ScalarRetrievalModel`] is the interface of search, evaluation and training: embeddings in, scores out.
 - [`JointEncoderModel`] implements it on one encoder. A subclass provides two methods: embed texts, and embed one
@@ -11,7 +11,7 @@ Such an encoder could fuse a clip into one vector. Here each modality keeps its 
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -24,7 +24,7 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
 from .configuration_scalar import MODALITIES
 from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, check_mask
-from .scores_scalar import kind_of, unit
+from .scores_scalar import unit
 
 _FLAGS = ("output_hidden_states", "output_attentions", "return_dict")
 
@@ -44,12 +44,10 @@ class ScalarJointInputs(TypedDict, total=False):
             shape `(batch, time)`): The spectrogram, and which of it is not padding.
         audio_input_ids, audio_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for the video.
         subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for queries.
-        fused_input_ids, fused_attention_mask (`torch.LongTensor` of shape `(batch, length)`): The token sequence of
-            all modalities, for clips with several.
         video_soft_tokens, audio_soft_tokens (`torch.FloatTensor` of shape `(batch, tokens, hidden)`): The output of
             the tower for the placeholders, from [`ScalarJointModel.get_tower_features`], instead of its input; each
             row is padded with zeros at the end.
-        video_pooled, audio_pooled, subtitle_pooled, fused_pooled (`torch.FloatTensor` of shape `(batch, dim)`):
+        video_pooled, audio_pooled, subtitle_pooled (`torch.FloatTensor` of shape `(batch, dim)`):
             Stored embeddings of the encoder, instead of all other inputs of the modality; only the heads are computed.
     """
 
@@ -63,14 +61,11 @@ class ScalarJointInputs(TypedDict, total=False):
     audio_attention_mask: torch.Tensor | None
     subtitle_input_ids: torch.Tensor | None
     subtitle_attention_mask: torch.Tensor | None
-    fused_input_ids: torch.Tensor | None
-    fused_attention_mask: torch.Tensor | None
     video_soft_tokens: torch.Tensor | None
     audio_soft_tokens: torch.Tensor | None
     video_pooled: torch.Tensor | None
     audio_pooled: torch.Tensor | None
     subtitle_pooled: torch.Tensor | None
-    fused_pooled: torch.Tensor | None
 
 
 _OF_TOWERS = {
@@ -99,8 +94,6 @@ class JointEncoderModel(ScalarRetrievalModel):
     """
 
     config_class = ScalarJointConfig
-    can_fuse = False
-    """Whether the encoder accepts several modalities at once; see `get_fused_features`."""
 
     @abstractmethod
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
@@ -110,22 +103,13 @@ class JointEncoderModel(ScalarRetrievalModel):
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed one modality of clips that all have it: `(rows, dim)`."""
 
-    def encode_fused(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Embed several modalities of clips that have all of them into one vector each: `(rows, dim)`."""
-        raise ValueError("This encoder takes one modality at a time, so it has no fused vector.")
-
     def inputs_of(self, name: str) -> tuple[str, ...]:
-        """Return the arguments that a modality needs; for texts and `"fused"` these are the tokens."""
+        """Return the arguments that a modality needs; for texts these are the tokens."""
         return f"{name}_input_ids", f"{name}_attention_mask"
 
     def stored_inputs(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Return the precomputed arguments that can replace the [`inputs_of`] a modality."""
         return ((f"{name}_pooled",),)
-
-    def share_towers(
-        self, rows: Mapping[str, Rows], given: dict[str, tuple[str, ...]], inputs: dict[str, Any]
-    ) -> None:
-        """Compute in place what would otherwise be computed twice, for a modality alone and for `"fused"`."""
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -195,11 +179,9 @@ class JointEncoderModel(ScalarRetrievalModel):
         output.pooler_output = self.project("text", output.pooler_output)
         return output
 
-    def _given(
-        self, inputs: ScalarJointInputs, names: Sequence[str]
-    ) -> tuple[dict[str, tuple[str, ...]], int, torch.device]:
+    def _given(self, inputs: ScalarJointInputs) -> tuple[dict[str, tuple[str, ...]], int, torch.device]:
         """Check that the inputs of clips are consistent; return those of each modality and their device."""
-        choices = {name: (*self.stored_inputs(name), self.inputs_of(name)) for name in names}
+        choices = {name: (*self.stored_inputs(name), self.inputs_of(name)) for name in self.config.modalities}
         known = sorted({key for sets in choices.values() for keys in sets for key in keys})
         present = {key: value for key, value in inputs.items() if value is not None}
         if unknown := sorted(set(present) - set(known)):
@@ -219,8 +201,6 @@ class JointEncoderModel(ScalarRetrievalModel):
                 raise ValueError(f"Give either {list(given[name])} of the {name}, or {twice}, not both.")
         if not given:
             raise ValueError(f"Expected the inputs of at least one modality of {self.config.modalities}, got none.")
-        if "fused" in names and given.get("fused") != ("fused_pooled",):
-            given["fused"] = ()  # it is made of the others
         sizes = {key: len(value) for key, value in present.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
@@ -246,39 +226,6 @@ class JointEncoderModel(ScalarRetrievalModel):
         stored = chosen.get(f"{name}_pooled")
         return self.encode_rows(name, chosen) if stored is None else stored
 
-    def _fuse(
-        self,
-        wanted: torch.Tensor,
-        modality_mask: torch.Tensor,
-        given: Mapping[str, tuple[str, ...]],
-        inputs: ScalarJointInputs,
-        alone: Callable[[str, Rows], torch.Tensor],
-    ) -> torch.Tensor:
-        """The fused vectors of the requested clips under the mask, `(batch, dim)`, zero for the others; `alone` gives
-        the vectors of rows with a single modality."""
-        names = [name for name in self.config.modalities if kind_of(name) != "fused"]
-        mask = modality_mask[:, [self.config.modalities.index(name) for name in names]] & wanted[:, None]
-        if (wanted & ~mask.any(dim=1)).any():
-            raise ValueError("`modality_mask` must keep at least one modality of every fused clip.")
-        found = []
-        for mix in mask[wanted].unique(dim=0):
-            here = [name for name, is_here in zip(names, mix.tolist(), strict=True) if is_here]
-            rows = Rows((mask == mix).all(dim=1))
-            if len(here) == 1:
-                vectors = alone(here[0], rows)
-            else:
-                lacking = [name for name in here if given[name] == (f"{name}_pooled",)]
-                lacking += ["fused"] * any(inputs.get(key) is None for key in self.inputs_of("fused"))
-                if lacking:
-                    raise ValueError(
-                        f"Fusing {here} needs the inputs of {lacking} from the processor, not stored embeddings. "
-                        "Pass them, or `fused_pooled`."
-                    )
-                keys = {*self.inputs_of("fused"), *(key for name in here for key in given[name])}
-                vectors = self.encode_fused(here, {key: self.take_rows(rows, inputs[key]) for key in keys})
-            found.append(rows.spread(vectors.to(torch.promote_types(vectors.dtype, torch.float32))))
-        return torch.stack(found).sum(dim=0)
-
     def get_modality_features(
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarJointInputs]
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -287,8 +234,8 @@ class JointEncoderModel(ScalarRetrievalModel):
 
         Args:
             modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): Which rows are present, in the order
-                of `config.modalities`. Masked rows are never read or fused: the sequences of `"fused"` must be built
-                with this mask. By default, every given input is present in every row.
+                of `config.modalities`. Masked rows are never read. By default, every given input is present in every
+                row.
             inputs ([`ScalarJointInputs`]): The inputs of the clips, from the processor.
 
         Returns:
@@ -300,21 +247,14 @@ class JointEncoderModel(ScalarRetrievalModel):
         """
         self._check_precision()
         names = self.config.modalities
-        given, size, device = self._given(inputs, names)
+        given, size, device = self._given(inputs)
         modality_mask = self._presence(modality_mask, given, size, device)
         rows = {name: Rows(column) for name, column in zip(names, modality_mask.unbind(dim=1), strict=True)}
-        is_fused = given.get("fused") == () and bool(rows["fused"])
-        if is_fused:
-            self.share_towers(rows, given, inputs)
         vectors = {
             name: rows[name].spread(self._vectors(name, rows[name], keys, inputs))
             for name, keys in given.items()
-            if keys and rows[name]
+            if rows[name]
         }
-        if is_fused:
-            vectors["fused"] = self._fuse(
-                rows["fused"].present, modality_mask, given, inputs, lambda name, some: some.take(vectors[name])
-            )
         dtype = torch.promote_types(self.dtype, torch.float32)
         absent = torch.zeros(size, self.config.projection_dim, dtype=dtype, device=modality_mask.device)
         columns = [
@@ -324,37 +264,6 @@ class JointEncoderModel(ScalarRetrievalModel):
             for name in names
         ]
         return torch.stack(columns, dim=1), modality_mask
-
-    def get_fused_features(self, *, modality_mask: torch.Tensor, **inputs: Unpack[ScalarJointInputs]) -> torch.Tensor:
-        """
-        Embed all modalities of each clip into one vector, as the encoder itself does: the modality `"fused"`, also
-        for models without it.
-
-        Args:
-            modality_mask (`torch.BoolTensor` of shape `(batch, M)`): The modalities to fuse of each clip. For a single
-                one the vector is that of `get_modality_features`.
-            inputs ([`ScalarJointInputs`]): The result of the processor's `fuse` for the clips and this mask.
-
-        Returns:
-            The embeddings `(batch, projection_dim)`, of unit norm.
-
-        Raises:
-            ValueError: As in `get_modality_features`, or if the encoder takes one modality at a time, or the model has
-                heads but none for `"fused"`.
-        """
-        self._check_precision()
-        if self.config.has_heads and "fused" not in self.config.modalities:
-            raise ValueError("This model has heads for single modalities only, so it cannot embed fused clips.")
-        given, size, device = self._given(inputs, list(dict.fromkeys((*self.config.modalities, "fused"))))
-        modality_mask = self._presence(modality_mask, given, size, device)
-        columns = zip(self.config.modalities, modality_mask.unbind(dim=1), strict=True)
-        self.share_towers({name: Rows(column) for name, column in columns}, given, inputs)
-
-        def alone(name: str, rows: Rows) -> torch.Tensor:
-            return self._vectors(name, rows, given[name], inputs)
-
-        wanted = torch.ones_like(modality_mask[:, 0])
-        return self.project("fused", self._fuse(wanted, modality_mask, given, inputs, alone))
 
     # Forward ------------------------------------------------------------------------------------------------------
 
@@ -430,7 +339,6 @@ class ScalarJointModel(JointEncoderModel):
 
     # So that `from_pretrained` with our configuration accepts the published weights of the encoder.
     base_model_prefix = "backbone"
-    can_fuse = True
 
     def __init__(self, config: ScalarJointConfig):
         super().__init__(config)
@@ -488,15 +396,6 @@ class ScalarJointModel(JointEncoderModel):
         )
         return [row[mask] for row, mask in zip(output.pooler_output, output.attention_mask.bool(), strict=True)]
 
-    def share_towers(
-        self, rows: Mapping[str, Rows], given: dict[str, tuple[str, ...]], inputs: dict[str, Any]
-    ) -> None:
-        """Run each tower once for its modality and for `"fused"`; see [`JointEncoderModel`]."""
-        for name in _OF_TOWERS:
-            if given.get(name) == self.inputs_of(name) and rows[name]:
-                _, given[name] = self.stored_inputs(name)
-                inputs[f"{name}_soft_tokens"] = self._padded_tokens(name, rows[name], inputs)
-
     def _padded_tokens(self, name: str, rows: Rows, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The output of a tower, `(batch, tokens, hidden)`, padded with zeros and zero where absent."""
         tokens = self._soft_tokens(name, {key: rows.take(inputs[key]) for key in _OF_TOWERS[name]})
@@ -532,26 +431,20 @@ class ScalarJointModel(JointEncoderModel):
                 features[f"{name}_soft_tokens"] = self._padded_tokens(name, rows, of_tower)
         return features
 
-    def _encode_with_soft_tokens(
-        self, sequence: str, names: Sequence[str], inputs: Mapping[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """Encode the sequences with that name, with the output of towers instead of the placeholders."""
-        config, ids = self.backbone.config, inputs[f"{sequence}_input_ids"]
-        is_soft = {name: ids == getattr(config, f"{name}_token_id") for name in names}
-        words = ids
-        for places in is_soft.values():
-            words = words.masked_fill(places, config.text_config.pad_token_id)
-        embeds = self.get_input_embeddings()(words)
-        for name, places in is_soft.items():
-            tokens, counts = inputs[f"{name}_soft_tokens"], places.sum(dim=1)  # of each row, (rows,)
-            if int(counts.max()) > tokens.shape[1]:
-                raise ValueError(
-                    f"`{name}_soft_tokens` has {tokens.shape[1]} tokens per row, but the sequences have "
-                    f"{int(counts.max())} placeholders. Pass those that were computed with `{name}_input_ids`."
-                )
-            own = torch.arange(tokens.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
-            embeds = embeds.masked_scatter(places[..., None], tokens[own].to(embeds.dtype))
-        batch = {"inputs_embeds": embeds, "attention_mask": inputs[f"{sequence}_attention_mask"]}
+    def _encode_with_soft_tokens(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Encode the sequences of a modality, with the output of its tower instead of the placeholders."""
+        config, ids = self.backbone.config, inputs[f"{name}_input_ids"]
+        places = ids == getattr(config, f"{name}_token_id")
+        embeds = self.get_input_embeddings()(ids.masked_fill(places, config.text_config.pad_token_id))
+        tokens, counts = inputs[f"{name}_soft_tokens"], places.sum(dim=1)  # of each row, (rows,)
+        if int(counts.max()) > tokens.shape[1]:
+            raise ValueError(
+                f"`{name}_soft_tokens` has {tokens.shape[1]} tokens per row, but the sequences have "
+                f"{int(counts.max())} placeholders. Pass those that were computed with `{name}_input_ids`."
+            )
+        own = torch.arange(tokens.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
+        embeds = embeds.masked_scatter(places[..., None], tokens[own].to(embeds.dtype))
+        batch = {"inputs_embeds": embeds, "attention_mask": inputs[f"{name}_attention_mask"]}
         return self._encode(batch).pooler_output
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
@@ -561,7 +454,7 @@ class ScalarJointModel(JointEncoderModel):
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
         if f"{name}_soft_tokens" in inputs:
-            return self._encode_with_soft_tokens(name, [name], inputs)
+            return self._encode_with_soft_tokens(name, inputs)
         batch = {key: inputs[f"{name}_{key}"] for key in ("input_ids", "attention_mask")}
         if name == "video":
             frames = inputs["pixel_values_videos"]
@@ -573,17 +466,6 @@ class ScalarJointModel(JointEncoderModel):
         elif name == "audio":
             batch |= {key: inputs[key] for key in _OF_TOWERS[name]}
         return self._encode(batch).pooler_output
-
-    def encode_fused(self, names: Sequence[str], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Embed several modalities of clips that have all of them into one vector; see [`JointEncoderModel`]."""
-        for name in _OF_TOWERS:
-            is_placed = (inputs["fused_input_ids"] == getattr(self.backbone.config, f"{name}_token_id")).any(dim=1)
-            if (is_placed != (name in names)).any():
-                raise ValueError(
-                    f"`modality_mask` keeps {list(names)}, but the fused sequences were made of other modalities. "
-                    "Make them with `processor.fuse(clips, modality_mask)`."
-                )
-        return self._encode_with_soft_tokens("fused", [name for name in names if name in _OF_TOWERS], inputs)
 
     # By default the Trainer of transformers removes batch keys that are not in the signature.
     def forward(

@@ -6,7 +6,7 @@ token sequence, with a prompt and placeholders that the encoder fills.
 
 import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
-from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
+from transformers.feature_extraction_utils import FeatureExtractionMixin
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging
 
@@ -30,11 +30,6 @@ logger = logging.get_logger(__name__)
 _PATTERNS: WeakKeyDictionary = WeakKeyDictionary()  # by tokenizer
 VIDEO_TOKEN = "<|video|>"
 """The name in the encoder's own processor, whatever its tokenizer says."""
-
-
-def mix_name(kinds: Iterable[str]) -> str:
-    """Return the name of a combination of kinds of modalities, such as `"video+audio"`."""
-    return "+".join(kinds)
 
 
 def with_prompt(prompt: str, content: str) -> str:
@@ -81,9 +76,6 @@ class ScalarJointProcessor(ScalarProcessor):
         max_audio_seconds (`float`): Maximum length of audio; the rest is left out, with one warning.
         query_prompt (`str`), document_prompt (`str`), media_prompt (`str`): Prompts of a query, a text of a clip, and
             frames or audio. The content replaces `{}`, or follows the prompt.
-        fused_prompts (`dict[str, str]`, *optional*): Prompts for combinations of kinds (`"video+audio+text"`), with
-            `{video}`, `{audio}` and `{text}` for the contents. By default the modalities follow each other, each with
-            its own prompt, separated by spaces.
         add_special_tokens (`bool`): Whether the tokenizer adds its own; off if the prompts contain them.
         modalities (`list[str]`): The modalities to prepare, as in [`ScalarJointConfig`]; others are not read.
 
@@ -105,14 +97,12 @@ class ScalarJointProcessor(ScalarProcessor):
         query_prompt: str = "",
         document_prompt: str = "",
         media_prompt: str = "",
-        fused_prompts: Mapping[str, str] | None = None,
         add_special_tokens: bool = True,
         modalities: Iterable[str] = MODALITIES,
     ):
         self.max_length = whole("max_length", max_length)
         self.max_audio_seconds = max_audio_seconds
         self.query_prompt, self.document_prompt, self.media_prompt = query_prompt, document_prompt, media_prompt
-        self.fused_prompts = dict(fused_prompts or {})
         self.add_special_tokens = add_special_tokens
         self.modalities = list(modalities)
         check_modalities(self.modalities)
@@ -222,15 +212,7 @@ class ScalarJointProcessor(ScalarProcessor):
             texts = [with_prompt(self.document_prompt, as_words(clip.text_of(name), self.tokenizer)) for clip in here]
             tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
             data |= self._token_rows(name, present[name], tokens)
-        if "fused" in present:
-            data |= self._fused_sequences(clips, modality_mask, data)
         return data
-
-    def _presence_of(self, clips: list[Clip]) -> torch.Tensor:
-        modality_mask = super()._presence_of(clips)
-        if "fused" in self.modalities:  # every clip has at least one modality to fuse
-            modality_mask[:, self.modalities.index("fused")] = True
-        return modality_mask
 
     def _present(self, modality_mask: torch.Tensor) -> dict[str, torch.Tensor]:
         """By modality which clips have it, without those that none has."""
@@ -247,93 +229,20 @@ class ScalarJointProcessor(ScalarProcessor):
     def _sequences(
         self, name: str, present: torch.Tensor, clips: list[Clip], placeholders: Iterable[str]
     ) -> dict[str, torch.Tensor]:
+        """Tokenize placeholders with the prompt of media, one text for each present clip; nothing is cut."""
         texts = [with_prompt(self.media_prompt, placeholder) for placeholder in placeholders]
-        return self._uncut(name, present, clips, texts)
-
-    def _uncut(self, name: str, present: torch.Tensor, clips: list[Clip], texts: list[str]) -> dict[str, torch.Tensor]:
-        """Tokenize texts with placeholders, one for each present clip."""
         tokens = self._tokenize(texts, {"truncation": False})
         lengths = tokens["attention_mask"].sum(dim=1).tolist()
-        what = "whole content" if name == "fused" else name
         less = {"video": "`num_frames`", "audio": "`max_audio_seconds`"}
         for clip, length in zip(compress(clips, present), lengths, strict=True):
             if length > self.max_length:
                 raise ValueError(
-                    f"{clip.path or 'A clip'}: its {what} takes {length} tokens, but the encoder reads "
-                    f"{self.max_length} at most. Lower {less.get(name, '`num_frames` or `max_subtitle_length`')}."
+                    f"{clip.path or 'A clip'}: its {name} takes {length} tokens, but the encoder reads "
+                    f"{self.max_length} at most. Lower {less[name]}."
                 )
         return self._token_rows(name, present, tokens)
-
-    # What a clip has, in one sequence -------------------------------------------------------------------------------
-
-    def fuse(self, clips: Sequence[Clip], modality_mask: torch.Tensor | None = None) -> BatchFeature:
-        """Prepare clips for [`JointEncoderModel.get_fused_features`], with all modalities in one sequence.
-
-        Args:
-            clips (`list[Clip]`): Results of `read_clip`.
-            modality_mask (`torch.BoolTensor` of shape `(clips, M)`, *optional*): The modalities to use; by default
-                all. Texts are joined by newlines in the order of `modalities`, and cut to fit `max_length`.
-        Returns:
-            `BatchFeature`: The result of a call with these clips and this mask, and, if a clip has several modalities,
-            `fused_input_ids` and `fused_attention_mask` `(clips, tokens)`.
-        Raises:
-            ValueError: If no modality of a clip is left, or the mask marks one that it lacks.
-        """
-        clips = list(clips)
-        data = self._process_clips(clips, False, [None] * len(clips))
-        if modality_mask is not None:
-            if (modality_mask & ~data["modality_mask"]).any() or not self._parts(modality_mask).any(dim=1).all():
-                raise ValueError(
-                    "`modality_mask` must keep at least one modality of every clip, and none that it lacks: "
-                    f"got {modality_mask.int().tolist()} for clips that have {data['modality_mask'].int().tolist()}."
-                )
-            data["modality_mask"] = modality_mask
-        return self._batch_of(data | self._fused_sequences(clips, data["modality_mask"], data), "pt")
-
-    def _parts(self, modality_mask: torch.Tensor) -> torch.Tensor:
-        """The columns of the modalities that are fused."""
-        return modality_mask[:, [place for place, name in enumerate(self.modalities) if name != "fused"]]
-
-    def _fused_sequences(
-        self, clips: list[Clip], modality_mask: torch.Tensor, data: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        several = self._parts(modality_mask).sum(dim=1) > 1
-        texts = [self._fused_text(clips[row], modality_mask[row], row, data) for row in several.nonzero().flatten()]
-        return self._uncut("fused", several, clips, texts) if texts else {}
-
-    def _fused_text(self, clip: Clip, mask: torch.Tensor, row: int, data: Mapping[str, torch.Tensor]) -> str:
-        names = [name for name, here in zip(self.modalities, mask.tolist(), strict=True) if here and name != "fused"]
-        texts = [clip.text_of(name) for name in names if kind_of(name) == "text"]
-        parts = {}
-        if "video" in names:
-            places = data["video_position_ids"][row]  # (frames, patches, 2), -1 for padding
-            num_tokens = int((places[0, :, 0] >= 0).sum()) // self.image_processor.pooling_kernel_size**2
-            parts["video"] = self._video_placeholder((len(places), num_tokens))
-        if "audio" in names:
-            parts["audio"] = self._audio_placeholder(int(data["input_features_mask"][row, ::4].sum()))
-        kinds = [*parts, *(["text"] if texts else [])]
-        prompt = self.fused_prompts.get(mix_name(kinds))
-        if prompt is None:
-            prompts = {"text": self.document_prompt}
-            prompt = " ".join(with_prompt(prompts.get(kind, self.media_prompt), f"{{{kind}}}") for kind in kinds)
-
-        def filled(text: str) -> str:
-            contents = parts | {"text": text}
-            return re.sub(r"\{(video|audio|text)\}", lambda found: contents[found[1]], prompt)
-
-        if not texts:
-            return filled("")
-        taken = self._tokenize([filled("")], {"truncation": False})["input_ids"].shape[1]
-        words = as_words("\n".join(texts), self.tokenizer)
-        return filled(self._cut(words, max(1, self.max_length - taken)))
-
-    def _cut(self, text: str, length: int) -> str:
-        """The part of a text covered by its first tokens."""
-        options = {"add_special_tokens": False, "truncation": True, "return_offsets_mapping": True}
-        tokens = self.tokenizer(text, max_length=length, **options)
-        return text if len(tokens["input_ids"]) < length else text[: tokens["offset_mapping"][-1][1]]
 
 
 ScalarJointProcessor.register_for_auto_class("AutoProcessor")
 
-__all__ = ["VIDEO_TOKEN", "ScalarJointProcessor", "as_words", "mix_name", "with_prompt"]
+__all__ = ["VIDEO_TOKEN", "ScalarJointProcessor", "as_words", "with_prompt"]

@@ -58,8 +58,8 @@ _SORTED_AT_ONCE = 2**16  # similarities that rank fusion sorts at once, in cache
 
 
 def kind_of(modality: str) -> str:
-    """Return the kind of a modality by its name: `"video"`, `"audio"` and `"fused"` are their own, others `"text"`."""
-    return modality if modality in ("video", "audio", "fused") else "text"
+    """Return the kind of a modality by its name: `"video"` and `"audio"` are their own, others `"text"`."""
+    return modality if modality in ("video", "audio") else "text"
 
 
 # Eq. 1 to 4 ---------------------------------------------------------------------------------------------------------

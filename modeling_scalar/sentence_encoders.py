@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-_KINDS = ("video", "audio", "text")  # names of modalities in Sentence Transformers, in the order of its items
+_KINDS = ("video", "audio", "text")  # names of modalities in Sentence Transformers
 _TEXT_INPUTS = ("input_ids", "attention_mask")
 
 
 def _inputs_of(name: str) -> tuple[str, ...]:
-    media = {"video": ("video_frames",), "audio": ("audio_waveforms",), "fused": ()}
+    media = {"video": ("video_frames",), "audio": ("audio_waveforms",)}
     return media[name] if name in media else tuple(f"{name}_{key}" for key in _TEXT_INPUTS)
 
 
@@ -49,21 +49,15 @@ def _to_texts(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str
     return [bytes(row[mask].tolist()).decode() for row, mask in rows]
 
 
-def fuses(encoder: "SentenceTransformer", modalities: Iterable[str]) -> bool:
-    """Whether an encoder accepts these modalities at once, by a chat template; texts are joined instead."""
-    kinds = tuple(kind for kind in _KINDS if kind in map(kind_of, modalities))
-    return encoder.supports(kinds[0] if len(kinds) == 1 else kinds)
-
-
 def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iterable[str]) -> list[str]:
     """Return the requested modalities that an encoder supports, with a warning about the others.
 
     Raises:
-        ValueError: If it does not embed texts or any requested modality, or cannot fuse them.
+        ValueError: If it does not embed texts or any requested modality.
     """
     if not encoder.supports("text"):
         raise ValueError(f"{name} does not embed texts, which queries need; it supports {encoder.modalities}.")
-    has = {kind: encoder.supports(kind) for kind in _KINDS} | {"fused": True}
+    has = {kind: encoder.supports(kind) for kind in _KINDS}
     extractor = getattr(encoder.processor, "feature_extractor", None)
     if has["audio"] and getattr(extractor, "sampling_rate", SAMPLING_RATE) != SAMPLING_RATE:
         logger.warning(f"{name} expects audio at {extractor.sampling_rate} Hz, but it is read at {SAMPLING_RATE} Hz.")
@@ -71,10 +65,8 @@ def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iter
     if lacking := [modality for modality in wanted if not has[kind_of(modality)]]:
         logger.warning(f"{name} does not support {', '.join(lacking)}, which is left out of every clip.")
     found = [modality for modality in wanted if has[kind_of(modality)]]
-    if not set(found) - {"fused"}:
+    if not found:
         raise ValueError(f"{name} embeds none of {list(wanted)}; it supports {encoder.modalities}.")
-    if "fused" in found and not fuses(encoder, set(found) - {"fused"}):
-        raise ValueError(f'{name} takes one modality at a time, so it has no "fused" vector. Leave "fused" out.')
     return found
 
 
@@ -182,40 +174,15 @@ class ScalarSentenceModel(JointEncoderModel):
 
     def encode_rows(self, name: str, inputs: Mapping[str, Any]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
-        items = self._items(name, inputs)
-        return self._encode_documents(self._as_texts(items) if kind_of(name) == "text" else items, [name])
-
-    def _items(self, name: str, inputs: Mapping[str, Any]) -> list[Any]:
-        """One modality of clips in the format of the library."""
-        if name == "video":
-            return [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
-        if name == "audio":
-            return [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
-        return self._words(*(inputs[key] for key in self.inputs_of(name)))
-
-    def _encode_documents(self, items: list[Any], names: Sequence[str]) -> torch.Tensor:
         options: dict[str, Any] = {"convert_to_tensor": True, "show_progress_bar": False}
-        if "video" in names:
+        if name == "video":
+            items = [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
             options["processing_kwargs"] = {"video": {"do_sample_frames": False}}  # they were chosen by the processor
+        elif name == "audio":
+            items = [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
+        else:
+            items = self._as_texts(self._words(*(inputs[key] for key in self.inputs_of(name))))
         return self.encoder.encode_document(items, **options).clone()
-
-    @property
-    def can_fuse(self) -> bool:
-        """Whether the library accepts all modalities of this model at once."""
-        names = [name for name in self.config.modalities if name != "fused"]
-        return len(names) > 1 and fuses(self.encoder, names)
-
-    def encode_fused(self, names: Sequence[str], inputs: Mapping[str, Any]) -> torch.Tensor:
-        """Embed several modalities of clips that have all of them into one vector; see [`JointEncoderModel`]."""
-        if not self.can_fuse:
-            return super().encode_fused(names, inputs)
-        columns = {name: self._items(name, inputs) for name in _KINDS if name in names}
-        if texts := [self._items(name, inputs) for name in names if kind_of(name) == "text"]:
-            columns["text"] = list(map("\n".join, zip(*texts, strict=True)))
-        if len(columns) == 1:
-            return self._encode_documents(self._as_texts(columns["text"]), names)
-        items = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        return self._encode_documents(items, names)
 
 
 class ScalarSentenceProcessor(ScalarJointProcessor):
@@ -260,7 +227,7 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
             settings: See the constructor.
         """
         known = said.get("modality_config")
-        modalities = [name for name in modalities if not known or name == "fused" or kind_of(name) in known]
+        modalities = [name for name in modalities if not known or kind_of(name) in known]
         return cls(**{"modalities": modalities, "max_text_length": said.get("max_seq_length")} | settings)
 
     @property
@@ -300,13 +267,10 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
                     clip.waveform[: self.max_samples] if is_here else None
                     for clip, is_here in zip(clips, here, strict=True)
                 ]
-            elif name != "fused":
+            else:
                 texts = [clip.text_of(name) if is_here else "" for clip, is_here in zip(clips, here, strict=True)]
                 data |= dict(zip(_inputs_of(name), _to_bytes(texts), strict=True))
         return data
-
-    def _fused_sequences(self, clips: list[Clip], modality_mask: torch.Tensor, data: dict[str, Any]) -> dict:
-        return {}  # made by the library
 
     def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:
         if return_tensors != "pt":

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.embedding.embeddings import load_embeddings
+from eval.embedding.embeddings import Embeddings
 from eval.reports.figures import plot_gain
 from eval.reports.report import protocol_note
 from evidence.reports.further_tables import (
@@ -123,7 +123,7 @@ def write_figures(paths: Sequence[str | os.PathLike], output: str | os.PathLike)
         for label, seeds in labels.items():
             found = [run["embeddings"] for run in seeds.values() if run["embeddings"] is not None]
             if found:
-                models[label_name(label)] = load_embeddings(found[0])
+                models[label_name(label)] = Embeddings.load(found[0])
         if models:
             drawn.append(output / f"latent_{benchmark}.png")
             plot_latent(models, drawn[-1])

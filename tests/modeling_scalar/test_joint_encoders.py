@@ -232,79 +232,24 @@ def test_an_encoder_in_a_subfolder_of_its_folder_is_the_same(reference):
     assert before != after  # as of any model, by its weights
 
 
-# Fused ---------------------------------------------------------------------------------------------------------------
+# Whole clips and special tokens --------------------------------------------------------------------------------------
 
 CALLED = {"video": "video", "audio": "audio", "subtitle": "text"}
 
 
-def expected_fused(reference, row, mix):
-    """What Sentence Transformers makes of what a mix leaves of a clip."""
-    names = [name for name, here in zip(MODALITIES, mix, strict=True) if here]
-    found = reference["chat"][3]
-    if len(names) == 1:
-        return found[names[0]][row]
-    return reference["chat"]["fused", tuple(CALLED[name] for name in names)][row]
-
-
-def fuse(model, processor, clips, mask):
-    with torch.no_grad():
-        return model.get_fused_features(**processor.fuse(clips, mask))
-
-
-def test_the_fused_vector_is_what_sentence_transformers_encodes_of_the_combined_input(folders, reference):
-    model, processor = ScalarModel.from_joint_encoder(folders / "chat"), processor_of(folders / "chat")
-    mixes, clips = [mix for mix in product((True, False), repeat=3) if any(mix)], make_clips()
-    for first in range(len(mixes)):
-        mask = torch.tensor([mixes[(first + row) % len(mixes)] for row in range(3)])
-        expected = torch.stack([expected_fused(reference, row, mix) for row, mix in enumerate(mask.tolist())])
-        torch.testing.assert_close(fuse(model, processor, clips, mask), expected, **CLOSE)
-        torch.testing.assert_close(fuse(model, processor, clips[:1], mask[:1]), expected[:1], **CLOSE)
-    absent = fuse(model, processor, make_clips(mask.tolist()), None)  # masked is as absent as never there
-    torch.testing.assert_close(absent, expected, **CLOSE)
-    everything = reference["chat"]["fused", ("video", "audio", "text")]
-    for names in (("video", "audio"), ("video", "text"), ("audio", "text")):
-        assert (reference["chat"]["fused", names] - everything).norm(dim=1).min() > 1e-3
-
-
-def test_a_sentence_transformer_that_computes_itself_fuses_by_its_template(folders, reference):
-    mixes = [(1, 1, 1), (0, 1, 1), (1, 0, 0)]
-    expected = torch.stack([expected_fused(reference, row, mix) for row, mix in enumerate(mixes)])
-    torch.testing.assert_close(reference["chat"]["ours"]["fused"], expected, **CLOSE)
-    assert (reference["plain"]["can_fuse"], reference["chat"]["can_fuse"]) == (False, True)
-
-
-def test_without_a_template_contents_follow_each_other(joint):
-    _, processor = joint
-    tokens = processor.fuse(make_clips()[:1])["fused_input_ids"][0]
-    text = processor.tokenizer.decode(tokens)
-    frame = "<|image>" + "<|video|>" * 63 + "<image|>"
-    sound = "<|audio>" + "<|audio|>" * text.count("<|audio|>") + "<audio|>"
-    assert text == f"<bos>{2 * frame} {sound} {DOCUMENT_PROMPT}a dog barks<eos>"
-
-
-def test_an_encoder_of_one_modality_at_a_time_has_no_fused_vector():
-    model = ScalarSentenceModel.from_encoder(DeafEncoder(), "deaf")
-    processor = ScalarSentenceProcessor(num_frames=2, modalities=model.config.modalities)
-    assert not model.can_fuse
-    with pytest.raises(ValueError, match="one modality at a time"):
-        fuse(model, processor, make_clips(), torch.tensor([[True, True]] * 3))
+def test_a_clip_is_embedded_whole_by_the_template_of_its_encoder(reference):
+    expected = []
+    for row, mix in enumerate([(1, 1, 1), (0, 1, 1), (1, 0, 0)]):
+        names = [name for name, here in zip(MODALITIES, mix, strict=True) if here]
+        if len(names) == 1:
+            expected.append(reference["chat"][3][names[0]][row])
+        else:
+            expected.append(reference["chat"]["whole", tuple(CALLED[name] for name in names)][row])
+    torch.testing.assert_close(reference["chat"]["ours"]["whole"], torch.stack(expected), **CLOSE)
 
 
 def test_a_saved_model_does_not_name_the_folder_of_its_encoder(folders):
     assert str(folders) not in (folders / "remote" / "config.json").read_text()
-
-
-def test_heads_of_single_modalities_leave_no_fused_vector(folders):
-    model, processor = load_model(folders / "plain", has_heads=True)
-    with pytest.raises(ValueError, match="has heads for single modalities only"):
-        fuse(model, processor, make_clips(), torch.tensor([[True, False, True]] * 3))
-
-
-def test_a_mask_cannot_ask_for_what_a_clip_lacks(joint):
-    clips = make_clips(((1, 0, 1), (1, 1, 1), (0, 1, 0)))
-    for mask in (torch.ones(3, 3, dtype=torch.bool), torch.tensor([[True, False, True]] * 2 + [[False] * 3])):
-        with pytest.raises(ValueError, match="keep at least one modality of every clip"):
-            joint[1].fuse(clips, mask)
 
 
 @pytest.mark.parametrize("kind", ["plain", "chat"])
@@ -321,12 +266,10 @@ def test_what_somebody_writes_is_never_a_token_of_the_encoders_own(folders, kind
     for name, plain, odd in (
         ("", processor(text="say"), processor(text=words)),
         ("subtitle_", processor(clips=[clip]), processor(clips=[strange])),
-        ("fused_", processor.fuse([clip]), processor.fuse([strange])),
     ):
         unknown = (odd[f"{name}input_ids"] == processor.tokenizer.unk_token_id).sum()  # letters that this one lacks
         unknown -= (plain[f"{name}input_ids"] == processor.tokenizer.unk_token_id).sum()
         assert count(odd, name) - unknown == count(plain, name) > 0
-    fuse(model, processor, [strange], torch.ones(1, 3, dtype=torch.bool))
     with torch.no_grad():
         assert model.get_text_features(**processor(text=words)).pooler_output.isfinite().all()
 
@@ -356,16 +299,6 @@ def test_a_sentence_transformer_is_given_what_somebody_writes_as_words():
     assert seen == ["a < |video|>", "the < |video|>"]
 
 
-def test_a_subtitle_too_long_to_be_fused_is_cut(folders):
-    processor = processor_of(folders / "plain", max_length=400, max_text_length=400, max_subtitle_length=400)
-    clips = make_clips(((1, 0, 1),) * 3)
-    clips[0].subtitle = "word " * 200
-    tokens = processor.fuse(clips)
-    lengths = tokens["fused_attention_mask"].sum(dim=1).tolist()
-    assert lengths[0] == 400 and max(lengths[1:]) < 400
-    assert processor.tokenizer.decode(tokens["fused_input_ids"][0]).endswith("<eos>")
-
-
 # Saved and loaded ----------------------------------------------------------------------------------------------------
 
 
@@ -385,7 +318,7 @@ def test_a_saved_folder_holds_the_joint_code_and_not_that_of_towers(folders):
 def test_saving_keeps_every_setting(folders, tmp_path):
     options = {"modalities": ("video", "subtitle")}
     model = ScalarModel.from_joint_encoder(folders / "plain", **options, query_temperature=0.3, aggregation="gram")
-    own = {"media_prompt": "a {} b", "fused_prompts": {"video+text": "a {video} b {text}"}}
+    own = {"media_prompt": "a {} b"}
     processor = processor_of(folders / "plain", **options, **own, num_frames=3, max_audio_seconds=5)
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
@@ -395,7 +328,6 @@ def test_saving_keeps_every_setting(folders, tmp_path):
     assert again.backbone.audio_tower is None and again.state_dict().keys() == model.state_dict().keys()
     for name in (
         "media_prompt",
-        "fused_prompts",
         "num_frames",
         "max_audio_seconds",
         "modalities",

@@ -1,4 +1,4 @@
-"""A joint encoder of six modalities, of which three are texts and one is fused, against one of the paper's three."""
+"""A joint encoder of five modalities, of which three are texts, against one of the paper's three."""
 
 import logging
 import math
@@ -14,8 +14,7 @@ from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.joint_encoders import make_streams, write_joint_encoder
 
-SIX = ("screen", "video", "fused", "audio", "subtitle", "title")
-OTHERS = [name for name in SIX if name != "fused"]
+FIVE = ("screen", "video", "audio", "subtitle", "title")
 PAPER = ("video", "audio", "subtitle")
 TITLES, SCREENS = ["Rex", "a title", "end"], ["stop", "exit here", "word"]
 CLOSE = {"atol": 1e-6, "rtol": 0}  # what the padding of a batch may change
@@ -32,8 +31,8 @@ def loaded(folder, modalities, **config):
 
 
 @pytest.fixture(scope="module")
-def six(folder):
-    return loaded(folder, SIX)
+def five(folder):
+    return loaded(folder, FIVE)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def three(folder):
     return loaded(folder, PAPER)
 
 
-def make_clips(presence=({*OTHERS},) * 3) -> list[Clip]:
+def make_clips(presence=({*FIVE},) * 3) -> list[Clip]:
     """Three clips with what is named of each."""
     columns = zip(*make_streams(), TITLES, SCREENS, presence, strict=True)
     clips = []
@@ -63,12 +62,6 @@ def embed(loaded, clips, **options):
 
 
 @torch.no_grad()
-def fuse(loaded, clips, mask=None):
-    model, processor = loaded
-    return model.get_fused_features(**processor.fuse(clips, mask))
-
-
-@torch.no_grad()
 def as_subtitles(three, texts):
     return embed(three, [Clip(subtitle=text) for text in texts])[0][:, PAPER.index("subtitle")]
 
@@ -77,105 +70,55 @@ def as_subtitles(three, texts):
 
 
 def test_a_name_tells_what_kind_of_modality_it_is():
-    assert [kind_of(name) for name in SIX] == ["text", "video", "fused", "audio", "text", "text"]
+    assert [kind_of(name) for name in FIVE] == ["text", "video", "audio", "text", "text"]
 
 
-def test_each_text_has_the_vector_of_the_same_words_as_a_subtitle(six, three):
-    embeds, mask = embed(six, make_clips())
-    assert mask.shape == (3, 6) and mask.all()
+def test_each_text_has_the_vector_of_the_same_words_as_a_subtitle(five, three):
+    embeds, mask = embed(five, make_clips())
+    assert mask.shape == (3, 5) and mask.all()
     for name, texts in (("title", TITLES), ("screen", SCREENS), ("subtitle", make_streams()[2])):
-        torch.testing.assert_close(embeds[:, SIX.index(name)], as_subtitles(three, texts), **CLOSE)
+        torch.testing.assert_close(embeds[:, FIVE.index(name)], as_subtitles(three, texts), **CLOSE)
     paper = embed(three, make_clips())[0]
-    torch.testing.assert_close(embeds[:, [SIX.index(name) for name in PAPER]], paper, **CLOSE)
-    distances = torch.cdist(embeds, embeds) + 9 * torch.eye(6)
+    torch.testing.assert_close(embeds[:, [FIVE.index(name) for name in PAPER]], paper, **CLOSE)
+    distances = torch.cdist(embeds, embeds) + 9 * torch.eye(5)
     assert distances.min() > 1e-3  # or there would be nothing to tell apart
 
 
-def test_what_a_clip_lacks_leaves_all_else_as_it_is(six):
-    everything, _ = embed(six, make_clips())
-    embeds, mask = embed(six, make_clips(MIXED))
-    expected = [[name in names or name == "fused" for name in SIX] for names in MIXED]
-    assert mask.tolist() == expected and not embeds[~mask].any()
-    others = mask & torch.tensor([name != "fused" for name in SIX])
-    torch.testing.assert_close(embeds[others], everything[others], **CLOSE)
+def test_what_a_clip_lacks_leaves_all_else_as_it_is(five):
+    everything, _ = embed(five, make_clips())
+    embeds, mask = embed(five, make_clips(MIXED))
+    assert mask.tolist() == [[name in names for name in FIVE] for names in MIXED] and not embeds[~mask].any()
+    torch.testing.assert_close(embeds[mask], everything[mask], **CLOSE)
 
 
-def test_masked_is_absent_whatever_it_holds(six):
-    _, processor = six
-    expected, mask = embed(six, make_clips(MIXED))
-    batch = processor.fuse(make_clips(), mask)
-    for index, name in enumerate(SIX):
-        for key in six[0].inputs_of(name) if name != "fused" else ():
+def test_masked_is_absent_whatever_it_holds(five):
+    _, processor = five
+    expected, mask = embed(five, make_clips(MIXED))
+    batch = processor(clips=make_clips()) | {"modality_mask": mask}
+    for index, name in enumerate(FIVE):
+        for key in five[0].inputs_of(name):
             junk = float("nan") if batch[key].is_floating_point() else 1
             batch[key] = batch[key].clone()
             batch[key][~mask[:, index]] = junk
     with torch.no_grad():
-        embeds, same = six[0].get_modality_features(**batch)
+        embeds, same = five[0].get_modality_features(**batch)
     assert torch.equal(same, mask)
     torch.testing.assert_close(embeds, expected, **CLOSE)
 
 
-def test_the_order_of_names_is_the_order_of_columns(folder, six):
-    order = [4, 2, 5, 3, 1, 0]
-    turned = loaded(folder, [SIX[place] for place in order])
-    embeds, mask = embed(six, make_clips(MIXED))
-    keeps = [1, 2]  # where the order of texts does not show in what is fused: no text, and two in the same order
+def test_the_order_of_names_is_the_order_of_columns(folder, five):
+    order = [3, 4, 2, 1, 0]
+    turned = loaded(folder, [FIVE[place] for place in order])
     for clips in (make_clips(MIXED), make_clips()):
-        (embeds, mask), (found, same) = embed(six, clips), embed(turned, clips)
+        (embeds, mask), (found, same) = embed(five, clips), embed(turned, clips)
         assert torch.equal(same, mask[:, order])
-        rest = torch.tensor([SIX[place] != "fused" for place in order])
-        torch.testing.assert_close(found[:, rest], embeds[:, order][:, rest], **CLOSE)
-    torch.testing.assert_close(
-        embed(turned, make_clips(MIXED))[0][keeps], embed(six, make_clips(MIXED))[0][keeps][:, order], **CLOSE
-    )
-
-
-# Fused ---------------------------------------------------------------------------------------------------------------
-
-
-def test_fused_is_what_the_encoder_fuses_of_the_papers_three(folder, three):
-    four = loaded(folder, (*PAPER, "fused"))
-    for presence in ((set(PAPER), {"video", "audio"}, {"audio", "subtitle"}), (set(PAPER), {"video"}, {"subtitle"})):
-        embeds, mask = embed(four, make_clips(presence))
-        assert mask[:, 3].all()
-        torch.testing.assert_close(embeds[:, 3], fuse(three, make_clips(presence)), **CLOSE)
-        torch.testing.assert_close(embeds[:, 3], fuse(four, make_clips(presence)), **CLOSE)
-
-
-def test_texts_are_fused_joined_by_newlines_in_the_order_of_names(six, three):
-    column, clips = SIX.index("fused"), make_clips()
-    joined = make_clips()
-    for clip in joined:
-        clip.subtitle = "\n".join((clip.texts["screen"], clip.subtitle, clip.texts["title"]))
-        clip.texts = {}
-    expected = fuse(three, joined)
-    torch.testing.assert_close(embed(six, clips)[0][:, column], expected, **CLOSE)
-    assert (expected - fuse(three, make_clips())).norm(dim=1).min() > 1e-3
-    texts = make_clips(({"screen", "title"},) * 3)
-    alone = as_subtitles(three, [f"{screen}\n{title}" for screen, title in zip(SCREENS, TITLES, strict=True)])
-    torch.testing.assert_close(embed(six, texts)[0][:, column], alone, **CLOSE)
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_of_a_clip_with_one_modality_fused_is_that(six, name):
-    embeds, mask = embed(six, make_clips(({name},) * 3))
-    assert mask.sum(dim=1).tolist() == [2, 2, 2]
-    torch.testing.assert_close(embeds[:, SIX.index("fused")], embeds[:, SIX.index(name)])
-
-
-def test_several_texts_too_long_to_be_fused_are_cut(folder):
-    _, processor = loaded(folder, SIX)
-    processor.max_length = 400
-    clips = make_clips(({"video", "title", "screen"},) * 3)
-    clips[0].texts["title"] = "word " * 200
-    lengths = processor(clips=clips)["fused_attention_mask"].sum(dim=1).tolist()
-    assert lengths[0] == 400 and max(lengths[1:]) < 400
+        torch.testing.assert_close(found, embeds[:, order], **CLOSE)
 
 
 @torch.no_grad()
-def test_what_the_towers_gave_before_is_fused_alike(six):
-    model, processor = six
-    batch = processor(clips=make_clips((set(OTHERS), {"video", "title"}, {"audio", "screen"})))
+def test_what_the_towers_gave_before_is_encoded_alike(five):
+    model, processor = five
+    batch = processor(clips=make_clips((set(FIVE), {"video", "title"}, {"audio", "screen"})))
     expected, _ = model.get_modality_features(**batch)
     raw = {"video": ("pixel_values_videos", "video_position_ids"), "audio": ("input_features", "input_features_mask")}
     for names in (("video",), ("audio",), ("video", "audio")):
@@ -186,38 +129,18 @@ def test_what_the_towers_gave_before_is_fused_alike(six):
         torch.testing.assert_close(model.get_modality_features(**rest, **features)[0], expected, **CLOSE)
 
 
-@torch.no_grad()
-def test_a_tower_runs_once_for_its_modality_and_what_is_fused(six, monkeypatch):
-    model, processor = six
-    batch, calls = processor(clips=make_clips()), []
-    for name, tower in (("video", model.backbone.vision_tower), ("audio", model.backbone.audio_tower)):
-        monkeypatch.setattr(
-            tower, "forward", lambda *a, _f=tower.forward, _n=name, **o: calls.append(_n) or _f(*a, **o)
-        )
-    model.get_modality_features(**batch)
-    assert sorted(calls) == ["audio", "video"]
-
-
-def test_stored_vectors_take_the_place_of_all_inputs(six):
-    model, _ = six
-    embeds, mask = embed(six, make_clips(MIXED))
-    stored = {f"{name}_pooled": 3 * embeds[:, index] for index, name in enumerate(SIX)}
+def test_stored_vectors_take_the_place_of_all_inputs(five):
+    model, _ = five
+    embeds, mask = embed(five, make_clips(MIXED))
+    stored = {f"{name}_pooled": 3 * embeds[:, index] for index, name in enumerate(FIVE)}
     torch.testing.assert_close(model.get_modality_features(**stored, modality_mask=mask)[0], embeds)
-    del stored["fused_pooled"]
-    with pytest.raises(
-        ValueError, match=r"Fusing .* needs the inputs of .*, not stored embeddings. Pass them, or `fused_pooled`"
-    ):
-        model.get_modality_features(**stored, modality_mask=mask)
-    mask[:, SIX.index("fused")] = False
-    found = model.get_modality_features(**stored, modality_mask=mask)[0]
-    torch.testing.assert_close(found, embeds * mask[..., None])
 
 
 # Scores --------------------------------------------------------------------------------------------------------------
 
 
-def test_scores_and_weights_are_the_papers_over_six_vectors(six):
-    model, processor = six
+def test_scores_and_weights_are_the_papers_over_five_vectors(five):
+    model, processor = five
     with torch.no_grad():
         output = model(**processor(text=["a dog", "no"], clips=make_clips(MIXED)))
     weights = model.compute_weights(output.text_embeds, output.modality_embeds, output.modality_mask)
@@ -229,21 +152,21 @@ def test_scores_and_weights_are_the_papers_over_six_vectors(six):
         w = {m: shares[m] / sum(shares.values()) for m in here}
         centroid = sum(w[m] * vectors[m] for m in here)
         assert output.scores[query, clip].item() == pytest.approx(float(text @ centroid / centroid.norm()), abs=1e-6)
-        assert weights[query, clip].tolist() == pytest.approx([w.get(m, 0.0) for m in range(6)], abs=1e-6)
-    assert torch.equal(output.video_embeds, output.modality_embeds[:, SIX.index("video")])
+        assert weights[query, clip].tolist() == pytest.approx([w.get(m, 0.0) for m in range(5)], abs=1e-6)
+    assert torch.equal(output.video_embeds, output.modality_embeds[:, FIVE.index("video")])
 
 
 @torch.no_grad()
 def test_an_aggregation_finds_its_modalities_by_name(folder):
-    clips = make_clips(({"title", "video"}, {"audio", "video"}, set(OTHERS)))
-    model, processor = loaded(folder, SIX, aggregation="title")
+    clips = make_clips(({"title", "video"}, {"audio", "video"}, set(FIVE)))
+    model, processor = loaded(folder, FIVE, aggregation="title")
     output = model(**processor(text=["a dog"], clips=clips))
-    cosines = output.text_embeds @ output.modality_embeds[:, SIX.index("title")].T
+    cosines = output.text_embeds @ output.modality_embeds[:, FIVE.index("title")].T
     torch.testing.assert_close(output.scores[:, [0, 2]], cosines[:, [0, 2]])
-    assert output.scores[0, 1] == -math.inf and model.score_options()["modalities"] == list(SIX)
-    model, _ = loaded(folder, SIX, aggregation="triangle")
+    assert output.scores[0, 1] == -math.inf and model.score_options()["modalities"] == list(FIVE)
+    model, _ = loaded(folder, FIVE, aggregation="triangle")
     scores = model(**processor(text=["a dog"], clips=clips)).scores
-    v, a = (output.modality_embeds[2, SIX.index(name)].double() for name in ("video", "audio"))
+    v, a = (output.modality_embeds[2, FIVE.index(name)].double() for name in ("video", "audio"))
     u, e = output.text_embeds[0].double() - v, a - v
     area = ((u @ u) * (e @ e) - (u @ e) ** 2).sqrt() / 2
     assert scores[0, 2].item() == pytest.approx(-area.item(), abs=1e-5) and scores[0, 0] == -math.inf
@@ -252,19 +175,19 @@ def test_an_aggregation_finds_its_modalities_by_name(folder):
 
 
 def test_scales_are_one_for_each_modality():
-    assert ScalarJointConfig(modalities=SIX, modality_scale=[1.0] * 6).modality_scale == [1.0] * 6
-    with pytest.raises(Exception, match="`modality_offset` must be 6 finite numbers, one for each of .*'screen'"):
-        ScalarJointConfig(modalities=SIX, modality_offset=[0.0] * 3)
+    assert ScalarJointConfig(modalities=FIVE, modality_scale=[1.0] * 5).modality_scale == [1.0] * 5
+    with pytest.raises(Exception, match="`modality_offset` must be 5 finite numbers, one for each of .*'screen'"):
+        ScalarJointConfig(modalities=FIVE, modality_offset=[0.0] * 3)
 
 
 # Saved and trained ---------------------------------------------------------------------------------------------------
 
 
 def test_a_model_of_named_modalities_is_saved_with_a_head_for_each(folder, tmp_path):
-    model, processor = load_model(folder, modalities=SIX, has_heads=True)
-    assert processor.modalities == model.config.modalities == list(SIX)
+    model, processor = load_model(folder, modalities=FIVE, has_heads=True)
+    assert processor.modalities == model.config.modalities == list(FIVE)
     heads = {name for name, _ in model.named_children() if name.endswith("_head")}
-    assert heads == {f"{name}_head" for name in ("text", *SIX)}
+    assert heads == {f"{name}_head" for name in ("text", *FIVE)}
     processor.num_frames = 2
     before, mask = embed((model, processor), make_clips(MIXED))
     torch.manual_seed(0)
@@ -272,8 +195,6 @@ def test_a_model_of_named_modalities_is_saved_with_a_head_for_each(folder, tmp_p
         torch.nn.init.normal_(getattr(model, name).weight, std=0.1)
     after, _ = embed((model, processor), make_clips(MIXED))
     assert (after - before)[mask].norm(dim=1).min() > 1e-2
-    fused = after[:, SIX.index("fused")]
-    torch.testing.assert_close(fuse((model, processor), make_clips(MIXED)), fused, **CLOSE)
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
     again = load_model(tmp_path)
@@ -282,22 +203,22 @@ def test_a_model_of_named_modalities_is_saved_with_a_head_for_each(folder, tmp_p
     fewer = load_model(tmp_path, modalities=["title", "video"])  # whose other heads are left aside
     embeds, _ = embed(fewer, make_clips())
     expected, _ = embed(again, make_clips())
-    torch.testing.assert_close(embeds, expected[:, [SIX.index("title"), SIX.index("video")]], **CLOSE)
+    torch.testing.assert_close(embeds, expected[:, [FIVE.index("title"), FIVE.index("video")]], **CLOSE)
 
 
-def test_a_processor_of_other_modalities_is_refused(folder, tmp_path, six, three):
-    six[0].save_pretrained(tmp_path)
+def test_a_processor_of_other_modalities_is_refused(folder, tmp_path, five, three):
+    five[0].save_pretrained(tmp_path)
     three[1].save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"\['video', 'audio', 'subtitle'\]"):
         load_model(tmp_path)
 
 
 def test_every_modality_reaches_the_adapted_trunk(folder):
-    model, processor = loaded(folder, SIX)
+    model, processor = loaded(folder, FIVE)
     trunk = rf"backbone\.{FAMILIES['embedding_gemma2'].adapted['trunk']}"
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=trunk, init_lora_weights=False))
     output = adapted(**processor(text=["a dog", "no", "stop"], clips=make_clips(MIXED)))
-    for index, name in enumerate(SIX):
+    for index, name in enumerate(FIVE):
         adapted.zero_grad()
         output.modality_embeds[:, index, 0].sum().backward(retain_graph=True)
         gradients = [p.grad for p in adapted.parameters() if p.requires_grad]
@@ -307,8 +228,8 @@ def test_every_modality_reaches_the_adapted_trunk(folder):
 # The processor -------------------------------------------------------------------------------------------------------
 
 
-def test_texts_of_a_call_are_those_of_clips(six):
-    _, processor = six
+def test_texts_of_a_call_are_those_of_clips(five):
+    _, processor = five
     frames, sounds, subtitles = make_streams()
     titles = ["Rex", None, ""]
     batch = processor(
@@ -326,9 +247,9 @@ def test_texts_of_a_call_are_those_of_clips(six):
     expected = processor(clips=clips)
     assert batch.keys() == expected.keys() and all(torch.equal(batch[key], expected[key]) for key in batch)
     assert set(batch) <= set(processor.model_input_names)
-    assert batch["modality_mask"][:, SIX.index("title")].tolist() == [True, False, False]
+    assert batch["modality_mask"][:, FIVE.index("title")].tolist() == [True, False, False]
     alone = processor(texts={"title": ["Rex", "end"]})["modality_mask"]
-    assert alone.tolist() == [[name in ("title", "fused") for name in SIX]] * 2
+    assert alone.tolist() == [[name == "title" for name in FIVE]] * 2
 
 
 def test_a_clip_of_blank_texts_is_empty():
@@ -338,13 +259,13 @@ def test_a_clip_of_blank_texts_is_empty():
 
 @pytest.mark.parametrize(
     "texts",
-    [{"description": "a"}, {"subtitle": "a"}, {"fused": "a"}, {"video": "a"}, {"audio": "a"}, {"title": 3}],
+    [{"description": "a"}, {"subtitle": "a"}, {"video": "a"}, {"audio": "a"}, {"title": 3}],
 )
-def test_texts_that_cannot_be_are_refused(six, texts):
+def test_texts_that_cannot_be_are_refused(five, texts):
     with pytest.raises(ValueError, match=r"`texts` must be strings or None, of the modalities \['screen', 'title'\]"):
-        six[1](videos=make_streams()[0][:1], texts=texts)
+        five[1](videos=make_streams()[0][:1], texts=texts)
     with pytest.raises(ValueError, match="must have one entry per clip: expected 3, got 2"):
-        six[1](videos=make_streams()[0], texts={"title": ["a", "b"]})
+        five[1](videos=make_streams()[0], texts={"title": ["a", "b"]})
 
 
 def test_a_model_of_three_towers_has_no_other_texts(tiny_processor):
@@ -352,27 +273,15 @@ def test_a_model_of_three_towers_has_no_other_texts(tiny_processor):
         tiny_processor.read_clip(None, subtitle="a", texts={"title": "a"})
 
 
-def test_unknown_inputs_and_masks_are_refused(six):
-    model, processor = six
+def test_unknown_inputs_and_masks_are_refused(five):
+    model, processor = five
     batch = processor(clips=make_clips())
     with pytest.raises(TypeError, match=r"unknown inputs \['names_input_ids'\]; expected some of .*'title_input_ids'"):
         model(**batch, names_input_ids=batch["title_input_ids"])
     with pytest.raises(ValueError, match=r"The inputs of the title lack \['title_attention_mask'\]"):
         model(title_input_ids=batch["title_input_ids"])
-    with pytest.raises(ValueError, match=r"must be a bool tensor of shape \(3, 6\)"):
+    with pytest.raises(ValueError, match=r"must be a bool tensor of shape \(3, 5\)"):
         model(**batch | {"modality_mask": torch.ones(3, 3, dtype=torch.bool)})
-    with pytest.raises(ValueError, match=r"Fusing .* needs the inputs of \['fused'\]"):
-        model(**{key: value for key, value in batch.items() if not key.startswith("fused")})
-    silent = batch["modality_mask"].clone()
-    silent[:, SIX.index("audio")] = False
-    with pytest.raises(
-        ValueError, match=r"fused sequences were made of other modalities. Make them with `processor.fuse"
-    ):
-        model(**batch | {"modality_mask": silent})
-    nothing = torch.zeros(3, 6, dtype=torch.bool)
-    nothing[:, SIX.index("fused")] = True
-    with pytest.raises(ValueError, match="must keep at least one modality of every fused clip"):
-        model(**batch | {"modality_mask": nothing})
 
 
 # Names ---------------------------------------------------------------------------------------------------------------
@@ -389,7 +298,6 @@ def test_unknown_inputs_and_masks_are_refused(six):
         (["video", ""], "lower-case letters"),
         ([], "must be different names"),
         ("video", "must be different names"),
-        (["fused"], '"fused" combines other modalities'),
     ],
 )
 def test_names_that_cannot_be_are_refused(folder, names, message):
@@ -414,8 +322,6 @@ class Encoder(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones(1))
 
     def supports(self, modality):
-        if isinstance(modality, tuple):
-            return "message" in self.modalities and all(map(self.supports, modality))
         return modality in self.modalities
 
     def get_embedding_dimension(self):
@@ -430,40 +336,26 @@ class Encoder(torch.nn.Module):
     def vector(self, item):
         if isinstance(item, str):
             return torch.tensor([len(item), item.count("\n"), 1.0])
-        if isinstance(item, dict):
-            assert list(item) == [kind for kind in ("video", "audio", "text") if kind in item]
-            return torch.stack([self.vector(part) for part in item.values()]).sum(dim=0)
         return item.float().mean(dim=(0, 2, 3))
 
 
-def test_a_sentence_transformer_takes_any_text_and_fuses_what_it_can(caplog):
+def test_a_sentence_transformer_takes_any_text(caplog):
     logging.getLogger("transformers").propagate = True
     with caplog.at_level(logging.WARNING):
-        model = ScalarSentenceModel.from_encoder(Encoder(), "deaf", SIX)
-    names = [name for name in SIX if name != "audio"]
+        model = ScalarSentenceModel.from_encoder(Encoder(), "deaf", FIVE)
+    names = [name for name in FIVE if name != "audio"]
     assert "deaf does not support audio" in caplog.text and model.config.modalities == names
     processor = ScalarSentenceProcessor(num_frames=2, modalities=names)
-    batch = processor(clips=make_clips((set(OTHERS), {"title", "screen"}, {"title"})))
+    batch = processor(clips=make_clips((set(FIVE), {"title", "screen"}, {"title"})))
     assert set(batch) <= set(processor.model_input_names)
     embeds, mask = model.get_modality_features(**batch)
-    assert mask[:, names.index("fused")].all()
+    assert mask.tolist() == [[True] * 4, [True, False, False, True], [False, False, False, True]]
     colours = torch.from_numpy(make_streams()[0][0].reshape(-1, 3)).double().mean(dim=0).numpy()
-    joined = "stop\na dog barks\nRex"
     for row, name, expected in (
         (0, "title", [3, 0, 1]),
         (0, "screen", [4, 0, 1]),
-        (0, "fused", colours + [len(joined), 2, 1]),
-        (1, "fused", [len("exit here\na title"), 1, 1]),
-        (2, "fused", [3, 0, 1]),
+        (0, "video", colours),
+        (2, "title", [3, 0, 1]),
     ):
         unit = np.asarray(expected, float) / np.linalg.norm(expected)
         torch.testing.assert_close(embeds[row, names.index(name)].double(), torch.from_numpy(unit), **CLOSE)
-
-
-def test_fused_is_refused_where_the_encoder_takes_one_modality_at_a_time():
-    encoder = Encoder()
-    encoder.modalities = ["text", "video"]
-    with pytest.raises(ValueError, match='deaf takes one modality at a time, so it has no "fused" vector'):
-        ScalarSentenceModel.from_encoder(encoder, "deaf", ["video", "subtitle", "fused"])
-    texts = ScalarSentenceModel.from_encoder(encoder, "deaf", ["title", "subtitle", "fused"])
-    assert texts.can_fuse and texts.config.modalities == ["title", "subtitle", "fused"]
