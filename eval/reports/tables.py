@@ -267,7 +267,7 @@ def _own(frame: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """Return the rows of the own score of each label."""
     own = {(run["benchmark"], run["label"]): run["score"]["method"] for run in runs}
     rows = zip(*(frame.index.get_level_values(level) for level in ("benchmark", "label", "score")), strict=True)
-    return frame[[own[benchmark, label] == score for benchmark, label, score in rows]].droplevel("score")
+    return frame.loc[[own[benchmark, label] == score for benchmark, label, score in rows]].droplevel("score")
 
 
 def _second_stage_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
