@@ -12,7 +12,7 @@ from commands.errors import say
 from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from modeling_scalar import load_model
-from modeling_scalar.devices import device_of_name, said_of
+from modeling_scalar.model_identity import device_of_name, said_of
 from modeling_scalar.scores_scalar import retrieval_scores
 
 RATIO = 1.5

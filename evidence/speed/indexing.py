@@ -38,8 +38,8 @@ from gallery.decoding.video import send_frames
 from gallery.gallery import GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.devices import device_of_name
 from modeling_scalar.image_processing_scalar import frame_indices
+from modeling_scalar.model_identity import device_of_name
 from search.indexing import index_files
 from search.reading import default_workers
 from search.sources import find_files
