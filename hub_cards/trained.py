@@ -249,8 +249,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     if results:
         data |= {"model_name": model_name, "eval_results": eval_results(results)}
     if emissions is not None:
-        is_new = recipe is not None and recipe.get("new_model")
-        emissions["training_type"] = "pre-training" if is_new else "fine-tuning"
+        emissions["training_type"] = "fine-tuning"
         data["co2_eq_emissions"] = emissions | ({"hardware_used": hardware} if training else {})
     variables = _encoders(config, identify(folder).is_joint, counts) | {
         "repo_id": repo_id,

@@ -41,9 +41,7 @@ def training_table(
     for name, value in settings.items():
         if value is not None:
             rows.append((code(name), code(value) if isinstance(value, str) else text(value)))
-    if recipe.get("new_model"):
-        rows.append(("initial weights", "random"))
-    elif recipe.get("adapter") == "full" and recipe.get("model"):  # an adapter's base is given elsewhere
+    if recipe.get("adapter") == "full" and recipe.get("model"):  # an adapter's base is given elsewhere
         rows.append(("initial weights", code(recipe["model"])))
     if training is not None:
         rows += [("examples", f"{training['num_examples']:,}"), ("steps", f"{training['global_step']:,}")]

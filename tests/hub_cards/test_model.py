@@ -60,7 +60,7 @@ def test_what_is_not_known_is_said(tmp_path):
 
 def test_a_trained_model_shows_what_was_trained(tmp_path):
     folder = make_model(tmp_path)
-    write_json(RECIPE | {"new_model": "recipes/model.yaml"}, folder / "recipe.json")
+    write_json(RECIPE, folder / "recipe.json")
     record = TRAINING | {"trainable_parameters": {"text_projection": 4}, "frozen_parameters": {"text_projection": 2}}
     write_json(record, folder / "training.json")
     body = write_card(folder, model_card(folder, "user/model", Details())).text

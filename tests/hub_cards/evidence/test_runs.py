@@ -92,7 +92,6 @@ def test_the_table_shows_the_settings_that_matter_most_and_what_the_run_recorded
 def test_the_table_says_where_training_began():
     assert "initial weights" not in table_of(RECIPE | {"model": "base"})  # an adapter's base is named elsewhere
     assert table_of(RECIPE | {"adapter": "full", "model": "base"})["initial weights"] == "`base`"
-    assert table_of(RECIPE | {"adapter": "full", "new_model": "model.yaml"})["initial weights"] == "random"
 
 
 def test_emissions_of_all_rows_are_added_in_grams(tmp_path):
