@@ -13,6 +13,7 @@ from modeling_scalar import Clip, ScalarJointConfig, ScalarModel, ScalarProcesso
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.joint_encoders import make_streams, write_joint_encoder
+from tests.modeling_scalar.test_joint_encoders import DeafEncoder
 
 FIVE = ("screen", "video", "audio", "subtitle", "title")
 PAPER = ("video", "audio", "subtitle")
@@ -312,37 +313,10 @@ def test_names_that_cannot_be_are_refused(folder, names, message):
 # Sentence Transformers -----------------------------------------------------------------------------------------------
 
 
-class Encoder(torch.nn.Module):
-    """In place of a SentenceTransformer: the vector of what it is given is the mean of its parts'."""
-
-    modalities, processor, transformers_model = ["text", "video", "message"], None, None
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(1))
-
-    def supports(self, modality):
-        return modality in self.modalities
-
-    def get_embedding_dimension(self):
-        return 3
-
-    def encode_query(self, inputs, **_):
-        return torch.stack([self.vector(item) for item in inputs])
-
-    def encode_document(self, inputs, **_):
-        return torch.stack([self.vector(item) for item in inputs])
-
-    def vector(self, item):
-        if isinstance(item, str):
-            return torch.tensor([len(item), item.count("\n"), 1.0])
-        return item.float().mean(dim=(0, 2, 3))
-
-
 def test_a_sentence_transformer_takes_any_text(caplog):
     logging.getLogger("transformers").propagate = True
     with caplog.at_level(logging.WARNING):
-        model = ScalarSentenceModel.from_encoder(Encoder(), "deaf", FIVE)
+        model = ScalarSentenceModel.from_encoder(DeafEncoder(), "deaf", FIVE)
     names = [name for name in FIVE if name != "audio"]
     assert "deaf does not support audio" in caplog.text and model.config.modalities == names
     processor = ScalarSentenceProcessor(num_frames=2, modalities=names)
@@ -352,10 +326,11 @@ def test_a_sentence_transformer_takes_any_text(caplog):
     assert mask.tolist() == [[True] * 4, [True, False, False, True], [False, False, False, True]]
     colours = torch.from_numpy(make_streams()[0][0].reshape(-1, 3)).double().mean(dim=0).numpy()
     for row, name, expected in (
-        (0, "title", [3, 0, 1]),
-        (0, "screen", [4, 0, 1]),
+        (0, "title", [1, 1, 0]),
+        (0, "subtitle", [3, 1, 0]),
         (0, "video", colours),
-        (2, "title", [3, 0, 1]),
+        (1, "title", [2, 1, 0]),
+        (1, "screen", [2, 1, 0]),
     ):
         unit = np.asarray(expected, float) / np.linalg.norm(expected)
         torch.testing.assert_close(embeds[row, names.index(name)].double(), torch.from_numpy(unit), **CLOSE)

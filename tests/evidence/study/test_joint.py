@@ -36,6 +36,11 @@ def test_what_is_trained_from_scratch_is_a_model_that_fuses(tmp_path):
         inputs = processor(clips=clips)
         fused = embed_whole(model, inputs, inputs["modality_mask"])
         alone, mask = model.get_modality_features(**inputs)
+        for place, has_it in enumerate(mask.unbind(dim=1)):
+            some = {name: values[has_it] for name, values in inputs.items()}
+            only = torch.zeros_like(mask[has_it])
+            only[:, place] = True
+            torch.testing.assert_close(embed_whole(model, some, only), alone[has_it, place], atol=1e-6, rtol=0)
     torch.testing.assert_close(fused.norm(dim=1), torch.ones(3))
     several = mask.sum(dim=1) > 1
     assert several.any() and ((fused[:, None] - alone).norm(dim=-1)[several] > 1e-3).all()
