@@ -84,7 +84,7 @@ def _discounted(pairs: Pairs) -> Pairs:
     """
     scale = _of_each(pairs, "modality_scale", 1.0)
     if (scale > 1).any():
-        raise ValueError(f"`modality_scale` must be at most 1 for {sorted(DISCOUNTED)}, got {scale.tolist()}.")
+        raise ValueError(f"`modality_scale` must be at most 1 for {DISCOUNTED}, got {scale.tolist()}.")
     share = exact(scale)
     own = torch.eye(len(share), dtype=torch.bool, device=share.device)
     gram = pairs.clips.exact.gram * torch.where(own, 1.0, share[:, None] * share)
@@ -145,4 +145,4 @@ def _weighted_pmrl(pairs: Pairs) -> torch.Tensor:
     return scores + (quotient - quotient.detach())
 
 
-__all__ = ["WEIGHTED"]
+__all__ = ["DISCOUNTED", "FITTED", "WEIGHTED"]

@@ -266,22 +266,23 @@ def test_any_name_becomes_an_identifier():
 
 
 def test_the_tables_hold_every_score_under_every_mask_and_both_stages(make_result):
-    to_video, to_text, missing, second = tables(make_result())
+    to_video, to_text, missing, second, differences = tables(make_result())
     rows = [line.split(" | ") for line in to_video[1].splitlines()]
     assert [row[0] for row in rows[2:]] == ["| SCALAR (own)", "| uniform centroid", "| GRAM volume", r"| subtitle \*"]
     assert [row[1] for row in rows[2:]] == ["32.3", "28.0", "16.0", "15.0"] and rows[0][1] == "R@1"
     assert "video to text" in to_text[0]
     assert [line.split(" | ")[1:] for line in missing[1].splitlines()[2:4]] == [["32.3", "24.7 |"], ["28.0", "23.0 |"]]
     assert "| match | 50 | absent | 40.0 | 30.0 |" in second[1]
+    assert "| SCALAR | uniform centroid | +4.3 | +0.7 | +8.0 | 95 % |" in differences[1]
 
 
 def test_without_masks_there_is_no_table_of_them(make_result):
     titles = [title for title, *_ in tables(make_result(lambda content: content["retrieval"]["rates"].pop()))]
-    assert len(titles) == 3 and not any("missing" in title for title in titles)
+    assert len(titles) == 4 and not any("missing" in title for title in titles)
 
 
 def test_names_of_others_stay_text_in_a_table(make_result):
     def change(content):
         content["two_stage"][0]["policy"] = "<script>|"
 
-    assert r"&lt;script&gt;\|" in tables(make_result(change))[-1][1]
+    assert r"&lt;script&gt;\|" in tables(make_result(change))[-2][1]
