@@ -1,4 +1,4 @@
-"""The schema of a `results.json` of `scalar eval run`, checked by its readers: anyone may have written the file."""
+"""The fields of a `results.json` that reports and cards show, checked first: anyone may have written the file."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,19 +10,19 @@ from modeling_scalar.scores_scalar import METHODS
 _LARGEST = 1e15  # of numbers: sums and squares of larger ones overflow
 
 
-def number(value: Any) -> bool:
+def _number(value: Any) -> bool:
     """Whether a value is a finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= _LARGEST
 
 
-def count(value: Any) -> bool:
+def _count(value: Any) -> bool:
     """Whether a value is a whole number that is not negative."""
-    return number(value) and isinstance(value, int) and value >= 0
+    return _number(value) and isinstance(value, int) and value >= 0
 
 
 def _size(value: Any) -> bool:
-    return count(value) and value > 0
+    return _count(value) and value > 0
 
 
 def _flag(value: Any) -> bool:
@@ -34,11 +34,11 @@ def _version(value: Any) -> bool:
 
 
 def _seed(value: Any) -> bool:
-    return value is None or (isinstance(value, int) and number(value))
+    return value is None or (isinstance(value, int) and _number(value))
 
 
 def _rate(value: Any) -> bool:
-    return number(value) and 0 <= value <= 1
+    return _number(value) and 0 <= value <= 1
 
 
 def _text(value: Any) -> bool:
@@ -46,21 +46,17 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and not re.search("[\\ud800-\\udfff]", value)
 
 
-def _name(value: Any) -> bool:
-    return _text(value) and value != ""
-
-
 def _metric(value: Any) -> bool:
-    return value is None or number(value)
+    return value is None or _number(value)
 
 
 def _temperature(value: Any) -> bool:
     """Whether a value is a temperature: JSON has no infinity, which is written as a string."""
-    return number(value) or value in ("inf", "Infinity")
+    return _number(value) or value in ("inf", "Infinity")
 
 
 def _second_stage_entry(value: Any) -> bool:
-    known = {"depth": count, "policy": _text, "method": _text, "rate": _rate, "rule": _text, "weight": number}
+    known = {"depth": _count, "policy": _text, "method": _text, "rate": _rate, "rule": _text, "weight": _number}
     return (
         isinstance(value, dict)
         and all(
@@ -72,15 +68,14 @@ def _second_stage_entry(value: Any) -> bool:
 
 
 _EXPECTED: dict[Callable[[Any], bool], str] = {
-    number: "a finite number",
-    count: "a whole number from 0",
+    _number: "a finite number",
+    _count: "a whole number from 0",
     _size: "a whole number from 1",
     _flag: "true or false",
     _version: "text or null",
     _seed: "a whole number or null",
     _rate: "a number from 0 to 1",
     _text: "text",
-    _name: "text",
     _metric: "a finite number or null",
     _temperature: "a number",
     _second_stage_entry: "an object with `depth`, `policy`, `method`, `rate` and metrics",
@@ -93,9 +88,9 @@ _RATES = {
     "methods": {...: {...: _metric}},
     "best_pathway?": {"method?": _text, "text_to_video_recall_at_1?": _metric},
     "aggregation_gain?": {...: _metric},
-    "presence?": {...: count},
+    "presence?": {...: _count},
     "mean_weight?": {...: _metric},
-    "decided?": {...: count},
+    "decided?": {...: _count},
 }
 _RESULT = {
     "label": _text,
@@ -105,46 +100,31 @@ _RESULT = {
     "task": _text,
     "score": {"method": _text, "query_temperature?": _temperature},
     "retrieval": {
-        "num_queries": count,
+        "num_queries": _count,
         "num_clips": _size,
-        "num_pairs?": count,
+        "num_pairs?": _count,
         "mask_seed": _seed,
         "tie_rule": _text,
         "rates": [_RATES],
-        "ladder?": [
-            {"modalities": [_name], "num_unscorable_clips": count, "text_to_video_recall_at_1": {...: _metric}}
-        ],
-        "kinds?": [{"kind": _name, "num_queries": _size, "text_to_video_recall_at_1": {...: _metric}}],
         "differences?": [
             {
                 "method": _text,
                 "baseline": _text,
-                "difference": number,
-                "low": number,
-                "high": number,
+                "difference": _number,
+                "low": _number,
+                "high": _number,
                 "confidence": _rate,
             }
         ],
     },
     "two_stage": [_second_stage_entry],
-    "two_stage_fusion?": (None, {"weight": number, "split?": (None, _text)}),
-    "two_stage_diagnostic?": (
-        None,
-        {
-            "auc": _rate,
-            "num_matched_pairs": count,
-            "num_hard_pairs": count,
-            "depth": count,
-            "policy": _text,
-            "method": _text,
-        },
-    ),
-    "gallery": {"sha256": _text, "num_clips?": count, "ids?": [_text], "presence?": [[count]]},
+    "two_stage_fusion?": (None, {"weight": _number, "split?": (None, _text)}),
+    "gallery": {"sha256": _text, "num_clips?": _count, "ids?": [_text], "presence?": [[_count]]},
     "embedded?": {"weights?": (None, {...: _text})},
     "versions?": (None, {...: _version}),
     "source?": (None, {"commit": _text, "dirty": _flag}),
     "date?": _text,
-    "trained_on?": (None, count),
+    "trained_on?": (None, _count),
     "left_out?": [_text],
     "problems?": [_text],
 }
@@ -218,4 +198,4 @@ def method_title(method: str) -> str:
     return METHODS[method].title if method in METHODS else method
 
 
-__all__ = ["method_title", "check_result", "count", "number", "second_stage"]
+__all__ = ["check_result", "method_title", "second_stage"]
