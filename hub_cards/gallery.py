@@ -1,8 +1,7 @@
 """Publishes a gallery as a data set on the Hub: the same gallery, with names instead of paths, and a card.
 
-Any gallery that [`~gallery.gallery.Gallery`] opens can be published: clips, the captions that describe them, and
-optionally your own media files. `Gallery.open("hf://datasets/USER/NAME")` opens it, and `datasets` alone loads its
-Arrow files. Vectors are memory-mapped and written in chunks: they are never in memory as a whole.
+It holds the clips, the captions that describe them, and optionally your own media files.
+`Gallery.open("hf://datasets/USER/NAME")` opens it, and `datasets` alone loads its Arrow files.
 """
 
 import os
@@ -10,7 +9,6 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -85,8 +83,10 @@ class _Names:
 
 def _open(source: Path, media: bool) -> Gallery:
     """Open a gallery that is whole and finished, and holds what is asked for."""
-    if not is_gallery(source):
-        raise FileNotFoundError(f"There is no gallery in {source}.")
+    if not (source / MANIFEST).is_file():
+        raise FileNotFoundError(
+            f"There is no gallery in {source}. `Gallery.open(...).copy(FOLDER)` makes one of a data set."
+        )
     gallery, _ = verify_gallery(source)
     gallery.check_finished()
     if not len(gallery):
@@ -180,26 +180,23 @@ def stage_gallery(
     if model is not None:
         check_place("model", model)
     gallery = _open(source, media)
-    with TemporaryDirectory(prefix="hub_cards-") as copied:
-        if not (source / MANIFEST).is_file():  # by `datasets` alone: columns of any precision or type
-            gallery = gallery.copy(Path(copied) / "gallery")
-        names, rows, queries = _Names(gallery), gallery.clips, gallery.queries
-        rows = _with(rows, "clip_id", [to_utf8(names.of_clip(name)) for name in gallery.clip_ids])
-        if "problems" in rows.column_names:
-            problems = lists_of(rows, "problems")
-            rows = _with(rows, "problems", [list(map(names.shortened, of_clip)) for of_clip in problems])
-        with GalleryWriter(folder) as writer:
-            known = _metadata(gallery, model) | made_by
-            writer.metadata = {name: value for name, value in known.items() if value is not None}
-            writer.append("clips", rows)
-            if queries is not None:
-                published = [list(map(names.of_clip, of_query)) for of_query in lists_of(queries, "clip_ids")]
-                writer.append("queries", _with(queries, "clip_ids", published))
-            writer.put_files(_published_files(gallery, names, media))
-            writer.commit()
-        (folder / ".lock").unlink()
-        if media:
-            _copy_media(gallery, names, folder)
+    names, rows, queries = _Names(gallery), gallery.clips, gallery.queries
+    rows = _with(rows, "clip_id", [to_utf8(names.of_clip(name)) for name in gallery.clip_ids])
+    if "problems" in rows.column_names:
+        problems = lists_of(rows, "problems")
+        rows = _with(rows, "problems", [list(map(names.shortened, of_clip)) for of_clip in problems])
+    with GalleryWriter(folder) as writer:
+        known = _metadata(gallery, model) | made_by
+        writer.metadata = {name: value for name, value in known.items() if value is not None}
+        writer.append("clips", rows)
+        if queries is not None:
+            published = [list(map(names.of_clip, of_query)) for of_query in lists_of(queries, "clip_ids")]
+            writer.append("queries", _with(queries, "clip_ids", published))
+        writer.put_files(_published_files(gallery, names, media))
+        writer.commit()
+    (folder / ".lock").unlink()
+    if media:
+        _copy_media(gallery, names, folder)
 
 
 def _metadata(gallery: Gallery, model: str | None) -> dict[str, Any]:
@@ -239,14 +236,15 @@ def _origin(gallery: Gallery, facts: dict[str, Any]) -> list[tuple]:
     return [(name, code(value)) for name, value in known.items() if value is not None]
 
 
-def _failures(gallery: Gallery) -> tuple[list[str], list[tuple[str, str | None]]]:
+def _failures(gallery: Gallery) -> tuple[list[str], list[str]]:
     """Return what could not be read and counts as absent; and the missing clips with the reason, as far as known."""
     clips = gallery.clips_of_files()  # a file's readable windows are clips even if others could not be read
-    failed = [file for file in gallery.files.values() if file.reason is not None]
-    problems = [f"{name}: {problem}" for name, found in gallery.problems().items() for problem in found]
-    problems += [f"{file.path}: {file.reason}" for file in failed if file.path in clips]
-    left_out = [(name, None) for name in gallery.metadata.get("left_out") or ()]
-    left_out += [(file.path, file.reason) for file in failed if file.path not in clips]
+    problems, left_out = [], list(gallery.metadata.get("left_out") or ())
+    for name, found in gallery.problems().items():
+        problems += [f"{name}: {problem}" for problem in found]
+    for file in gallery.files.values():
+        if file.reason is not None:
+            (problems if file.path in clips else left_out).append(f"{file.path}: {file.reason}")
     return [*problems, *gallery.metadata.get("problems", ())], left_out
 
 
@@ -255,27 +253,25 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
     gallery = Gallery.open(folder)
     facts, metadata = gallery.facts(), gallery.metadata
     split = re.sub(r"\W+", "_", metadata.get("split") or "gallery")
-    _, shards = read_manifest(folder)
-    configs = ["clips"] + ["queries"] * (facts["num_queries"] > 0)
     title = f"Embeddings of {repo_id.split('/')[-1]}"
     if metadata.get("benchmark"):
         title = f"Embeddings of {metadata['benchmark']}, {metadata.get('split') or split}"
+    _, shards = read_manifest(folder)
+    configs = []
+    for name in ("clips", "queries"):
+        # Named one by one, because a pattern would sort 10 before 2, and not miss one that is gone.
+        files = [f"{name}/{shard.file}" for shard in shards.get(name, ())]
+        if files:
+            configs.append({"config_name": name, "data_files": [{"split": split, "path": files}]})
+    configs[0]["default"] = True
     data = DatasetCardData(
         pretty_name=title,
         task_categories=["feature-extraction"],
         tags=["embeddings", "video-retrieval", "multimodal", "scalar"],
-        configs=[
-            {
-                "config_name": config,
-                "data_files": [{"split": split, "path": [f"{config}/{shard.file}" for shard in shards[config]]}],
-                **({"default": True} if config == "clips" else {}),
-            }
-            for config in configs
-        ],
+        configs=configs,
     )
     media = [path for path in (folder / MEDIA).rglob("*") if path.is_file()]
     problems, left_out = _failures(gallery)
-    options = ScoreOptions(**gallery.calibration)
     return render(
         "gallery",
         data,
@@ -284,20 +280,19 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         repo_id=repo_id,
         split=split,
         media=media,
+        media_bytes=sum(path.stat().st_size for path in media),
+        metadata=metadata,
         model=gallery.model,
         model_revision=gallery.model_revision,
-        local_model=metadata.get("local_model"),
         query_temperature=metadata.get("query_temperature"),
-        is_described=bool(metadata.keys() - {"model", "model_revision"}),
-        problems=problems,
-        left_out=left_out if "left_out" in metadata else None,
         method=(metadata.get("score_options") or {}).get("method"),
+        problems=problems,
+        left_out=left_out,
         modalities=list(gallery.modalities),
         present=dict(zip(gallery.modalities, gallery.modality_mask.sum(dim=0).tolist(), strict=True)),
         has_windows=SEGMENT in metadata,
-        media_bytes=sum(path.stat().st_size for path in media),
         calibration=gallery.calibration,
-        is_calibrated=options.is_calibrated,
+        is_calibrated=ScoreOptions(**gallery.calibration).is_calibrated,
         origin=_origin(gallery, facts),
         num_named=_NUM_NAMED,
         **facts,

@@ -12,7 +12,7 @@ from pathlib import Path
 from huggingface_hub import HfApi
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from .card import Details, front_matter, read_card, render
+from .card import Details, front_matter, render
 from .publishing import Kind
 from .settings import MetricPush
 
@@ -40,8 +40,7 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
         raise FileNotFoundError(f"{source} is not the folder of a metric: it lacks {missing}.")
     if repo_id.split("/")[-1] != name:
         raise ValueError(
-            f"The Space of the metric {name!r} must have the same name, got {repo_id!r}: `evaluate.load` loads the "
-            "script of that name from it."
+            f"The Space of the metric {name!r} must have the same name for `evaluate.load`, got {repo_id!r}."
         )
     for path in [*source.glob("*.py"), *(source / file for file in _REQUIRED)]:
         if path.name != "__init__.py":
@@ -65,25 +64,17 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     licence is that of `details`, or else of the documentation.
 
     Raises:
-        ValueError: README.md is already a card, or does not show how to load the metric.
+        ValueError: README.md has no front matter.
     """
-    name = repo_id.split("/")[-1]
-    try:
-        text = (folder / "README.md").read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"The README.md of the metric {name} is not UTF-8: {error}.") from error
+    text = (folder / "README.md").read_text(encoding="utf-8")
     block = REGEX_YAML_BLOCK.match(text)
-    if block is None or read_card(text)[0] is not None:
+    if block is None:
         raise ValueError(f"{folder / 'README.md'} must be the documentation of a metric below its front matter.")
-    loading = f'evaluate.load("eval/metrics/{name}")'
-    if loading not in text:
-        raise ValueError(f"The documentation of {name} must show how it is loaded: {loading}.")
-    documentation = text[block.end() :].replace(loading, f'evaluate.load("{repo_id}")')
-    if "\n## " not in documentation:
-        raise ValueError(f"The documentation of {name} must have sections, each below a line that begins with '## '.")
-    head, sections = _BLOCK.sub(_script, documentation).strip().split("\n## ", 1)
-
+    local = f'evaluate.load("eval/metrics/{repo_id.split("/")[-1]}")'
+    documentation = text[block.end() :].replace(local, f'evaluate.load("{repo_id}")')
+    head, _, sections = _BLOCK.sub(_script, documentation).strip().partition("\n## ")
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    packages = [f'"{line}"' for line in lines if line and not line.startswith(("#", "-"))]
     return render(
         "metric",
         {"sdk_version": GRADIO_VERSION, "python_version": PYTHON_VERSION, "app_file": _APP},
@@ -91,7 +82,7 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
         repo_id=repo_id,
         head=head.strip(),
         sections=f"## {sections}",
-        packages=" ".join(f'"{line}"' for line in lines if line and not line.startswith(("#", "-"))),
+        packages=" ".join(packages),
     )
 
 

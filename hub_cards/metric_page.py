@@ -15,35 +15,26 @@ FORMULAS = [{"left": mark, "right": mark, "display": mark == "$$"} for mark in (
 
 def compute(*texts: str) -> dict[str, object]:
     """Compute the metric for the inputs entered."""
-    inputs = {}
-    for (name, example), text in zip(EXAMPLE.items(), texts, strict=True):
-        try:
-            inputs[name] = json.loads(text)
-        except ValueError as error:
-            raise gr.Error(f"{name} must be JSON: {error}.", print_exception=False) from error
-        if not inputs[name] or type(inputs[name]) is not type(INPUTS[name]):
-            raise gr.Error(f"{name} must be like {example} and not empty.", print_exception=False)
     # A module remembers the types of refused inputs, so each request has its own.
     metric = evaluate.load(str(FOLDER / SCRIPT), keep_in_memory=True)
     try:
+        inputs = {name: json.loads(text) for name, text in zip(EXAMPLE, texts, strict=True)}
         return metric.compute(**inputs)
-    except (TypeError, ValueError) as error:
-        raise gr.Error(str(error), print_exception=False) from error
+    except (IndexError, TypeError, ValueError) as error:
+        raise gr.Error(f"{error} Inputs are JSON, such as {EXAMPLE}.", print_exception=False) from error
 
 
 documentation = (FOLDER / "README.md").read_text(encoding="utf-8").split("---\n", 2)[2]
-title, sections = documentation.split("\n## ", 1)
-heading = next(line.removeprefix("# ") for line in title.splitlines() if line.startswith("# "))
 
-with gr.Blocks(title=heading) as page:
-    gr.Markdown(f"{title}\n\nInputs are JSON. `-Infinity` is the score of a candidate that cannot be scored.")
+with gr.Blocks() as page:
+    gr.Markdown("Inputs are JSON. `-Infinity` is the score of a candidate that cannot be scored.")
     with gr.Row():
         with gr.Column():
             boxes = [gr.Textbox(text, label=name, lines=2) for name, text in EXAMPLE.items()]
             button = gr.Button("Compute", variant="primary")
         results = gr.JSON(label="results")
     button.click(compute, boxes, results)
-    gr.Markdown(f"## {sections}", latex_delimiters=FORMULAS)
+    gr.Markdown(documentation, latex_delimiters=FORMULAS)
 
 if __name__ == "__main__":
     page.launch()

@@ -12,7 +12,7 @@ from typer import Argument, Option
 _Name = Annotated[str, Argument(help="Id on the Hub: user/name.")]
 _Results = Annotated[
     list[Path] | None,
-    Option(help="A results.json, or a folder that contains some; by default all below the folder."),
+    Option(help="A results.json, or a folder that contains some; by default all in `results` of the folder."),
 ]
 
 

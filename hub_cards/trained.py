@@ -19,7 +19,6 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from eval.reports.result_schema import method_title
 from gallery.files import read_json, write_json
 from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
@@ -32,6 +31,7 @@ from .evidence.evaluations import (
     check_weights,
     eval_results,
     identifier,
+    method_title,
     presence,
     read_result,
     read_results,
@@ -114,16 +114,10 @@ def _stage_training(source: Path, folder: Path) -> None:
             write_json(content, folder / name)
 
 
-def _is_of_another(path: Path, source: Path) -> bool:
-    """Whether a result is in the folder of another model: a checkpoint, another run, the output of a dry run."""
-    folders = [folder for folder in path.parents if source in folder.parents]
-    return any(folder.name.startswith("checkpoint-") or (folder / "config.json").is_file() for folder in folders)
-
-
 def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
-    """Return the result files to publish: those given, or else all below the folder."""
+    """Return the result files to publish: those given, or else all in the folder's `results`."""
     if given is None:
-        return sorted(path for path in source.rglob("results.json") if not _is_of_another(path, source))
+        return sorted((source / "results").rglob("results.json"))
     files = []
     for path in given:
         found = sorted(path.rglob("results.json")) if path.is_dir() else [path]
@@ -164,7 +158,7 @@ def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None)
 
     Args:
         source (`Path`), folder (`Path`): folder of the model or adapter, and the staged one.
-        results (`list[Path]`, *optional*): result files, or folders that contain them; by default all below `source`.
+        results (`list[Path]`, *optional*): result files, or folders of some; by default all in its `results`.
 
     Raises:
         FileNotFoundError: a given path holds no result.

@@ -450,13 +450,6 @@ class HubServer:
         self.repos[kind, repo.id] = repo
         return {"url": f"{self.url}/{repo.prefix}"}
 
-    @route("DELETE", "/api/repos/delete")
-    def _delete_repo(self, call: Call):
-        namespace = call.json.get("organization") or call.user.name
-        repo = self._existing(call.json.get("type") or "model", f"{namespace}/{call.json['name']}")
-        del self.repos[repo.type, repo.id]
-        return b""
-
     @route("GET", "<repo>(?:/revision/(?P<revision>[^/]+))?")
     def _info(self, call: Call, repo: Repo, revision: str = "main"):
         commit = repo.commit(revision)
@@ -480,22 +473,6 @@ class HubServer:
         if call.query.get("recursive", ["false"])[0].lower() not in ("1", "true"):
             entries = [entry for entry in entries if "/" not in entry["path"].removeprefix(prefix)]
         return sorted(entries, key=lambda entry: entry["path"])
-
-    @route("GET", "<repo>/refs")
-    def _refs(self, call: Call, repo: Repo):
-        def listed(refs: dict[str, str], prefix: str) -> list[dict]:
-            return [{"name": name, "ref": f"{prefix}{name}", "targetCommit": sha} for name, sha in refs.items()]
-
-        listings = {"branches": listed(repo.branches, "refs/heads/"), "pullRequests": listed(repo.pull_requests, "")}
-        return listings | {"tags": [], "converts": []}
-
-    @route("POST DELETE", "<repo>/branch/(?P<branch>[^/]+)")
-    def _branch(self, call: Call, repo: Repo, branch: str):
-        if call.method == "DELETE":
-            del repo.branches[branch]
-        else:
-            repo.branches[branch] = repo.commit(call.json.get("startingPoint", "main")).sha
-        return b""
 
     @route("POST", "<repo>/preupload/(?P<revision>[^/]+)")
     def _preupload(self, call: Call, repo: Repo, revision: str):

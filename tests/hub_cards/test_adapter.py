@@ -172,32 +172,6 @@ def test_a_base_whose_folder_is_gone_is_asked_for(hub, adapter_dir, model_dir):
     assert find_base(hub.api(), adapter_dir, "user/base") == ("user/base", commit)
 
 
-def test_a_folder_without_an_adapter_is_said_to_be_none(hub, adapter_dir, model_dir, tmp_path):
-    with pytest.raises(ValueError, match="holds no adapter_config.json: it is not a saved adapter.$"):
-        find_base(hub.api(), model_dir, None)
-    with pytest.raises(FileNotFoundError, match="There is no folder"):
-        find_base(hub.api(), tmp_path / "nowhere", None)
-    (adapter_dir / "adapter_config.json").rename(adapter_dir / "checkpoint-2" / "adapter_config.json")
-    with pytest.raises(ValueError, match=r"did not finish left \['checkpoint-2'\]: resume it, or publish"):
-        find_base(hub.api(), adapter_dir, None)
-
-
-def test_the_base_has_the_name_that_the_hub_gives(hub, adapter_dir, model_dir):
-    commit = put_on_hub(hub, "user/base", model_dir)
-    there = {"Location": "/api/models/user/base?blobs=true"}
-    with hub.fail("GET", "/api/models/user/old", status=307, headers=there):
-        assert find_base(hub.api(), adapter_dir, "user/old") == ("user/base", commit)
-
-
-def test_a_private_base_is_spoken_of(hub, adapter_dir, model_dir, caplog):
-    put_on_hub(hub, "user/base", model_dir)
-    find_base(hub.api(), adapter_dir, "user/base")
-    assert not caplog.records
-    hub.repo("user/base").private = True
-    find_base(hub.api(), adapter_dir, "user/base")
-    assert "user/base is private: only those who may read it can load the adapter." in caplog.text
-
-
 def test_a_base_with_other_weights_is_refused(hub, adapter_dir, model_dir):
     commit = put_on_hub(hub, "user/base", model_dir)
     record(model_dir, hub.url, commit)
@@ -205,6 +179,13 @@ def test_a_base_with_other_weights_is_refused(hub, adapter_dir, model_dir):
     save_tensors({name: value + 1 if value.is_floating_point() else value for name, value in weights.items()},
               model_dir / "model.safetensors")  # fmt: skip
     with pytest.raises(ValueError, match="is not the base that this adapter was trained on"):
+        find_base(hub.api(), adapter_dir, None)
+
+
+def test_an_adapter_of_a_sentence_transformer_is_refused(hub, adapter_dir, model_dir):
+    write_json({"model_type": "clip"}, model_dir / "config.json")
+    write_json([{"path": "", "type": "sentence_transformers.models.Transformer"}], model_dir / "modules.json")
+    with pytest.raises(ValueError, match="is a SentenceTransformer"):
         find_base(hub.api(), adapter_dir, None)
 
 

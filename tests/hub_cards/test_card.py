@@ -1,7 +1,6 @@
 """What a person wrote into a card is kept; a template gets what it needs."""
 
 import pytest
-from huggingface_hub import ModelCard, SpaceCardData
 
 from hub_cards import card as cards
 from hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card, render
@@ -106,29 +105,3 @@ def test_what_is_given_now_wins_over_the_earlier_card():
     now = Details({"license": "mit", "language": ["en"]}).over(earlier)
     assert now == Details({"license": "mit", "language": ["en"], "extra_gated_prompt": "Who?"}, "Kept.")
     assert Details({"language": ["en"]}).over(earlier) == Details(earlier.data | {"language": ["en"]}, "Kept.")
-
-
-# Rendering ----------------------------------------------------------------------------------------------------------
-
-
-def test_licence_and_languages_join_any_front_matter(template):
-    details = Details({"license": "mit", "language": ["en"]})
-    for data in ({"title": "Title"}, SpaceCardData(title="Title")):
-        card = ModelCard(render("kind", data, details))
-        assert card.data.to_dict() == {"title": "Title", "license": "mit", "language": ["en"]}
-
-
-def test_a_variable_that_a_template_misses_is_an_error(template):
-    template('{{ missing }}\n{% include "_kept.md.jinja" %}\n')
-    with pytest.raises(Exception, match="'missing' is undefined"):
-        render("kind", {}, Details())
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("# Title\n", "marked lines"), ("{{ kept_begin }}\nlost\n{{ kept_end }}\n", "would not be read back")],
-)
-def test_a_template_without_the_kept_section_is_an_error(template, content, message):
-    template(content)
-    with pytest.raises(ValueError, match=message):
-        render("kind", {}, Details(kept="Kept."))

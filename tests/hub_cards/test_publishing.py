@@ -123,16 +123,6 @@ def test_of_a_persons_files_none_goes_that_only_looks_like_ours(hub, folder):
     assert set(hub.repo("user/app", "space").files()) == {".gitattributes", "README.md", "Dockerfile", "helpers.py"}
 
 
-def test_the_card_has_the_name_that_the_hub_gives(hub, folder):
-    """A repository that was renamed, or is written in other capitals: the Hub leads from the old name to its own."""
-    push(hub, folder)
-    (folder / "config.json").write_text("{}")
-    there = {"Location": f"/api/models/{NAME}"}
-    with hub.fail("GET", "/api/models/user/old", status=307, headers=there):
-        assert push(hub, folder, repo_id="user/old").repo_id == NAME
-    assert f"# {NAME}\n" in files_of(hub)["README.md"].decode() and files_of(hub)["config.json"] == b"{}"
-
-
 def test_a_dry_run_reaches_nobody(hub, folder, tmp_path):
     with hub.offline():
         text = preview(folder, tmp_path / "out")

@@ -37,13 +37,6 @@ def test_the_folder_holds_a_dockerfile_and_a_card(tmp_path):
     assert (data.models, data.datasets) == (["user/model"], ["user/gallery"])
 
 
-@pytest.mark.parametrize("changes", [{"model": "user/two/three"}, {"gallery": "/data/gallery"}])
-def test_what_is_no_place_on_the_hub_is_refused(tmp_path, changes):
-    with pytest.raises(ValueError, match=next(iter(changes))):
-        staged(tmp_path, **changes)
-    assert not (tmp_path / "space").exists()
-
-
 @pytest.mark.parametrize("details", [Details({"license": "mit", "language": ["en"]}, "## Mine\n\n* a\n"), Details()])
 def test_what_a_person_wrote_is_read_back(details):
     kind, found = read_card(space_card(Path(), "user/demo", details, **PLACE))

@@ -15,25 +15,16 @@ from tests.conftest import ROOT
 from tests.hub_cards.evidence.test_evaluations import make_content
 from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
 from tests.hub_cards.evidence.test_runs import RECIPE
-from tests.hub_cards.folders import CONFIG, make_adapter, make_model, names, write_card, write_json, write_result
+from tests.hub_cards.folders import CONFIG, make_adapter, make_model, write_card, write_json, write_result
 from tests.hub_cards.test_markdown import HOSTILE
 
 
 def test_results_of_other_weights_are_refused(adapter_dir, staged):
-    write_result(adapter_dir / "old", adapter_dir, sha256="b" * 64, weights={"adapter_model.safetensors": "0" * 64})
+    write_result(
+        adapter_dir / "results" / "old", adapter_dir, sha256="b" * 64, weights={"adapter_model.safetensors": "0" * 64}
+    )
     with pytest.raises(ValueError, match="measured with other weights"):
         stage_adapter(adapter_dir, staged, "user/base", None)
-
-
-def test_results_in_the_folder_of_another_model_are_its_own(adapter_dir, staged, tmp_path):
-    """Another run beneath this one, and what `--dry-run` writes when it is called in the folder of the run."""
-    stage_adapter(adapter_dir, staged, "user/base", None)
-    shutil.copytree(staged, adapter_dir / "published" / "adapter")
-    write_result(adapter_dir / "other" / "results", adapter_dir, weights={"adapter_model.safetensors": "0" * 64})
-    shutil.copy(adapter_dir / "config.json", adapter_dir / "other")
-    (tmp_path / "again").mkdir()
-    stage_adapter(adapter_dir, tmp_path / "again", "user/base", None)
-    assert names(tmp_path / "again") == names(staged)
 
 
 def test_coordinates_of_codecarbon_stay_here(adapter_dir, staged):
@@ -56,7 +47,7 @@ def test_results_can_be_chosen(adapter_dir, staged, tmp_path):
 
 
 def test_two_results_of_one_gallery_are_refused(adapter_dir, staged):
-    write_result(adapter_dir / "again", adapter_dir)
+    write_result(adapter_dir / "results" / "again", adapter_dir)
     with pytest.raises(ValueError, match="--results"):
         stage_adapter(adapter_dir, staged, "user/base", None)
 
@@ -126,15 +117,6 @@ def test_limitations_are_those_of_the_model(tmp_path):
     assert "This model has other towers" in body and "**Training scale.**" in body
 
 
-def test_a_card_says_what_the_cross_encoder_reads(tmp_path):
-    folder = make_model(tmp_path)
-    assert "together with the video, audio of a clip" in write_card(folder, model_card(folder, "u/m", Details())).text
-    write_json(CONFIG | {"condition_on": ["audio", "subtitle", "<script>"]}, folder / "config.json")
-    assert (
-        "together with the audio, subtitle of a clip" in write_card(folder, model_card(folder, "u/m", Details())).text
-    )
-
-
 @pytest.mark.parametrize(("aggregation", "needed"), [("triangle", "video or audio"), ("subtitle", "subtitle")])
 def test_a_score_that_some_clips_do_not_have_is_not_praised_for_incomplete_clips(tmp_path, aggregation, needed):
     folder = make_adapter(tmp_path)
@@ -192,21 +174,6 @@ def test_a_card_tells_a_calibration(tmp_path, fields, expected):
         assert rf"\\(a\\) = {expected[0]} and" in card and rf"\\(b\\) = {expected[1]} for video" in card
 
 
-def test_a_card_names_a_second_stage_that_the_training_did_not_change(tmp_path):
-    folder = make_model(tmp_path)
-    for change, is_named in (({"matching_weight": 0.0}, True), ({}, False)):
-        write_json(RECIPE | change, folder / "recipe.json")
-        body = write_card(folder, model_card(folder, "user/model", Details())).text
-        assert ("did not change that part" in body) == is_named
-
-
-def test_with_class_labels_the_accuracy_is_named(tmp_path):
-    folder = make_model(tmp_path)
-    write_evaluation(folder, make_content(task="classification"))
-    body = write_card(folder, model_card(folder, "user/model", Details())).text
-    assert "The texts are class labels, so V→T R@1 is the accuracy." in body
-
-
 def test_the_packages_to_install_are_new_enough_for_the_code(tmp_path):
     """With an older transformers the remote code ends in an ImportError that does not say why."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -220,13 +187,6 @@ def test_the_packages_to_install_are_new_enough_for_the_code(tmp_path):
     ):
         (line,) = re.findall("^pip install torch .*$", write(tmp_path / folder, "user/name", Details()), re.MULTILINE)
         assert line == "pip install torch " + " ".join(f'"{name}>={oldest[name]}"' for name in packages)
-
-
-def test_a_folder_without_weights_is_refused(tmp_path):
-    write_json(CONFIG, tmp_path / "config.json")
-    for write in (model_card, adapter_card):
-        with pytest.raises(FileNotFoundError, match="no weights"):
-            write(tmp_path, "user/model", Details())
 
 
 def test_the_blocks_of_a_card_are_python(tmp_path):

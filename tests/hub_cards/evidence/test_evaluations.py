@@ -10,7 +10,6 @@ from eval.reports.result_files import R1
 from hub_cards.evidence.evaluations import (
     check_weights,
     eval_results,
-    identifier,
     presence,
     read_result,
     read_results,
@@ -257,11 +256,6 @@ def test_the_second_stage_of_a_card_is_the_match_at_the_papers_depth_or_the_larg
     assert {metric.metric_value for metric in found if metric.metric_type == "recall_at_1"} == {expected + 0.5}
 
 
-def test_any_name_becomes_an_identifier():
-    assert identifier("MSR-VTT 1k--A") == "MSR-VTT-1k-A"
-    assert identifier("../..") == "unnamed"
-
-
 # Tables and findings ------------------------------------------------------------------------------------------------
 
 
@@ -274,11 +268,6 @@ def test_the_tables_hold_every_score_under_every_mask_and_both_stages(make_resul
     assert [line.split(" | ")[1:] for line in missing[1].splitlines()[2:4]] == [["32.3", "24.7 |"], ["28.0", "23.0 |"]]
     assert "| match | 50 | absent | 40.0 | 30.0 |" in second[1]
     assert "| SCALAR | uniform centroid | +4.3 | +0.7 | +8.0 | 95 % |" in differences[1]
-
-
-def test_without_masks_there_is_no_table_of_them(make_result):
-    titles = [title for title, *_ in tables(make_result(lambda content: content["retrieval"]["rates"].pop()))]
-    assert len(titles) == 4 and not any("missing" in title for title in titles)
 
 
 def test_names_of_others_stay_text_in_a_table(make_result):
