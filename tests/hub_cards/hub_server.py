@@ -58,7 +58,6 @@ class HubError(Exception):
 class User(NamedTuple):
     name: str
     orgs: tuple[str, ...]
-    role: str  # of the token: "read" or "write"
 
 
 class Request(NamedTuple):
@@ -141,7 +140,7 @@ class Repo:
 
 @dataclass
 class Fault:
-    """See [`HubServer.fail`]. `hits` counts the requests that it met. As a context manager it ends with the block."""
+    """See [`HubServer.fail`]. As a context manager it ends with the block."""
 
     hub: "HubServer"
     method: str
@@ -151,14 +150,11 @@ class Fault:
     headers: dict[str, str]
     body: Any
     seen: int = 0
-    hits: int = 0
-    over: threading.Event = field(default_factory=threading.Event)
 
     def meets(self, method: str, path: str) -> bool:
         if not (re.fullmatch(self.method, method) and re.search(self.path, path)):
             return False
         self.seen += 1
-        self.hits += self.seen > self.after
         return self.seen > self.after
 
     def __enter__(self) -> "Fault":
@@ -166,7 +162,6 @@ class Fault:
 
     def __exit__(self, *exception):
         self.hub.faults.remove(self)
-        self.over.set()
 
 
 @dataclass
@@ -243,10 +238,10 @@ class HubServer:
         """The other origin, where LFS content goes: a client that sends the token there has leaked it."""
         return f"http://localhost:{self._port}/storage"
 
-    def add_user(self, name: str, orgs: tuple[str, ...] = (), role: str = "write") -> str:
+    def add_user(self, name: str, orgs: tuple[str, ...] = ()) -> str:
         """Add a user, or another token of a user, and return the token."""
         token = "hf_" + secrets.token_hex(17)
-        self.users[token] = User(name, tuple(orgs), role)
+        self.users[token] = User(name, orgs)
         return token
 
     def api(self, token: str | None = None) -> HfApi:
@@ -295,8 +290,7 @@ class HubServer:
             method (`str`): regular expression of the whole method.
             path (`str`): regular expression, searched in the percent-encoded path with its query.
             status (`int` or `str`, defaults to 500): status of the answer; or "drop": the connection is closed without
-                an answer; "lost": so too, but only after the request was carried out; "hang": no answer until the
-                fault ends or the server stops.
+                an answer; "lost": so too, but only after the request was carried out.
             after (`int`, defaults to 0): how many requests that match come through before.
             headers (`dict`, *optional*), body (*optional*): of the answer; a body that is not `bytes` is sent as JSON.
 
@@ -337,8 +331,6 @@ class HubServer:
         return self
 
     def __exit__(self, *exception):
-        for fault in self.faults:
-            fault.over.set()
         self._close()
         assert not self.failures, "The test server failed:\n" + "\n".join(self.failures)
 
@@ -380,9 +372,7 @@ class HubServer:
             if authorization and headers.get("host", "").startswith("localhost"):
                 self.other_headers.append(f"authorization of {method} {address.path}: {authorization}")
             fault = next((fault for fault in self.faults if fault.meets(method, target)), None)
-        if fault is not None and fault.status == "hang":
-            fault.over.wait()
-        if fault is not None and fault.status in ("hang", "drop"):
+        if fault is not None and fault.status == "drop":
             return None
         if fault is not None and fault.status != "lost":
             return Answer(fault.body, fault.status, fault.headers)
@@ -424,9 +414,7 @@ class HubServer:
 
     @route("GET", "/api/whoami-v2")
     def _whoami(self, call: Call):
-        name, orgs, role = call.user
-        orgs = [{"type": "org", "name": org, "roleInOrg": "write"} for org in orgs]
-        return {"type": "user", "name": name, "orgs": orgs, "auth": {"accessToken": {"role": role}}}
+        return {"type": "user", "name": call.user.name, "auth": {"accessToken": {"role": "write"}}}
 
     @route("POST", "/api/validate-yaml")
     def _validate_yaml(self, call: Call):
@@ -438,7 +426,7 @@ class HubServer:
     @route("POST", "/api/repos/create")
     def _create_repo(self, call: Call):
         kind, namespace = call.json.get("type") or "model", call.json.get("organization") or call.user.name
-        if namespace not in (call.user.name, *call.user.orgs) or call.user.role == "read":
+        if namespace not in (call.user.name, *call.user.orgs):
             raise HubError(403, f"You don't have the rights to create a {kind} under the namespace {namespace!r}")
         repo = Repo(f"{namespace}/{call.json['name']}", kind, private=call.json.get("visibility") == "private")
         if (kind, repo.id) in self.repos:

@@ -146,15 +146,6 @@ def test_what_a_clip_needs_follows_from_the_names_of_modalities(aggregation, mod
     assert _needed(aggregation, modalities) == needed
 
 
-def test_an_infinite_temperature_is_written_as_one(tmp_path):
-    folder = make_model(tmp_path)
-    write_json(
-        CONFIG | {"query_temperature": {"__float__": "Infinity"}}, folder / "config.json"
-    )  # as transformers does
-    body = write_card(folder, model_card(folder, "user/model", Details())).text
-    assert r"\\(\tau_w\\) = inf, that is, equal weights," in body and "__float__" not in body
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

@@ -10,7 +10,6 @@ from eval.reports.result_files import R1
 from hub_cards.evidence.evaluations import (
     check_weights,
     eval_results,
-    presence,
     read_result,
     read_results,
     tables,
@@ -108,23 +107,6 @@ def make_result(tmp_path):
     return make
 
 
-def test_a_result_is_named_after_its_folder(tmp_path):
-    write_result(tmp_path, make_content())
-    (result,) = read_results(tmp_path)
-    assert (result.name, result.method) == ("miniature-test", "scalar")
-    assert presence(result) == "video 95 (95 %), audio 85 (85 %), subtitle 80 (80 %)"
-
-
-def test_a_folder_without_results_has_none(tmp_path):
-    assert read_results(tmp_path) == []
-
-
-def test_a_folder_of_results_without_results_json_is_refused(tmp_path):
-    (tmp_path / "results" / "empty").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match="empty"):
-        read_results(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -148,28 +130,12 @@ def test_a_file_that_is_no_result_is_refused(make_result, change, message):
         make_result(change)
 
 
-def test_what_is_not_json_is_refused(tmp_path):
-    path = tmp_path / "results.json"
-    path.write_text("[]", encoding="utf-8")
-    with pytest.raises(ValueError, match="must hold a JSON object, got list"):
-        read_result(path)
-    path.write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="is not JSON"):
-        read_result(path)
-
-
 def test_results_of_these_weights_are_accepted_and_of_others_refused(make_result):
     result = make_result()
     check_weights(result, {"adapter_model.safetensors": "ab" * 32})
     for digests in ({"adapter_model.safetensors": "cd" * 32}, {"model.safetensors": "ab" * 32}, {}):
         with pytest.raises(ValueError, match="measured with other weights"):
             check_weights(result, digests)
-
-
-def test_results_that_name_no_weights_are_refused(make_result):
-    result = make_result(lambda content: content["embedded"].pop("weights"))
-    with pytest.raises(ValueError, match="it names None.*Evaluate again"):
-        check_weights(result, {})
 
 
 # Front matter -------------------------------------------------------------------------------------------------------
@@ -238,22 +204,6 @@ def test_what_was_not_measured_is_left_out(make_result):
 def test_the_second_stage_of_another_score_is_not_the_models(make_result):
     result = make_result(lambda content: [entry.update({"method": "video", R1: 9}) for entry in content["two_stage"]])
     assert {metric.metric_args["stage"] for metric in eval_results([result])} == {1}
-
-
-@pytest.mark.parametrize(("depths", "expected"), [((5, 50, 100), 50), ((5, 20), 20), ((100, 70), 100)])
-def test_the_second_stage_of_a_card_is_the_match_at_the_papers_depth_or_the_largest(make_result, depths, expected):
-    def change(content):
-        content["two_stage"] = [
-            entry | {"rule": rule, "depth": depth} | make_metrics(depth + 0.5 if rule == "match" else 99.0)
-            for rule in ("match", "fused")
-            for depth in depths
-            for entry in content["two_stage"]
-        ]
-
-    result = make_result(change)
-    found = [metric for metric in eval_results([result]) if metric.metric_args["stage"] == 2]
-    assert found and {metric.metric_args["depth"] for metric in found} == {expected}
-    assert {metric.metric_value for metric in found if metric.metric_type == "recall_at_1"} == {expected + 0.5}
 
 
 # Tables and findings ------------------------------------------------------------------------------------------------
