@@ -70,8 +70,8 @@ def loop(texts, modalities, mask, method="scalar", temperature=0.1, modality_sca
 def test_differentiable_and_tiled_paths_agree(method, monkeypatch):
     texts, modalities, mask = random_clips()
     monkeypatch.setattr("modeling_scalar.scores_scalar._TILE", (3, 5))
-    tiled = score((texts, modalities, mask), method)
-    plain = score((texts.requires_grad_(), modalities, mask), method)
+    tiled = score((texts, modalities, mask), method, **CALIBRATION)
+    plain = score((texts.requires_grad_(), modalities, mask), method, **CALIBRATION)
     assert plain.requires_grad == (method != "rank_fusion") and not tiled.requires_grad
     torch.testing.assert_close(tiled, plain.detach(), **FLOAT32)
 
