@@ -211,7 +211,11 @@ class Table:
 # The tables of a report ---------------------------------------------------------------------------------------------
 
 
-def _titles(runs: Sequence[Run]) -> dict[tuple[str, str, str], str]:
+Titles = Mapping[tuple[str, str, str], str]
+"""Titles of scores by benchmark, label and score."""
+
+
+def _titles(runs: Sequence[Run]) -> Titles:
     """Return the title of each score of a label: * marks its strongest single pathway, (own) its own score."""
     titles = {}
     for run in runs:
@@ -226,8 +230,7 @@ def _titles(runs: Sequence[Run]) -> dict[tuple[str, str, str], str]:
     return titles
 
 
-def _with_titles(text: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
-    titles = _titles(runs)
+def _with_titles(text: pd.DataFrame, titles: Titles) -> pd.DataFrame:
     rows = [(*key[:2], titles[key]) for key in text.index]
     return text.set_axis(pd.MultiIndex.from_tuples(rows, names=text.index.names))
 
@@ -239,9 +242,9 @@ def _without_run(text: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     return text.droplevel([level for level in RUN if level in text.index.names])
 
 
-def _scores_table(runs: Sequence[Run], first: pd.DataFrame, direction: str) -> Table:
+def _scores_table(runs: Sequence[Run], first: pd.DataFrame, titles: Titles, direction: str) -> Table:
     numbers = select(first, masked=0, direction=direction).dropna(axis=1, how="all")
-    text = _with_titles(_num_seeds(means(numbers), numbers), runs)
+    text = _with_titles(_num_seeds(means(numbers), numbers), titles)
     note = "First stage, nothing masked. * strongest single pathway, text to video; (own) the model's own score."
     if direction == "text_to_video":
         note += " Clips for which a score is undefined rank last."
@@ -249,12 +252,12 @@ def _scores_table(runs: Sequence[Run], first: pd.DataFrame, direction: str) -> T
     return Table(f"scores_{direction}", title, note, _without_run(text, runs), numbers)
 
 
-def _missing_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
+def _missing_table(runs: Sequence[Run], first: pd.DataFrame, titles: Titles) -> Table:
     numbers = select(first, direction="text_to_video")[["R@1"]]
     rates = sorted(numbers.index.unique("masked"))
     text = means(numbers)["R@1"].unstack("masked", fill_value=ABSENT, sort=False)[rates]
     text = text.rename(columns=percent).rename_axis(columns=None)
-    text = _with_titles(_num_seeds(text, numbers), runs)
+    text = _with_titles(_num_seeds(text, numbers), titles)
     note = (
         "Text-to-video R@1, first stage; columns: clips that lose one modality. * strongest single pathway "
         "with nothing masked; (own) the model's own score."
@@ -283,7 +286,7 @@ def _second_stage_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
     text = means(shown)["R@1"].unstack(["direction", "masked"], fill_value=ABSENT, sort=False)
     text = text[sorted(text.columns, key=lambda column: (DIRECTIONS.index(column[0]), column[1]))]
     text.columns = [f"{direction.replace('_', ' ')} {percent(rate)}" for direction, rate in text.columns]
-    text = _num_seeds(text, shown)
+    text = _num_seeds(text, shown).sort_index(level=RUN[:2], sort_remaining=False, kind="stable")
     note = (
         "R@1 of each label's own score; columns: clips that lose one modality. match: the first candidates reordered "
         "by the cross-encoder alone; fused: by first-stage score + weight * match logit, which is not in the paper."
@@ -324,9 +327,10 @@ def report_tables(runs: Sequence[Run]) -> list[Table]:
         runs (`Sequence[Run]`): content of comparable `results.json` files.
     """
     first = first_stage(runs)
-    tables = [_scores_table(runs, first, direction) for direction in DIRECTIONS]
-    if first.index.unique("masked").size > 1:
-        tables.append(_missing_table(runs, first))
+    titles = _titles(runs)
+    tables = [_scores_table(runs, first, titles, direction) for direction in DIRECTIONS]
+    if any(rate != 0 for rate in first.index.unique("masked")):
+        tables.append(_missing_table(runs, first, titles))
     if any(run["two_stage"] for run in runs):
         tables.append(_second_stage_table(runs, first))
     if any(run["retrieval"].get("differences") for run in runs):

@@ -87,6 +87,8 @@ def test_scores_under_missing_modalities_have_a_column_for_each_rate(runs):
     assert [*table.text.columns] == ["n", "0 %", "25 %", "50 %", "75 %", "90 %"]
     row = rows_of(table)["miniature", "gram", "uniform centroid"]
     assert row[1:] == [f"{11 - step:.1f} ± 4.2" for step in range(5)]
+    alone = table_of([make_run("scalar", rates=(0.5,))], "scores_missing")
+    assert rows_of(alone)[("SCALAR (own)",)] == ["20.0"]
     assert not any(table.name == "scores_missing" for table in report_tables([make_run("scalar", rates=(0.0,))]))
 
 
@@ -117,6 +119,8 @@ def test_labels_without_a_second_stage_are_not_in_its_table():
     runs = [make_run("scalar", two_stage=30.0), make_run("gram", method="gram") | {"two_stage": []}]
     rows = rows_of(table_of(runs, "second_stage"))
     assert [names[1:3] for names in rows] == [("scalar", "first stage"), ("scalar", "match"), ("scalar", "match")]
+    both = rows_of(table_of([*runs, make_run("volume", method="gram")], "second_stage"))
+    assert [names[1] for names in both] == ["scalar"] * 3 + ["volume"] * 3
     assert not any(table.name == "second_stage" for table in report_tables(runs[1:]))
 
 
