@@ -30,7 +30,7 @@ class Benchmark:
         task (`str`): "retrieval": a query is a caption of a clip. "classification": a query is the label of a class,
             and equal captions are one query.
         processing (`Mapping`): processor settings of the protocol, see [`configure_processor`].
-        settings (`tuple[str, ...]`): those of "captions", "annotations", "columns", "holdout" and "words_of" that
+        settings (`tuple[str, ...]`): those of "captions", "columns", "holdout" and "words_of" that
             `load` takes.
         describe (`Callable`, *optional*): `describe(root)` returns what is needed to generate the benchmark again.
     """

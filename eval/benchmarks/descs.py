@@ -154,7 +154,6 @@ def load_descs(
     files: Mapping[str, str] | None = None,
     read: Callable[..., list[Entry]] = read_entries,
     captions: str = "first",
-    annotations: str | os.PathLike | None = None,
     on_missing: str = "raise",
     **names: Any,
 ) -> tuple[Dataset, list[str]]:
@@ -168,7 +167,6 @@ def load_descs(
         files (`Mapping`, *optional*): name of the annotation in `root` by split; by default `<split>.json`.
         read (`Callable`): reads such a file, in its published format.
         captions (`str`), on_missing (`str`): as in [`dataset_from_entries`].
-        annotations (`str` or `os.PathLike`, *optional*): the annotation, if it is not in `root`.
         names: keyword arguments of `read`, such as the keys of the annotation.
 
     Returns:
@@ -178,8 +176,7 @@ def load_descs(
         FileNotFoundError, ValueError: of [`read_entries`] and [`dataset_from_entries`].
     """
     file = f"{split}.json" if files is None else files[split]
-    path = Path(root) / file if annotations is None else Path(annotations)
-    return dataset_from_entries(read(path, **names), Path(root), captions, on_missing)
+    return dataset_from_entries(read(Path(root) / file, **names), Path(root), captions, on_missing)
 
 
 def descs_benchmark(
@@ -199,7 +196,7 @@ def descs_benchmark(
         load=partial(load_descs, files=files, read=read, captions=captions),
         splits=tuple(files),
         processing=PROTOCOL | processing,
-        settings=("captions", "annotations"),
+        settings=("captions",),
     )
 
 

@@ -61,7 +61,6 @@ def load_split(
     split: str = "test",
     *,
     captions: str | None = None,
-    annotations: str | os.PathLike | None = None,
     on_missing: str = "raise",
     columns: Mapping[str, str] | None = None,
     holdout: float | None = None,
@@ -74,7 +73,6 @@ def load_split(
         root (`str` or `os.PathLike`): the folder of the benchmark; for "own" a file or the name of a data set.
         split (`str`, defaults to "test"): a split of the benchmark.
         captions (`str`, *optional*): "first" of each clip, or "all" of them, a row each; by default the protocol's.
-        annotations (`str` or `os.PathLike`, *optional*): the annotation file, if it is not in `root`.
         on_missing (`str`, defaults to "raise"): for clips without their files: "raise" stops, "leave_out" leaves them
             out of the gallery, logs them and lists them in `left_out`.
         columns (`Mapping`, *optional*): the user's columns by the names of
@@ -95,8 +93,7 @@ def load_split(
         raise ValueError(f'`captions` must be "first" or "all", got {captions!r}.')
     if on_missing not in ("raise", "leave_out"):
         raise ValueError(f'`on_missing` must be "raise" or "leave_out", got {on_missing!r}.')
-    settings = {"captions": captions, "annotations": annotations}
-    settings |= {"columns": columns, "holdout": holdout, "words_of": words_of}
+    settings = {"captions": captions, "columns": columns, "holdout": holdout, "words_of": words_of}
     settings = {setting: value for setting, value in settings.items() if value is not None}
     unknown = sorted(set(settings) - set(benchmark.settings))
     if unknown:

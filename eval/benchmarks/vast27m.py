@@ -8,6 +8,6 @@ from eval.benchmarks.definition import Benchmark
 from eval.benchmarks.descs import load_descs
 
 _LOAD = partial(load_descs, captions="all", id_name="clip_id", caption_names=("vast_cap",))
-VAST27M = Benchmark("VAST-27M", _LOAD, settings=("captions", "annotations"))
+VAST27M = Benchmark("VAST-27M", _LOAD, settings=("captions",))
 
 __all__ = ["VAST27M"]

@@ -51,7 +51,6 @@ def load_vggsound(
     root: str | os.PathLike,
     split: str = "test",
     *,
-    annotations: str | os.PathLike | None = None,
     on_missing: str = "raise",
 ) -> tuple[Dataset, list[str]]:
     """
@@ -64,7 +63,6 @@ def load_vggsound(
     Args:
         root (`str` or `os.PathLike`): the folder; media are in `root/videos` and `root/audios`, named by id.
         split (`str`, defaults to "test"): "train" or "test".
-        annotations (`str` or `os.PathLike`, *optional*): a `.csv` or `.json` file elsewhere.
         on_missing (`str`, defaults to "raise"): or "leave_out": clips without any file.
 
     Returns:
@@ -76,8 +74,9 @@ def load_vggsound(
         ValueError: a row is malformed or repeated, a clip has several labels or several files of one kind.
     """
     root = Path(root)
-    listed = root / f"descs_ret_{split}.json"
-    path = Path(annotations) if annotations is not None else listed if listed.is_file() else root / "vggsound.csv"
+    path = root / f"descs_ret_{split}.json"
+    if not path.is_file():
+        path = root / "vggsound.csv"
     if not path.is_file():
         raise FileNotFoundError(
             f"No annotation at {path}. It must be VGGSound's vggsound.csv, or a JSON list of objects with `video_id` "
@@ -93,7 +92,6 @@ VGGSOUND = Benchmark(
     splits=SPLITS,
     task="classification",
     processing=PROTOCOL,
-    settings=("annotations",),
 )
 
 __all__ = ["VGGSOUND", "load_vggsound"]

@@ -21,7 +21,6 @@ def load_youcook2(
     root: str | os.PathLike,
     split: str = "test",
     *,
-    annotations: str | os.PathLike | None = None,
     on_missing: str = "raise",
 ) -> tuple[Dataset, list[str]]:
     """
@@ -31,7 +30,7 @@ def load_youcook2(
         FileNotFoundError: there is no annotation, or steps have no file.
         ValueError: the annotation is malformed.
     """
-    path = Path(root) / "youcookii_annotations_trainval.json" if annotations is None else Path(annotations)
+    path = Path(root) / "youcookii_annotations_trainval.json"
     videos = read_json(path, dict, _FORMAT).get("database")
     try:
         entries = [
@@ -49,6 +48,6 @@ def load_youcook2(
     return dataset_from_entries(entries, Path(root), "first", on_missing)
 
 
-YOUCOOK2 = Benchmark("YouCook2", load_youcook2, tuple(_SUBSETS), processing=PROTOCOL, settings=("annotations",))
+YOUCOOK2 = Benchmark("YouCook2", load_youcook2, tuple(_SUBSETS), processing=PROTOCOL)
 
 __all__ = ["YOUCOOK2", "load_youcook2"]

@@ -76,12 +76,7 @@ def test_the_tasks():
     ("name", "options", "message"),
     [
         ("kinetics", {}, "`name` must be one of .*'msrvtt'.*, got 'kinetics'"),
-        ("vggsound", {"captions": "first"}, r"vggsound has the settings \['annotations'\], not \['captions'\]"),
-        (
-            "own",
-            {"annotations": "a.json"},
-            r"own has the settings \['captions', 'columns', 'holdout', 'words_of'\], not",
-        ),
+        ("vggsound", {"captions": "first"}, r"vggsound has the settings \[\], not \['captions'\]"),
         ("msrvtt", {"columns": {}}, r"not \['columns'\]"),
         ("msrvtt", {"captions": "last"}, '`captions` must be "first" or "all", got \'last\''),
         ("msrvtt", {"on_missing": "drop"}, '`on_missing` must be "raise" or "leave_out", got \'drop\''),
