@@ -237,7 +237,7 @@ class RunConfig(SourceConfig):
         from gallery.embedding import check_reading
         from gallery.reranking import check_depth
 
-        check_reading(self.batch_size, self.on_error, self.num_workers)
+        check_reading(self.batch_size, self.num_workers)
         if not self.depths:
             raise ValueError("`depths` must hold at least one number of candidates, got none.")
         for depth in self.depths:
@@ -253,7 +253,7 @@ class RunConfig(SourceConfig):
 
     def reading(self) -> dict[str, Any]:
         """Return how clips are read, as keyword arguments of both stages."""
-        return {name: getattr(self, name) for name in ("batch_size", "on_error", "num_workers", "progress")}
+        return {name: getattr(self, name) for name in ("batch_size", "num_workers", "progress")}
 
     def arguments(self) -> dict[str, Any]:
         """Return the configuration as in result files: paths as text, those of the benchmark by themselves."""

@@ -94,7 +94,7 @@ class Source:
             _check_apart(config, split, fusion_split)
         model, processor = load_model(config.model_path, device=default_device())
         logger.info("%s: %s.", config.model_path, said_of(model))
-        processor = configure_processor(sandboxed(processor), split.processing)
+        processor = configure_processor(sandboxed(processor, on_error=config.on_error), split.processing)
         source = cls(config, model, processor, split, fusion_split)
         if (config.two_stage or fusion_split is not None) and not model.config.has_cross_attention:
             raise ValueError(NO_CROSS_ENCODER)

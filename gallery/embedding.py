@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 Item, Result, Note = TypeVar("Item"), TypeVar("Result"), TypeVar("Note")
 
 
-def check_reading(batch_size: int, on_error: str, num_workers: int) -> None:
-    """Raise a ValueError unless `batch_size` and `num_workers` are at least 1, and `on_error` is known."""
-    if on_error not in ("raise", "missing"):
-        raise ValueError(f'`on_error` must be "raise" or "missing", got {on_error!r}.')
+def check_reading(batch_size: int, num_workers: int) -> None:
+    """Raise a ValueError unless `batch_size` and `num_workers` are at least 1."""
     if batch_size < 1 or num_workers < 1:
         raise ValueError(f"`batch_size` and `num_workers` must be at least 1, got {batch_size} and {num_workers}.")
 

@@ -111,7 +111,7 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
         model ([`~modeling_scalar.ScalarModel`]): the model; determines the score options.
         model_path (`str`): where it was loaded from, a folder or a Hub id. The SHA-256 of its weights, the fingerprint
             of its files and a recipe next to it are included.
-        settings: further entries, such as `device`, `on_error`, `task` or `left_out`.
+        settings: further entries, such as `device`, `task` or `left_out`.
 
     Returns:
         `dict`: can be written as JSON. An infinite `query_temperature` is the string `"inf"`, which `float` can read.

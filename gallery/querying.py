@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 import modeling_scalar
 from gallery.columns import off_unit
-from gallery.decoding import sandboxed
+from gallery.decoding import tolerant
 from gallery.described import MODALITIES, Described
 from gallery.embedding import embed_captions, embed_clips
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING
@@ -123,11 +123,11 @@ class QueryModel:
             FileNotFoundError: there is no such file.
             ValueError: nothing in it can be read, or nothing that the model supports.
         """
-        path, processor = os.fspath(path), sandboxed(self.processor)
+        path, processor = os.fspath(path), tolerant(self.processor)
         if Path(path).suffix.lower() in _PICTURES:
             clip = processor.read_clip(_read_picture(path))
         else:
-            clip = processor.read_clip(path, on_error="missing", processed=True)
+            clip = processor.read_clip(path, processed=True)
         if clip.is_empty:
             why = "; ".join(clip.problems) or f"{path}: nothing was found of {', '.join(processor.modalities)}"
             raise ValueError(f"Nothing in this file can be compared with clips. {why}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gallery.decoding import num_processors, sandboxed
+from gallery.decoding import num_processors, tolerant
 from gallery.embedding import Batch, read_batches
 from gallery.hits import Hit, Hits
 from gallery.matching import clip_views, match_logits
@@ -153,7 +153,7 @@ def rerank(
         if not view:
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"
 
-    processor = sandboxed(query_model.processor)
+    processor = tolerant(query_model.processor)
 
     def read(name: str) -> "tuple[str, Clip | None]":
         shown = _shown(views[rows[name]], condition_on)
@@ -211,7 +211,7 @@ def _read(
     words = transcripts.with_words(known.sha256) if transcripts is not None and "subtitle" in needed else None
     options |= {} if words is None else {"subtitle": str(words)}
     try:
-        clip = processor.read_clip(path, on_error="missing", processed=True, **options)
+        clip = processor.read_clip(path, processed=True, **options)
     except (OSError, ValueError) as error:
         return None, f"its file cannot be read: {error}"
     if lost := [name for name in needed if not clip.has(name)]:

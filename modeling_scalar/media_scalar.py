@@ -269,7 +269,13 @@ class MediaReader:
 
     All methods raise FileNotFoundError if the file does not exist; MediaError if it is not a regular file of a known
     format, fewer packets came than the container promises, or decoding fails; ImportError if PyAV is not installed.
+
+    Attributes:
+        on_error (`str`): For a damaged stream, a processor's `read_clip` can `"raise"` a `MediaError`, or treat it as
+            `"missing"`, except for what the reader can still read, with a line in `Clip.problems`.
     """
+
+    on_error = "raise"
 
     def noting(self, note: Callable[[str], Any] | None) -> "MediaReader":
         """A reader that reports damaged streams to `note` and reads the rest; this one always raises errors."""

@@ -221,7 +221,6 @@ class ScalarProcessor(ProcessorMixin):
         num_frames: int | str | None = None,
         training: bool = False,
         generator: torch.Generator | None = None,
-        on_error: str = "raise",
         processed: bool = False,
         window: Window | None = None,
     ) -> Clip:
@@ -236,8 +235,6 @@ class ScalarProcessor(ProcessorMixin):
             texts (`dict[str, str]`, *optional*): Texts of further modalities by name; empty or None is absent.
             num_frames (`int`, *optional*): By default the setting; `"all"` keeps all for a later call to choose from.
             training (`bool`), generator (`torch.Generator`): See `frame_indices`.
-            on_error (`str`): For a damaged stream, `"raise"` a `MediaError`, or treat it as `"missing"`, except for
-                what the reader can still read, with a line in `Clip.problems`. A missing file always raises.
             processed (`bool`): Whether to keep only the model's inputs of files, with at most one whole frame in
                 memory. A later call must use the same mode; its batch and draws are those of raw clips.
             window (`tuple[float, float | None]`, *optional*): Read only this part of files in seconds, None for the
@@ -246,10 +243,8 @@ class ScalarProcessor(ProcessorMixin):
             `Clip`. Audio shorter than one 25 ms window is absent, with a line in `problems`.
         Raises:
             FileNotFoundError: If a file does not exist.
-            MediaError: If a stream cannot be decoded and `on_error="raise"`.
+            MediaError: If a stream cannot be decoded and the reader's `on_error` is "raise".
         """
-        if on_error not in ("raise", "missing"):
-            raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
         if num_frames is None:
             num_frames = self._num_frames(training)
         elif num_frames == "all":
@@ -266,7 +261,7 @@ class ScalarProcessor(ProcessorMixin):
             if not are_files or window[0] < 0 or (window[1] is not None and window[1] <= window[0]):
                 raise ValueError(f"A `window` goes from one second of a file to a later one, or None, got {window}.")
         own = copy.copy(self)
-        own.reader = self.reader.noting(None if on_error == "raise" else partial(self._note, clip))
+        own.reader = self.reader.noting(None if self.reader.on_error == "raise" else partial(self._note, clip))
         options = {"window": window, "processed": processed, "training": training, "generator": generator}
         streams = {
             "video": (video, partial(own._read_video, num_frames=num_frames, **options)),
@@ -278,7 +273,7 @@ class ScalarProcessor(ProcessorMixin):
             try:
                 read(clip, item)
             except MediaError as error:
-                if on_error == "raise":
+                if self.reader.on_error == "raise":
                     raise
                 rewind()  # undo unused draws
                 self._note(clip, str(error))
@@ -366,7 +361,6 @@ class ScalarProcessor(ProcessorMixin):
         clips: Sequence[Clip] | Clip | None = None,
         training: bool = False,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
-        on_error: str = "raise",
         **kwargs: Unpack[ScalarProcessorKwargs],
     ) -> BatchFeature:
         """Prepare captions, clips, or both.
@@ -385,7 +379,6 @@ class ScalarProcessor(ProcessorMixin):
             training (`bool`): Whether to use `num_train_frames` and random frames, crops, flips and audio segments.
             generator (`torch.Generator`, or a list with one per clip): Source of all randomness, required in training.
                 With one per clip, the draws of a clip do not depend on the others in the batch.
-            on_error (`str`): See `read_clip`.
             **kwargs: As for all processors of transformers, flat or grouped. `text_kwargs` go to the tokenizer of
                 captions, instead of padding to the longest and cutting at `max_text_length`; subtitles are not
                 affected. `images_kwargs` and `videos_kwargs` are settings of the image processor for this call;
@@ -400,7 +393,7 @@ class ScalarProcessor(ProcessorMixin):
             Rows of absent modalities hold zeros and padding.
         Raises:
             ValueError: If a clip has no modality.
-            MediaError: If a stream cannot be decoded and `on_error="raise"`.
+            MediaError: If a stream cannot be decoded and the reader's `on_error` is "raise".
         """
         text_options, frame_options, return_tensors = self._options(kwargs)
         if images is not None:
@@ -428,7 +421,7 @@ class ScalarProcessor(ProcessorMixin):
             generators = _one_per_clip("generator", generator, lengths[0])
             rows = zip(*(_one_per_clip(name, items, lengths[0]) for name, items in streams.items()), strict=True)
             # with a shared generator, the frames of all clips are drawn before the crop of the first
-            options = {"training": training, "on_error": on_error, "processed": not training}
+            options = {"training": training, "processed": not training}
             clips = [
                 reader.read_clip(*row[:3], texts=dict(zip(texts, row[3:], strict=True)), generator=own, **options)
                 for row, own in zip(rows, generators, strict=True)

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from commands.errors import say
-from gallery.decoding import sandboxed
+from gallery.decoding import tolerant
 from gallery.embedding import batches_ahead, embed_batches, in_batches
 from gallery.gallery import GalleryWriter
 from modeling_scalar.processing_scalar import ScalarProcessor
@@ -53,8 +53,8 @@ def add_modality(
     """
     gallery, texts = writer.gallery(), texts or {}
     num_workers = default_workers() if num_workers is None else num_workers
-    processor = sandboxed(processor)
-    reader = Reader(processor, "missing", Speech(writer.folder, recognizer), Screen(writer.folder, line_reader))
+    processor = tolerant(processor)
+    reader = Reader(processor, Speech(writer.folder, recognizer), Screen(writer.folder, line_reader))
     files, rows = gallery.files, []
 
     def jobs() -> Iterator[Job]:

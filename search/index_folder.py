@@ -264,7 +264,7 @@ def index_folder(config: IndexConfig) -> Report | None:
         processor = sandboxed(processor, limits)
         recognizer = None if config.transcribe is None else _recognizer(config.transcribe, processor, network.device)
     options = {"recognizer": recognizer, "line_reader": line_reader}
-    options |= {"num_workers": num_workers, "on_error": config.on_error}
+    options |= {"num_workers": num_workers}
     if not crew.is_main:
         help_index(crew, config.output, network, processor, **options)
         return None

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from commands.texts import plain
-from gallery.decoding import LimitError, sandboxed
+from gallery.decoding import LimitError, tolerant
 from gallery.embedding import Embedded, batches_ahead, check_reading, embed_batches, in_batches
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
@@ -160,11 +160,6 @@ class _Read:
         """The times of the window, in readable form."""
         return None if self.window is None else place_of_clip(self.clip_id).span
 
-    @property
-    def is_failure(self) -> bool:
-        """Whether something could not be read; to find nothing is not a failure."""
-        return self.found.reason is not None and not is_nothing(self.found.reason)
-
 
 def _status_without_clips(reason: str | None) -> Status:
     """The status of a file that has no clips, for this reason."""
@@ -183,6 +178,10 @@ class Indexer:
     If the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip (see
     [`~gallery.windows`]); with `"scenes"`, at scene changes. An interrupted run continues at the next window.
 
+    A stream that cannot be decoded counts as absent. A file in which nothing can be read is reported, left out, and
+    not tried again until it changes or a limit that it exceeded is raised. A file in which nothing is found is tried
+    again once there is a further modality or recogniser.
+
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
         model, processor: of the gallery, see [`~modeling_scalar.load_model`].
@@ -193,10 +192,6 @@ class Indexer:
         batch_size (`int`): number of clips read and embedded at a time, and the most that a kill can lose.
         num_workers (`int`, *optional*): number of clips read at a time, each in its own decoder; by default slightly
             more than the number of CPUs.
-        on_error (`str`): "missing": a stream that cannot be decoded counts as absent; a file in which nothing can be
-            read is reported, left out, and not tried again until it changes or a limit that it exceeded is raised. A
-            file in which nothing is found is tried again once there is a further modality or recogniser.
-            "raise": the first problem ends the run.
         prune (`bool`): remove clips of deleted files, see [`~search.vanished.deleted`], instead of only reporting
             them. Clips of inaccessible files are kept.
         progress (`bool`): show a progress bar on stderr and, after the first batch, the speed.
@@ -222,22 +217,20 @@ class Indexer:
         line_reader: LineReader | None = None,
         batch_size: int = 8,
         num_workers: int | None = None,
-        on_error: str = "missing",
         prune: bool = False,
         progress: bool = False,
         crew: Crew | None = None,
     ):
         num_workers = default_workers() if num_workers is None else num_workers
-        check_reading(batch_size, on_error, num_workers)
+        check_reading(batch_size, num_workers)
         self.writer, self.report = writer, Report()
         self.known = Known(writer.gallery(), writer.modalities)
         self.batch_size, self.prune, self.progress, self.crew = batch_size, prune, progress, crew or Crew()
-        self._is_strict = on_error == "raise"
         self._speech, self._screen = Speech(writer.folder, recognizer), Screen(writer.folder, line_reader)
         self._segment = writer.metadata.get(SEGMENT)
-        processor = sandboxed(processor)
+        processor = tolerant(processor)
         self._decoder = processor.reader
-        self._reader = Reader(processor, on_error, self._speech, self._screen)
+        self._reader = Reader(processor, self._speech, self._screen)
         check_windows(self._decoder.limits.duration, self._segment)
         self._embed = partial(embed_batches, model, processor, self._reader, num_workers)
         self._ahead = batches_ahead(batch_size, num_workers)
@@ -263,8 +256,7 @@ class Indexer:
             The states of these files, and of those that are gone or out of reach.
 
         Raises:
-            ValueError: windows need subtitles with times, and one has none; or a file cannot be read and `on_error`
-                is "raise".
+            ValueError: windows need subtitles with times, and one has none.
         """
         texts, report = texts or {}, Report()
         timeless = [path for path, given in texts.items() if mark_of(given.get(_SUBTITLE))]
@@ -357,14 +349,14 @@ class Indexer:
             touched.clear()
 
         for path in files:
-            if path in report and not self._is_strict:
+            if path in report:
                 continue  # from a list, and gone or out of reach
             file, given = known.files.get(path), texts.get(path, {})
             words = given.get(_SUBTITLE)
             if file is None:
                 todo[path] = None
                 continue
-            if not file.sha256 and not self._is_strict and look(path, words)[0] == file:
+            if not file.sha256 and look(path, words)[0] == file:
                 # A broken link or a pipe: reading it would give the same result.
                 report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
                 continue
@@ -378,9 +370,7 @@ class Indexer:
             if not has_clips and self._reader.has_further_source(file):
                 todo[path] = None
                 continue
-            if file.reason is not None and (
-                self._is_strict or file.reason == UNFINISHED or self._is_worth_it([file.reason])
-            ):
+            if file.reason is not None and (file.reason == UNFINISHED or self._is_worth_it([file.reason])):
                 todo[path] = file if has_clips else None
                 continue
             if mtime_ns != file.mtime_ns:  # touched, same content: record it, to avoid hashing it again
@@ -469,14 +459,10 @@ class Indexer:
                 yield [_Read(*waiting.popleft(), found) for found in batch.notes], batch
 
     def _commit(self, reads: list[_Read], batch: Embedded, report: Report) -> None:
-        """Write a batch into the gallery, all or nothing, and report the files that are done. If the first problem
-        ends the run, write what was read before it."""
-        failures = [place for place, read in enumerate(reads) if read.is_failure] if self._is_strict else []
-        failure = reads[failures[0]] if failures else None
-        reads = reads[: failures[0]] if failures else reads
-        clips = [reads[place] for place in batch.embeddable if place < len(reads)]
+        """Write a batch into the gallery, all or nothing, and report the files that are done."""
+        clips = [reads[place] for place in batch.embeddable]
         if clips:
-            embeds, mask = (column[: len(clips)] for column in batch.embeds)
+            embeds, mask = batch.embeds
             self.writer.put_clips(
                 [read.clip_id for read in clips],
                 embeds,
@@ -499,9 +485,6 @@ class Indexer:
         self.known.put_files(news)
         for row, read in enumerate(clips):
             self.known.put_clip(read.source.path, read.clip_id, mask[row].tolist(), read.found.problems)
-        if failure is not None:
-            span = "" if failure.span is None else f"{failure.span}: "
-            raise ValueError(f"{failure.source.path}: {span}{failure.found.reason}")
         for source in sources:
             if source.is_done:
                 report.add(source.state())
@@ -542,7 +525,6 @@ def help_index(
     recognizer: Recognizer | None = None,
     line_reader: LineReader | None = None,
     num_workers: int | None = None,
-    on_error: str = "missing",
 ) -> None:
     """
     Share the work of an [`Indexer`] in the first process of a crew.
@@ -554,8 +536,8 @@ def help_index(
         SystemExit: a process has failed; the first one reports it.
     """
     num_workers = default_workers() if num_workers is None else num_workers
-    processor = sandboxed(processor)
-    reader = Reader(processor, on_error, Speech(folder, recognizer), Screen(folder, line_reader))
+    processor = tolerant(processor)
+    reader = Reader(processor, Speech(folder, recognizer), Screen(folder, line_reader))
     crew.follow(partial(embed_batches, model, processor, reader, num_workers))
 
 

@@ -146,13 +146,12 @@ class Reader:
     Reads jobs, in threads.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): with a sandboxed reader.
-        on_error (`str`): "missing" or "raise", see [`~search.indexing.Indexer`].
+        processor ([`~modeling_scalar.ScalarProcessor`]): from [`~gallery.decoding.reader.tolerant`].
         speech ([`~search.speech.Speech`]), screen ([`~search.screen.Screen`]): the transcripts of the gallery.
     """
 
-    def __init__(self, processor: ScalarProcessor, on_error: str, speech: Speech, screen: Screen):
-        self.processor, self.on_error, self.speech, self.screen = processor, on_error, speech, screen
+    def __init__(self, processor: ScalarProcessor, speech: Speech, screen: Screen):
+        self.processor, self.speech, self.screen = processor, speech, screen
         self._lock, self._files = Lock(), {}
         self._sources = [*processor.modalities]
         if speech.recognizer is not None:
@@ -189,9 +188,6 @@ class Reader:
         if words is None:
             words = transcripts.get("subtitle")
             found.is_transcribed = words is not None
-        if found.unheard is not None and self.on_error == "raise":
-            found.reason = found.unheard
-            return found, None
         options = {"window": job.window, "subtitle": words}
         options = {name: value for name, value in options.items() if value is not None}
 
@@ -201,7 +197,7 @@ class Reader:
         try:
             processor = showing(self.processor, keep)
             options |= self._texts(job, transcripts, found)
-            clip = processor.read_clip(path, on_error=self.on_error, processed=True, **options)
+            clip = processor.read_clip(path, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
             if clip.is_empty:
                 found.problems = problems

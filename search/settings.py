@@ -191,9 +191,6 @@ class IndexConfig:
         _reading("--hidden", help="Also read hidden files and folders, recycle bins and other system folders."),
     ] = False
     ignore: Annotated[Sequence[str], _reading(help="Column of a list to ignore. Repeatable.")] = ()
-    on_error: Annotated[
-        Literal["missing", "raise"], _reading(help="What to do about unreadable streams: omit them, or stop.")
-    ] = "missing"
     num_workers: Annotated[
         int | None,
         _reading(

@@ -53,11 +53,12 @@ def _read_and_tell(model: str, folder: str, names: str) -> None:
     from gallery.decoding import Limits, sandboxed
     from modeling_scalar import MODALITIES, ScalarProcessor
 
-    processors = [sandboxed(ScalarProcessor.from_pretrained(model), Limits(time=limit)) for limit in (LIMIT, 1)]
+    given = ScalarProcessor.from_pretrained(model)
+    processors = [sandboxed(given, Limits(time=limit), on_error="missing") for limit in (LIMIT, 1)]
     for name in json.loads(Path(names).read_bytes()):
         processor, started = processors[any(TIME in part for part in CORPUS[name].says)], time.monotonic()
         try:
-            clip = processor.read_clip(os.path.join(folder, name), on_error="missing", processed=True)
+            clip = processor.read_clip(os.path.join(folder, name), processed=True)
         except OSError as error:  # there is no such file
             reads, problems = [], [str(error)]
         else:

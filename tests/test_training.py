@@ -242,7 +242,7 @@ def test_a_clip_that_cannot_be_read_is_named(line, tmp_path, workers):
     arguments += ["--output_dir", tmp_path / "out", "--max_steps", "3"]
     with pytest.raises(ValueError, match=broken.stem) as caught:
         run(*arguments, "--dataloader_num_workers", workers)
-    assert 'pass on_error="missing"' in str(caught.value)
+    assert 'set `on_error` to "missing"' in str(caught.value)
     assert run(*arguments, "--dataloader_num_workers", workers, "--on_error", "missing")
 
 

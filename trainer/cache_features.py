@@ -36,6 +36,7 @@ from commands.options import Device, Holdout, WordsOf, command_of
 from eval.benchmarks.registry import load_benchmark
 from eval.benchmarks.rows import read_row, text_columns
 from eval.settings import Columns, OnError, Plugins
+from gallery.decoding import sandboxed
 from gallery.embedding import check_reading, in_background
 from gallery.files import read_json, write_json
 from gallery.provenance import versions
@@ -190,7 +191,6 @@ def cache_features(
     dtype: str = "float16",
     with_states: bool = True,
     batch_size: int = 32,
-    on_error: str = "raise",
     keep_in_memory: bool = False,
 ) -> list[str]:
     """
@@ -209,7 +209,7 @@ def cache_features(
         dtype (`str`): The precision of the files, `"float16"` or `"float32"`. The model computes in its own.
         with_states (`bool`): Whether to store the towers' tokens. Matching needs them; they take most of the space.
         batch_size (`int`): Clips per forward pass. Affects speed and memory; results change by rounding only.
-        on_error (`str`), keep_in_memory (`bool`): See [`~trainer.data.ClipDataset`].
+        keep_in_memory (`bool`): See [`~trainer.data.ClipDataset`].
 
     Returns:
         `list` of `str`: The clips of which something could not be read, and why.
@@ -218,7 +218,7 @@ def cache_features(
         ValueError: If the folder holds other features, or a clip cannot be read.
         FileNotFoundError: If a file does not exist.
     """
-    check_reading(batch_size, on_error, _READERS)
+    check_reading(batch_size, _READERS)
     folder = Path(folder)
     identity = {
         "sha256": checksums(model, processor, rows),
@@ -227,7 +227,7 @@ def cache_features(
         "views": views,
         "dtype": dtype,
         "with_states": with_states,
-        "on_error": on_error,
+        "on_error": processor.reader.on_error,
     }
     finished = folder / DESCRIPTION
     if finished.is_file():
@@ -238,7 +238,7 @@ def cache_features(
                 f"{folder} holds other features: {different} differ. Remove it, or choose another folder."
             )
     model.eval()
-    dataset = ClipDataset(rows, processor, seed, on_error, keep_in_memory)
+    dataset = ClipDataset(rows, processor, seed, keep_in_memory)
     columns = _columns(isinstance(model.config, ScalarJointConfig), with_states, dtype)
     # `datasets` takes a shard of the same fingerprint from the folder; one that was interrupted has no valid name.
     fingerprint, shards = digest(identity)[:32], []
@@ -325,8 +325,7 @@ class FeatureDataset(Examples):
         if seed is not None and seed != description["seed"]:
             logger.info("The views in %s were drawn with seed %d, not %d.", folder, description["seed"], seed)
         super().__init__(rows)
-        self.processor = processor
-        self.on_error = description["on_error"]
+        self.processor = sandboxed(processor, on_error=description["on_error"])
         self.num_views = description["views"]
         files = [datasets.Dataset.from_file(str(folder / name)) for name in description["files"]]
         self._table = datasets.concatenate_datasets(files).with_format("arrow")
@@ -347,7 +346,7 @@ class FeatureDataset(Examples):
         kinds = [kind_of(name) for name, here in zip(self.processor.modalities, present, strict=True) if here]
         if "text" in kinds:
             text_alone = row | {"video_path": None, "audio_path": None}
-            example["texts"] = read_row(self.processor, text_alone, self.on_error)
+            example["texts"] = read_row(self.processor, text_alone)
         return example
 
 
@@ -448,7 +447,6 @@ def main(config: FeaturesConfig) -> None:
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
-        from gallery.decoding import sandboxed
         from modeling_scalar import load_model
         from modeling_scalar.model_identity import load_plugins
 
@@ -459,13 +457,12 @@ def main(config: FeaturesConfig) -> None:
             config.output,
             load_benchmark(config.benchmark, config.root, config.split, **own),
             network.to(device_of_name(config.device)),
-            sandboxed(processor),
+            sandboxed(processor, on_error=config.on_error),
             views=config.views,
             seed=config.seed,
             dtype=config.dtype,
             with_states=config.states,
             batch_size=config.batch_size,
-            on_error=config.on_error,
             keep_in_memory=config.keep_in_memory,
         )
         for problem in problems:

@@ -80,8 +80,6 @@ class Examples(torch.utils.data.Dataset):
         rows (`datasets.Dataset`): The rows of a benchmark.
     """
 
-    on_error = "raise"
-
     def __init__(self, rows: datasets.Dataset):
         self.rows = rows
         self.epoch = 0
@@ -111,12 +109,11 @@ class ClipDataset(Examples):
         rows (`datasets.Dataset`): The rows of a benchmark; columns of further texts are named after their modalities.
         processor ([`ScalarProcessor`]): The processor that reads the files.
         seed (`int`): The seed of all draws.
-        on_error (`str`): `"raise"`, or `"missing"` to treat what cannot be decoded as absent, with a warning.
         keep_in_memory (`bool`): Whether to decode every clip once before training and keep its frames. For small data
             sets; the examples are the same.
 
     Raises:
-        ValueError: If a clip cannot be read and `on_error` is "raise".
+        ValueError: If a clip cannot be read and the processor does not treat it as missing.
     """
 
     def __init__(
@@ -124,14 +121,12 @@ class ClipDataset(Examples):
         rows: datasets.Dataset,
         processor: ScalarProcessor,
         seed: int = 0,
-        on_error: str = "raise",
         keep_in_memory: bool = False,
     ):
         super().__init__(rows)
         say_unread(rows.column_names, processor.modalities)
         self.processor = processor
         self.seed = seed
-        self.on_error = on_error
         self._clips: list[Clip] | None = None
         if keep_in_memory:
             with ThreadPoolExecutor() as executor:  # decoders run in their own processes
@@ -139,7 +134,7 @@ class ClipDataset(Examples):
                 self._clips = list(tqdm(clips, total=len(rows), desc="decode", unit="clip"))
 
     def _read_all_frames(self, row: dict[str, Any]) -> Clip:
-        return read_row(self.processor, row, self.on_error, num_frames="all")
+        return read_row(self.processor, row, num_frames="all")
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row, generator = self.rows[index], derived_generator(self.seed, self.epoch, index)
@@ -147,7 +142,7 @@ class ClipDataset(Examples):
             clip = self._clips[index]
         else:
             options = {"training": True, "generator": generator, "processed": True}
-            clip = read_row(self.processor, row, self.on_error, **options)
+            clip = read_row(self.processor, row, **options)
         if clip.problems:  # the processor has logged them
             logger.warning("The clip %r is used without these streams.", row["video_id"])
         same = {"generator": generator, "index": index, "video_id": row["video_id"]}

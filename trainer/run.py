@@ -86,9 +86,9 @@ def _build_dataset(
     processor: ScalarProcessor,
 ) -> tuple[Examples, Callable[[list], dict[str, torch.Tensor]], ScalarProcessor]:
     """Return the examples, their collator, and the processor that reads their files."""
+    processor = sandboxed(processor, Limits.parse(run.limits.split(",") if run.limits else []), run.on_error)
     if run.features is None:
-        processor = sandboxed(processor, Limits.parse(run.limits.split(",") if run.limits else []))
-        dataset = ClipDataset(rows, processor, args.seed, run.on_error, run.keep_in_memory)
+        dataset = ClipDataset(rows, processor, args.seed, run.keep_in_memory)
         return dataset, ScalarDataCollator(processor, leaves_out=run.on_error == "missing"), processor
     # Imported here, because they import the search packages.
     from gallery.gallery import is_gallery

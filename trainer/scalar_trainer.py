@@ -407,7 +407,6 @@ class ScalarTrainer(ResumableTrainer):
             self.processor,
             rows,
             batch_size=self.args.eval_gallery_batch_size,
-            on_error=getattr(self.train_dataset, "on_error", "raise"),
             progress=self.is_world_process_zero() and not self.args.disable_tqdm,
         )
         options = self.scalar_model.score_options()

@@ -170,7 +170,7 @@ class ScalarSearch:
         rerank_depth (`int`, *optional*): number of documents per query that the cross-encoder reorders; default: none.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores` and the method; by default those of
             the model.
-        on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
+        num_workers (`int`): as in [`embed_dataset`].
         meta: further fields of mteb's `ModelMeta`, such as `license`, `languages` (`["eng-Latn"]`), `release_date` or
             `training_datasets` (names of mteb's tasks); unknown by default.
     """
@@ -182,17 +182,16 @@ class ScalarSearch:
         name: str,
         rerank_depth: int | None = None,
         score_options: dict[str, Any] | None = None,
-        on_error: str = "raise",
         num_workers: int = 2,
         **meta: Any,
     ) -> None:
-        check_reading(1, on_error, num_workers)
+        check_reading(1, num_workers)
         if rerank_depth is not None and rerank_depth < 1:
             raise ValueError(f"`rerank_depth` must be at least 1, got {rerank_depth}.")
         if rerank_depth is not None and not model.config.has_cross_attention:
             raise ValueError("`rerank_depth` needs a model whose text tower has cross-attention.")
         self.model, self.processor = model.eval(), _CellProcessor(processor)
-        self.rerank_depth, self.on_error, self.num_workers = rerank_depth, on_error, num_workers
+        self.rerank_depth, self.num_workers = rerank_depth, num_workers
         if score_options is None:
             score_options = model.score_options()
         self.score_options = {
@@ -334,8 +333,7 @@ class ScalarSearch:
         clips = [dict(zip(names, values, strict=True)) for values in zip(ids, videos, audios, subtitles, strict=True)]
         embedded = []
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=hidden) as bar:
-            reading = batch_size, self.on_error, self.num_workers
-            for batch in embed_rows(self.model, self.processor, clips, *reading):
+            for batch in embed_rows(self.model, self.processor, clips, batch_size, self.num_workers):
                 embedded.append(batch)
                 self.problems += problems_of(batch)
                 bar.update(len(batch.notes))
@@ -395,7 +393,6 @@ class ScalarSearch:
             texts.texts,
             torch.stack([text_rows, clip_rows, views], dim=-1).flatten(0, 1),
             batch_size=encode_kwargs.get("batch_size", 32),
-            on_error=self.on_error,
             progress=encode_kwargs.get("show_progress_bar", True),
             num_workers=self.num_workers,
         )

@@ -111,7 +111,7 @@ def group_rows(
     return list(clips.values()), list(captions.values()), list(captions), pairs
 
 
-def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "raise", **kwargs: Any) -> Clip:
+def read_row(processor: ProcessorMixin, clip: dict[str, Any], **kwargs: Any) -> Clip:
     """
     Read the files of one row of a benchmark.
 
@@ -119,7 +119,7 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "r
         processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
         clip (`dict`): a row with `video_id`, `video_path`, `audio_path` and `subtitle`, and further texts under the
             names of the processor's modalities.
-        on_error (`str`), kwargs: as in [`ScalarProcessor.read_clip`].
+        kwargs: as in [`ScalarProcessor.read_clip`].
 
     Raises:
         FileNotFoundError: a file does not exist.
@@ -133,13 +133,13 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], on_error: str = "r
     if names := text_columns(clip, processor.modalities):
         kwargs["texts"] = {name: clip[name] for name in names}
     try:
-        return processor.read_clip(video, audio=audio, subtitle=clip["subtitle"], on_error=on_error, **kwargs)
+        return processor.read_clip(video, audio=audio, subtitle=clip["subtitle"], **kwargs)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{where} names a file that does not exist: {error}") from error
     except MediaError as error:
         raise ValueError(
-            f'{where} could not be read: {error} Repair the file, or pass on_error="missing" to count unreadable '
-            "streams as absent."
+            f'{where} could not be read: {error} Repair the file, or set `on_error` to "missing" to count '
+            "unreadable streams as absent."
         ) from error
 
 

@@ -64,7 +64,6 @@ def embed_into(
     processor: ProcessorMixin,
     rows: tuple[list[dict[str, Any]], list[str], list[str], list[list[int]]],
     batch_size: int,
-    on_error: str,
     num_workers: int,
     progress: bool,
 ) -> None:
@@ -76,7 +75,7 @@ def embed_into(
         writer ([`~gallery.gallery.GalleryWriter`]), crew ([`~gallery.parallel.Crew`]): the gallery and the processes.
         model ([`~modeling_scalar.ScalarModel`]), processor ([`~modeling_scalar.ScalarProcessor`]): embed.
         rows: clips, captions, identifiers of captions and pairs, from [`~eval.benchmarks.rows.group_rows`].
-        batch_size (`int`), on_error (`str`), num_workers (`int`), progress (`bool`): as in [`embed_benchmark`].
+        batch_size (`int`), num_workers (`int`), progress (`bool`): as in [`embed_benchmark`].
     """
     clips, captions, query_ids, pairs = rows
 
@@ -88,12 +87,12 @@ def embed_into(
         return tqdm(total=total, initial=start, desc=kind, unit=" rows", disable=not progress)
 
     if writer is None:
-        crew.follow(row_embedder(model, processor, on_error, num_workers))
+        crew.follow(row_embedder(model, processor, num_workers))
         crew.follow(embed_some)
         return
 
     start = len(writer.gallery())
-    batches = embed_rows(model, processor, clips[start:], batch_size, on_error, num_workers, crew)
+    batches = embed_rows(model, processor, clips[start:], batch_size, num_workers, crew)
     with closing(batches), bar("clips", len(clips), start) as shown:
         for batch in batches:
             clip_ids, problems = zip(*batch.notes, strict=True)
@@ -187,12 +186,12 @@ def embed_benchmark(
     output = Path(output).resolve()
     with Crew.launched() as crew, ExitStack() as held:
         with crew.together():
-            check_reading(batch_size, on_error, num_workers)
+            check_reading(batch_size, num_workers)
             precision_of(dtype)
             loaded = load_split(benchmark, root, split, **options)
             model, processor = load_model(model_path, device=crew.device)
             logger.info("%s: %s.", model_path, said_of(model))
-            processor = configure_processor(sandboxed(processor), loaded.processing)
+            processor = configure_processor(sandboxed(processor, on_error=on_error), loaded.processing)
             say_unread(loaded.dataset.column_names, processor.modalities)
             rows = group_rows(loaded.dataset, loaded.task, processor.modalities)
             writer = None
@@ -215,7 +214,7 @@ def embed_benchmark(
                 described = describe(model, model_path, plan=plan)
                 num_rows = {"clips": len(rows[0]), "queries": len(rows[1])}
                 writer.metadata = described | {"unfinished": num_rows}
-        embed_into(writer, crew, model, processor, rows, batch_size, on_error, num_workers, progress)
+        embed_into(writer, crew, model, processor, rows, batch_size, num_workers, progress)
         with crew.together():
             if crew.is_main and not is_finished:
                 writer.metadata = {

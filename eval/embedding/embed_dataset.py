@@ -35,12 +35,12 @@ Part = TypeVar("Part", Batch, Embedded)
 
 
 def row_reader(
-    processor: ProcessorMixin, on_error: str
+    processor: ProcessorMixin,
 ) -> Callable[[dict[str, Any]], tuple[tuple[str, list[str]], Clip | None]]:
     """Return the reader of rows for [`~gallery.embedding.read_batches`]; it notes a clip's identifier and problems."""
 
     def read(row: dict[str, Any]) -> tuple[tuple[str, list[str]], Clip | None]:
-        clip = read_row(processor, row, on_error, processed=True)
+        clip = read_row(processor, row, processed=True)
         return (row["video_id"], clip.problems), None if clip.is_empty else clip
 
     return read
@@ -67,7 +67,7 @@ def _none_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
 
 
 def read_rows(
-    processor: ProcessorMixin, clips: list[dict[str, Any]], batch_size: int, on_error: str, num_workers: int
+    processor: ProcessorMixin, clips: list[dict[str, Any]], batch_size: int, num_workers: int
 ) -> Iterator[Batch]:
     """
     Read and process clips in background threads, in order, without leaving any out.
@@ -75,7 +75,7 @@ def read_rows(
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
         clips (`list[dict]`): from [`group_rows`].
-        batch_size (`int`), on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
+        batch_size (`int`), num_workers (`int`): as in [`embed_dataset`].
 
     Yields:
         [`~gallery.embedding.Batch`]es of `batch_size` clips (the last one may hold fewer); a note is the identifier
@@ -84,12 +84,12 @@ def read_rows(
     Raises:
         FileNotFoundError, ValueError: from [`read_row`], or clips have no modality left (all of them are listed).
     """
-    return _none_empty(read_batches(processor, clips, row_reader(processor, on_error), batch_size, num_workers))
+    return _none_empty(read_batches(processor, clips, row_reader(processor), batch_size, num_workers))
 
 
-def row_embedder(model: PreTrainedModel, processor: ProcessorMixin, on_error: str, num_workers: int) -> Compute:
+def row_embedder(model: PreTrainedModel, processor: ProcessorMixin, num_workers: int) -> Compute:
     """Return the work of each process of a [`~gallery.parallel.Crew`] in [`embed_rows`]."""
-    return partial(embed_batches, model, processor, row_reader(processor, on_error), num_workers)
+    return partial(embed_batches, model, processor, row_reader(processor), num_workers)
 
 
 def embed_rows(
@@ -97,7 +97,6 @@ def embed_rows(
     processor: ProcessorMixin,
     clips: Sequence[dict[str, Any]],
     batch_size: int,
-    on_error: str,
     num_workers: int,
     crew: Crew | None = None,
 ) -> Generator[Embedded, None, None]:
@@ -106,7 +105,7 @@ def embed_rows(
 
     Args:
         model ([`~modeling_scalar.ScalarModel`]): the model.
-        processor, clips, batch_size, on_error, num_workers: as in [`read_rows`].
+        processor, clips, batch_size, num_workers: as in [`read_rows`].
         crew ([`~gallery.parallel.Crew`], *optional*): other processes, which run a [`row_embedder`].
 
     Yields:
@@ -115,7 +114,7 @@ def embed_rows(
     Raises:
         FileNotFoundError, ValueError: as in [`read_rows`].
     """
-    embed = row_embedder(model, processor, on_error, num_workers)
+    embed = row_embedder(model, processor, num_workers)
     ahead = batches_ahead(batch_size, num_workers)
     rounds = (crew or Crew()).lead(in_batches(clips, batch_size), embed, ahead)
     return _none_empty(map(Embedded.joined, rounds))
@@ -145,7 +144,6 @@ def embed_dataset(
     dataset: Dataset,
     batch_size: int = 32,
     device: str | torch.device | None = None,
-    on_error: str = "raise",
     progress: bool = True,
     num_workers: int = 2,
     task: str = "retrieval",
@@ -161,8 +159,6 @@ def embed_dataset(
             named like further modalities of the model hold their texts.
         batch_size (`int`): clips, or captions, per forward pass. Changes speed and memory, not results.
         device (`str` or `torch.device`): device to move the model to first; by default it is not moved.
-        on_error (`str`): `"raise"`, or `"missing"`: a modality that cannot be read counts as absent and is listed in
-            `problems`.
         progress (`bool`): show a bar with an estimate of the time left.
         num_workers (`int`): threads that read batches ahead. Each holds one raw frame at a time.
         task (`str`): meaning of the captions, see [`group_rows`].
@@ -173,9 +169,9 @@ def embed_dataset(
     Raises:
         ValueError: as in [`group_rows`], a clip cannot be read (with its identifier and path), or clips have no
             modality left (all of them are listed).
-        FileNotFoundError: a file does not exist, whatever `on_error` is.
+        FileNotFoundError: a file does not exist.
     """
-    check_reading(batch_size, on_error, num_workers)
+    check_reading(batch_size, num_workers)
     say_unread(dataset.column_names, processor.modalities)
     clips, captions, query_ids, pairs = group_rows(dataset, task, processor.modalities)
     if device is not None:
@@ -187,7 +183,7 @@ def embed_dataset(
     try:
         text_embeds = embed_texts(model, processor, captions, batch_size, progress)
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=not progress) as bar:
-            for batch in read_rows(processor, clips, batch_size, on_error, num_workers):
+            for batch in read_rows(processor, clips, batch_size, num_workers):
                 parts.append(Embedded(batch.notes, batch.embeddable, embed_clips(model, batch.features)))
                 if has_heads:
                     heads.append(_embed_heads(model, batch.features))

@@ -118,7 +118,6 @@ def match_logits(
     batch_size: int = 32,
     pair_batch_size: int = 128,
     device: str | torch.device | None = None,
-    on_error: str = "raise",
     progress: bool = True,
     num_workers: int = 2,
 ) -> torch.FloatTensor:
@@ -126,7 +125,7 @@ def match_logits(
     Score pairs of a caption and a clip with the cross-encoder. Each requested clip is read once.
 
     Args:
-        model, processor, device, on_error, progress, num_workers: as in [`embed_dataset`], which reports
+        model, processor, device, progress, num_workers: as in [`embed_dataset`], which reports
             unreadable files.
         clips (`Sequence[dict]`): from [`group_rows`].
         captions (`list[str]`): the texts.
@@ -146,7 +145,7 @@ def match_logits(
         model.to(device)
 
     def read(rows: list[int]) -> Iterator[Batch]:
-        return read_rows(processor, [clips[row] for row in rows], batch_size, on_error, num_workers)
+        return read_rows(processor, [clips[row] for row in rows], batch_size, num_workers)
 
     names = [clip["video_id"] for clip in clips]
     sizes = batch_size, pair_batch_size

@@ -13,7 +13,7 @@ from gallery.decoding.pool import (
     num_processors,
     room_beside_decoders,
 )
-from gallery.decoding.reader import SandboxedReader, sandboxed, showing
+from gallery.decoding.reader import SandboxedReader, sandboxed, showing, tolerant
 
 __all__ = [
     "IN_PART",
@@ -28,4 +28,5 @@ __all__ = [
     "room_beside_decoders",
     "sandboxed",
     "showing",
+    "tolerant",
 ]

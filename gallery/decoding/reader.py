@@ -235,18 +235,32 @@ def _stamp(path: str | os.PathLike) -> tuple[int, ...] | None:
     return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
 
 
-def sandboxed(processor: Processor, limits: Limits | None = None) -> Processor:
+def sandboxed(processor: Processor, limits: Limits | None = None, on_error: str | None = None) -> Processor:
     """Return a processor that reads files through a [`SandboxedReader`].
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): is not changed; returned itself if it already reads so.
+        processor ([`~modeling_scalar.ScalarProcessor`]): is not changed.
         limits ([`Limits`], *optional*): of the reader; by default those it has.
+        on_error (`str`, *optional*): what to do about a damaged stream, `"raise"` or `"missing"`, see
+            [`~modeling_scalar.media_scalar.MediaReader`]; by default as before.
     """
-    if isinstance(processor.reader, SandboxedReader) and limits is None:
-        return processor
+    if on_error not in (None, "raise", "missing"):
+        raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
+    before = processor.reader
+    if isinstance(before, SandboxedReader) and limits is None:
+        reader = copy.copy(before)
+    else:
+        reader = SandboxedReader(limits)
+    reader.on_error = before.on_error if on_error is None else on_error
     processor = copy.copy(processor)
-    processor.reader = SandboxedReader(limits)
+    processor.reader = reader
     return processor
+
+
+def tolerant(processor: Processor) -> Processor:
+    """Return a processor that reads files through a [`SandboxedReader`] and treats damaged streams as missing, as a
+    search does."""
+    return sandboxed(processor, on_error="missing")
 
 
 def showing(processor: Processor, show: Callable[[np.ndarray], None]) -> Processor:
@@ -263,4 +277,4 @@ def showing(processor: Processor, show: Callable[[np.ndarray], None]) -> Process
     return processor
 
 
-__all__ = ["SandboxedReader", "sandboxed", "showing"]
+__all__ = ["SandboxedReader", "sandboxed", "showing", "tolerant"]

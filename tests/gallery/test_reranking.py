@@ -35,7 +35,7 @@ class FileProcessor(MemoryProcessor):
     reader, max_audio_seconds = SandboxedReader(), float("inf")
     rows = {}
 
-    def read_clip(self, video, audio=None, subtitle=None, on_error="raise", processed=False):
+    def read_clip(self, video, audio=None, subtitle=None, processed=False):
         if processed and video in self.rows:
             row = self.rows[video]
             content = open(video, encoding="utf-8").read()
@@ -45,7 +45,7 @@ class FileProcessor(MemoryProcessor):
                 subtitle = open(subtitle, encoding="utf-8").read()
             words = None if subtitle is None else re.findall("[a-z]+", subtitle)[-1]
             video, audio, subtitle = row["video_path"], row["audio_path"], words or row["subtitle"]
-        return super().read_clip(video, audio, subtitle, on_error)
+        return super().read_clip(video, audio, subtitle)
 
 
 @pytest.fixture(scope="module")

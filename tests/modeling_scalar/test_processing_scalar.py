@@ -126,22 +126,25 @@ def test_a_stream_that_does_not_decode_raises_by_default(processor, files, name)
 def test_a_stream_that_does_not_decode_can_count_as_missing(processor, files, monkeypatch):
     warnings = []
     monkeypatch.setattr("modeling_scalar.processing_scalar.logger.warning", warnings.append)
-    clip = processor.read_clip(files / "half.mp4", subtitle="a dog", on_error="missing")
+    monkeypatch.setattr(processor.reader, "on_error", "missing")
+    clip = processor.read_clip(files / "half.mp4", subtitle="a dog")
     assert clip.frames is None and clip.waveform is None and clip.subtitle == "a dog"
     assert [problem.split(": ")[1] for problem in clip.problems] == ["video stream 0 (h264)", "audio stream 1 (aac)"]
     assert warnings == clip.problems and all("half.mp4" in problem for problem in clip.problems)
 
 
-def test_a_file_that_does_not_open_is_one_problem(processor, files):
-    clip = processor.read_clip(files / "text.mp4", on_error="missing")
+def test_a_file_that_does_not_open_is_one_problem(processor, files, monkeypatch):
+    monkeypatch.setattr(processor.reader, "on_error", "missing")
+    clip = processor.read_clip(files / "text.mp4")
     assert (clip.frames, clip.waveform, clip.subtitle) == (None, None, None)
     assert len(clip.problems) == 1 and "text.mp4" in clip.problems[0]
 
 
 @pytest.mark.parametrize("on_error", ["raise", "missing"])
-def test_a_missing_file_always_raises(processor, files, on_error):
+def test_a_missing_file_always_raises(processor, files, on_error, monkeypatch):
+    monkeypatch.setattr(processor.reader, "on_error", on_error)
     with pytest.raises(FileNotFoundError, match="nowhere.mp4"):
-        processor.read_clip(files / "nowhere.mp4", on_error=on_error)
+        processor.read_clip(files / "nowhere.mp4")
 
 
 def test_sound_shorter_than_a_window_is_absent_and_noted(processor):
@@ -156,7 +159,6 @@ def test_sound_shorter_than_a_window_is_absent_and_noted(processor):
     [
         ({"video": 3}, TypeError, "A video must be"),
         ({"video": None, "subtitle": 3}, TypeError, "A subtitle must be"),
-        ({"video": None, "on_error": "ignore"}, ValueError, "'raise' or 'missing'"),
         ({"video": random_frames(), "training": True}, ValueError, "generator"),
     ],
 )
@@ -280,15 +282,17 @@ def test_texts_are_cut_to_their_own_lengths():
     assert batch["input_ids"][0, -1] == WORDS.index("[SEP]")
 
 
-def test_clips_without_anything_are_refused_by_name(processor, files):
-    empty = processor.read_clip(files / "text.mp4", on_error="missing")
+def test_clips_without_anything_are_refused_by_name(processor, files, monkeypatch):
+    monkeypatch.setattr(processor.reader, "on_error", "missing")
+    empty = processor.read_clip(files / "text.mp4")
     assert empty.frames is None
     with pytest.raises(ValueError, match=r"these have none: 1 \(.*text\.mp4\), 2 \(no path\)(.|\n)*not a readable"):
         processor(clips=[Clip(subtitle="a dog"), empty, Clip()])
 
 
-def test_a_broken_clip_does_not_change_its_neighbours(processor, files):
-    batch = processor(videos=[files / "half.mp4", files / "silent.mp4"], subtitles=["a dog", None], on_error="missing")
+def test_a_broken_clip_does_not_change_its_neighbours(processor, files, monkeypatch):
+    monkeypatch.setattr(processor.reader, "on_error", "missing")
+    batch = processor(videos=[files / "half.mp4", files / "silent.mp4"], subtitles=["a dog", None])
     assert batch["modality_mask"].tolist() == [[False, False, True], [True, False, False]]
     alone = processor(videos=[files / "silent.mp4"])
     assert torch.equal(batch["pixel_values_videos"][1], alone["pixel_values_videos"][0])

@@ -59,7 +59,7 @@ class WordProcessor:
 
     modalities = MODALITIES
 
-    def read_clip(self, path, *, on_error, processed):
+    def read_clip(self, path, *, processed):
         words = Path(path).read_bytes().split()
         if words[:1] == [b"slow"]:
             time.sleep(0.3)

@@ -32,16 +32,14 @@ class FakeProcessor:
 
     modalities = MODALITIES
 
-    def read_clip(self, path, *, on_error, processed):
-        return self.read_line(path, open(path, encoding="utf-8").read().split(), on_error)
+    def read_clip(self, path, *, processed):
+        return self.read_line(path, open(path, encoding="utf-8").read().split())
 
     @staticmethod
-    def read_line(path, words, on_error):
+    def read_line(path, words):
         problems = [
             f"{path}: {word.removeprefix('broken-')}: cannot decode" for word in words if word.startswith("broken-")
         ]
-        if on_error == "raise" and problems:
-            raise ValueError(problems[0])
         frames = torch.full((1, 2, 2, 3), int(words[0])).byte().numpy() if "video" in words else None
         waveform = torch.full((4,), float(words[0])).numpy() if "audio" in words else None
         subtitle = " " if "blank" in words else None
@@ -244,8 +242,6 @@ def test_what_cannot_be_looked_at_does_not_stand_among_what_is_read_again(folder
     assert (
         model.batches == [[7]] and names(failed(gallery)) == ["01.mp4"] and names(of(report, "new")) == ["nowhere.mp4"]
     )
-    with pytest.raises(ValueError, match=r"01\.mp4: .*regular file"):
-        run(folder, on_error="raise")
 
 
 def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
@@ -265,21 +261,6 @@ def test_a_clip_that_becomes_unreadable_leaves_the_gallery(folder):
     report, gallery, _ = run(folder)
     assert names(of(report, "unreadable")) == ["0.mp4"]
     assert names(gallery.clip_ids) == ["1.mp4", "2.mp4"] and names(failed(gallery)) == ["0.mp4"]
-
-
-def test_raise_names_the_file_and_keeps_what_was_read_before(folder):
-    (folder / "1.mp4").write_text("1 video broken-audio")
-    with pytest.raises(ValueError, match=r"1\.mp4: audio: cannot decode"):
-        run(folder, on_error="raise")
-    gallery = Gallery.open(folder.parent / "gallery")
-    assert names(gallery.clip_ids) == ["0.mp4"] and not failed(gallery)
-
-
-def test_raise_stops_at_a_file_that_failed_in_an_earlier_run(folder):
-    (folder / "3.mp4").write_text("3 broken-video")
-    run(folder)
-    with pytest.raises(ValueError, match=r"3\.mp4"):
-        run(folder, on_error="raise")
 
 
 def test_an_interrupt_keeps_what_was_embedded(folder):
@@ -324,7 +305,7 @@ def test_vanished_files_are_kept_until_pruned(folder):
     assert names(gallery.clip_ids) == ["0.mp4", "2.mp4"] and not failed(gallery)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"num_workers": 0}, {"on_error": "ignore"}])
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"num_workers": 0}])
 def test_a_wrong_option_is_refused(folder, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         run(folder, **options)
@@ -471,8 +452,6 @@ def test_clips_of_files_that_a_list_names_and_that_are_gone_are_kept_until_prune
     before = Gallery.open(folder.parent / "gallery").files
     report, gallery = again(folder, files)
     assert of(report, "gone") == list(report) == files == gallery.clip_ids and gallery.files == before
-    with pytest.raises(ValueError, match="No such file"):
-        again(folder, files, on_error="raise")
     (folder.parent / "unmounted").rename(folder)
     report, gallery = again(folder, files)
     assert of(report, "unchanged") == list(report) == files

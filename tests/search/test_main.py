@@ -29,7 +29,7 @@ class FakeProcessor:
 
     modalities = MODALITIES
 
-    def read_clip(self, path, *, on_error, processed):
+    def read_clip(self, path, *, processed):
         words = open(path, encoding="utf-8").read().split()
         frames = torch.zeros(1, 2, 2, 3).byte().numpy() if "video" in words else None
         waveform = torch.zeros(4).numpy() if "audio" in words else None
@@ -212,14 +212,6 @@ def test_what_prune_keeps_and_why_is_reported(place):
         counts, *lines = index("list.csv", "--prune").stdout.splitlines()
     assert counts.startswith("0 new, 0 changed, 0 unchanged, 0 unreadable, 2 out of reach; 2 clips")
     assert lines[0] == f"out of reach, its clips are kept: {cat}: Input/output error"
-
-
-def test_on_error_raise_names_the_file_in_one_line(place):
-    result = index("clips", "--on-error", "raise", code=1)
-    assert result.stderr.splitlines()[-1].startswith("Error: ")
-    assert "empty.mp4" in result.stderr.splitlines()[-1]
-    assert "Traceback" not in result.output
-    assert "clips: 1," in run("info", "gallery").stdout  # cat.mp4 comes before empty.mp4
 
 
 def test_memory_is_for_as_many_decoders_as_there_are_unless_a_limit_is_given(place, monkeypatch):

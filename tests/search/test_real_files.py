@@ -6,6 +6,7 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
+from gallery.decoding import tolerant
 from gallery.gallery import Gallery
 from search.__main__ import app
 from tests.gallery.decoding.test_program import write_media
@@ -67,19 +68,11 @@ def test_of_half_a_recording_what_there_is_counts_is_reported_and_is_not_read_ag
     assert "0 new, 0 changed, 4 unchanged" in run(*arguments).output
 
 
-@pytest.mark.parametrize("name", ["truncated.mp4", "empty.mp4", "text.mp4"])
-def test_raise_stops_at_a_broken_file_and_names_it(videos, tiny_model_dir, tmp_path, name):
-    files = [videos / "whole.mp4", videos / name]
-    result = run("index", *files, "--model", tiny_model_dir, "--output", tmp_path / "gallery", "--on-error", "raise")
-    assert result.exit_code == 1 and name in result.output
-    assert len(Gallery.open(tmp_path / "gallery")) == 1  # what was read before is kept
-
-
 def test_a_truncated_sound_beside_a_whole_picture_counts_as_absent(tiny_model_dir, tmp_path, tiny_processor):
     write_media(tmp_path / "clip.mp4")
     write_media(tmp_path / "sound.wav", num_frames=0, seconds_of_audio=2, audio_codec="pcm_s16le")
     (tmp_path / "sound.m4a").write_bytes(b"no sound")
-    clip = tiny_processor.read_clip(tmp_path / "clip.mp4", audio=tmp_path / "sound.m4a", on_error="missing")
+    clip = tolerant(tiny_processor).read_clip(tmp_path / "clip.mp4", audio=tmp_path / "sound.m4a")
     assert clip.frames is not None and clip.waveform is None
     assert len(clip.problems) == 1 and "sound.m4a" in clip.problems[0]
     assert tiny_processor(clips=[clip])["modality_mask"].tolist() == [[True, False, False]]

@@ -26,14 +26,14 @@ class Lines(FakeProcessor):
     def __init__(self, limits=None):
         self.reader = SandboxedReader(limits)
 
-    def read_clip(self, path, *, on_error, processed, window=(0, None)):
+    def read_clip(self, path, *, processed, window=(0, None)):
         line = Path(path).read_text().splitlines()[int(window[0] // SECONDS)]
         limits = self.reader.limits
         if "slow" in line and limits.time < 120:
             huge = [limits.exceeded(f"{path}: video", "pixels", "its pictures", 10**9)] if "huge" in line else []
             slow = limits.exceeded(f"{path}: sound", "time", "it takes 120 s", 120)
             raise ValueError("; ".join(map(str, [*huge, slow])))
-        return self.read_line(path, line.split(), on_error)
+        return self.read_line(path, line.split())
 
 
 @pytest.fixture
@@ -153,14 +153,6 @@ def test_windows_that_failed_for_two_limits_are_read_again_once_either_is_raised
         and "time=61" in reported
     )
     assert run(place, Limits(time=120))[2] == [2]
-
-
-def test_windows_that_failed_are_tried_again_where_the_first_problem_ends_the_run(place):
-    run(place)
-    with pytest.raises(ValueError, match=r"talk\.mp4: 2-4 s: sound: it takes 120 s"):
-        run(place, on_error="raise")
-    report, gallery, embedded = run(place, Limits(time=120), on_error="raise")
-    assert embedded == [5] and names(of(report, "changed")) == ["talk.mp4"] and len(gallery) == 5
 
 
 def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monkeypatch):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from eval.benchmarks.registry import load_benchmark
 from evidence.miniature.generation import generate
+from gallery.decoding import tolerant
 from modeling_scalar import ScalarImageProcessor, ScalarModel, ScalarProcessor
 from tests.conftest import make_tiny_config
 from trainer import cache_features as module
@@ -285,10 +286,11 @@ def test_what_cannot_be_read_is_an_error_or_counted_and_listed(tmp_path, model, 
     base = model.get_base_model()
     with pytest.raises(ValueError, match="mini_train_000003"):
         cache_features(tmp_path / "raise", broken, base, tiny_processor, **QUIET)
-    (problem,) = cache_features(tmp_path / "missing", broken, base, tiny_processor, on_error="missing", **QUIET)
+    (problem,) = cache_features(tmp_path / "missing", broken, base, tolerant(tiny_processor), **QUIET)
     assert "mini_train_000003" in problem
     dataset = FeatureDataset(tmp_path / "missing", broken, model, tiny_processor)
-    assert dataset.on_error == "missing" and "video_pooled" not in dataset[3] and "video_pooled" in dataset[2]
+    assert dataset.processor.reader.on_error == "missing"
+    assert "video_pooled" not in dataset[3] and "video_pooled" in dataset[2]
 
 
 def test_a_data_set_without_any_sound_can_be_cached(tmp_path, model, rows, tiny_processor):

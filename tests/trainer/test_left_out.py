@@ -18,7 +18,7 @@ def dataset(tiny_processor):
     """Eight clips, of one of which nothing could be read."""
     columns = ("video_id", "caption", "video_path", "audio_path", "subtitle")
     rows = [dict.fromkeys(columns) | {"caption": "a dog", "video_id": f"clip {number}"} for number in range(8)]
-    dataset = ClipDataset(datasets.Dataset.from_list(rows), tiny_processor, seed=1, on_error="missing")
+    dataset = ClipDataset(datasets.Dataset.from_list(rows), tiny_processor, seed=1)
     generator = np.random.default_rng(0)
     dataset._clips = [
         Clip(frames=generator.integers(0, 255, (9, 32, 32, 3), dtype=np.uint8), subtitle="hello") for _ in rows

@@ -15,6 +15,7 @@ from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from evidence.miniature.generation import generate
+from gallery.decoding import tolerant
 from modeling_scalar import MODALITIES, ScalarModel
 from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import retrieval_scores
@@ -374,7 +375,7 @@ def test_calls_that_cannot_be_are_refused(model, tiny_processor, sides):
 def test_what_cannot_be_read_can_count_as_absent_and_is_listed(model, tiny_processor, sides):
     captions, clips = sides
     corpus = Dataset.from_dict({"id": ["x"], "video": [b"no video"], "text": ["hello"]})
-    search = ScalarSearch(model, tiny_processor, "tests/tiny", on_error="missing")
+    search = ScalarSearch(model, tolerant(tiny_processor), "tests/tiny")
     assert list(ask(search, "t2vt", captions.select([0]), corpus)["q0"]) == ["x"]
     assert len(search.problems) == 1 and search.problems[0].startswith("x: ")
 

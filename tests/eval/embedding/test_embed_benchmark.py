@@ -313,7 +313,7 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
         path = tmp_path / "data" / "test" / by_id[name]
         path.write_bytes(path.read_bytes()[:200])
     arguments = (tiny_model_dir, "miniature", tmp_path / "data")
-    with pytest.raises(ValueError, match=rf"{broken[0]}.*on_error=\"missing\""):
+    with pytest.raises(ValueError, match=rf"{broken[0]}.*`on_error` to \"missing\""):
         embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
     done = dataset["video_id"].index(broken[0]) // 2
     assert held(tmp_path / "store") == (2 * done, 0)

@@ -26,16 +26,16 @@ class FakeProcessor:
 
     reader, modalities = SandboxedReader(), MODALITIES
 
-    def __init__(self):
-        self.threads = set()
+    def __init__(self, on_error="raise"):
+        self.threads, self.on_error = set(), on_error
 
-    def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, on_error="raise", processed=False):
+    def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, processed=False):
         self.threads.add(threading.get_ident())
         clip = Clip(subtitle=subtitle)
         for name, path in (("frames", video), ("waveform", video if audio is FROM_VIDEO else audio)):
             content = None if path is None else Path(path).read_text()
             if content == "broken":
-                if on_error == "raise":
+                if self.on_error == "raise":
                     raise MediaError(f"{path} holds no {name}.")
                 clip.problems.append(f"{name} of {path} is broken")
             elif content is not None and content != "silent":
@@ -115,8 +115,8 @@ def rows(tmp_path):
     ]
 
 
-def embed(rows, **options):
-    return embed_dataset(FakeModel(), FakeProcessor(), dataset_of(rows), progress=False, **options)
+def embed(rows, on_error="raise", **options):
+    return embed_dataset(FakeModel(), FakeProcessor(on_error), dataset_of(rows), progress=False, **options)
 
 
 def assert_same(first, second):
@@ -159,9 +159,9 @@ def test_audio_of_the_video_itself_and_of_a_file_are_distinguished(tmp_path):
     asked = []
 
     class Asked(FakeProcessor):
-        def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, on_error="raise", processed=False):
+        def read_clip(self, video, audio=FROM_VIDEO, subtitle=FROM_VIDEO, processed=False):
             asked.append((video, audio, subtitle))
-            return super().read_clip(video, audio, subtitle, on_error)
+            return super().read_clip(video, audio, subtitle)
 
     other = write(tmp_path, "other.wav", "sound")
     paths = {"a": (film, film, "words"), "b": (film, other), "c": (film, None), "d": (None, other)}
@@ -172,7 +172,7 @@ def test_audio_of_the_video_itself_and_of_a_file_are_distinguished(tmp_path):
 
 def test_clip_that_cannot_be_read_stops_the_run_with_its_name_and_path(rows, tmp_path):
     rows[3]["video_path"] = write(tmp_path, "bad.mp4", "broken")
-    with pytest.raises(ValueError, match=r"'c' \(video '.*bad\.mp4'.*holds no frames.*on_error=\"missing\""):
+    with pytest.raises(ValueError, match=r"'c' \(video '.*bad\.mp4'.*holds no frames.*`on_error` to \"missing\""):
         embed(rows, batch_size=2)
 
 

@@ -46,7 +46,7 @@ class MemoryProcessor:
         self.processor = processor
         self.read = []
 
-    def read_clip(self, video, audio=FROM_VIDEO, subtitle=None, on_error="raise", processed=False):
+    def read_clip(self, video, audio=FROM_VIDEO, subtitle=None, processed=False):
         self.read.append(video or audio or subtitle)
         # No two files alike: which of two equal clips comes first would be decided by rounding.
         numbers = np.random.default_rng(zlib.crc32(str(video or audio).encode()))

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from gallery.decoding import IN_PART, SandboxedReader, sandboxed
+from gallery.decoding import IN_PART, SandboxedReader, sandboxed, tolerant
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaError
 from tests.media_corpus import cut, media, noisy, packets_damaged
@@ -146,14 +146,15 @@ def test_the_choice_in_a_window_does_not_depend_on_the_windows_before_it(tmp_pat
     assert first.keys() == second.keys() and all(np.array_equal(first[window], second[window]) for window in first)
 
 
-def test_a_clip_has_what_can_be_read_of_its_file_or_raises(tiny_processor, tmp_path):
+def test_a_clip_has_what_can_be_read_of_its_file_or_raises(tiny_processor, tmp_path, monkeypatch):
     path, processor = write(tmp_path, "h264.mp4", "half"), sandboxed(tiny_processor)
-    clip = processor.read_clip(path, on_error="missing", processed=True)
+    clip = tolerant(processor).read_clip(path, processed=True)
     assert clip.has("video") and clip.has("audio") and 2 < clip.duration < 4
     assert [line.split(": ")[1] for line in clip.problems] == ["video stream 0 (h264)", "audio stream 1 (aac)"]
     with pytest.raises(MediaError, match="promises|decoding stopped"):
         processor.read_clip(path, processed=True)
-    plain = tiny_processor.read_clip(path, on_error="missing")  # which reads a stream whole or not at all
+    monkeypatch.setattr(tiny_processor.reader, "on_error", "missing")
+    plain = tiny_processor.read_clip(path)  # which reads a stream whole or not at all
     assert not plain.has("video") and not plain.has("audio") and len(plain.problems) == 2
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from gallery.decoding import LimitError, Limits, SandboxedReader, answers, pool, program, sandboxed, streams
+from gallery.decoding import LimitError, Limits, SandboxedReader, answers, pool, program, sandboxed, streams, tolerant
 from modeling_scalar.image_processing_scalar import ScalarImageProcessor
 from modeling_scalar.media_scalar import MediaError, MediaReader, find_sidecar
 from tests.gallery.decoding.reading import read_audio, read_frames, read_subtitle, read_subtitle_track
@@ -32,7 +32,7 @@ ROOT, START = Path(pool.__file__).parents[2], pool._PROGRAM
 
 
 def make_processor(**settings):
-    return sandboxed(make_plain_processor(**settings))
+    return tolerant(make_plain_processor(**settings))
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_a_processed_clip_gives_the_bits_and_the_draws_of_a_raw_one(folder, sett
     for processed in (False, True):
         generator = torch.Generator().manual_seed(7)
         options = {"training": training, "generator": generator if training else None}
-        clip = processor.read_clip(folder / name, subtitle="a", on_error="missing", processed=processed, **options)
+        clip = processor.read_clip(folder / name, subtitle="a", processed=processed, **options)
         batches.append(processor(clips=[clip], **options))
         states.append(generator.get_state())
         clips.append(clip)
@@ -226,11 +226,11 @@ def test_a_problem_that_is_no_limit_stays_with_any_limit():
 
 def test_the_limits_of_a_processor_count_and_are_not_saved(folder, tmp_path):
     processor = sandboxed(make_plain_processor())
-    assert processor.reader.limits == Limits() and sandboxed(processor) is processor
+    assert processor.reader.limits == Limits()
     processor = sandboxed(processor, Limits(pixels=100))
     with pytest.raises(LimitError, match="pixels=100"):
         processor.read_clip(folder / "whole.mp4")
-    clip = processor.read_clip(folder / "whole.mp4", on_error="missing", processed=True)
+    clip = tolerant(processor).read_clip(folder / "whole.mp4", processed=True)
     assert not clip.has("video") and clip.has("audio") and "pixels=100" in clip.problems[0]
     processor.save_pretrained(tmp_path)
     assert "reader" not in (tmp_path / "processor_config.json").read_text()
@@ -545,7 +545,7 @@ def test_only_regular_files_are_read(irregular, tmp_path, monkeypatch):
     for read in (read_frames, read_audio, read_subtitle, read_subtitle_track):
         with pytest.raises(MediaError, match=message):
             read(tmp_path / "b.mp4")
-    clip = make_processor().read_clip(tmp_path / "b.mp4", on_error="missing")
+    clip = make_processor().read_clip(tmp_path / "b.mp4")
     assert clip.is_empty and len(clip.problems) == 1
 
 
@@ -553,7 +553,7 @@ def test_a_subtitle_file_that_is_none_is_named(irregular, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     shutil.copy(folder / "whole.mp4", tmp_path / "b.mp4")
     message = irregular(tmp_path / "b.srt")
-    clip = make_processor().read_clip(tmp_path / "b.mp4", on_error="missing")
+    clip = make_processor().read_clip(tmp_path / "b.mp4")
     assert clip.has("video") and clip.has("audio") and clip.subtitle is None
     assert len(clip.problems) == 1 and message in clip.problems[0]
 
@@ -675,7 +675,7 @@ def test_reading_a_file_opens_nothing_else(tmp_path, decoders, monkeypatch, kind
     )
     wrapper.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(wrapper))
-    clip = make_processor().read_clip(path, on_error="missing")
+    clip = make_processor().read_clip(path)
     assert clip.has("video") == (kind in ("whole", "segments"))  # the reference is one to data that are not read
     decoders.close()
     lines = log.read_text().splitlines()

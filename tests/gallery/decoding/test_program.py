@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gallery.decoding import reader, sandboxed, sound, streams, video
+from gallery.decoding import reader, sound, streams, tolerant, video
 from modeling_scalar import media_scalar
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaError, find_sidecar, resample
@@ -664,19 +664,19 @@ def test_a_file_is_not_asked_for_what_its_header_said_when_its_sound_was_read(
     CORPUS[name].make(tmp_path / name)
     asked, ask = [], reader.ask
     monkeypatch.setattr(reader, "ask", lambda what, *given, **to: asked.append(what) or ask(what, *given, **to))
-    processor = sandboxed(tiny_processor)
-    processor.read_clip(tmp_path / name, on_error="missing", processed=True)
+    processor = tolerant(tiny_processor)
+    processor.read_clip(tmp_path / name, processed=True)
     words = {"text_track.mkv": ["subtitle_track"], "empty.mp4": ["tracks"]}
     assert asked == ["frames", "sound", *words.get(name, [])]
     if name == "empty.mp4":  # it does not open
         return
     asked.clear()
     assert processor.reader.read_duration(tmp_path / name) > 0 and not asked
-    window = processor.read_clip(tmp_path / name, on_error="missing", processed=True, window=(0, 0.5))
+    window = processor.read_clip(tmp_path / name, processed=True, window=(0, 0.5))
     assert (window.subtitle is None) == (name != "text_track.mkv")
     asked.clear()
     (tmp_path / name).with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nbeside it\n")
-    assert processor.read_clip(tmp_path / name, on_error="missing", processed=True).subtitle == "beside it"
+    assert processor.read_clip(tmp_path / name, processed=True).subtitle == "beside it"
     assert asked == ["frames", "sound", "subtitle_file"]
     (tmp_path / name).write_bytes(b"")  # another file
     with pytest.raises(MediaError):
