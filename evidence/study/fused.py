@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+import evidence.miniature  # noqa: F401 # registers its benchmark
 from commands.errors import say, show, user_errors
 from eval.benchmarks.registry import load_split
 from eval.benchmarks.rows import group_rows, query_kinds, read_row

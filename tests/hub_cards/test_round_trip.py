@@ -20,6 +20,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from eval.benchmarks.registry import load_benchmark
 from eval.run import RunConfig
 from eval.run import run as evaluate
+from evidence.building import build_backbone
 from evidence.miniature.generation import generate
 from gallery.gallery import GalleryWriter
 from hub_cards.card import Details
@@ -69,7 +70,8 @@ def made(unless_fast, tmp_path_factory):
     generate(folder / "data", num_train=24, num_validation=0, num_test=6, num_proc=1)
     targets = folder / "targets.safetensors"
     make_semantic_targets(load_benchmark("miniature", folder / "data", "train"), targets, "light", num_neighbors=4)
-    train_run(folder, ["miniature_backbone"], folder / "backbone", "--max_steps", "2")
+    build_backbone(folder / "data", folder / "new", seed=50)
+    train_run(folder, ["miniature_backbone"], folder / "backbone", "--model", folder / "new", "--max_steps", "2")
     for name, recipes in (("adapter", ["miniature"]), ("gram", ["gram", "miniature"])):
         options = ("--model", folder / "backbone", "--semantic_targets", targets, "--max_steps", "3")
         train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "1")
@@ -236,12 +238,12 @@ model, processor = load_model("user/adapter")
 with torch.no_grad():
     scores = model(**processor(**INPUTS)).scores.tolist()
 root = {str(made / "data")!r}
-settings = {{"rates": (0.0,), "two_stage": False, "progress": False}}
+settings = {{"rates": (0.0,), "two_stage": False, "progress": False, "plugins": ["evidence.miniature"]}}
 result = run(RunConfig("results", "user/adapter", "miniature", root, **settings))
 paths = [Path({str(made / "data" / "test")!r})]
 index_folder(IndexConfig(paths=paths, model="user/adapter", output=Path("gallery")))
 options = ["--model", "user/backbone", "--benchmark", "miniature", "--root", root, "--output_dir", "run"]
-adapted, _ = _build_model(*parse_arguments([*options, "--use_cpu", "true"]), [])
+adapted, _ = _build_model(*parse_arguments([*options, "--use_cpu", "true"]))
 print(json.dumps([scores, result["retrieval"]["rates"][0]["methods"], result["embedded"]["weights"],
                   vars(adapted.peft_config["default"])["revision"]]))
 """

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+import evidence.miniature
 from eval.embedding.embed_benchmark import embed_benchmark
 from gallery.gallery import Gallery, verify_gallery
 

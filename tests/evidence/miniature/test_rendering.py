@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evidence.miniature.rendering import NUM_SAMPLES, SAMPLE_RATE, _harmonics, draw_frames, draw_waveform
+from evidence.miniature.rendering import NUM_SAMPLES, SAMPLE_RATE, draw_frames, draw_waveform
 from evidence.miniature.vocabulary import ENTRIES, PITCHES, VOCABULARY
 
 
@@ -30,15 +30,6 @@ def test_a_motion_shows_in_any_uniform_sample_of_frames(motion, size, num_sample
     assert [name for name, shown in trace.items() if shown] == [motion]
 
 
-@pytest.mark.parametrize("shape", VOCABULARY["video"]["shape"])
-@pytest.mark.parametrize("motion", VOCABULARY["video"]["motion"])
-def test_a_small_shape_is_less_than_half_of_a_large_one(shape, motion):
-    attributes = {"shape": shape, "colour": "red", "ground": "black", "pattern": "plain", "motion": motion}
-    drawn = {size: draw_frames(attributes | {"size": size}, np.random.default_rng(0)) for size in ("small", "large")}
-    areas = {size: (frames[..., 0] > 120).sum((1, 2)).max() for size, frames in drawn.items()}
-    assert 0.2 * areas["large"] < areas["small"] < 0.5 * areas["large"]
-
-
 @pytest.mark.parametrize("timbre", VOCABULARY["audio"]["timbre"])
 @pytest.mark.parametrize("rhythm", VOCABULARY["audio"]["rhythm"])
 @pytest.mark.parametrize("entry", VOCABULARY["audio"]["entry"])
@@ -48,14 +39,6 @@ def test_a_sound_is_heard_from_its_entry_on(timbre, rhythm, entry):
     start = int(ENTRIES[entry] * NUM_SAMPLES)
     assert not wave[:start].any()
     assert wave[start : start + SAMPLE_RATE // 20].max() > 0.3 * wave.max()  # within a twentieth of a second
-
-
-def test_harmonics_are_a_sum_of_sines():
-    phase, age = np.linspace(0, 2000, 500), np.linspace(0, 1, 500)
-    for highest in (1.5, 3.0, 7.9, 50):
-        sines = sum(np.sin(k * phase) * np.exp(-k * age) / k for k in range(1, 31) if k < highest)
-        harmonics = _harmonics(np.exp(1j * phase - age), highest)
-        np.testing.assert_allclose(harmonics, sines, atol=1e-9)  # phases of 60,000 radians
 
 
 @pytest.mark.parametrize("pitch", VOCABULARY["audio"]["pitch"])

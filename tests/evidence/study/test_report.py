@@ -14,7 +14,6 @@ from evidence.study.report import (
     bound,
     claims,
     fill,
-    interval,
     judged,
     main_table,
     plot_sharing,
@@ -85,13 +84,6 @@ def test_claims_are_adjusted_for_the_number_of_those_that_were_measured(results)
     assert found["scalar-gram"]["verdict"] == "ahead"
 
 
-def test_claims_have_names_of_their_own():
-    names = [claim.name for claim in claims()]
-    assert len(set(names)) == len(names) > 40
-    for name in ("scalar-gram", "scalar-span", "scalar-rrf", "router-scalar", "views-complete-audio", "repeated-gram"):
-        assert name in names
-
-
 def test_every_table_stands_on_the_results_alone(results):
     text = report(results)
     assert "| SCALAR " in text and "## Claims" in text and "## Perfect readers" in text
@@ -116,10 +108,6 @@ def test_a_page_is_filled_with_tables_claims_and_recalls(results):
     ):  # fmt: skip
         with pytest.raises(ValueError, match=re.escape(wrong)):
             fill(wrong, results)
-
-
-def test_differences_have_a_minus_as_readers_know_it():
-    assert interval({"difference": -1.25, "low": -3.0, "high": 0.5}) == "−1.2 [−3.0, 0.5]"
 
 
 def test_the_figure_has_a_line_for_each_variant(results, tmp_path):

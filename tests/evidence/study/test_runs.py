@@ -7,7 +7,7 @@ import pytest
 
 from evidence.reports.paper import VARIANTS
 from evidence.study.runs import ABLATIONS, RECIPES, Clips, Run, check_overlay, recipe_of, with_schedule
-from evidence.study.tuning import GRID, Tuning, folder_name, recall_at_1, settings_of, tune
+from evidence.study.tuning import GRID, settings_of, tune
 from tests.evidence.study.made_studies import RECIPE, save_run
 from trainer.recipe import read_recipe
 
@@ -143,22 +143,3 @@ def test_a_trial_that_failed_is_not_chosen_and_a_method_without_any_ends_the_stu
     assert tune(["scalar"], RECIPE, clips, tmp_path / "some", all_but_the_best)["scalar"].best()["temperature"] != 0.4
     with pytest.raises(ValueError, match=r"No training of \['scalar'\] could be measured"):
         tune(["scalar"], RECIPE, clips, tmp_path / "none", lambda runs, description: None)
-
-
-def test_of_equal_trials_the_first_is_chosen():
-    tuning = Tuning("gram", {name: RECIPE[name] for name in GRID})
-    for trial in tuning.propose("temperature"):
-        trial.recall_at_1 = 20.0
-    assert tuning.best()["temperature"] == GRID["temperature"][0]
-    assert folder_name("gram", tuning.best()) == "gram-0.07-0.003-8"
-
-
-def test_a_trial_has_the_recall_of_its_own_score_with_fitted_numbers(clips, tmp_path):
-    run = Run("gram", 50, tmp_path / "run", clips, {})
-    assert recall_at_1(run) is None  # not measured
-    save_run(run.folder, "gram", 40, fitted=5)
-    assert recall_at_1(run) == 45
-
-
-def test_published_temperatures_are_among_those_tried():
-    assert {0.07, 0.1} <= set(GRID["temperature"])  # SCALAR's and PMRL's
