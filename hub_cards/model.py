@@ -40,7 +40,7 @@ def model_card(folder: Path, repo_id: str, details: Details) -> str:
     `recipe.json`, `training.json`, `emissions.json` and evaluations in `results/`.
 
     Raises:
-        FileNotFoundError: the folder has no `config.json` or no weights, or an evaluation has no `results.json`.
+        FileNotFoundError: the folder has no `config.json`, or an evaluation has no `results.json`.
         ValueError: an evaluation does not have the content of one.
     """
     data, variables = describe(folder, repo_id, "model*.safetensors")

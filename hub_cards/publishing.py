@@ -106,12 +106,17 @@ def _find(api: HfApi, kind: Kind, settings: Push, repo_id: str) -> _Found:
     others = [name for name in files if name not in harmless]
     if earlier != kind.name and others:
         raise PublishError(
-            f"{info.id} already exists and holds {', '.join(others[:3])}, which no push of this kind wrote. Choose "
-            "another name. Nothing was published."
+            f"{info.id} already exists and holds {', '.join(others[:3])}, which no push of this kind wrote. Remove "
+            "that there, or choose another name. Nothing was published."
         )
     if earlier is None:
         details = Details()
     return _Found(info.id, info.sha, files, earlier, details)
+
+
+def _details(settings: Push) -> Details:
+    """Return the publisher's values that no file records."""
+    return Details({"license": settings.license} if settings.license else {})
 
 
 def _write_card(folder: Path, card: str) -> None:
@@ -149,8 +154,7 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
         account = api.whoami()["name"]
         repo_id = settings.name if "/" in settings.name else f"{account}/{settings.name}"
         found = _find(api, kind, settings, repo_id)
-        details = Details({"license": settings.license} if settings.license else {})
-        _write_card(folder, make_card(folder, found.repo_id, details.over(found.details)))
+        _write_card(folder, make_card(folder, found.repo_id, _details(settings).over(found.details)))
         RepoCard.load(folder / "README.md").validate(kind.repo_type)
         repo = {"repo_id": found.repo_id, "repo_type": kind.repo_type}
         if found.commit is None:
@@ -189,8 +193,7 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
         if output is not None:
             if output.exists() and (not output.is_dir() or any(output.iterdir())):
                 raise ValueError(f"{output} must be a new or an empty folder: give another one, or remove it.")
-            details = Details({"license": settings.license} if settings.license else {})
-            card = make_card(folder, settings.name, details)
+            card = make_card(folder, settings.name, _details(settings))
             _write_card(folder, card)
             shutil.copytree(folder, output, dirs_exist_ok=True)
             return card

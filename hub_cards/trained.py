@@ -225,8 +225,6 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     """Return front matter of a model or adapter, and variables of its template; `pattern` matches the weights."""
     validate_repo_id(repo_id)
     weights = sorted(folder.glob(pattern))
-    if not weights:
-        raise FileNotFoundError(f"There are no weights ({pattern}) in {folder}.")
     config = read_json(folder / "config.json")
     recipe, training = optional_json(folder / "recipe.json"), optional_json(folder / "training.json")
     emissions = optional_json(folder / "emissions.json")
