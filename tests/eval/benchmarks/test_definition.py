@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from eval.benchmarks import registry
 from eval.benchmarks.definition import configure_processor
 from eval.benchmarks.registry import NAMES, find_benchmark, load_split
 from modeling_scalar import ScalarProcessor
@@ -85,3 +86,11 @@ def test_the_tasks():
 def test_a_name_or_setting_that_is_unknown_is_refused(tmp_path, name, options, message):
     with pytest.raises(ValueError, match=message):
         load_split(name, tmp_path, **options)
+
+
+def test_a_plugin_registers_a_benchmark_under_a_name_of_its_own(monkeypatch):
+    monkeypatch.setattr(registry, "_MODULES", {"own": "eval.benchmarks.own"})
+    registry.register_benchmark("msvd", "eval.benchmarks.msvd")
+    assert find_benchmark("msvd").task == "retrieval"
+    with pytest.raises(ValueError, match="'own'"):
+        registry.register_benchmark("own", "mine")
