@@ -35,11 +35,10 @@ class Cue(NamedTuple):
 
 
 class Transcript(NamedTuple):
-    """A machine's transcript: its cues, the machine's name, and the language, if known."""
+    """A machine's transcript: its cues, and the machine's name."""
 
     cues: Sequence[Cue]
     machine: str
-    language: str | None = None
 
 
 def _time(seconds: float) -> str:
@@ -47,10 +46,9 @@ def _time(seconds: float) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{milliseconds / 1000:06.3f}"
 
 
-def write_transcript(path: Path, cues: Sequence[Cue], machine: str, language: str | None = None) -> None:
+def write_transcript(path: Path, cues: Sequence[Cue], machine: str) -> None:
     """Write words as a WebVTT file that names the machine that heard or read them."""
-    lines = ["WEBVTT", *([] if language is None else [f"Language: {language}"]), ""]
-    lines += [f"NOTE {_MACHINE}{' '.join(machine.replace('-->', '->').split())}", ""]
+    lines = ["WEBVTT", "", f"NOTE {_MACHINE}{' '.join(machine.replace('-->', '->').split())}", ""]
     for cue in cues:
         # whole milliseconds, and at least one
         stop = max(cue.stop, cue.start + 0.001)

@@ -7,7 +7,6 @@ say in that time, counts as not understood, for every model.
 
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
@@ -44,7 +43,7 @@ class Recognizer(Protocol):
 
     name: str
 
-    def __call__(self, waveform: np.ndarray) -> tuple[list[Cue], str | None]:
+    def __call__(self, waveform: np.ndarray) -> list[Cue]:
         """
         Recognise the words of a stretch of speech.
 
@@ -52,7 +51,7 @@ class Recognizer(Protocol):
             waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz, at most `MOST_SECONDS`.
 
         Returns:
-            The words, in order, and the language if the model reports it.
+            The words, in order.
 
         Raises:
             SpeechError: the model failed.
@@ -107,7 +106,7 @@ class SpeechRecognizer:
     """
     Any model of transformers for the task automatic-speech-recognition, a [`Recognizer`].
 
-    Whisper reports times and the language, CTC models the times of words; text of other models has the times of the
+    Whisper reports times, CTC models the times of words; text of other models has the times of the
     whole stretch.
 
     Args:
@@ -151,9 +150,9 @@ class SpeechRecognizer:
             "no_speech_threshold": _NO_SPEECH,
             "stopping_criteria": [_not_stopped],
         }
-        return {"return_timestamps": True, "return_language": True, "generate_kwargs": generating}
+        return {"return_timestamps": True, "generate_kwargs": generating}
 
-    def __call__(self, waveform: np.ndarray) -> tuple[list[Cue], str | None]:
+    def __call__(self, waveform: np.ndarray) -> list[Cue]:
         seconds = len(waveform) / SAMPLING_RATE
         waveform = np.pad(waveform, (0, max(0, _LEAST - len(waveform))))
         try:
@@ -166,10 +165,8 @@ class SpeechRecognizer:
         except Exception as error:  # any model, which may fail in any way
             raise SpeechError(f"{self.name} could not recognise the words: {type(error).__name__}: {error}") from error
         chunks = heard.get("chunks") or [{"text": heard["text"], "timestamp": (0.0, seconds)}]
-        languages = Counter(chunk.get("language") for chunk in chunks if re.search(r"\w", chunk["text"]))
         cues = _cues(((*chunk["timestamp"], chunk["text"]) for chunk in chunks), seconds)
-        language = languages.most_common(1)[0][0] if cues else None
-        return (_together(cues) if self.kind == "ctc" else cues), language
+        return _together(cues) if self.kind == "ctc" else cues
 
 
 class FasterWhisperRecognizer:
@@ -199,11 +196,11 @@ class FasterWhisperRecognizer:
             raise ValueError(f"{self.name} is not a Whisper model of CTranslate2: {error}") from error
         self._lock = Lock()
 
-    def __call__(self, waveform: np.ndarray) -> tuple[list[Cue], str | None]:
+    def __call__(self, waveform: np.ndarray) -> list[Cue]:
         seconds = len(waveform) / SAMPLING_RATE
         try:
             with self._lock:
-                segments, found = self._model.transcribe(
+                segments, _ = self._model.transcribe(
                     waveform, condition_on_previous_text=False, temperature=_Heeding(_TEMPERATURES),
                     compression_ratio_threshold=_REPEATED, log_prob_threshold=_IMPROBABLE,
                     no_speech_threshold=_NO_SPEECH, max_new_tokens=int(_TOKENS * (1 + seconds)),
@@ -216,8 +213,7 @@ class FasterWhisperRecognizer:
             raise
         except RuntimeError as error:
             raise SpeechError(f"{self.name} could not recognise the words: {error}") from error
-        cues = _cues(((segment.start, segment.end, segment.text) for segment in kept), seconds)
-        return cues, found.language if cues else None
+        return _cues(((segment.start, segment.end, segment.text) for segment in kept), seconds)
 
 
 def recognizer_of(folder: Path, name: str | None = None, device: torch.device | None = None) -> Recognizer:

@@ -1,12 +1,11 @@
 """Machine transcripts of clips without subtitles, made by a speech recogniser and stored with the gallery.
 
 - A transcript is a WebVTT file, see [`~gallery.transcripts`], with times, so that each window gets its own words. It
-  records the recogniser and the language.
+  records the recogniser.
 - A file is transcribed once, even if nothing was understood, and again only when it changes.
 """
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,17 +72,15 @@ class Speech(Transcripts):
             heard = list(self._hear(path, reader))
             if not heard:
                 return None
-            languages = Counter(language for part, language in heard for _ in part)
-            language = languages.most_common(1)[0][0] if languages else None
-            return Transcript([cue for part, _ in heard for cue in part], self.recognizer.name, language)
+            return Transcript([cue for part in heard for cue in part], self.recognizer.name)
 
         self.write_once(sha256, hear)
 
-    def _hear(self, path: str, reader: MediaReader) -> Iterator[tuple[list[Cue], str | None]]:
+    def _hear(self, path: str, reader: MediaReader) -> Iterator[list[Cue]]:
         """The words of each stretch of speech; nothing at all if there is no sound."""
         reader, start = reader.noting(lambda problem: None), 0.0  # reading the clip reports what is wrong
         while (waveform := reader.read_audio(path, (start, start + _READ))) is not None:
-            yield [], None  # there is sound
+            yield []  # there is sound
             stretches = speech_stretches(speech_probabilities(waveform), MOST_SECONDS)
             length, is_full = _READ, len(waveform) >= int(_READ * SAMPLING_RATE)
             if is_full and stretches and stretches[-1][1] >= len(waveform) and stretches[-1][0] > 0:
@@ -92,8 +89,8 @@ class Speech(Transcripts):
                 check_not_stopped()  # transcription is the slowest step
                 offset = start + first / SAMPLING_RATE
                 self.tell(path, offset)
-                cues, language = self.recognizer(waveform[first:last])
-                yield [Cue(offset + cue.start, offset + cue.stop, cue.text) for cue in cues], language
+                cues = self.recognizer(waveform[first:last])
+                yield [Cue(offset + cue.start, offset + cue.stop, cue.text) for cue in cues]
             start += length
 
 

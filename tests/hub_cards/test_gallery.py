@@ -276,7 +276,7 @@ def test_a_transcript_goes_along_with_the_media_without_the_folder_of_what_heard
     (tmp_path / "gallery" / "transcripts").mkdir()
     for name, cues in ((names[0], ["/words/ that are/ said"]), (names[1], [])):
         heard = Transcripts(tmp_path / "gallery").path_of(clip_sha256(str(tmp_path / "videos" / name)))
-        write_transcript(heard, [Cue(0, 1, words) for words in cues], "/home/me/models/whisper", "en")
+        write_transcript(heard, [Cue(0, 1, words) for words in cues], "/home/me/models/whisper")
     read = Transcripts(tmp_path / "gallery", SCREEN).path_of(clip_sha256(str(tmp_path / "videos" / names[1])))
     write_transcript(read, [Cue(0, 1, "words that are shown")], "a reader")
     stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)

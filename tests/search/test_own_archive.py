@@ -144,7 +144,7 @@ def indexed(place, tiny_model_dir, heard):
     def hear(sounds, **options):
         heard.append(len(sounds["raw"]))
         text = "Thank you for watching. " * 30 if np.abs(sounds["raw"]).max() > LOUD else SENTENCE
-        return {"text": text, "chunks": [{"text": text, "timestamp": (0.0, 1.0), "language": "english"}]}
+        return {"text": text, "chunks": [{"text": text, "timestamp": (0.0, 1.0)}]}
 
     recognizer.hear = hear
     with pytest.MonkeyPatch.context() as patched:

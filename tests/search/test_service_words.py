@@ -65,7 +65,7 @@ def client(tmp_path):
         writer.commit()
     transcripts = Transcripts(tmp_path / "gallery")
     transcripts.folder.mkdir()
-    write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "a bell rings")], "a model", "en")
+    write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "a bell rings")], "a model")
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         client.folder = tmp_path
         yield client

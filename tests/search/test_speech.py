@@ -38,9 +38,9 @@ def real_voice():
 
 def test_a_transcript_reads_as_it_was_heard_and_says_who_heard_it(tmp_path):
     text = "1 < 2 & <b>2</b> --> 3"
-    write_transcript(tmp_path / "a.vtt", [Cue(0.5, 1, "42"), Cue(3725.25, 3725.25, text)], "a\n\n--> b", "en")
+    write_transcript(tmp_path / "a.vtt", [Cue(0.5, 1, "42"), Cue(3725.25, 3725.25, text)], "a\n\n--> b")
     lines = (tmp_path / "a.vtt").read_text().splitlines()
-    assert lines[:4] == ["WEBVTT", "Language: en", "", "NOTE made by machine: a -> b"]
+    assert lines[:3] == ["WEBVTT", "", "NOTE made by machine: a -> b"]
     assert "01:02:05.250 --> 01:02:05.251" in lines
     assert read_subtitle(tmp_path / "a.vtt") == f"42 {text}"
     assert read_subtitle(tmp_path / "a.vtt", window=(0, 2)) == "42"
@@ -94,7 +94,7 @@ def test_a_recogniser_that_fails_is_reported_of_its_file_and_asked_again(videos,
     assert run(videos, tiny_model, tiny_processor, heard_by("whisper", HELLO))[1]["said.mp4"]
 
 
-HELLO = {"text": "", "chunks": [{"text": "hello", "timestamp": (1.0, 2.0), "language": "english"}]}
+HELLO = {"text": "", "chunks": [{"text": "hello", "timestamp": (1.0, 2.0)}]}
 
 
 def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(videos, tiny_model, tiny_processor):
@@ -263,7 +263,7 @@ def test_only_speech_is_heard_with_times_of_the_whole_even_across_what_is_read_a
         monkeypatch.setattr("search.speech._READ", read)
         recognizer = heard_by("whisper", answer)
         heard = list(Speech(tmp_path, recognizer)._hear("path", Sound(waveform)))
-        cues = [cue for part, _ in heard for cue in part]
+        cues = [cue for part in heard for cue in part]
         assert [cue.start for cue in cues] == pytest.approx([start + 0.5 for start in starts], abs=0.6)
         assert all(4 * SAMPLING_RATE < length < 7 * SAMPLING_RATE for length, _ in recognizer.calls)
 
