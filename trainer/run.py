@@ -142,6 +142,8 @@ def _calibration_hint(run: RunArguments, folder: str, config: PretrainedConfig) 
         source, columns = ["own", "--root", "captions.csv"], "caption, path"
     else:
         source = [run.benchmark, "--root", run.root, "--split", split]
+        for plugin in run.plugin.split(",") if run.plugin else []:
+            source += ["--plugin", plugin]
         for name, column in (run.columns or {}).items():
             source += ["--column", f"{name}={column}"]
         for name, value in (("--holdout", run.holdout), ("--words-of", run.words_of)):
