@@ -144,9 +144,9 @@ def choose_pairs(
         [`MatchingPairs`] of this process, at most `3 * b`.
     """
     rows = batch.rows
-    condition_mask, input_ids, attention_mask = (
-        rows.gather(tensor, ragged=True) for tensor in (condition_mask, input_ids, attention_mask)
-    )
+    condition_mask = rows.gather(condition_mask, ragged=True)
+    tokens = rows.gather(torch.stack([input_ids, attention_mask], dim=-1), ragged=True)
+    input_ids, attention_mask = tokens.unbind(-1)
     readable = condition_mask.any(dim=1)  # (B,)
     offset = rows.offset
     own = torch.arange(len(batch.texts), device=readable.device) + offset

@@ -24,7 +24,7 @@ RECIPES = {
     "word for a number": ("max_steps: ten\n", 2, ["max_steps", "ten"]),
     "unknown schedule": ("lr_scheduler_type: wavy\n", 2, ["lr_scheduler_type", "wavy"]),
     "base is missing": ("base: nowhere.yaml\n", 1, ["nowhere.yaml"]),
-    "model and new_model": ("model: a\nnew_model: b\nbenchmark: c\nroot: d\n", 1, ["`model`", "`new_model`"]),
+    "no model": ("benchmark: c\nroot: d\n", 1, ["`model`"]),
     "no root": ("model: a\nbenchmark: c\n", 1, ["`root`"]),
 }
 
