@@ -11,8 +11,10 @@ from commands.options import command_of
 from evidence.reports.commands import register
 from evidence.settings import (
     BackboneConfig,
+    FusedConfig,
     GapConfig,
     HalveConfig,
+    JointConfig,
     MeasureConfig,
     MiniatureConfig,
     NewHeadsConfig,
@@ -111,6 +113,22 @@ def gap(config: GapConfig) -> None:
     from evidence.study.gap import main as measure_gap
 
     measure_gap(config)
+
+
+@command_of(app, JointConfig)
+def joint_encoder(config: JointConfig) -> None:
+    """Of the study: train a small joint encoder from scratch on clips of the miniature benchmark."""
+    from evidence.study.joint import main as train_encoder
+
+    train_encoder(config)
+
+
+@command_of(app, FusedConfig)
+def fused(config: FusedConfig) -> None:
+    """Of the study: compare one fused vector with SCALAR's weights of single ones, and with both."""
+    from evidence.study.fused import main as compare
+
+    compare(config)
 
 
 app.add_typer(speed, name="speed")

@@ -157,3 +157,25 @@ class GapConfig:
     sizes: Annotated[
         Sequence[float], Option("--size", min=0, help="Size of the gap. Repeat for several."), Given(list[float])
     ] = (0.0, 0.5, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointConfig:
+    """Settings of a small joint encoder, see `evidence/study/joint.py`."""
+
+    root: Annotated[AnyPath, Option(help="Folder of the miniature benchmark whose training clips are learned."), _PATH]
+    output: Annotated[AnyPath, Option(help="Folder for the model."), _PATH]
+    epochs: Annotated[int, Option(min=1, help="Passes over the training clips.")] = 32
+    batch_size: Annotated[int, Option(min=2, help="Clips per step.")] = 64
+    seed: Annotated[int, Option(help="Seed of the weights, the order and the mixes.")] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedConfig:
+    """Settings of the comparison with fused vectors, see `evidence/study/fused.py`."""
+
+    models: Annotated[
+        Sequence[AnyPath], Option("--model", help="Folder of a joint encoder. Repeat for several."), Given(list[Path])
+    ]
+    root: Annotated[AnyPath, Option(help="Folder of the miniature benchmark."), _PATH]
+    output: Annotated[AnyPath, Option(help="Folder for fused.json and fused.md."), _PATH]

@@ -37,6 +37,7 @@ def frame_indices(
         num_available (`int`), num_frames (`int`): At least 1.
         training (`bool`): Whether to draw from each chunk at random instead of taking its middle.
         generator (`torch.Generator`): Required in training; the same state gives the same indices.
+
     Returns:
         `list[int]` of length `num_frames`, ascending.
     """

@@ -1,4 +1,4 @@
-"""`python -m evidence.study.fused`: fusing inside an encoder, weighting its vectors, or both.
+"""`python -m evidence fused`: fusing inside an encoder, weighting its vectors, or both.
 
 Each model is a joint encoder (`evidence.study.joint` trains a small one). Temperatures, scales, offsets and the
 best single modality are chosen on the validation clips; all results are of the test clips. A mask hides
@@ -7,13 +7,12 @@ one modality of half of the clips; the fused vector is then that of the remainin
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.errors import say, show, user_errors
+from commands.errors import say, show
 from eval.benchmarks.registry import load_split
 from eval.benchmarks.rows import group_rows, query_kinds, read_row
 from eval.embedding.embed_dataset import embed_dataset
@@ -23,6 +22,7 @@ from eval.protocol.calibration import fit
 from eval.protocol.first_stage import masks_of, pathways, rank_pairs
 from eval.protocol.statistics import paired_bootstrap
 from evidence.fused import embed_whole_clips
+from evidence.settings import FusedConfig
 from gallery.files import write_json
 from modeling_scalar import load_model
 from modeling_scalar.scores_scalar import DIRECTIONS
@@ -153,46 +153,38 @@ def differences(ranks: dict[str, list[dict[str, torch.Tensor]]], ours: str, thei
     return found
 
 
-def main(
-    model: Annotated[list[Path], typer.Option(help="Folder of a joint encoder that fuses; repeat for several.")],
-    root: Annotated[Path, typer.Option(help="Folder of the miniature benchmark.")],
-    output: Annotated[Path, typer.Option(help="Folder for fused.json and fused.md.")],
-) -> None:
+def main(config: FusedConfig) -> None:
     """Compare one fused vector with SCALAR's weights of single ones, and with both."""
-    with user_errors():
-        ranks: dict[str, list[dict[str, torch.Tensor]]] = {}
-        titles, chosen, kinds = {}, [], []
-        for path in model:
-            splits = {split: embed(path, root, split) for split in ("validation", "test")}
-            kinds = splits["test"].embeddings.kinds()
-            choices = choose(splits["validation"])
-            chosen.append({"model": str(path), **{title: list(choice) for title, choice in choices.items()}})
-            for title, choice in choices.items():
-                key = title.split(" (")[0]
-                titles[key] = key if titles.get(key, title) != title else title
-                ranks.setdefault(key, []).append(measure(splits["test"], choice))
-            say(f"{path}: measured")
-        tables = table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)
-        lines = [line for lines in tables for line in (*lines, "")]
-        compared = {}
-        for ours in ("SCALAR, fitted, fused as a modality", "SCALAR, fitted"):
-            for theirs in ("fused by the encoder", "SCALAR, fitted", "equal weights"):
-                if ours != theirs:
-                    compared[f"{ours} - {theirs}"] = differences(ranks, ours, theirs)
-        for name, found in compared.items():
-            parts = (f"{m} {d['difference']:+.1f} [{d['low']:+.1f}, {d['high']:+.1f}]" for m, d in found.items())
-            lines.append(f"- {name}: " + "; ".join(parts))
-        measures = {
-            key: [{n: retrieval_metrics(r) for n, r in of_model.items()} for of_model in of_models]
-            for key, of_models in ranks.items()
-        }
-        found = {"choices": chosen, "measures": measures, "differences": compared}
-        output.mkdir(parents=True, exist_ok=True)
-        write_json(found, output / "fused.json")
-        (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        for line in lines:
-            show(line)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    ranks: dict[str, list[dict[str, torch.Tensor]]] = {}
+    titles, chosen, kinds = {}, [], []
+    for path in config.models:
+        splits = {split: embed(path, config.root, split) for split in ("validation", "test")}
+        kinds = splits["test"].embeddings.kinds()
+        choices = choose(splits["validation"])
+        chosen.append({"model": str(path), **{title: list(choice) for title, choice in choices.items()}})
+        for title, choice in choices.items():
+            key = title.split(" (")[0]
+            titles[key] = key if titles.get(key, title) != title else title
+            ranks.setdefault(key, []).append(measure(splits["test"], choice))
+        say(f"{path}: measured")
+    tables = table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)
+    lines = [line for lines in tables for line in (*lines, "")]
+    compared = {}
+    for ours in ("SCALAR, fitted, fused as a modality", "SCALAR, fitted"):
+        for theirs in ("fused by the encoder", "SCALAR, fitted", "equal weights"):
+            if ours != theirs:
+                compared[f"{ours} - {theirs}"] = differences(ranks, ours, theirs)
+    for name, found in compared.items():
+        parts = (f"{m} {d['difference']:+.1f} [{d['low']:+.1f}, {d['high']:+.1f}]" for m, d in found.items())
+        lines.append(f"- {name}: " + "; ".join(parts))
+    measures = {
+        key: [{n: retrieval_metrics(r) for n, r in of_model.items()} for of_model in of_models]
+        for key, of_models in ranks.items()
+    }
+    found = {"choices": chosen, "measures": measures, "differences": compared}
+    output = Path(config.output)
+    output.mkdir(parents=True, exist_ok=True)
+    write_json(found, output / "fused.json")
+    (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for line in lines:
+        show(line)

@@ -1,4 +1,4 @@
-"""`python -m evidence.study.joint`: train a small joint encoder from scratch.
+"""`python -m evidence joint-encoder`: train a small joint encoder from scratch.
 
 The encoder has the class of EmbeddingGemma 2 and a thousandth of its parameters. It learns one vector for any part of
 a clip, near the text that describes it. In each step a clip shows one of its modalities or a mix of them, so that
@@ -7,20 +7,19 @@ compares fusing inside the encoder with weighting one vector per modality.
 """
 
 import math
-from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 from datasets import Dataset
 from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 from transformers import BertTokenizer, EmbeddingGemma2Config, Gemma4AudioFeatureExtractor
 
-from commands.errors import say, user_errors
+import evidence.miniature  # noqa: F401 # registers its benchmark
+from commands.errors import say
 from eval.benchmarks.registry import load_benchmark
 from evidence.building import learn_vocabulary
 from evidence.fused import embed_whole
+from evidence.settings import JointConfig
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProcessor
 from modeling_scalar.modeling_joint_scalar import ScalarJointModel
@@ -140,23 +139,12 @@ def train(
     model.eval()
 
 
-def main(
-    root: Annotated[Path, typer.Option(help="Folder of the miniature benchmark whose training clips are learned.")],
-    output: Annotated[Path, typer.Option(help="Folder for the model.")],
-    epochs: Annotated[int, typer.Option(min=1)] = 32,
-    batch_size: Annotated[int, typer.Option(min=2)] = 64,
-    seed: Annotated[int, typer.Option(help="Of the weights, the order and the mixes.")] = 0,
-) -> None:
+def main(config: JointConfig) -> None:
     """Train a small joint encoder from scratch on clips of the miniature benchmark."""
-    with user_errors():
-        rows = load_benchmark("miniature", root, "train")
-        torch.manual_seed(seed)
-        model, processor = build_encoder([*rows["caption"], *filter(None, rows["subtitle"])])
-        say(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, {len(rows)} clips")
-        train(model, processor, rows, epochs, batch_size, seed)
-        model.save_pretrained(output)
-        processor.save_pretrained(output)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    rows = load_benchmark("miniature", config.root, "train")
+    torch.manual_seed(config.seed)
+    model, processor = build_encoder([*rows["caption"], *filter(None, rows["subtitle"])])
+    say(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, {len(rows)} clips")
+    train(model, processor, rows, config.epochs, config.batch_size, config.seed)
+    model.save_pretrained(config.output)
+    processor.save_pretrained(config.output)

@@ -7,6 +7,7 @@ import torch
 
 from evidence.fused import embed_whole
 from evidence.miniature.generation import generate
+from evidence.settings import JointConfig
 from evidence.study.joint import draw_mixes, main
 from modeling_scalar import load_model
 from modeling_scalar.modeling_joint_scalar import ScalarJointModel
@@ -28,7 +29,7 @@ def test_half_of_the_draws_show_one_modality_and_the_others_any_mix_of_what_a_cl
 def test_what_is_trained_from_scratch_is_a_model_that_fuses(tmp_path):
     data, output = tmp_path / "data", tmp_path / "model"
     generate(data, num_train=8, num_validation=0, num_test=0, num_proc=1)
-    main(root=data, output=output, epochs=1, batch_size=4, seed=0)
+    main(JointConfig(root=data, output=output, epochs=1, batch_size=4))
     model, processor = load_model(output)
     assert isinstance(model, ScalarJointModel) and not model.training
     clips = [processor.read_clip(path) for path in sorted((data / "train").glob("*.mp4"))[:3]]

@@ -167,10 +167,9 @@ def test_the_same_generator_state_gives_the_same_frames():
     assert first == second != third
 
 
-@pytest.mark.parametrize("arguments", [(0, 8), (8, 0), (8, 2, True)])
-def test_frame_indices_refuse_nothing_to_choose_and_unseeded_training(arguments):
-    with pytest.raises(ValueError, match="at least 1|generator"):
-        frame_indices(*arguments)
+def test_frame_indices_refuse_unseeded_training():
+    with pytest.raises(ValueError, match="generator"):
+        frame_indices(8, 2, training=True)
 
 
 # ---------------------------------------------------------------- frames
