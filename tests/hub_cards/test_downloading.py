@@ -97,7 +97,7 @@ def test_a_hub_that_never_answers_is_one_that_cannot_be_reached(place, request):
     index("--model", "user/encoder")  # what lies here needs no answer
     assert load_model("user/encoder")[0].num_parameters() == load_model(place / "encoder")[0].num_parameters()
     reported = index("--model", "user/other", code=1).stderr
-    assert "'user/other'" in reported and "cannot be reached" in reported and "(user/encoder was)" in reported
-    with pytest.raises(ValueError, match="user/other.* cannot be reached.*user/encoder was"):
+    assert "'user/other'" in reported and "cannot be reached" in reported
+    with pytest.raises(ValueError, match="user/other.* cannot be reached"):
         load_model("user/other")
     assert pending_download("user/other") is None

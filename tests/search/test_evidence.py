@@ -5,6 +5,7 @@ import json
 import av
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
@@ -130,7 +131,8 @@ def test_a_modality_is_added_to_a_gallery_and_taken_out_and_comes_again(place):
     again = Gallery.open("gallery")
     rows = [again.row_of(name) for name in before.clip_ids]
     assert again.modalities == before.modalities
-    assert again.modality_embeds()[rows].equal(before.modality_embeds())
+    # The changed file was embedded alone, the others in one batch: in float16 that is a last bit.
+    torch.testing.assert_close(again.modality_embeds()[rows], before.modality_embeds(), atol=1e-3, rtol=0)
     index("clips", "--add", "mood", "--add", "screen", "--read-text")
     assert presence()[1] == {"a.mp4": [0, 1, 1, 0], "b.mp4": [0, 1, 0, 1], "c.mp4": [0, 1, 0, 1]}
     assert best("dancing until dawn") == ("a.mp4", "mood")  # what a list said is known

@@ -38,7 +38,7 @@ def argv_of(command, folder, model):
         "verify": ["search", "verify", folder],
         "compact": ["search", "compact", folder],
         "index": ["search", "index", beside / "clip.mp4", "--model", model, "--output", folder],
-        "run": ["eval", "run", "--embeddings", folder, "--output", beside / "results", "--device", "cpu"],
+        "run": ["eval", "run", "--embeddings", folder, "--output", beside / "results"],
         "push": ["hub_cards", "gallery", folder, "user/gallery", "--model", "user/model", "--dry-run", beside / "out"],
     }[command]
 
