@@ -353,14 +353,6 @@ def test_indexing_the_whole_folder_keeps_the_good_and_names_the_others(few, tmp_
     replace(few, names=names, timeout=600).check_index([few.folder, *others], tmp_path / "gallery")
 
 
-@pytest.mark.parametrize("name", ["pickle.mp4", "noise_in_the_picture.mp4", "pipe.mp4", "broken \x1b[2J\nname.mp4"])
-def test_raise_stops_indexing_at_a_broken_file_and_names_it(few, tmp_path, name):
-    options = ["--model", few.model, "--output", tmp_path / "gallery", "--on-error", "raise"]
-    outcome = run(few.commands, "-m", "search", "index", few.folder / name, *options, code=1)
-    error = outcome.stderr.splitlines()[-1]
-    assert error.startswith("Error: ") and plain(" ".join(name.split())) in error
-
-
 def test_an_audit_of_hostile_files_says_what_each_lacks(few, tmp_path):
     few.check_audit(tmp_path)
 

@@ -126,7 +126,6 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
     how = {"split": run.report_split, "columns": run.columns, "holdout": run.holdout, "words_of": run.words_of}
     how |= {
         "on_error": run.on_error,
-        "device": str(args.device),
         "plugins": run.plugin.split(",") if run.plugin else (),
     }
     folder = Path(args.output_dir)

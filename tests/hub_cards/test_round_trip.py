@@ -75,7 +75,7 @@ def made(unless_fast, tmp_path_factory):
     for name, recipes in (("adapter", ["miniature"]), ("gram", ["gram", "miniature"])):
         options = ("--model", folder / "backbone", "--semantic_targets", targets, "--max_steps", "3")
         train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "1")
-        settings = {"rates": (0.0, 0.5), "policies": ("absent",), "depths": (3,), "progress": False}
+        settings = {"rates": (0.0, 0.5), "depths": (3,), "progress": False}
         evaluate(RunConfig(folder / name / "results", folder / name, "miniature", folder / "data", **settings))
     paths = [folder / "data" / "test"]
     index_folder(IndexConfig(paths=paths, model=str(folder / "adapter"), output=folder / "gallery"))
