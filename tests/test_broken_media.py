@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from commands.errors import plain
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.subtitles import MEDIA_FILES
 from modeling_scalar.configuration_scalar import MODALITIES
