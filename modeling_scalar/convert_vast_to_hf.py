@@ -6,7 +6,6 @@ Every key of the file is used, on the explicit list of unused keys, or an error.
 from the file. Nothing stays randomly initialised.
 """
 
-import argparse
 import os
 import pickle
 import re
@@ -14,14 +13,18 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoTokenizer
+from typer import Option
 
-from commands.errors import run_command, show
+from commands.errors import show, user_errors
+from commands.options import command_of
 
 from .configuration_scalar import BeatsConfig, ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
@@ -377,26 +380,40 @@ def convert(
     return audit
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m modeling_scalar.convert_vast_to_hf") -> int:
-    """Convert a checkpoint from the command line; return the exit status."""
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__.split("\n\n")[0])
-    parser.add_argument("--checkpoint", required=True, metavar="FILE.pt", help="state dict of VAST, GRAM or PMRL")
-    parser.add_argument("--output", required=True, metavar="DIR", help="output folder")
-    parser.add_argument("--sizes", metavar="FILE.json", help="sizes of the network, if not the paper's")
-    parser.add_argument("--tokenizer", metavar="NAME", help="BERT tokenizer; saves a processor too")
-    parser.add_argument(
-        "--concat-heads", action="store_true", help="keep the heads of concatenated modalities (PMRL's released score)"
-    )
-    options = parser.parse_args(arguments)
-    if wrong := [name for name, value in vars(options).items() if value == []]:  # argparse treats "--" this way
-        parser.error(f"argument --{wrong[0]}: expected one argument, got '--'")
-    sizes = read_object(Path(options.sizes)) if options.sizes else None
-    audit = convert(options.checkpoint, options.output, sizes, options.tokenizer, options.concat_heads)
-    show(*str(audit).split("\n"), f"Saved to {options.output}.")
-    if options.tokenizer is None:
-        show("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
-    return 0
+# Command ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertConfig:
+    """Settings of the command, see [`convert`]."""
+
+    checkpoint: Annotated[Path, Option(help="State dict of VAST, GRAM or PMRL, written by torch.save.")]
+    output: Annotated[Path, Option(help="Output folder.")]
+    sizes: Annotated[Path | None, Option(help="JSON file of the network's sizes, if not the paper's.")] = None
+    tokenizer: Annotated[str | None, Option(help="BERT tokenizer; saves a processor too.")] = None
+    concat_heads: Annotated[
+        bool, Option("--concat-heads", help="Keep the heads of concatenated modalities (PMRL's released score).")
+    ] = False
+
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@command_of(app, ConvertConfig)
+def convert_vast(config: ConvertConfig) -> None:
+    """Convert a VAST, GRAM or PMRL checkpoint to a model folder; each of its keys is used or on the list of unused."""
+    with user_errors():
+        sizes = None if config.sizes is None else read_object(config.sizes)
+        audit = convert(config.checkpoint, config.output, sizes, config.tokenizer, config.concat_heads)
+        show(*str(audit).split("\n"), f"Saved to {config.output}.")
+        if config.tokenizer is None:
+            show("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m modeling_scalar.convert_vast_to_hf") -> None:
+    """Run the command line, by default with the arguments of this process, and exit."""
+    app(arguments, prog_name=prog)
 
 
 if __name__ == "__main__":
-    run_command(main)
+    main()

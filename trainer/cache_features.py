@@ -433,7 +433,7 @@ class FeaturesConfig:
     device: Device = None
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @command_of(app, FeaturesConfig)

@@ -294,7 +294,7 @@ class TargetsConfig:
     device: Device = None
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @command_of(app, TargetsConfig)

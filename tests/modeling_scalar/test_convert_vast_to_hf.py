@@ -1,17 +1,16 @@
 """A checkpoint in the original layout computes what the original network computed, and nothing slips through."""
 
-import contextlib
 import inspect
-import io
 import json
 import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from modeling_scalar import ScalarModel
-from modeling_scalar.convert_vast_to_hf import config_from_sizes, convert, convert_state_dict, main, read_checkpoint
+from modeling_scalar.convert_vast_to_hf import app, config_from_sizes, convert, convert_state_dict, read_checkpoint
 
 PARITY = {"atol": 1e-5, "rtol": 0}  # float32, other kernels: 3e-6 was seen
 CASES = {
@@ -40,9 +39,9 @@ def converted_dir(reference, tmp_path_factory):
     """Converted by the command, as a user would."""
     folder = tmp_path_factory.mktemp("converted")
     command = ["--checkpoint", reference / "model_step_7.pt", "--sizes", reference / "config.json"]
-    with contextlib.redirect_stdout(io.StringIO()) as stdout:
-        assert main([*map(str, command), "--output", str(folder / "model")]) == 0
-    assert "used 199, unused 36, missing 0, unexpected 0" in stdout.getvalue() and "contra_temp" in stdout.getvalue()
+    done = CliRunner().invoke(app, [*map(str, command), "--output", str(folder / "model")])
+    assert done.exit_code == 0, done.output
+    assert "used 199, unused 36, missing 0, unexpected 0" in done.stdout and "contra_temp" in done.stdout
     return folder / "model"
 
 
@@ -139,10 +138,10 @@ def test_older_names_and_wrappers_convert_alike(state, sizes, tmp_path):
 
 
 @torch.no_grad()
-def test_concatenation_heads_compute_what_the_original_weights_say(reference, sizes, state, tmp_path, capsys):
+def test_concatenation_heads_compute_what_the_original_weights_say(reference, sizes, state, tmp_path):
     arguments = ["--checkpoint", str(reference / "model_step_7.pt"), "--output", str(tmp_path), "--concat-heads"]
-    assert main([*arguments, "--sizes", str(reference / "config.json")]) == 0
-    assert "used 205, unused 30, missing 0, unexpected 0" in capsys.readouterr().out
+    done = CliRunner().invoke(app, [*arguments, "--sizes", str(reference / "config.json")])
+    assert done.exit_code == 0 and "used 205, unused 30, missing 0, unexpected 0" in done.stdout
     model = ScalarModel.from_pretrained(tmp_path).eval()
     data = load_file(reference / "expected.safetensors")
     found = model.get_concat_features(
@@ -236,9 +235,9 @@ def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
 def test_a_broken_file_is_named(tmp_path, content):
     (tmp_path / "x.pt").write_bytes(content)
     with pytest.raises(ValueError, match=r"x\.pt"):
-        main(["--checkpoint", str(tmp_path / "x.pt"), "--output", str(tmp_path / "out")])
+        convert(tmp_path / "x.pt", tmp_path / "out")
     with pytest.raises(FileNotFoundError, match=r"nowhere\.pt"):
-        main(["--checkpoint", str(tmp_path / "nowhere.pt"), "--output", str(tmp_path / "out")])
+        convert(tmp_path / "nowhere.pt", tmp_path / "out")
 
 
 def test_a_processor_is_saved_with_a_tokenizer(reference, sizes, tiny_model_dir, tmp_path):
