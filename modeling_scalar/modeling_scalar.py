@@ -293,7 +293,7 @@ class ScalarModel(ScalarRetrievalModel):
         return self.audio_model(**{self.audio_model.main_input_name: segments}, **flags)
 
     def _encode_text(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs) -> ModelOutput:
-        if self.config.has_cross_attention:
+        if hasattr(self, "match_head"):
             kwargs["use_cache"] = "past_key_values" in kwargs
         return self.text_model(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
 
@@ -541,7 +541,7 @@ class ScalarModel(ScalarRetrievalModel):
     # Matching -----------------------------------------------------------------------------------------------------
 
     def _require_cross_attention(self):
-        if not self.config.has_cross_attention:
+        if not hasattr(self, "match_head"):
             raise ValueError(
                 f"Matching is not available: the text tower ({self.config.text_config.model_type!r}) has no "
                 "cross-attention. Use a BERT configuration with `is_decoder=True, add_cross_attention=True, "
