@@ -5,6 +5,7 @@ Exit codes: 1 for what the user can fix, 2 for usage errors (from the argument p
 
 import errno
 import os
+import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from .texts import plain
 FAULT = 70
 """The exit code of a bug: EX_SOFTWARE in sysexits.h."""
 
-_EXPECTED = (ImportError, OSError, ValueError)
+_EXPECTED = (ImportError, OSError, ValueError, pickle.UnpicklingError)
 _LONGEST = 2000  # characters of a message: some libraries list everything they know
 _MENDED_BY = {
     errno.ENOSPC: "The disk is full: {file} could not be written. Free some space and run the command again.",
