@@ -138,12 +138,21 @@ def test_a_score_that_some_clips_do_not_have_is_not_praised_for_incomplete_clips
         ("scalar", ("video", "title"), []),
         ("title", ("video", "title"), ["title"]),
         ("triangle", ("title", "audio", "video"), ["audio", "video"]),
+        ("concat_head", ("video", "audio", "subtitle"), ["video"]),
         ("of a plugin", ("video",), []),
         ("max", ("screen",), ["screen"]),
     ],
 )
 def test_what_a_clip_needs_follows_from_the_names_of_modalities(aggregation, modalities, needed):
     assert _needed(aggregation, modalities) == needed
+
+
+@pytest.mark.parametrize(("aggregation", "has_scores"), [("gram", True), ("concat_head", False)])
+def test_a_score_of_concatenation_heads_is_not_computed_from_stored_embeddings(tmp_path, aggregation, has_scores):
+    folder = make_model(tmp_path)
+    write_json(CONFIG | {"aggregation": aggregation, "has_concat_heads": True}, folder / "config.json")
+    card = write_card(folder, model_card(folder, "user/model", Details())).text
+    assert ("model.compute_scores(" in card) == has_scores and "output.scores" in card
 
 
 @pytest.mark.parametrize(
