@@ -56,14 +56,21 @@ def read_emissions(path: Path) -> dict[str, Any] | None:
     Returns:
         `dict`: in the Hub's format for `co2_eq_emissions`: grams of CO2 equivalents, their source, and the location,
         if known; or `None` if the file does not exist.
+
+    Raises:
+        ValueError: the file is not such a record.
     """
     if not path.is_file():
         return None
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    last = rows[-1]
-    kilograms = math.fsum(float(row["emissions"]) for row in rows)
-    emissions = {"emissions": 1000 * kilograms, "source": f"CodeCarbon {last['codecarbon_version']}"}
+    try:
+        last = rows[-1]
+        kilograms = math.fsum(float(row["emissions"]) for row in rows)
+        source = f"CodeCarbon {last['codecarbon_version']}"
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a record of CodeCarbon ({error}). Remove it to publish without.") from error
+    emissions = {"emissions": 1000 * kilograms, "source": source}
     place = ", ".join(filter(None, (last.get("region"), last.get("country_name"))))
     if place:
         emissions["geographical_location"] = place

@@ -94,6 +94,14 @@ def test_the_table_says_where_training_began():
     assert table_of(RECIPE | {"adapter": "full", "model": "base"})["initial weights"] == "`base`"
 
 
+@pytest.mark.parametrize("content", ["", "emissions\n", "emissions\n1\n", EMISSIONS + "now,1,much,1,,,3\n"])
+def test_a_file_that_is_no_record_of_emissions_is_named(tmp_path, content):
+    path = tmp_path / "emissions.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"emissions\.csv"):
+        read_emissions(path)
+
+
 def test_emissions_of_all_rows_are_added_in_grams(tmp_path):
     path = tmp_path / "emissions.csv"
     assert read_emissions(path) is None
