@@ -160,6 +160,7 @@ def make_semantic_targets(
 
     Raises:
         ValueError: If there is no row, or a caption is empty.
+        IsADirectoryError: If the output is a folder.
         ModuleNotFoundError, OSError: See [`embed_captions`].
     """
     output = Path(output)
@@ -171,7 +172,10 @@ def make_semantic_targets(
         )
     clips: dict[str, int] = {}
     clip_of_row = torch.tensor([clips.setdefault(name, len(clips)) for name in video_ids], dtype=torch.int32)
-    output.parent.mkdir(parents=True, exist_ok=True)  # before the work, so a bad path fails at once
+    # A bad path fails before the work.
+    if output.is_dir():
+        raise IsADirectoryError(f"{output} is a folder; a file was expected.")
+    output.parent.mkdir(parents=True, exist_ok=True)
     if device is None:
         device = default_device()
     embeds = _clip_embeds(embed_captions(captions, encoder, batch_size, device, progress), clip_of_row)

@@ -314,6 +314,12 @@ def test_every_row_needs_a_caption(tmp_path, captions):
 # The command
 
 
+def test_a_folder_as_the_output_is_refused_before_anything_is_embedded(tmp_path, monkeypatch):
+    monkeypatch.setattr(semantic_targets, "embed_captions", None)
+    with pytest.raises(IsADirectoryError, match=tmp_path.name):
+        make_semantic_targets(make_rows(), tmp_path, LIGHT)
+
+
 def write_table(folder: Path, rows: Dataset) -> Path:
     """A table of one's own, whose clips have a subtitle only."""
     path = folder / "own.csv"
