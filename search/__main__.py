@@ -177,35 +177,29 @@ def push(config: PushConfig) -> None:
 @command_of(app, ServeConfig)
 def serve(config: ServeConfig) -> None:
     """Serve a gallery over HTTP, with a search page."""
-    from copy import deepcopy
-
-    from gallery.decoding import Limits, sandboxed
     from gallery.published import name_of
     from modeling_scalar import load_model
     from modeling_scalar.model_identity import device_of_name, dtype_of_name, identify
 
     from .engine.address import is_address
+    from .service.app import build_app
     from .service.archive import Archive
     from .service.folder import Folder
-    from .service.keeper import keep_running
+    from .service.guard import Token
     from .service.server import TOKEN_VARIABLE, address_of, is_loopback, listen, make_server, read_token
 
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     secret = read_token(config.token_file)
-    if config.public and (secret is not None or config.allow_uploads):
-        raise ValueError("--public lets anybody search and takes no files: leave out the token and --allow-uploads.")
+    if config.public and secret is not None:
+        raise ValueError("--public lets anybody search: leave out the token.")
     if secret is None and not config.public and not is_loopback(config.host):
         raise ValueError(
             f"Other machines can reach {config.host}, so a token is needed. Put one into a file that only you can "
             f"read and pass --token-file, or set {TOKEN_VARIABLE}. Use --public to let anybody search."
         )
-    from .service.app import build_app
-    from .service.guard import Token
-
     token = None if secret is None else Token(secret)
     with ExitStack() as held:
         listener = held.enter_context(listen(config.host, config.port))
-        keep_running(str(config.gallery))
         device = device_of_name(config.device)
         opened = held.enter_context(_opened(config.gallery, is_patient=False))
         model, revision = config.model or opened.model, opened.model_revision if config.model is None else None
@@ -213,7 +207,7 @@ def serve(config: ServeConfig) -> None:
             raise ValueError(f"{config.gallery} does not say which model made it. Name it with --model.")
         identity = identify(model, revision)
         folder, fingerprint = identity.download(), identity.fingerprint
-        opened.check_model(model, fingerprint, must_know=config.allow_uploads)
+        opened.check_model(model, fingerprint)
         network, processor = load_model(folder, dtype_of_name(config.model_dtype), device)
         if is_address(config.gallery):
             from .service.engine import EngineSource
@@ -221,19 +215,12 @@ def serve(config: ServeConfig) -> None:
             source = EngineSource(opened, model, fingerprint)
         else:
             source = Folder(opened.path, model, fingerprint, name_of(config.gallery))
-        archive, uploads = Archive(source, network, processor), None
-        if config.allow_uploads:
-            from .service.uploads import Uploads
-
-            reader = sandboxed(deepcopy(processor), Limits.parse(config.limit or []))
-            most = round(1e6 * config.max_upload), round(1e6 * config.upload_quota)
-            uploads = Uploads(source, archive.lock, network, reader, *most)
 
         def tell() -> None:
             show(f"Serving {len(opened)} clips at {address_of(listener)} until Ctrl-C.")
             sys.stdout.flush()
 
-        service = build_app(archive, uploads, token, (config.host, *config.hostname), config.public)
+        service = build_app(Archive(source, network, processor), token, (config.host, *config.hostname), config.public)
         make_server(service, tell).run(sockets=[listener])
 
 

@@ -5,7 +5,7 @@ Imports nothing slow, so `--help` is quick. Settings are checked when they are c
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,7 +26,6 @@ _gallery = partial(Option, rich_help_panel="Gallery")
 _query = partial(Option, rich_help_panel="Query")
 _filter = partial(Option, rich_help_panel="Filters")
 _access = partial(Option, rich_help_panel="Access")
-_upload = partial(Option, rich_help_panel="Uploads")
 _new = partial(Option, rich_help_panel="New collection")
 
 
@@ -325,12 +324,7 @@ class PushConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """
-    Settings of `scalar serve`: see the help of each field.
-
-    Raises:
-        ValueError: settings contradict each other, or one is out of its range.
-    """
+    """Settings of `scalar serve`: see the help of each field."""
 
     gallery: Place
     host: Annotated[str, _access(help="Address to listen on. Any but a loopback address needs a token.")] = "127.0.0.1"
@@ -346,32 +340,9 @@ class ServeConfig:
         Sequence[str],
         _access(help="Hostname that browsers use for this machine, if not its address. Repeatable."),
     ] = ()
-    allow_uploads: Annotated[
-        bool, _upload("--allow-uploads", help="Let the page add files, which are stored next to the gallery.")
-    ] = False
-    max_upload: Annotated[float, _upload(min=0.001, help="Maximum size of an uploaded file, in MB.")] = 1000
-    upload_quota: Annotated[float, _upload(min=0.001, help="Maximum size of all uploads together, in MB.")] = 20_000
-    limit: Limit = None
     model: Moved = None
     device: Device = None
     model_dtype: ModelDtype = None
-
-    def __post_init__(self) -> None:
-        from gallery.decoding import Limits
-        from gallery.gallery import check_format
-
-        # The device is not checked: a process that has queried accelerators cannot start one that uses them.
-        Limits.parse(self.limit or [])
-        of_uploads = [field for field in fields(self) if field.name in ("max_upload", "upload_quota", "limit")]
-        given = [field.name for field in of_uploads if getattr(self, field.name) != field.default]
-        if given and not self.allow_uploads:
-            raise ValueError(f"--{given[0].replace('_', '-')} limits uploads: it needs --allow-uploads.")
-        if self.allow_uploads and is_address(self.gallery):
-            raise ValueError(
-                "--allow-uploads needs a gallery in a folder. Index files into a folder, then run `scalar push`."
-            )
-        if self.allow_uploads:
-            check_format(_folder(Path(self.gallery)))
 
 
 @dataclass(frozen=True, kw_only=True)

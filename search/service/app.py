@@ -18,9 +18,7 @@ from starlette.types import ASGIApp
 from . import routes
 from .archive import Archive
 from .guard import ASSISTANTS, Guard, Token
-from .media import is_known
 from .problems import ANSWERED, answer_of
-from .uploads import Uploads
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -45,20 +43,13 @@ def _content_policy(page: str) -> str:
 def _page() -> tuple[str, dict[str, str]]:
     """The page and its response headers."""
     page = PAGE.read_text(encoding="utf-8")
-    version = hashlib.sha256(page.encode()).hexdigest()[:32]
-    return page, {
-        "content-security-policy": _content_policy(page),
-        "cache-control": "no-cache",
-        "etag": f'"{version}"',
-    }
+    return page, {"content-security-policy": _content_policy(page), "cache-control": "no-cache"}
 
 
 @_page_router.api_route("/", methods=["GET", "HEAD"])
-async def the_page(request: Request) -> Response:
-    """The page, or 304 if the browser has this version."""
+async def the_page() -> Response:
+    """The page."""
     page, headers = _page()
-    if is_known(request.headers, headers["etag"]):
-        return Response(status_code=304, headers=headers)
     return HTMLResponse(page, headers=headers)
 
 
@@ -77,11 +68,9 @@ async def _assistants(request: Request) -> ASGIApp:
 
 @asynccontextmanager
 async def _running(app: FastAPI) -> AsyncIterator[None]:
-    """Follow changes of the gallery and embed uploads while the service runs."""
+    """Follow changes of the gallery while the service runs."""
     service: routes.Service = app.state.service
     service.archive.source.start()
-    if service.uploads is not None:
-        service.uploads.start()
     try:
         async with AsyncExitStack() as stack:
             if find_spec("mcp") is not None:
@@ -90,15 +79,12 @@ async def _running(app: FastAPI) -> AsyncIterator[None]:
                 app.state.assistants = await stack.enter_async_context(Assistants(service).running())
             yield
     finally:
-        if service.uploads is not None:
-            service.uploads.stop()
         service.archive.source.stop()
         service.threads.end()
 
 
 def build_app(
     archive: Archive,
-    uploads: Uploads | None = None,
     token: Token | None = None,
     names: tuple[str, ...] = (),
     is_public: bool = False,
@@ -108,7 +94,6 @@ def build_app(
 
     Args:
         archive ([`~search.service.archive.Archive`]): the gallery to search.
-        uploads ([`~search.service.uploads.Uploads`], *optional*): accepts new files.
         token ([`~search.service.guard.Token`], *optional*): secret that requests must carry.
         names (`tuple[str, ...]`): host names that requests may use.
         is_public (`bool`): whether other sites may embed the page.
@@ -125,14 +110,13 @@ def build_app(
         openapi_url="/api/openapi.json",
         lifespan=_running,
     )
-    api.state.service, api.state.assistants = routes.Service(archive, uploads, token), None
+    api.state.service, api.state.assistants = routes.Service(archive, token), None
     for kind in ANSWERED:
         api.add_exception_handler(kind, answer_of)
     api.include_router(_page_router)
     api.include_router(routes.router)
-    api.include_router(routes.uploading, include_in_schema=uploads is not None)
     api.router.routes.append(Route(ASSISTANTS, _assistants, methods=["POST"], include_in_schema=False))
-    return Guard(api, names, token, 0 if uploads is None else uploads.most_bytes, is_public)
+    return Guard(api, names, token, is_public)
 
 
 __all__ = ["PAGE", "build_app"]

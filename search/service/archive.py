@@ -183,8 +183,6 @@ class Source(ABC):
     """Whether it is known which clips are exact copies."""
     filters: tuple[FilterName, ...] = FILTERS
     """The supported filters."""
-    why_no_uploads: str
-    """The message for an upload when uploads are off."""
 
     def __init__(self, name: str, model: str, fingerprint: str):
         self.name, self._model, self.fingerprint = name, model, fingerprint
@@ -348,8 +346,8 @@ class Archive:
         """Clips by name."""
         return self.source.view().listed(asked)
 
-    def about(self, most_bytes: int, extensions: Sequence[str]) -> About:
-        """Describe the gallery; `extensions` are those of files that may be uploaded, if any."""
+    def about(self) -> About:
+        """Describe the gallery."""
         gallery, num_clips, share, is_estimate, problem, heard = self.source.summary()
         temperature = gallery.query_temperature
         return About(
@@ -366,9 +364,6 @@ class Archive:
             filters=list(self.source.filters),
             lists=self.source.lists,
             copies=self.source.knows_copies,
-            uploads=bool(extensions),
-            most_bytes=most_bytes,
-            extensions=sorted(extensions),
             problem=problem and plain(problem, "utf-8"),
         )
 

@@ -103,7 +103,6 @@ class EngineSource(Source):
     """
 
     lists = knows_copies = False
-    why_no_uploads = "Files cannot be uploaded to an engine. Index them into a folder, then run `scalar push`."
 
     def __init__(self, gallery: EngineSearcher, model: str, fingerprint: str):
         super().__init__(gallery.collection.name, model, fingerprint)

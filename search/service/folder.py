@@ -50,31 +50,16 @@ def _key_of(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=_KEY_BYTES).digest()
 
 
-def name_file(path: Path) -> Path:
-    """The file with the original name of an uploaded file, next to it."""
-    return path.with_name(path.name + ".name")
-
-
-def given_name(path: Path) -> str | None:
-    """The original name of an uploaded file; `None` if unknown."""
-    try:
-        return name_file(path).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
-
-
 class FolderView(View):
     """
     One committed state of a gallery.
 
     Args:
         gallery ([`~gallery.gallery.Gallery`]): as it was opened.
-        uploads (`Path`): the folder of uploaded files, which do not count for the folder that all files share.
     """
 
-    def __init__(self, gallery: Gallery, uploads: Path):
+    def __init__(self, gallery: Gallery):
         super().__init__(gallery)
-        self._uploads = str(uploads) + os.sep
         self._has_windows = gallery.metadata.get(SEGMENT) is not None
 
     @cached_property
@@ -85,7 +70,7 @@ class FolderView(View):
     @cached_property
     def _root(self) -> str | None:
         """The common folder of all files; `None` without files."""
-        return folder_of_all(self._names.filter(pc.invert(pc.starts_with(self._names, to_utf8(self._uploads)))))
+        return folder_of_all(self._names)
 
     def key_of(self, hit: Hit) -> str:
         """The key of a hit: stable while the clip exists, and without any part of its path."""
@@ -112,8 +97,6 @@ class FolderView(View):
     def name_of(self, place: Place) -> str:
         """The displayed name of a clip: its file relative to the common folder, if there is one."""
         path = place.path
-        if path.startswith(self._uploads) and (given := given_name(Path(path))):
-            return plain(given, "utf-8")
         if self._root in (None, os.sep):
             return super().name_of(place)
         return plain(path.removeprefix(self._root + os.sep), "utf-8")
@@ -247,12 +230,9 @@ class Folder(Source):
         ValueError: it is damaged, or was made by another model.
     """
 
-    why_no_uploads = "Files cannot be added: whoever started the service did not say `--allow-uploads`."
-
     def __init__(self, folder: Path, model: str, fingerprint: str, name: str | None = None):
         self.folder = Path(os.path.abspath(folder))
         super().__init__(plain(name or self.folder.name, "utf-8"), model, fingerprint)
-        self.uploads = self.folder.with_name(self.folder.name + "-uploads")
         self._opening, self._retry = Lock(), 0.0
         self._ended, self._damage = Event(), []
         self._stamp = self._look()
@@ -292,7 +272,7 @@ class Folder(Source):
         gallery = Gallery.open(self.folder)
         gallery.check_model(self._model, self.fingerprint)
         gallery.file_rows  # noqa: B018 - a forged table of files is refused here, not in an answer
-        return FolderView(gallery, self.uploads)
+        return FolderView(gallery)
 
     def view(self) -> FolderView:
         """The last committed state; if it cannot be read, an earlier one, and `problem` is set."""
@@ -360,4 +340,4 @@ class Folder(Source):
         return view.stills_of([place]).get(place)
 
 
-__all__ = ["Folder", "FolderView", "given_name", "name_file"]
+__all__ = ["Folder", "FolderView"]

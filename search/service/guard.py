@@ -1,4 +1,4 @@
-"""The checks on every request: access, origin and size.
+"""The checks on every request: access, origin, size and number.
 
 A page of another site can make a browser send requests to this machine. Such a page can
 read no answer: a domain name that resolves to this machine is not accepted as `Host`, the browser says which site sent
@@ -10,9 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
-import time
 from collections.abc import Iterable
-from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -25,14 +23,11 @@ ASSISTANTS = "/mcp"
 """The path for assistants."""
 SHORTEST_TOKEN = 16
 
-MOST_REQUESTS = 96
-"""Maximum number of concurrent requests, including waiting ones but not media files."""
-MOST_STREAMS = 256
-"""Maximum number of media files played at the same time."""
+MOST_REQUESTS = 256
+"""Maximum number of concurrent requests, including waiting ones and media files that are being sent."""
 MOST_BYTES = 2**16
-"""Maximum size of a request."""
-_SILENT_SECONDS = 30.0  # timeout between two chunks of a request
-_REST_SECONDS = 2.0  # timeout between two chunks of a refused request
+"""Maximum size of the body of a request."""
+_BODY_SECONDS = 30.0  # until the whole body must have arrived
 _RETRY_SECONDS = 1
 
 _HEADERS = {
@@ -43,7 +38,6 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",  # not for the page
 }
-_LONGEST = 18  # digits of a number of bytes
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?", re.ASCII)
 
 
@@ -99,37 +93,41 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _reading_to_the_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """
-    Make sure that the client receives an error that is sent before the end of its request.
+async def _body_of(headers: Headers, receive: Receive) -> bytes | None:
+    """Receive the body of a request; `None` if the client disconnects. Raises an HTTPException if it is too long or
+    does not arrive."""
+    length = headers.get("content-length", "")
+    too_long = HTTPException(413, f"Expected at most {MOST_BYTES} bytes in the body of the request, got more.")
+    if length.isdigit() and int(length) > MOST_BYTES:
+        raise too_long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                body += message.get("body", b"")
+                if len(body) > MOST_BYTES:
+                    raise too_long
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise HTTPException(408, "The body of the request was not sent in time.") from None
 
-    Closing a connection with unread data resets it, and the error may be lost. So the rest of the request is read
-    before the answer ends: until there is a pause in it, and for at most 30 s.
-    """
-    is_whole = is_error = False
+
+def _giving(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives a body, and then what the client does."""
+    is_given = False
 
     async def receiving() -> Message:
-        nonlocal is_whole
-        message = await receive()
-        is_whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
-        return message
+        nonlocal is_given
+        if is_given:
+            return await receive()  # waits for the client to disconnect
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
 
-    async def sending(message: Message) -> None:
-        nonlocal is_error
-        if message["type"] == "http.response.start":
-            is_error = message["status"] >= 400
-            if is_error:  # the server may have refused the body already, and be about to close
-                await asyncio.sleep(0)
-        if message["type"] != "http.response.body" or message.get("more_body", False) or is_whole or not is_error:
-            return await send(message)
-        await send(message | {"more_body": True})
-        stop = time.monotonic() + _SILENT_SECONDS
-        with suppress(TimeoutError):
-            while not is_whole and time.monotonic() < stop:
-                await asyncio.wait_for(receiving(), _REST_SECONDS)
-        await send({"type": "http.response.body", "body": b""})
-
-    return receiving, sending
+    return receiving
 
 
 def _is_asked(scope: Scope) -> bool:
@@ -145,43 +143,38 @@ class Guard:
         app: the application.
         names (`Iterable[str]`): accepted hostnames of this machine, next to any address and `localhost`.
         token ([`Token`], *optional*): required for anything but the page itself.
-        most_bytes (`int`): maximum size of an uploaded file.
         is_public (`bool`): whether other sites may embed the page in a frame, as the Hub does for a Space.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        names: Iterable[str] = (),
-        token: Token | None = None,
-        most_bytes: int = 0,
-        is_public: bool = False,
-    ):
-        self._app, self._token, self._most_bytes, self._is_public = app, token, most_bytes, is_public
+    def __init__(self, app: ASGIApp, names: Iterable[str] = (), token: Token | None = None, is_public: bool = False):
+        self._app, self._token, self._is_public = app, token, is_public
         self._names = {"localhost", *(name.lower() for name in names)}
-        self._running = {"question": 0, "stream": 0}
+        self.num_running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        receive, send = _reading_to_the_end(receive, self._with_headers(send))
+        send = self._with_headers(send)
         headers = Headers(scope=scope)
-        if refusal := self._refusal(scope, headers):
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
             return await problem(*refusal)(scope, receive, send)
         if not _is_asked(scope):  # the page is in memory and needs no limit
             return await self._app(scope, receive, send)
-        is_stream = scope["path"].startswith("/api/clips/")
-        kind, most = ("stream", MOST_STREAMS) if is_stream else ("question", MOST_REQUESTS)
-        if self._running[kind] >= most:
+        if self.num_running >= MOST_REQUESTS:
             retry = {"retry-after": str(_RETRY_SECONDS)}
-            busy = problem(429, f"The service is busy with {most} requests. Try again.", retry)
+            busy = problem(429, f"The service is busy with {MOST_REQUESTS} requests. Try again.", retry)
             return await busy(scope, receive, send)
-        self._running[kind] += 1
+        self.num_running += 1
         try:
-            await self._app(scope, self._limited(scope, headers, receive), send)
+            body = await _body_of(headers, receive)
+            if body is not None:
+                await self._app(scope, _giving(body, receive), send)
+        except HTTPException as error:
+            await problem(error.status_code, error.detail)(scope, receive, send)
         finally:
-            self._running[kind] -= 1
+            self.num_running -= 1
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         hosts = headers.getlist("host")
@@ -203,6 +196,8 @@ class Guard:
     def _with_headers(self, send: Send) -> Send:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if message["status"] >= 400:
+                    await asyncio.sleep(0)  # the server may have refused the body, and be about to close
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
@@ -218,37 +213,12 @@ class Guard:
 
         return sending
 
-    def _limited(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """Raise an HTTPException if the body is too long or does not arrive."""
-        is_file = scope["path"] == "/api/uploads" and scope["method"] == "POST"
-        most = self._most_bytes if is_file else MOST_BYTES
-        count, is_whole, length = 0, False, headers.get("content-length", "")
-
-        async def receiving() -> Message:
-            nonlocal count, is_whole
-            if is_whole:
-                return await receive()  # waits for the client to disconnect
-            if length.isdigit() and int(length[:_LONGEST]) > most:
-                raise HTTPException(413, f"Expected at most {most} bytes, got {length[:_LONGEST]}.")
-            try:
-                message = await asyncio.wait_for(receive(), _SILENT_SECONDS)
-            except TimeoutError:
-                raise HTTPException(408, "The request was not sent in time.") from None
-            count += len(message.get("body", b""))
-            is_whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
-            if count > most:
-                raise HTTPException(413, f"Expected at most {most} bytes, got more.")
-            return message
-
-        return receiving
-
 
 __all__ = [
     "ASSISTANTS",
     "COOKIE",
     "MOST_BYTES",
     "MOST_REQUESTS",
-    "MOST_STREAMS",
     "SHORTEST_TOKEN",
     "Guard",
     "Token",

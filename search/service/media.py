@@ -3,8 +3,7 @@
 import os
 import stat
 
-from starlette.datastructures import Headers
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse
 
 from .models import Kind
 
@@ -60,16 +59,9 @@ def kind_of(path: str, has_picture: bool) -> Kind | None:
     return "audio" if kind == "video" and not has_picture else kind
 
 
-def is_known(headers: Headers, version: str) -> bool:
-    """Whether the client already has this version, according to `If-None-Match`."""
-    known = [name.strip().removeprefix("W/") for name in headers.get("if-none-match", "").split(",")]
-    return version in known or known == ["*"]
-
-
-def media_response(path: str, headers: Headers, cached: str = "no-cache") -> Response:
+def media_response(path: str, cached: str = "no-cache") -> FileResponse:
     """
-    Answer with a file of the gallery, or the range requested by these headers; `cached` is the `cache-control` policy
-    of the browser.
+    Answer with a file of the gallery, or a range of it; `cached` is the `cache-control` policy of the browser.
 
     Raises:
         NoMediaError: it is gone, not a regular file, or of a type that is not served.
@@ -83,10 +75,8 @@ def media_response(path: str, headers: Headers, cached: str = "no-cache") -> Res
     status = os.stat(real)
     if not stat.S_ISREG(status.st_mode):
         raise NoMediaError("The file of this clip is no longer a regular file.")
-    caching = {"cache-control": f"private, {cached}"}
-    response = FileResponse(real, headers=caching, media_type=media_type, stat_result=status)
-    version = response.headers["etag"]
-    return Response(status_code=304, headers=caching | {"etag": version}) if is_known(headers, version) else response
+    headers = {"cache-control": f"private, {cached}"}
+    return FileResponse(real, headers=headers, media_type=media_type, stat_result=status)
 
 
-__all__ = ["NoMediaError", "is_known", "kind_of", "media_response"]
+__all__ = ["NoMediaError", "kind_of", "media_response"]

@@ -16,7 +16,6 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
 MOST_HITS = 1000
 MOST_SKIPPED = 10**9
 LONGEST_QUERY = 2000
-LONGEST_NAME = 1000
 LONGEST_KEY = 100
 MOST_SECONDS = 1e9
 MOST_PATHS, LONGEST_PATH = 8, 500
@@ -231,23 +230,7 @@ class About(BaseModel):
     filters: list[FilterName] = Field(description="The supported filters.")
     lists: bool = Field(description="Whether clips can be listed by name.")
     copies: bool = Field(description="Whether it is known which clips are exact copies.")
-    uploads: bool = Field(description="Whether files can be added.")
-    most_bytes: int = Field(description="Maximum size of an uploaded file.")
-    extensions: list[str] = Field(description="Extensions of files that can be uploaded.")
     problem: str | None = Field(description="Why the current state of the gallery is not served.")
-
-
-class Upload(BaseModel):
-    """A file on its way into the gallery."""
-
-    id: str = Field(description="Its identifier; the same for identical files.")
-    name: str
-    state: Literal["waiting", "embedding", "done", "failed", "removing", "removed"]
-    ahead: int = Field(0, description="Number of files to embed before this one.")
-    kept: bool = Field(True, description="Whether the service still has the file.")
-    clips: int = Field(0, description="Number of its clips: one, or one per window.")
-    problems: list[str] = Field([], description="What could not be read.")
-    error: str | None = Field(None, description="Why it is not in the gallery, why it still is, or what it waits for.")
 
 
 class Problem(BaseModel):
@@ -271,6 +254,5 @@ __all__ = [
     "Problem",
     "Said",
     "SearchRequest",
-    "Upload",
     "Wanted",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from commands.errors import describe, plain
 from gallery.filters import ModalityError, PatternError
@@ -15,7 +15,6 @@ from search.engine.errors import UnsupportedError
 
 from .archive import AwayError, UnknownClipError
 from .media import NoMediaError
-from .uploads import NoRoomError, RefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +43,8 @@ async def answer_of(_: Request, error: Exception) -> Response:
             return problem(error.status_code, str(error.detail), error.headers)
         case RequestValidationError():
             return problem(422, _sentence(error))
-        case ClientDisconnect():
-            return problem(400, "The request is incomplete.")
         case UnknownClipError() | NoMediaError():
             return problem(404, describe(error))
-        case RefusedError():
-            return problem(415, describe(error))
-        case NoRoomError():
-            return problem(507, describe(error))
         case UnsupportedError() | ModalityError() | PatternError():
             return problem(422, describe(error))
         case AwayError():
@@ -67,7 +60,7 @@ async def answer_of(_: Request, error: Exception) -> Response:
 
 
 ANSWERED = (
-    HTTPException, RequestValidationError, ClientDisconnect, UnknownClipError, NoMediaError, RefusedError, NoRoomError,
+    HTTPException, RequestValidationError, UnknownClipError, NoMediaError,
     UnsupportedError, ModalityError, PatternError, DamagedFileError, OSError, Exception,
 )  # fmt: skip
 """The exceptions handled by [`answer_of`], including their subclasses."""

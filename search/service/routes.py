@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException
 
 from gallery.cues import within
 from gallery.decoding import Stop
-from gallery.subtitles import MEDIA_FILES
 from gallery.transcripts import Cue
 from gallery.words import places_of, split_query
 
@@ -22,7 +21,6 @@ from .archive import Archive
 from .guard import COOKIE, Token
 from .media import media_response
 from .models import (
-    LONGEST_NAME,
     LONGEST_QUERY,
     MOST_SECONDS,
     About,
@@ -35,10 +33,8 @@ from .models import (
     Problem,
     Said,
     SearchRequest,
-    Upload,
     WordsSource,
 )
-from .uploads import Uploads
 from .words import as_vtt, best_cues
 
 Result = TypeVar("Result")
@@ -49,7 +45,6 @@ _READERS = 8
 _ASKING = 4  # concurrent look-ups of the gallery's description, and of files of clips
 _MOST_CUES = 2
 _STILL_CACHED = "max-age=600"  # seconds, so that browsing back and forth loads each still once
-_BUFFER = 2**20
 
 
 def _problems(texts: dict[int, str]) -> dict[int | str, dict[str, Any]]:
@@ -68,7 +63,6 @@ _ALWAYS = _problems(
     }
 )
 router = APIRouter(prefix="/api", responses=_ALWAYS)
-uploading = APIRouter(prefix="/api/uploads", responses=_ALWAYS)
 
 
 class Threads:
@@ -104,7 +98,6 @@ class Service:
     """The state of the application, set by `build_app`."""
 
     archive: Archive
-    uploads: Uploads | None
     token: Token | None
     threads: Threads = field(default_factory=Threads)
 
@@ -114,15 +107,6 @@ async def _service(request: Request) -> Service:
 
 
 Here = Annotated[Service, Depends(_service)]
-
-
-async def _taking(here: Here) -> Uploads:
-    if here.uploads is None:
-        raise HTTPException(404, here.archive.source.why_no_uploads)
-    return here.uploads
-
-
-Taking = Annotated[Uploads, Depends(_taking)]
 
 
 @router.post("/session", status_code=204)
@@ -140,8 +124,7 @@ async def begin_session(request: Request, here: Here) -> Response:
 @router.get("/gallery")
 async def about(here: Here) -> About:
     """Describe the gallery that is served."""
-    most_bytes, extensions = (0, []) if here.uploads is None else (here.uploads.most_bytes, sorted(MEDIA_FILES))
-    return await call_in(here.threads.summaries, here.archive.about, most_bytes, extensions)
+    return await call_in(here.threads.summaries, here.archive.about)
 
 
 async def _ready(asked: Chosen, here: Service) -> None:
@@ -188,15 +171,14 @@ async def like(request: LikeRequest, here: Here) -> Answer:
     responses={
         200: {"content": {"video/*": {}, "audio/*": {}, "image/*": {}}, "description": "The file of the clip."},
         206: {"description": "The range requested by the `Range` header."},
-        304: {"description": "It is the version that `If-None-Match` names."},
         416: {"description": "The range is outside the file."},
         **_problems({404: "There is no such clip, or its file is gone."}),
     },
 )
-async def media(key: str, request: Request, here: Here) -> Response:
+async def media(key: str, here: Here) -> Response:
     """Play the file of a clip; the whole file, even for a window."""
     path = await call_in(here.threads.paths, here.archive.source.path_of, key)
-    return await call_in(here.threads.files, media_response, path, request.headers)
+    return await call_in(here.threads.files, media_response, path)
 
 
 @router.get(
@@ -204,16 +186,15 @@ async def media(key: str, request: Request, here: Here) -> Response:
     response_class=Response,
     responses={
         200: {"content": {"image/jpeg": {}}, "description": "A frame of the clip, at most 320 pixels wide and high."},
-        304: {"description": "It is the version that `If-None-Match` names."},
         **_problems({404: "There is no such clip, or no still of it."}),
     },
 )
-async def still(key: str, request: Request, here: Here) -> Response:
+async def still(key: str, here: Here) -> Response:
     """Show a small picture of a clip."""
     path = await call_in(here.threads.paths, here.archive.source.still_of, key)
     if path is None:
         raise HTTPException(404, "There is no still of this clip.")
-    return await call_in(here.threads.files, media_response, str(path), request.headers, _STILL_CACHED)
+    return await call_in(here.threads.files, media_response, str(path), _STILL_CACHED)
 
 
 _MOST_LINES = 100  # maximum number of cues returned for a moment
@@ -278,63 +259,4 @@ async def _texts_of(key: str, here: Service) -> dict[WordsSource, list[Cue]]:
     return texts
 
 
-@uploading.post(
-    "",
-    status_code=202,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        }
-    },
-    responses=_problems(
-        {
-            413: "The file is too large.",
-            415: "The type of the file is not supported.",
-            507: "The quota for uploads is used up.",
-        }
-    ),
-)
-async def upload(
-    request: Request,
-    here: Here,
-    uploads: Taking,
-    name: Annotated[str, Query(min_length=1, max_length=LONGEST_NAME, description="Name of the file.")],
-) -> Upload:
-    """Add a file, the body of the request, to the gallery; it is embedded afterwards."""
-    receiver = await call_in(here.threads.files, uploads.receive, name)
-    try:
-        buffer = bytearray()
-        async for piece in request.stream():
-            buffer += piece
-            if len(buffer) >= _BUFFER:
-                await call_in(here.threads.files, receiver.write, bytes(buffer))
-                buffer.clear()
-        await call_in(here.threads.files, receiver.write, bytes(buffer))
-        return await call_in(here.threads.files, uploads.add, receiver, name)
-    finally:  # also if the client disconnects
-        await asyncio.shield(call_in(here.threads.files, receiver.close))
-
-
-_UNKNOWN = _problems({404: "No such file was uploaded."})
-
-
-def _known(upload: Upload | None) -> Upload:
-    if upload is None:
-        raise HTTPException(404, "No such file was uploaded, or it is gone.")
-    return upload
-
-
-@uploading.get("/{upload_id}", responses=_UNKNOWN)
-async def state(upload_id: str, here: Here, uploads: Taking) -> Upload:
-    """Return the state of an uploaded file."""
-    return _known(await call_in(here.threads.files, uploads.state, upload_id))
-
-
-@uploading.delete("/{upload_id}", status_code=202, responses=_UNKNOWN)
-async def remove(upload_id: str, here: Here, uploads: Taking) -> Upload:
-    """Remove an uploaded file from the gallery and the disk."""
-    return _known(await call_in(here.threads.files, uploads.remove, upload_id))
-
-
-__all__ = ["SEARCHES", "Service", "Threads", "find", "moment", "router", "uploading"]
+__all__ = ["SEARCHES", "Service", "Threads", "find", "moment", "router"]

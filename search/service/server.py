@@ -5,7 +5,7 @@ import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,6 @@ _END_SECONDS = 2
 _MOST_HEAD_BYTES = 2**15
 _MOST_CONNECTIONS = 1000
 _IDLE_SECONDS = 10  # until a request must have begun, with all of its head
-_OF_IPV6_HOST = 64  # bits: its further ones it chooses itself
 
 
 def is_loopback(host: str) -> bool:
@@ -82,25 +81,14 @@ def read_token(file: Path | None) -> str | None:
     return text.strip()
 
 
-def origin_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Network:
-    """Who is at an address: a host, which with IPv6 has a network."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if found.version == 4:
-        return found
-    return found.ipv4_mapped or ipaddress.IPv6Network((found, _OF_IPV6_HOST), strict=False)
-
-
 class _Connection(H11Protocol):
     """
-    A connection that is closed if a request does not begin in time, or if others need its place.
-
-    Where there are too many, the one that has waited longest for a request is closed, and if none waits, the new one.
+    A connection that is closed if the head of a request does not arrive in time, or if others need its place.
 
     Args:
-        most (`int`): number of connections, of which one origin has at most half.
+        most (`int`): number of connections. Where there are more, the one that has waited longest for a request is
+            closed.
     """
-
-    origin: ipaddress.IPv4Address | ipaddress.IPv6Network | None = None
 
     def __init__(self, *arguments: Any, most: int, **options: Any):
         super().__init__(*arguments, **options)
@@ -109,22 +97,12 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for the first request, and make room."""
         super().connection_made(transport)
-        if self.client is not None:
-            self.origin = origin_of(self.client[0])
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-
         there = [connection for connection in self.connections if not connection.transport.is_closing()]
-        own = [connection for connection in there if connection.origin == self.origin]
-        if len(own) > self._most // 2:
-            self._close_one(own)
-        elif len(there) > self._most:
-            self._close_one(there)
-
-    def _close_one(self, crowd: Sequence["_Connection"]) -> None:
-        """Close the connection that has waited longest for a request; this one is the newest."""
-        waiting = [connection for connection in crowd if connection.timeout_keep_alive_task is not None]
-        longest = min(waiting, key=lambda connection: connection.timeout_keep_alive_task.when())
-        longest.timeout_keep_alive_handler()
+        if len(there) > self._most:
+            waiting = [connection for connection in there if connection.timeout_keep_alive_task is not None]
+            longest = min(waiting, key=lambda connection: connection.timeout_keep_alive_task.when())
+            longest.timeout_keep_alive_handler()
 
     def data_received(self, data: bytes) -> None:
         """Read on. Only a whole head of a request ends the wait; in the class above, any byte does."""
@@ -162,7 +140,8 @@ def make_server(
         app: an ASGI application.
         started (`Callable`): called once it answers.
         idle_seconds (`float`): how long a connection may wait for the head of a request.
-        most_connections (`int`): number of connections, of which one origin has at most half.
+        most_connections (`int`): number of connections; where there are more, the one that has waited longest for a
+            request is closed.
     """
     config = uvicorn.Config(
         app,
@@ -182,4 +161,4 @@ def make_server(
     return _Server(config, started)
 
 
-__all__ = ["TOKEN_VARIABLE", "address_of", "is_loopback", "listen", "make_server", "origin_of", "read_token"]
+__all__ = ["TOKEN_VARIABLE", "address_of", "is_loopback", "listen", "make_server", "read_token"]

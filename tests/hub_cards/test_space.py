@@ -74,13 +74,12 @@ def test_the_space_serves_the_gallery_at_the_commit_that_is_there(published, hub
 
     made, idle = [], SimpleNamespace(run=lambda sockets: None)
     monkeypatch.setattr(server, "make_server", lambda app, started: made.append(app) or idle)
-    monkeypatch.setattr("search.service.keeper.keep_running", lambda gallery: None)  # which would fork this process
     with pytest.raises(SystemExit) as ended:
         run([*command[:5], "0", *command[6:]])
     assert ended.value.code == 0
     with TestClient(made[0], base_url="http://user-demo.hf.space") as client:
         about = client.get("/api/gallery").json()
-        assert (about["name"], about["num_clips"], about["uploads"]) == ("user/gallery", 2, False)
+        assert (about["name"], about["num_clips"]) == ("user/gallery", 2)
         hits = client.post("/api/search", json={"query": "a bell"}).json()["hits"]
         assert sorted(hit["name"] for hit in hits) == published.names
         sound = client.get(f"/{hits[0]['media']}")
@@ -120,12 +119,11 @@ def test_a_gallery_and_a_model_that_do_not_fit_are_refused(published, hub):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--public", "--allow-uploads"], "--public lets anybody search and takes no files"),
-        (["--public", "--token-file", "token"], "--public lets anybody search and takes no files"),
+        (["--public", "--token-file", "token"], "--public lets anybody search: leave out the token."),
         ([], "Use --public to let anybody search."),
     ],
 )
-def test_what_is_open_to_all_is_said_and_takes_no_files(tmp_path, monkeypatch, options, message):
+def test_a_service_is_open_to_all_only_by_its_option(tmp_path, monkeypatch, options, message):
     from search.__main__ import app
 
     monkeypatch.chdir(tmp_path)

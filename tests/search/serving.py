@@ -24,7 +24,6 @@ from search.service.archive import Archive, Source
 from search.service.folder import Folder
 from search.service.guard import Token
 from search.service.server import address_of, listen, make_server
-from search.service.uploads import Uploads
 
 DIM = 8
 FITTED = {
@@ -165,22 +164,15 @@ def make_app(
     place: Path,
     *,
     source: Source | None = None,
-    uploads: bool = False,
     secret: str | None = None,
-    most_bytes: int = 1000,
     names=(),
-    **most,
 ):
-    """
-    The service of the gallery in a folder, or of another source; `app.archive`, `app.model` and `app.uploads` are what
-    it uses.
-    """
+    """The service of the gallery in a folder, or of another source; `app.archive` and `app.model` are what it uses."""
     model = WordModel()
     source = source or Folder(place / "gallery", "words", "f" * 64)
     archive = Archive(source, model, WordProcessor())
-    taken = Uploads(source, archive.lock, model, WordProcessor(), most_bytes, **most) if uploads else None
-    app = build_app(archive, taken, None if secret is None else Token(secret), names)
-    app.archive, app.model, app.uploads = archive, model, taken
+    app = build_app(archive, None if secret is None else Token(secret), names)
+    app.archive, app.model = archive, model
     return app
 
 

@@ -4,7 +4,7 @@ import base64
 import io
 import re
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,15 +16,9 @@ from starlette.testclient import TestClient
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import NOTHING_MATCHES
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
-from search.engine.address import parse_address
-from search.engine.asking import EngineSearcher
-from search.engine.collection import Collection
-from search.engine.push import push
 from search.service.app import PAGE
-from search.service.engine import _RETRY_SECONDS, EngineSource
 from tests.colours import least_difference
 from tests.media_corpus import media, tone, wav
-from tests.search.engines import EdgeServer
 from tests.search.serving import FITTED, PRESENCE, SECRET, make_app, recorded, serving, write_gallery
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -486,38 +480,6 @@ def test_copies_are_one_hit_unless_that_is_switched_off(open_page, tmp_path):
 
 
 @pytest.mark.slow
-def test_files_are_dragged_in_and_found(open_page, tmp_path):
-    with served(tmp_path, uploads=True) as (address, _):
-        page = open_page(address)
-        ask(page, "video")
-        dragged = page.evaluate_handle(
-            """() => { const data = new DataTransfer();
-                data.items.add(new File(["video audio damaged"], "party <1>.mp4"));
-                data.items.add(new File(["nothing"], "broken.mp4"));
-                data.items.add(new File(["x".repeat(1001)], "large.mp4")); return data; }"""
-        )
-        for event in ("dragover", "drop"):
-            page.dispatch_event("main", event, {"dataTransfer": dragged})
-        lines = page.locator("#sent li")
-        lines.nth(2).get_by_text("larger than the limit of 1,000 bytes").wait_for()
-        lines.nth(1).get_by_text("Nothing in the file could be embedded").wait_for()
-        lines.nth(0).get_by_text("in the gallery: 1 clip; the sound is damaged").wait_for()
-        page.locator(".hit", has_text="party <1>.mp4").wait_for()
-        assert "6 clips" in page.locator("#counts").inner_text()
-        page.set_input_files("#file", {"name": "chosen.wav", "mimeType": "audio/wav", "buffer": b"audio"})
-        lines.nth(3).get_by_text("in the gallery: 1 clip").wait_for()
-        page.get_by_role("button", name="Remove party <1>.mp4").click()
-        lines.nth(0).get_by_text("removed", exact=True).wait_for()  # not "being removed"
-        wait(page, "document.getElementById('counts').textContent.startsWith('6 clips')")
-        settled(page)
-        assert "party <1>.mp4" not in shown(page) and "chosen.wav" in shown(page)
-        page.reload()  # what this browser sent can be removed later too
-        page.get_by_role("button", name="Remove chosen.wav").click()
-        lines.get_by_text("removed", exact=True).wait_for()
-        assert lines.count() == 1 and [path.name for path in (tmp_path / "gallery-uploads").iterdir()] == [".lock"]
-
-
-@pytest.mark.slow
 def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
     with served(tmp_path) as (address, app):
         page = open_page(address, timezone_id="Asia/Tokyo")
@@ -655,7 +617,7 @@ def test_the_token_is_asked_for_once(open_page, tmp_path):
 def test_it_fits_a_phone_in_light_and_dark(open_page, tmp_path, scheme):
     long = "a_very_long_name_without_any_space_" * 6 + ".webm"
     contents, metadata = {long: b"x", "bell.wav": b"x"}, {"model": "<img src=x>" + "m" * 300}
-    with served(tmp_path, contents, metadata=metadata, uploads=True) as (address, _):
+    with served(tmp_path, contents, metadata=metadata) as (address, _):
         page = open_page(address, viewport={"width": 320, "height": 640}, color_scheme=scheme)
         ask(page, "w" * 300)
         page.get_by_text("Settings").click()
@@ -755,59 +717,3 @@ def test_every_control_has_a_name_and_every_id_is_there():
     assert set(re.findall(r'\$\("([^"]+)"\)', text)) <= set(ids)
     assert set(re.findall(r'\bfor="([^"]+)"', text)) <= set(ids)
     assert "http://" not in text and "https://" not in text and "innerHTML" not in text
-
-
-@pytest.mark.slow
-def test_a_vector_engine_is_searched_on_the_same_page(open_page, tmp_path, talk):
-    server = EdgeServer(tmp_path / "engine")
-    try:
-        write_gallery(tmp_path, {"talk.webm": talk, **{name: b"x" for name in PRESENCE}})
-        (tmp_path / "clips" / "cat.webm").unlink()  # on another machine
-        address = f"qdrant+{server.url}/clips"
-        with closing(Collection.at(parse_address(address), is_patient=False)) as collection:
-            push(Gallery.open(tmp_path / "gallery"), collection)
-            app = make_app(tmp_path, source=EngineSource(EngineSearcher(collection, address), "words", "f" * 64))
-            with serving(app) as address:
-                page = open_page(address, viewport={"width": 1000, "height": 1400})
-                ask(page, "a dog")
-                assert len(shown(page)) == 6 and "6 clips: " in page.locator("#counts").inner_text()
-                assert page.locator("#taken").inner_text() == "These are the best of 6 clips."
-                assert "here all 6 clips" in page.locator("#proof").text_content()
-                assert not page.locator("#files").is_visible()
-                gone = page.locator(".hit", has_text="cat.webm")
-                assert "No file that a browser can play." in gone.inner_text()
-                wait(page, "[...document.querySelectorAll('video')].some(video => video.readyState >= 2)")
-                page.get_by_text("Filters").click()
-                assert not page.get_by_label("File or folder").is_visible()
-                page.get_by_label("Sound", exact=True).nth(1).select_option("no sound")
-                settled(page)
-                assert page.locator("#taken").inner_text() == "These are the best of 2 clips."
-                page.get_by_role("button", name="Clear").click()
-                settled(page)
-                page.screenshot(path=tmp_path / "engine.png")
-                page.get_by_role("button", name=re.compile("More like this: .*dog.webm")).click()
-                wait(page, "document.querySelectorAll('.hit').length == 5")
-                server.go_away()
-                page.get_by_label("Results").select_option("5")
-                page.get_by_text("The engine that holds the gallery does not answer").wait_for()
-                server.come_back()
-                time.sleep(_RETRY_SECONDS)
-                page.get_by_label("Results").select_option("20")
-                wait(page, "!busy && document.getElementById('note').hidden")
-                page.route("**/api/search", lambda route: route.fulfill(status=200, json=uncertain(route)))
-                page.get_by_role("button", name="Back to text search").click()
-                page.get_by_text("There may be better ones among about 6 clips.").wait_for()
-                assert "here 2 of about 6 clips. The search stopped early" in page.locator("#proof").text_content()
-                assert "6 of about 6 clips." in page.locator("#status").inner_text()
-    finally:
-        server.close()
-
-
-def uncertain(route):
-    """The answer that is given, and what it would say if the engine had been asked for too much."""
-    return route.fetch().json() | {
-        "certainty": "stopped early",
-        "exact": False,
-        "estimated": True,
-        "num_scored": 2,
-    }

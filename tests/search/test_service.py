@@ -1,9 +1,7 @@
 """The HTTP API of the search service."""
 
 import base64
-import errno
 import hashlib
-import io
 import json
 import math
 import os
@@ -20,12 +18,11 @@ from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from torch.nn.functional import normalize
 
-from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.hits import NOTHING_MATCHES
 from gallery.media import clip_sha256, clip_stat
 from gallery.windows import clip_id_of
 from search.service import guard
-from search.service import uploads as uploading
 from search.service.guard import SHORTEST_TOKEN, Token, host_of
 from tests.search.serving import (
     FITTED,
@@ -174,16 +171,14 @@ def test_the_gallery_says_what_it_holds(client):
     about = client.get("/api/gallery").json()
     assert (about["name"], about["num_clips"], about["method"], about["temperature"]) == ("gallery", 5, "scalar", 0.1)
     assert about["share"] == pytest.approx({"video": 0.8, "audio": 0.6, "subtitle": 0.4})
-    assert about["has_temperature"] and not about["uploads"] and about["problem"] is None
+    assert about["has_temperature"] and about["problem"] is None
 
 
-def test_the_schema_describes_every_answer(place):
-    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
-        schema = client.get("/api/openapi.json").json()
+def test_the_schema_describes_every_answer(client):
+    schema = client.get("/api/openapi.json").json()
     assert set(schema["paths"]) == {
         "/api/session", "/api/gallery", "/api/clips", "/api/search", "/api/like",
         "/api/clips/{key}/media", "/api/clips/{key}/captions", "/api/clips/{key}/words", "/api/clips/{key}/still",
-        "/api/uploads", "/api/uploads/{upload_id}",
     }  # fmt: skip
     for path in schema["paths"].values():
         for call in path.values():
@@ -354,26 +349,14 @@ def test_a_clip_is_played_in_parts(client):
     assert outside.status_code == 416 and outside.headers["content-range"] == f"bytes */{len(data)}"
 
 
-def test_what_a_browser_has_already_is_not_sent_again(client):
-    for address in ("/", media_of(client, "dog.webm")):
-        whole = client.get(address)
-        version = whole.headers["etag"]
-        for known in (version, f"W/{version}", f'"another", {version}', "*"):
-            response = client.get(address, headers={"if-none-match": known, "range": "bytes=0-1"})
-            assert (response.status_code, response.content) == (304, b"") and response.headers["etag"] == version
-        for other in ('"another"', version.strip('"'), ""):
-            assert client.get(address, headers={"if-none-match": other}).status_code == 200
-
-
 def test_the_headers_of_a_file_are_sent_without_reading_it(client, monkeypatch):
     address = media_of(client, "dog.webm")
-    for headers in ({}, {"range": "bytes=3-5"}, {"if-none-match": "*"}):
+    for headers in ({}, {"range": "bytes=3-5"}):
         whole = client.get(address, headers=headers)
         with monkeypatch.context() as patched:
             patched.setattr("starlette.responses.FileResponse._open_file", lambda *_: pytest.fail("read"))
             head = client.head(address, headers=headers)
         assert head.status_code == whole.status_code and dict(head.headers) == dict(whole.headers)
-    assert client.head("/").headers["etag"] == client.get("/").headers["etag"]
     assert client.head("/api/clips/0-0/media").status_code == 404
 
 
@@ -389,7 +372,7 @@ def test_an_empty_file_has_no_part(tmp_path):
 def test_files_are_closed_however_they_are_asked_for(client):
     address, asked = media_of(client, "dog.webm"), ({}, {"range": "bytes=3-5"}, {"range": "bytes=999-"})
     before = len(os.listdir("/proc/self/fd"))
-    for headers in (*asked, {"if-none-match": "*"}):
+    for headers in asked:
         for method in ("GET", "HEAD"):
             client.request(method, address, headers=headers)
     assert len(os.listdir("/proc/self/fd")) == before
@@ -617,12 +600,7 @@ def test_a_field_that_lacks_or_that_nobody_knows_is_named(client):
 
 
 def test_other_calls_and_places_are_answered_in_one_sentence(client):
-    for method, path in (
-        ("GET", "/api/search"),
-        ("DELETE", "/"),
-        ("GET", "/api/none"),
-        ("POST", "/api/uploads?name=a.mp4"),
-    ):
+    for method, path in (("GET", "/api/search"), ("DELETE", "/"), ("GET", "/api/none")):
         response = client.request(method, path)
         assert response.status_code in (404, 405) and list(response.json()) == ["error"]
 
@@ -656,13 +634,12 @@ def test_what_a_library_says_is_not_reported(place, monkeypatch, error):
 
 def test_no_path_of_the_server_leaves_it(tmp_path, caplog):
     write_gallery(tmp_path, model=str(tmp_path / "models" / "words"))
-    with TestClient(make_app(tmp_path, uploads=True), ADDRESS) as client:
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
         hits = search(client)["hits"]
-        upload = finished(client, send(client))
         shard = next((tmp_path / "gallery" / "clips").glob("*.arrow"))
         shard.write_bytes(b"x")
         (tmp_path / "gallery" / "gallery.json").touch()
-        reported = [hits, client.get("/api/gallery").json(), upload, finished(client, send(client, data=b"video"))]
+        reported = [hits, client.get("/api/gallery").json()]
     assert (
         "cannot be opened" in reported[1]["problem"] and reported[1]["model"] == "words" and str(shard) in caplog.text
     )
@@ -708,26 +685,22 @@ def test_names_that_are_made_to_lead_here_are_refused(client, host, code):
     ],
 )
 def test_pages_of_other_sites_get_no_answer(place, headers):
-    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
+    with TestClient(make_app(place), ADDRESS) as client:
         media = media_of(client, "dog.webm")
-        for method, path in (
-            ("POST", "/api/search"), ("POST", "/api/uploads?name=a.mp4"), ("GET", f"/{media}"), ("HEAD", f"/{media}"),
-            ("DELETE", "/api/uploads/0"), ("OPTIONS", "/api/uploads/0"),
-        ):  # fmt: skip
+        asked = (("POST", "/api/search"), ("GET", f"/{media}"), ("HEAD", f"/{media}"), ("OPTIONS", "/api/search"))
+        for method, path in asked:
             response = client.request(method, path, headers=headers, content=b"video")
             assert response.status_code == 403 and "access-control-allow-origin" not in response.headers
         own = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
         assert client.get("/api/gallery", headers=own).status_code == 200
-    assert not sent_files(place)
 
 
 def test_without_the_token_only_the_empty_page_is_given(place):
-    with TestClient(make_app(place, secret=SECRET, uploads=True), ADDRESS) as client:
+    with TestClient(make_app(place, secret=SECRET), ADDRESS) as client:
         assert client.get("/").status_code == 200
         for method, path in (
             ("GET", "/api/gallery"), ("POST", "/api/search"), ("POST", "/api/like"), ("GET", "/api/clips/0-0/media"),
-            ("POST", "/api/uploads?name=a.mp4"), ("GET", "/api/uploads/0"), ("GET", "/api/openapi.json"),
-            ("DELETE", "/api/uploads/0"), ("HEAD", "/api/clips/0-0/media"),
+            ("GET", "/api/openapi.json"), ("HEAD", "/api/clips/0-0/media"),
         ):  # fmt: skip
             for given in (None, "Bearer", "Bearer wrong", f"Basic {SECRET}", f"Bearer {SECRET}x", "Bearer \xe9"):
                 headers = {} if given is None else {"authorization": given.encode("latin-1")}
@@ -803,308 +776,6 @@ def test_the_page_may_run_nothing_but_itself(client):
     for path in ("/api/gallery", "/nothing"):
         headers = client.get(path).headers
         assert "sandbox" in headers["content-security-policy"] and headers["x-content-type-options"] == "nosniff"
-
-
-# Uploads ------------------------------------------------------------------------------------------------------------
-
-
-def send(client, name="party.mp4", data=b"video audio", code=202):
-    response = client.post("/api/uploads", params={"name": name}, content=data)
-    assert response.status_code == code, response.text
-    return response.json()
-
-
-def finished(client, upload, seconds=20):
-    stop = time.monotonic() + seconds
-    while upload["state"] in ("waiting", "embedding"):
-        assert time.monotonic() < stop
-        time.sleep(0.01)
-        upload = client.get(f"/api/uploads/{upload['id']}").json()
-    return upload
-
-
-@pytest.fixture
-def taking(place):
-    app = make_app(place, uploads=True)
-    with TestClient(app, ADDRESS) as client:
-        client.service = app
-        yield client
-
-
-def test_an_uploaded_file_is_embedded_found_and_played(taking, place):
-    upload = finished(taking, send(taking, "../../Party – 1.mp4", b"video audio damaged"))
-    assert (upload["state"], upload["clips"], upload["problems"]) == ("done", 1, ["the sound is damaged"])
-    hit = next(hit for hit in search(taking, query="video", k=6)["hits"] if hit["name"] == "../../Party – 1.mp4")
-    assert hit["presence"] == {"video": True, "audio": True, "subtitle": False}
-    assert taking.get(hit["media"]).content == b"video audio damaged"
-    stored = sent_files(place)
-    assert len(stored) == 2 and all(re.fullmatch(r"[0-9a-f]{64}\.mp4(\.name)?", name) for name in stored)
-    assert {hit["name"] for hit in search(taking)["hits"]} >= set(
-        PRESENCE
-    )  # no longer names, though the folder differs
-    verify_gallery(place / "gallery")
-
-
-def test_the_same_file_twice_is_one_clip(taking, place):
-    for name in ("first.mp4", "second.mp4"):
-        assert finished(taking, send(taking, name))["clips"] == 1
-    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) + 1
-
-
-def test_a_file_in_which_nothing_can_be_read_leaves_no_trace(taking, place):
-    upload = finished(taking, send(taking, data=b"nothing"))
-    assert upload["state"] == "failed" and "nothing was found" in upload["error"] and not upload["kept"]
-    assert not sent_files(place)
-    gallery = Gallery.open(place / "gallery")
-    assert len(gallery) == len(PRESENCE) == len(gallery.files)
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "code"),
-    [
-        ("page.html", b"video", 415), ("noextension", b"video", 415), (".mp4", b"video", 415), ("a.mp4", b"", 415),
-        ("a.mp4", b"v" * 1001, 413), ("a" * 1001 + ".mp4", b"video", 422), ("", b"video", 422),
-    ],
-)  # fmt: skip
-def test_what_is_not_taken_leaves_no_file(taking, place, name, data, code):
-    assert send(taking, name, data, code)["error"]
-    assert send(taking, name, iter([data[:5], data[5:]]), code)["error"]  # which does not say how much comes
-    assert not sent_files(place)
-
-
-def test_the_kind_that_a_file_claims_to_be_is_not_trusted(taking):
-    response = taking.post("/api/uploads?name=a.wav", content=b"video", headers={"content-type": "text/html"})
-    assert finished(taking, response.json())["state"] == "done"
-    hits = search(taking, query="video", k=6)["hits"]
-    media = next(hit["media"] for hit in hits if hit["name"] == "a.wav")
-    assert taking.get(media).headers["content-type"] == "audio/wav"
-
-
-def removed(client, upload):
-    response = client.delete(f"/api/uploads/{upload['id']}")
-    assert response.status_code == 202, response.text
-    found, stop = response.json(), time.monotonic() + 20
-    while found["state"] == "removing":
-        assert time.monotonic() < stop
-        time.sleep(0.01)
-        found = client.get(f"/api/uploads/{upload['id']}").json()
-    return found
-
-
-def test_a_file_that_was_sent_can_be_removed_and_nothing_else(taking, place):
-    upload = finished(taking, send(taking))
-    clips = {path: path.read_bytes() for path in (place / "clips").iterdir()}
-    hit = next(hit for hit in search(taking, query="video", k=6)["hits"] if hit["name"] == "party.mp4")
-    for other in ("0" * 32, "..", "%2e%2e%2fclips%2fdog.webm", "dog.webm", upload["id"][:-1], hit["key"]):
-        assert taking.delete(f"/api/uploads/{other}").status_code in (404, 405)
-    assert removed(taking, upload)["state"] == "removed"
-    assert {hit["name"] for hit in search(taking)["hits"]} == set(PRESENCE)
-    assert taking.get(hit["media"]).status_code == 404 and not sent_files(place)
-    assert {path: path.read_bytes() for path in (place / "clips").iterdir()} == clips
-    assert removed(taking, upload)["state"] == "removed"  # once more
-    verify_gallery(place / "gallery")
-    assert finished(taking, send(taking, "again.mp4"))["state"] == "done"
-    assert "again.mp4" in {hit["name"] for hit in search(taking, k=6)["hits"]}
-
-
-def test_a_file_that_is_sent_twice_is_one_and_is_removed_once(taking, place):
-    first, second = (finished(taking, send(taking, name)) for name in ("first.mp4", "second.mp4"))
-    assert first["id"] == second["id"] and taking.get(f"/api/uploads/{first['id']}").json()["name"] == "second.mp4"
-    assert removed(taking, first)["state"] == "removed"
-    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not sent_files(place)
-    assert removed(taking, second)["state"] == "removed"
-
-
-def test_a_file_that_is_sent_again_before_it_is_removed_is_kept(taking, place):
-    upload = finished(taking, send(taking))
-    with taking.service.archive.lock:  # the model is busy with another file
-        send(taking, "other.mp4", b"video")
-        assert taking.delete(f"/api/uploads/{upload['id']}").json()["state"] == "removing"
-        again = send(taking)
-    assert again["id"] == upload["id"] and finished(taking, again)["state"] == "done"
-    assert {"party.mp4", "other.mp4"} <= {hit["name"] for hit in search(taking, k=9)["hits"]}
-
-
-def test_a_file_that_waits_can_be_removed_and_a_later_service_knows_what_was_sent(place):
-    app = make_app(place, uploads=True)
-    with TestClient(app, ADDRESS) as client:
-        with app.archive.lock:  # the model is busy
-            sent = [send(client, data=b"video %d" % number) for number in range(3)]
-            assert client.delete(f"/api/uploads/{sent[2]['id']}").json()["state"] == "removing"
-        assert removed(client, sent[2])["state"] == "removed"
-        assert {finished(client, upload)["state"] for upload in sent[:2]} == {"done"}
-    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
-        reported = client.get(f"/api/uploads/{sent[0]['id']}").json()
-        assert (reported["name"], reported["state"]) == ("party.mp4", "done")
-        assert removed(client, sent[0])["state"] == "removed"
-    assert len(verify_gallery(place / "gallery")[0]) == len(PRESENCE) + 1
-
-
-def held_up(client, upload):
-    """The upload, once it waits for another process."""
-    stop = time.monotonic() + 20
-    while "Another process writes to the gallery" not in (upload["error"] or ""):
-        assert time.monotonic() < stop
-        time.sleep(0.01)
-        upload = client.get(f"/api/uploads/{upload['id']}").json()
-    return upload
-
-
-def test_a_file_is_removed_once_the_process_that_writes_to_the_gallery_has_finished(taking, place, monkeypatch):
-    monkeypatch.setattr(uploading, "_RETRY_SECONDS", 0.05)
-    upload = finished(taking, send(taking))
-    with GalleryWriter(place / "gallery"):
-        reported = held_up(taking, taking.delete(f"/api/uploads/{upload['id']}").json())
-        assert reported["state"] == "removing"
-    assert removed(taking, upload)["state"] == "removed" and not sent_files(place)
-
-
-def test_uploads_take_up_no_more_than_is_set_aside(place):
-    options = {"uploads": True, "most_bytes": 100, "quota": 150}
-    with TestClient(make_app(place, **options), ADDRESS) as client:
-        kept = finished(client, send(client, data=b"video".ljust(90)))
-        for data in (b"video".ljust(61), iter([b"video", b" " * 56])):
-            assert "150 bytes" in send(client, data=data, code=507)["error"]
-        assert len(sent_files(place)) == 2
-        for _ in range(3):  # in which nothing can be read
-            finished(client, send(client, data=b"nothing".ljust(60)))
-        finished(client, send(client, data=b"audio".ljust(60)))
-        send(client, data=b"video", code=507)
-    with TestClient(make_app(place, **options), ADDRESS) as client:
-        send(client, data=b"video", code=507)  # a later service counts what is there
-        assert removed(client, kept)["state"] == "removed"
-        for _ in range(2):
-            upload = send(client, data=b"video".ljust(45))  # the same file takes up nothing more
-            assert finished(client, upload)["state"] == "done"
-        send(client, data=b"video".ljust(46), code=507)
-
-
-def test_a_full_disk_is_reported_and_leaves_nothing(taking, place, monkeypatch):
-    class Full(io.BytesIO):
-        def flush(self):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def close(self):  # which writes what is left, too
-            if not self.closed:
-                super().close()
-                self.flush()
-
-    opened = os.fdopen
-    monkeypatch.setattr(uploading.os, "fdopen", lambda number, mode: (os.close(number), Full())[1])
-    assert "disk" in send(taking, data=b"v" * 900, code=507)["error"]
-    monkeypatch.setattr(uploading.os, "fdopen", opened)
-    assert not sent_files(place)
-
-
-def test_searches_and_uploads_never_use_the_model_at_once(taking):
-    uploads = [send(taking, data=b"video audio %d" % number) for number in range(8)]
-    for number in range(30):
-        search(taking, query=f"query {number}")
-    assert {finished(taking, upload)["state"] for upload in uploads} == {"done"}
-    assert taking.service.model.most_inside == 1
-
-
-def sent_files(place):
-    """What lies in the folder of uploads, but for its lock."""
-    return sorted(path.name for path in (place / "gallery-uploads").iterdir() if path.name != ".lock")
-
-
-def test_what_was_sent_waits_for_another_process_that_writes_to_the_gallery(place, monkeypatch):
-    monkeypatch.setattr(uploading, "_RETRY_SECONDS", 0.05)
-    with GalleryWriter(place / "gallery"):
-        with TestClient(make_app(place, uploads=True), ADDRESS) as client:
-            sent = [send(client, f"{number}.mp4", b"video %d" % number) for number in range(10)]
-            assert {held_up(client, upload)["state"] for upload in sent} <= {"waiting", "embedding"}
-        with TestClient(make_app(place, uploads=True), ADDRESS) as client:  # the service is started again
-            reported = [held_up(client, client.get(f"/api/uploads/{upload['id']}").json()) for upload in sent]
-            assert {upload["state"] for upload in reported} <= {"waiting", "embedding"}
-            assert client.delete(f"/api/uploads/{sent[9]['id']}").json()["state"] == "removing"
-        assert len(sent_files(place)) == 20
-    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
-        reported = [finished(client, client.get(f"/api/uploads/{upload['id']}").json()) for upload in sent]
-        assert {(upload["state"], upload["error"]) for upload in reported} == {("done", None)}
-    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) + 10
-
-
-@pytest.mark.parametrize("is_embedded", [True, False])
-def test_a_file_that_fails_is_kept_and_the_next_service_embeds_it(place, monkeypatch, caplog, is_embedded):
-    def fail(*arguments, **options):
-        if is_embedded:
-            embed(*arguments, **options)
-        raise OSError(f"No answer from {place}.")
-
-    embed = uploading.index_files
-    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
-        monkeypatch.setattr(uploading, "index_files", fail)
-        upload = finished(client, send(client))
-        assert upload["state"] == "failed" and upload["kept"] and str(place) not in upload["error"]
-        assert f"No answer from {place}." in caplog.text
-        monkeypatch.undo()
-    with TestClient(make_app(place, uploads=True), ADDRESS) as client:
-        assert finished(client, client.get(f"/api/uploads/{upload['id']}").json())["state"] == "done"
-        hit = next(hit for hit in search(client, k=6)["hits"] if hit["name"] == "party.mp4")
-        assert client.get(hit["media"]).content == b"video audio"
-        assert removed(client, upload)["state"] == "removed"
-    assert len(Gallery.open(place / "gallery")) == len(PRESENCE) and not sent_files(place)
-
-
-def test_files_that_waited_when_a_service_ended_are_embedded_by_the_next(place):
-    app = make_app(place, uploads=True)
-    app.uploads._stop.set()  # it ends before their turn
-    with TestClient(app, ADDRESS) as client:
-        sent = [send(client, f"{number}.mp4", b"video %d" % number) for number in range(3)]
-    app = make_app(place, uploads=True)
-    with TestClient(app, ADDRESS) as client:
-        with app.archive.lock:  # the model is busy
-            reported = [client.get(f"/api/uploads/{upload['id']}").json() for upload in sent]
-            assert {upload["state"] for upload in reported} <= {"waiting", "embedding"}
-            assert [upload["name"] for upload in reported] == ["0.mp4", "1.mp4", "2.mp4"]
-        assert removed(client, sent[2])["state"] == "removed"
-        assert [finished(client, upload)["state"] for upload in reported[:2]] == ["done", "done"]
-        names = {hit["name"] for hit in search(client, k=9)["hits"]}
-    assert names == {*PRESENCE, "0.mp4", "1.mp4"}
-
-
-@pytest.mark.parametrize(
-    "name", ["a\nb\u2028c.mp4", "\x1b[31m.mp4", "\u202egnp.mp4", "..\\..\\a.mp4", "a" * 990 + ".mp4"]
-)
-def test_a_hostile_name_is_one_line_of_harmless_text(taking, place, name):
-    upload = finished(taking, send(taking, name))
-    shown = next(hit["name"] for hit in search(taking, k=6)["hits"] if hit["name"] not in PRESENCE)
-    assert shown == upload["name"] and shown.isprintable() and shown.endswith(".mp4")
-    (note,) = (place / "gallery-uploads").glob("*.name")
-    assert note.read_text() == shown
-    assert removed(taking, upload)["state"] == "removed"
-
-
-def test_what_lies_in_the_folder_of_uploads_by_chance_is_left_alone(place):
-    folder = place / "gallery-uploads"
-    folder.mkdir()
-    (folder / ("0" * 64 + ".mp4")).symlink_to(place / "clips" / "dog.webm")
-    (folder / ("0" * 64 + ".mp4.name")).write_text("dog\nmine")
-    (folder / "notes.mp4").write_bytes(b"x" * 999)
-    with TestClient(make_app(place, uploads=True, quota=1000), ADDRESS) as client:
-        assert client.delete("/api/uploads/mine").status_code == 404
-        assert finished(client, send(client))["state"] == "done"
-    assert (place / "clips" / "dog.webm").is_file() and (folder / "notes.mp4").is_file()
-
-
-def test_what_a_killed_service_left_is_cleared_away(place):
-    folder = place / "gallery-uploads"
-    folder.mkdir()
-    (folder / "tmpabc.part").write_bytes(b"half")
-    (folder / "mine.txt").write_text("mine")
-    make_app(place, uploads=True)
-    assert sent_files(place) == ["mine.txt"]
-
-
-def test_a_second_service_that_takes_files_for_a_gallery_is_refused(taking, place):
-    (place / "gallery-uploads" / "coming.part").write_bytes(b"half")  # which the first one receives
-    with pytest.raises(ValueError, match="Another service accepts uploads for .*gallery. Stop it, or start this one"):
-        make_app(place, uploads=True)
-    assert sent_files(place) == ["coming.part"]
-    with TestClient(make_app(place), ADDRESS) as other:  # one that takes none is not concerned
-        assert len(search(other)["hits"]) == len(PRESENCE)
 
 
 def test_errors_name_what_helps(client):

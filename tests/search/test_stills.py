@@ -150,8 +150,6 @@ def test_a_hit_names_its_still_where_there_is_one(service):
             answer = client.get(f"/{found[which]['still']}")
             assert answer.content == picture and answer.headers["content-type"] == "image/jpeg"
             assert answer.headers["cache-control"] == "private, max-age=600"
-            version = {"if-none-match": answer.headers["etag"]}
-            assert client.get(f"/{found[which]['still']}", headers=version).status_code == 304
         assert client.get("/api/clips/0000000000000000/still").status_code == 404
         listed = client.post("/api/clips", json={}).json()["hits"]
         assert [bool(hit["still"]) for hit in listed] == [True, False, True]
