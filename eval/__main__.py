@@ -2,7 +2,6 @@
 
 import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,23 +60,20 @@ def audit(config: AuditConfig) -> None:
 
 @command_of(app, EmbedConfig)
 def embed(config: EmbedConfig) -> None:
-    """Embed a benchmark once, for `run --embeddings`: accelerate launch -m eval embed ...
+    """Embed a benchmark once, for `run --embeddings`.
 
-    If it is killed, run the same command to resume; once finished, it does nothing. The embeddings do not depend on
-    the number of processes.
+    If it is killed, run the same command to resume; once finished, it does nothing.
     """
     import logging
 
     from eval.embedding.embed_benchmark import embed_benchmark
 
-    is_main = os.environ.get("RANK", "0") == "0"  # of the processes that accelerate launches
-    logging.basicConfig(level=logging.INFO if is_main else logging.ERROR, format="%(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     gallery = embed_benchmark(**config.job())
-    if is_main:
-        for name, problems in gallery.problems().items():
-            for problem in problems:
-                show(f"counted as absent: {name}: {problem}")
-        show(f"{len(gallery)} clips and {len(gallery.queries)} queries are in {config.output}.")
+    for name, problems in gallery.problems().items():
+        for problem in problems:
+            show(f"counted as absent: {name}: {problem}")
+    show(f"{len(gallery)} clips and {len(gallery.queries)} queries are in {config.output}.")
 
 
 @command_of(app, RunConfig)

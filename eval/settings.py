@@ -87,7 +87,7 @@ class EmbedConfig:
     model_path: Annotated[str, _MODEL]
     benchmark: Annotated[str, _BENCHMARK]
     root: Annotated[str, _ROOT]
-    output: Annotated[AnyPath, Option(help="Folder for the embeddings, visible to all processes."), _PATH]
+    output: Annotated[AnyPath, Option(help="Folder for the embeddings."), _PATH]
     split: Split = "test"
     captions: Captions = None
     columns: Columns = None
@@ -98,7 +98,7 @@ class EmbedConfig:
         int, Option(min=1, help="Clips or captions per forward pass, which is also the most that a kill can lose.")
     ] = 32
     on_error: OnError = "raise"
-    num_workers: Annotated[int, Option(min=1, help="Threads per process that read clips ahead.")] = 2
+    num_workers: Annotated[int, Option(min=1, help="Threads that read clips ahead.")] = 2
     dtype: Annotated[Literal["float32", "float16"], Option(help="Precision of the vectors.")] = "float16"
     plugins: Plugins = ()
 

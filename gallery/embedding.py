@@ -67,11 +67,6 @@ def in_batches(items: Iterable[Item], batch_size: int) -> Iterator[list[Item]]:
     return iter(lambda: list(islice(items, batch_size)), [])
 
 
-def batches_ahead(batch_size: int, num_workers: int) -> int:
-    """How many batches to read ahead, so that readers stay busy while the last clip of a batch is read."""
-    return 1 + -(-num_workers // batch_size)
-
-
 def read_batches(
     processor: "ProcessorMixin",
     items: Iterable[Item],
@@ -80,36 +75,17 @@ def read_batches(
     num_workers: int,
 ) -> Generator[Batch, None, None]:
     """
-    Read and process items in the background, in order, in batches of `batch_size`: see [`read_in_batches`].
-
-    Args:
-        items (iterable): what represents a clip, such as a path; consumed lazily.
-        batch_size (`int`): items per batch; the last one may have fewer.
-        processor, read, num_workers: as in [`read_in_batches`].
-    """
-    batches, ahead = in_batches(items, batch_size), batches_ahead(batch_size, num_workers)
-    return read_in_batches(processor, batches, read, num_workers, ahead)
-
-
-def read_in_batches(
-    processor: "ProcessorMixin",
-    batches: Iterable[Sequence[Item]],
-    read: "Callable[[Item], tuple[Note, Clip | None]]",
-    num_workers: int,
-    ahead: int,
-) -> Generator[Batch, None, None]:
-    """
-    Read and process batches of items in the background, in order.
+    Read and process items in the background, in order.
 
     Closing the generator early stops all reading at once.
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features; or another callable with `clips=`.
-        batches (iterable): lists of items, each of which represents a clip; consumed lazily.
+        items (iterable): what represents a clip, such as a path; consumed lazily.
         read (`Callable`): from an item to a note on it and its clip, `None` if there is nothing to embed. Called in
             threads; an exception ends the run.
+        batch_size (`int`): items per batch; the last one may have fewer.
         num_workers (`int`): items that are read at a time.
-        ahead (`int`): batches requested in addition to the one that is returned next.
     """
 
     def prepare(reading: list[Future]) -> Batch:
@@ -118,13 +94,15 @@ def read_in_batches(
         features = processor(clips=[clips[place] for place in embeddable]) if embeddable else None
         return Batch(list(notes), embeddable, features)
 
+    # So many batches in advance keep the readers busy while the last clip of a batch is read.
+    ahead = 1 + -(-num_workers // batch_size)
     # Reading files in parallel keeps the processors busy, and each file always gives the same frames.
     stop, waiting = Stop(num_threads=1 if num_workers > 1 else 0), deque()
     readers = ThreadPoolExecutor(num_workers, initializer=stop.join)
     # One thread: fast tokenizers fail when two threads set their padding at once.
     preparer = ThreadPoolExecutor(1, initializer=stop.join)
     try:
-        for batch in batches:
+        for batch in in_batches(items, batch_size):
             waiting.append(preparer.submit(prepare, [readers.submit(read, item) for item in batch]))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
@@ -187,19 +165,19 @@ class Embedded:
 def embed_batches(
     model: "PreTrainedModel",
     processor: "ProcessorMixin",
+    items: Iterable[Item],
     read: "Callable[[Item], tuple[Note, Clip | None]]",
+    batch_size: int,
     num_workers: int,
-    batches: Iterable[Sequence[Item]],
-    ahead: int,
 ) -> Generator[Embedded, None, None]:
     """
-    Read and embed batches of items, in order: the job of each process of a [`~gallery.parallel.Crew`].
+    Read and embed items in batches, in order.
 
     Args:
         model ([`~modeling_scalar.ScalarModel`]): embeds.
-        processor, read, num_workers, batches, ahead: as in [`read_in_batches`].
+        processor, items, read, batch_size, num_workers: as in [`read_batches`].
     """
-    with closing(read_in_batches(processor, batches, read, num_workers, ahead)) as reading:
+    with closing(read_batches(processor, items, read, batch_size, num_workers)) as reading:
         for batch in reading:
             embeds = embed_clips(model, batch.features) if batch.embeddable else None
             yield Embedded(batch.notes, batch.embeddable, embeds)
@@ -215,7 +193,6 @@ def embed_captions(model: "PreTrainedModel", processor: "ProcessorMixin", captio
 __all__ = [
     "Batch",
     "Embedded",
-    "batches_ahead",
     "check_reading",
     "embed_batches",
     "embed_captions",
@@ -223,6 +200,5 @@ __all__ = [
     "in_background",
     "in_batches",
     "read_batches",
-    "read_in_batches",
     "unit_vectors",
 ]

@@ -49,8 +49,6 @@ def index(config: IndexConfig) -> None:
     from .states import Status
 
     report = index_folder(config)
-    if report is None:
-        return  # the first process reports
     show(*report.lines(Gallery.open(config.output)))
     has_clips = report.of(Status.NEW, Status.CHANGED, Status.UNCHANGED, Status.MOVED)
     if report.of(Status.UNREADABLE) and not has_clips and not config.watch:

@@ -9,28 +9,25 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain
+from functools import cached_property
 
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from commands.texts import plain
-from gallery.decoding import LimitError, tolerant
-from gallery.embedding import Embedded, batches_ahead, check_reading, embed_batches, in_batches
-from gallery.gallery import GalleryWriter, MediaFile
+from gallery.decoding import IN_PART, LimitError, tolerant
+from gallery.embedding import Embedded, check_reading, embed_batches, in_batches
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
-from gallery.parallel import Crew
 from gallery.scenes import scene_windows
 from gallery.transcripts import SCREEN
 from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, check_windows, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
-from search.known import Known
-from search.reading import Found, Job, Reader, default_workers, is_nothing, joined, look
+from search.reading import Found, Job, Reader, default_workers, is_nothing, joined, record_of
 from search.recognizers import Recognizer
 from search.screen import LineReader, Screen
 from search.speech import Speech
@@ -42,6 +39,9 @@ _MOVED_AT_ONCE = 1000  # moved files per commit
 _SUBTITLE = "subtitle"
 _AWAY = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
 
+Embed = Callable[[Iterable[Job], int], Generator[Embedded, None, None]]
+"""From jobs, and the number of them in a batch, to what is found and embedded of each batch, in order."""
+
 
 @dataclass(eq=False)
 class _Source:
@@ -50,27 +50,29 @@ class _Source:
 
     Args:
         path (`str`), texts (`dict[str, str]`): the file, and its texts from lists, by modality.
-        before (`dict[str, str]`): its texts from earlier runs.
+        recorded (`MediaFile`, *optional*): its record in the gallery.
         windows (`list`): the windows to read; `None` stands for the whole file.
         num_windows (`int`): the number of windows of the file.
         seconds (`float`, *optional*): its length, if measured.
         stale (`list[str]`): clips to remove once it is read.
-        was_known (`bool`): it was in the gallery before this run.
+        was_known (`bool`): it was complete in the gallery before this run.
+        had_clips (`bool`): it had clips before this run.
     """
 
     path: str
     texts: Mapping[str, str]
-    before: Mapping[str, str]
+    recorded: MediaFile | None
     windows: list[Window | None]
     num_windows: int
     seconds: float | None
     stale: list[str]
     was_known: bool
+    had_clips: bool
     file: MediaFile | None = None
     num_read: int = 0
     num_clips: int = 0
     num_lost: int = 0
-    is_begun: bool = False
+    stale_removed: bool = False
     is_kept: bool = False
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class _Source:
 
     def __post_init__(self) -> None:
         self.num_clips = self.num_windows - len(self.windows)  # clips from earlier runs
+        self.before = {} if self.recorded is None else self.recorded.words()
 
     @property
     def is_done(self) -> bool:
@@ -122,7 +125,7 @@ class _Source:
             return FileState(self.path, Status.OUT_OF_REACH, "; ".join(reason.rstrip(".") for reason in self.reasons))
         if not self.num_clips:
             reason = self.noted().reason
-            return FileState(self.path, _status_without_clips(reason), reason, is_dropped=bool(self.stale))
+            return FileState(self.path, _status_without_clips(reason), reason, is_dropped=self.stale_removed)
         is_unchanged = self.was_known and self.num_clips == self.num_windows - len(self.windows)
         status = Status.UNCHANGED if is_unchanged else Status.CHANGED if self.was_known else Status.NEW
         # a stream that ends within a window is missing in the windows after it
@@ -161,14 +164,55 @@ class _Read:
         return None if self.window is None else place_of_clip(self.clip_id).span
 
 
-def _status_without_clips(reason: str | None) -> Status:
-    """The status of a file that has no clips, for this reason."""
-    return Status.EMPTY if is_nothing(reason) else Status.UNREADABLE
-
-
 def _at(what: str, path: str, second: float) -> str:
     """The position in a file that is being transcribed or read, for the progress bar."""
     return f"{what} {plain(os.path.basename(path), 'utf-8')[-30:]} at {tqdm.format_interval(second)}"
+
+
+class _Held:
+    """
+    What a gallery holds of files when an update begins.
+
+    Args:
+        gallery ([`~gallery.gallery.Gallery`]): its committed state.
+
+    Attributes:
+        files (`dict[str, MediaFile]`): the records of files, by path.
+        clips (`dict[str, list[str]]`): the clips of each file that has any.
+    """
+
+    def __init__(self, gallery: Gallery):
+        self._gallery = gallery
+        self.files: dict[str, MediaFile] = gallery.files
+        self.clips = gallery.clips_of_files()
+        self._problems = gallery.problems()
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self._gallery.clip_ids)}
+
+    def problems_of(self, path: str) -> list[str]:
+        """The problems of the clips of a file."""
+        problems = []
+        for name in self.clips.get(path, ()):
+            problems += self._problems.get(name, ())
+        return problems
+
+    def lacks(self, path: str, words: str, source: str) -> bool:
+        """Whether a file has the modality `source` of words (sound, for speech), but not the words, and its only
+        problems are streams that were read in part."""
+        modalities, names = self._gallery.modalities, self.clips.get(path)
+        if not names or words not in modalities:
+            return False
+        presence = self._gallery.modality_mask[[self._rows[name] for name in names]].any(dim=0).tolist()
+        has_source = source not in modalities or presence[modalities.index(source)]
+        has_words = presence[modalities.index(words)]
+        return has_source and not has_words and all(IN_PART in problem for problem in self.problems_of(path))
+
+
+def _status_without_clips(reason: str | None) -> Status:
+    """The status of a file that has no clips, for this reason."""
+    return Status.EMPTY if is_nothing(reason) else Status.UNREADABLE
 
 
 class Indexer:
@@ -180,7 +224,7 @@ class Indexer:
 
     A stream that cannot be decoded counts as absent. A file in which nothing can be read is reported, left out, and
     not tried again until it changes or a limit that it exceeded is raised. A file in which nothing is found is tried
-    again once there is a further modality or recogniser.
+    again once there is a further recogniser.
 
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
@@ -195,13 +239,11 @@ class Indexer:
         prune (`bool`): remove clips of deleted files, see [`~search.vanished.deleted`], instead of only reporting
             them. Clips of inaccessible files are kept.
         progress (`bool`): show a progress bar on stderr and, after the first batch, the speed.
-        crew ([`~gallery.parallel.Crew`], *optional*): other processes that share the work; they call [`help_index`].
-            A commit then has one batch of each.
+        embed ([`Embed`], *optional*): reads and embeds elsewhere, see [`~search.distributed.Cluster`]; by default this
+            process does.
 
     Attributes:
         report ([`~search.states.Report`]): the latest state of every file, even if an update was interrupted.
-        known ([`~search.known.Known`]): the gallery's records, kept up to date, so that the cost of an update depends
-            only on the changes.
 
     Raises:
         ValueError: an option is out of range.
@@ -219,29 +261,25 @@ class Indexer:
         num_workers: int | None = None,
         prune: bool = False,
         progress: bool = False,
-        crew: Crew | None = None,
+        embed: Embed | None = None,
     ):
         num_workers = default_workers() if num_workers is None else num_workers
         check_reading(batch_size, num_workers)
         self.writer, self.report = writer, Report()
-        self.known = Known(writer.gallery(), writer.modalities)
-        self.batch_size, self.prune, self.progress, self.crew = batch_size, prune, progress, crew or Crew()
-        self._speech, self._screen = Speech(writer.folder, recognizer), Screen(writer.folder, line_reader)
+        self.batch_size, self.prune, self.progress = batch_size, prune, progress
         self._segment = writer.metadata.get(SEGMENT)
         processor = tolerant(processor)
-        self._decoder = processor.reader
+        self._media = processor.reader
+        check_windows(self._media.limits.duration, self._segment)
+        self._speech, self._screen = Speech(writer.folder, recognizer), Screen(writer.folder, line_reader)
         self._reader = Reader(processor, self._speech, self._screen)
-        check_windows(self._decoder.limits.duration, self._segment)
-        self._embed = partial(embed_batches, model, processor, self._reader, num_workers)
-        self._ahead = batches_ahead(batch_size, num_workers)
-        self._gone: set[str] | None = None  # files that no longer exist; None before the first check
 
-    def update(
-        self,
-        files: Sequence[str],
-        texts: Mapping[str, Mapping[str, str]] | None = None,
-        gone: Iterable[str] | None = None,
-    ) -> Report:
+        def embed_here(jobs: Iterable[Job], batch_size: int) -> Generator[Embedded, None, None]:
+            return embed_batches(model, processor, jobs, self._reader, batch_size, num_workers)
+
+        self._embed = embed or embed_here
+
+    def update(self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]] | None = None) -> Report:
         """
         Embed new and changed files.
 
@@ -249,8 +287,6 @@ class Indexer:
             files (`list[str]`): as returned by [`~search.sources.find_files`]. Clips of other files are kept.
             texts (`dict[str, dict[str, str]]`, *optional*): texts by file and by modality. For `"subtitle"` it may be
                 the path of a subtitle file.
-            gone (iterable of `str`, *optional*): files to check, along with those that were gone before; by default,
-                and the first time, all files of the gallery.
 
         Returns:
             The states of these files, and of those that are gone or out of reach.
@@ -266,160 +302,161 @@ class Indexer:
                 "s. Name a subtitle file instead."
             )
         try:
-            self._look_for_gone(files, texts, gone, report)
-            todo = self._choose(files, texts, report)
-            self._read(todo, texts, report)
+            held = _Held(self.writer.gallery())
+            moved = self._find_gone(held, files, texts, report)
+            if moved:
+                held = _Held(self.writer.gallery())
+            todo = self._choose(held, files, texts, moved, report)
+            self._read(self._sources(held, todo, texts, report), len(todo), report)
         finally:
             self.report.update(report)
         return report
 
-    def _look_for_gone(
-        self,
-        files: Sequence[str],
-        texts: Mapping[str, Mapping[str, str]],
-        candidates: Iterable[str] | None,
-        report: Report,
-    ) -> None:
-        """Assign the clips of files that are gone to files with the same content. Report other files that are gone or
-        out of reach; with `prune`, remove the clips of deleted files."""
-        known = self.known
-        paths = known.files if candidates is None or self._gone is None else sorted(self._gone.union(candidates))
-        gone, away = {}, set()
-        for path in paths:
+    # Files that are gone ---------------------------------------------------------------------------------------------
+
+    def _find_gone(
+        self, held: _Held, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], report: Report
+    ) -> set[str]:
+        """Report files that are gone or out of reach; with `prune`, remove the clips of deleted ones. Returns the
+        files to which clips were assigned because they have the content of a file that is gone."""
+        gone, away = [], set()
+        for path in held.files:
             try:
-                if path in known.files and is_gone(path):
-                    gone[path] = None
+                if is_gone(path):
+                    gone.append(path)
             except OSError as error:
                 away.add(path)
-                if path in known.clips:
+                if path in held.clips:
                     report.add(FileState(path, Status.OUT_OF_REACH, error.strerror or str(error)))
-        self._take_over(files, texts, gone)
-        others = (path for path in chain(known.files, files) if path not in gone and path not in away)
-        lost = deleted(gone, others)
+        moves = self._move(held, gone, files, texts)
+        gone = [path for path in gone if path not in moves]
+        unchecked = {*gone, *moves, *away}
+        lost = deleted(gone, [path for path in (*held.files, *files) if path not in unchecked])
         for path in gone:
-            if known.files[path].reason is None or path in known.clips:
+            if held.files[path].reason is None or path in held.clips:
                 status = Status.REMOVED if self.prune and path in lost else Status.GONE
                 report.add(FileState(path, status, None if path in lost else _AWAY))
-        self._gone = set(gone)
         if self.prune:
             removed = [path for path in gone if path in lost]
-            self.writer.remove_clips(name for path in removed for name in known.clips.get(path, ()))
+            for path in removed:
+                self.writer.remove_clips(held.clips.get(path, ()))
             self.writer.forget_files(removed)
             self.writer.commit()
-            known.forget(removed)
-            self._gone -= lost
+        return set(moves.values())
 
-    def _take_over(self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], gone: dict[str, None]) -> None:
-        """Assign the clips of files that are gone to new files with the same content: they were moved."""
-        known, self._moved = self.known, set()
-        lost = {known.files[path].sha256: path for path in gone if path in known.clips and known.files[path].sha256}
-        sizes = {known.files[path].size for path in lost.values()}
+    def _move(
+        self, held: _Held, gone: Sequence[str], files: Sequence[str], texts: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, str]:
+        """Assign the clips of files that are gone to new files with the same content; returns new names by old."""
+        lost = {}
+        for path in gone:
+            if path in held.clips and held.files[path].sha256:
+                lost[held.files[path].sha256] = held.files[path]
+        sizes = {file.size for file in lost.values()}
 
-        def found() -> Iterator[tuple[str, MediaFile]]:
+        def found() -> Iterator[tuple[MediaFile, MediaFile]]:
             for path in files if lost else ():
+                words = texts.get(path, {}).get(_SUBTITLE)
                 with suppress(OSError, ValueError):  # reading the file reports what is wrong
-                    words = texts.get(path, {}).get(_SUBTITLE)
-                    if path in known.files or clip_stat(path, words)[0] not in sizes:
+                    if path in held.files or clip_stat(path, words)[0] not in sizes:
                         continue
-                    file, _ = look(path, words)
-                    old = lost.pop(file.sha256, None)
+                    new, _ = record_of(path, words)
+                    old = lost.pop(new.sha256, None)
                     if old is not None:
-                        del gone[old]
-                        self._moved.add(path)
-                        before = known.files[old]
-                        yield old, replace(file, reason=before.reason, texts=before.texts)
+                        yield old, replace(new, reason=old.reason, texts=old.texts)
 
-        for moved in in_batches(found(), _MOVED_AT_ONCE):
-            names = [known.move(old, file) for old, file in moved]
-            self.writer.rename_clips(dict(chain.from_iterable(of_file.items() for of_file in names)))
-            self.writer.forget_files(old for old, _ in moved)
-            self.writer.put_files([file for _, file in moved])
+        moves: dict[str, str] = {}
+        for batch in in_batches(found(), _MOVED_AT_ONCE):
+            names = {}
+            for old, new in batch:
+                moves[old.path] = new.path
+                names |= {name: new.path + name.removeprefix(old.path) for name in held.clips[old.path]}
+            self.writer.rename_clips(names)
+            self.writer.forget_files(old.path for old, _ in batch)
+            self.writer.put_files([new for _, new in batch])
             self.writer.commit()
+        return moves
+
+    # Files to read ---------------------------------------------------------------------------------------------------
 
     def _choose(
-        self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], report: Report
+        self,
+        held: _Held,
+        files: Sequence[str],
+        texts: Mapping[str, Mapping[str, str]],
+        moved: set[str],
+        report: Report,
     ) -> dict[str, MediaFile | None]:
         """Return the files to read, with the records of those that only lack windows; report the others."""
-        known, todo, touched = self.known, {}, []
-
-        def keep() -> None:
-            self.writer.put_files(touched)
-            self.writer.commit()
-            known.put_files(touched)
-            touched.clear()
-
+        todo, touched = {}, []
         for path in files:
             if path in report:
                 continue  # from a list, and gone or out of reach
-            file, given = known.files.get(path), texts.get(path, {})
-            words = given.get(_SUBTITLE)
+            file, given = held.files.get(path), texts.get(path, {})
+            words, has_clips = given.get(_SUBTITLE), path in held.clips
             if file is None:
                 todo[path] = None
                 continue
-            if not file.sha256 and look(path, words)[0] == file:
+            if not file.sha256 and record_of(path, words)[0] == file:
                 # A broken link or a pipe: reading it would give the same result.
                 report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
                 continue
-            mtime_ns, has_clips = unchanged_since(path, file, words), path in known.clips
-            is_unheard = words is None and self._speech.is_due(file.sha256) and known.lacks(path, _SUBTITLE, "audio")
-            is_unheard |= self._screen.is_due(file.sha256) and known.lacks(path, SCREEN, "video")
-            is_news = not given.items() - {(_SUBTITLE, words)} <= file.words().items()
-            if mtime_ns is None or is_unheard or is_news or self._is_worth_it(known.problems_of(path)):
+            mtime_ns = unchanged_since(path, file, words)
+            if mtime_ns is None or self._has_further_source(held, file, given):
                 todo[path] = None
                 continue
-            if not has_clips and self._reader.has_further_source(file):
-                todo[path] = None
-                continue
-            if file.reason is not None and (file.reason == UNFINISHED or self._is_worth_it([file.reason])):
+            if file.reason is not None and (file.reason == UNFINISHED or self._has_higher_limit([file.reason])):
                 todo[path] = file if has_clips else None
                 continue
             if mtime_ns != file.mtime_ns:  # touched, same content: record it, to avoid hashing it again
                 touched.append(replace(file, mtime_ns=mtime_ns))
                 if len(touched) == self.batch_size:  # hashing is slow, too: a kill should not lose more
-                    keep()
-            status = Status.MOVED if path in self._moved else Status.UNCHANGED
+                    self._record(touched)
+                    touched = []
+            status = Status.MOVED if path in moved else Status.UNCHANGED
             if file.reason is None:
                 report.add(FileState(path, status))
             elif has_clips:
                 report.add(FileState(path, status, problems=(file.reason,), is_old=True))
             else:
                 report.add(FileState(path, _status_without_clips(file.reason), file.reason, is_old=True))
-        keep()
+        self._record(touched)
         return todo
 
-    def _is_worth_it(self, messages: Iterable[str]) -> bool:
+    def _record(self, files: Sequence[MediaFile]) -> None:
+        self.writer.put_files(files)
+        self.writer.commit()
+
+    def _has_further_source(self, held: _Held, file: MediaFile, given: Mapping[str, str]) -> bool:
+        """Whether an unchanged file may have something that was not found before: words to recognise, words of a list,
+        or streams that exceeded limits which were raised since."""
+        if given.get(_SUBTITLE) is None and self._speech.is_due(file.sha256):
+            if held.lacks(file.path, _SUBTITLE, "audio"):
+                return True
+        if self._screen.is_due(file.sha256) and held.lacks(file.path, SCREEN, "video"):
+            return True
+        listed = {name: text for name, text in given.items() if name != _SUBTITLE}
+        if not listed.items() <= file.words().items() or self._has_higher_limit(held.problems_of(file.path)):
+            return True
+        return file.path not in held.clips and self._reader.has_further_source(file)
+
+    def _has_higher_limit(self, messages: Iterable[str]) -> bool:
         """Whether a limit that was exceeded has been raised since."""
-        limits = self._decoder.limits
+        limits = self._media.limits
         return any(LimitError.no_longer_holds(part, limits) for text in messages for part in text.split("; "))
 
-    def _read(self, todo: dict[str, MediaFile | None], texts: Mapping[str, Mapping[str, str]], report: Report) -> None:
-        """Read, embed and commit the chosen files, batch by batch."""
-        begun, is_first = time.monotonic(), True
-        bar = tqdm(
-            total=len(todo), unit="file", disable=not (self.progress and todo),
-            bar_format=None if self._segment is None else _BAR,
-        )  # fmt: skip
-        self._speech.tell = lambda path, second: bar.set_postfix_str(_at("hearing", path, second))
-        self._screen.tell = lambda path, second: bar.set_postfix_str(_at("reading words of", path, second))
-        with closing(self._embedded(self._sources(todo, texts, report))) as batches, bar:
-            for reads, batch in batches:
-                self._commit(reads, batch, report)
-                done = sum(1 / len(read.source.windows) for read in reads)
-                bar.update(min(done, bar.total - bar.n))  # rounding: parts may add up to slightly more than the total
-                if is_first and self.progress and 0 < bar.n < len(todo):
-                    seconds, num_clips = time.monotonic() - begun, sum(read.found.reason is None for read in reads)
-                    left = tqdm.format_interval(seconds * (len(todo) - bar.n) / bar.n)
-                    bar.write(f"{num_clips / seconds:.2g} clips per second; about {left} left", file=sys.stderr)
-                is_first = False
-
     def _sources(
-        self, todo: dict[str, MediaFile | None], texts: Mapping[str, Mapping[str, str]], report: Report
+        self,
+        held: _Held,
+        todo: Mapping[str, MediaFile | None],
+        texts: Mapping[str, Mapping[str, str]],
+        report: Report,
     ) -> Iterator[_Source]:
         """The files to read, with the windows of each."""
         for path, file in todo.items():
-            there, seconds = self.known.clips.get(path, []), None
+            there, seconds = held.clips.get(path, []), None
             try:
-                seconds = None if self._segment is None else self._decoder.read_duration(path)
+                seconds = None if self._segment is None else self._media.read_duration(path)
                 windows = self._windows_of(path, seconds)
             except (OSError, ValueError) as error:
                 if file is not None:  # the file has not changed, and no windows can be added now
@@ -435,17 +472,19 @@ class Indexer:
                 kept, missing = set(), windows
             stale = [name for name in there if name not in kept]
             was_known = bool(there) and (file is None or file.reason != UNFINISHED)
-            before = self.known.files[path].words() if path in self.known.files else {}
-            yield _Source(path, texts.get(path, {}), before, missing, len(windows), seconds, stale, was_known)
+            given, recorded = texts.get(path, {}), held.files.get(path)
+            yield _Source(path, given, recorded, missing, len(windows), seconds, stale, was_known, bool(there))
 
     def _windows_of(self, path: str, seconds: float | None) -> list[Window | None]:
         """The windows of a file of this length, as the gallery defines them."""
         if self.writer.metadata.get(SCENES):
-            return scene_windows(path, seconds, self._segment, self._decoder)
+            return scene_windows(path, seconds, self._segment, self._media)
         return windows_of(seconds, self._segment)
 
-    def _embedded(self, sources: Iterable[_Source]) -> Iterator[tuple[list[_Read], Embedded]]:
-        """The windows of files in batches, once they are read and embedded."""
+    # Reading, embedding and writing ----------------------------------------------------------------------------------
+
+    def _read(self, sources: Iterator[_Source], num_files: int, report: Report) -> None:
+        """Read, embed and commit files, batch by batch."""
         waiting: deque[tuple[_Source, Window | None]] = deque()
 
         def jobs() -> Iterator[Job]:
@@ -454,19 +493,32 @@ class Indexer:
                     waiting.append((source, window))
                     yield source.job(window)
 
-        with closing(self.crew.lead(in_batches(jobs(), self.batch_size), self._embed, self._ahead)) as rounds:
-            for batch in map(Embedded.joined, rounds):
-                yield [_Read(*waiting.popleft(), found) for found in batch.notes], batch
+        bar = tqdm(
+            total=num_files, unit="file", disable=not (self.progress and num_files),
+            bar_format=None if self._segment is None else _BAR,
+        )  # fmt: skip
+        self._speech.tell = lambda path, second: bar.set_postfix_str(_at("transcribing", path, second))
+        self._screen.tell = lambda path, second: bar.set_postfix_str(_at("reading words of", path, second))
+        begun, is_first = time.monotonic(), True
+        with closing(self._embed(jobs(), self.batch_size)) as batches, bar:
+            for batch in batches:
+                reads = [_Read(*waiting.popleft(), found) for found in batch.notes]
+                self._commit(reads, batch, report)
+                done = sum(1 / len(read.source.windows) for read in reads)
+                bar.update(min(done, bar.total - bar.n))  # rounding: parts may add up to slightly more than the total
+                if is_first and self.progress and 0 < bar.n < num_files:
+                    seconds, num_clips = time.monotonic() - begun, len(batch.embeddable)
+                    left = tqdm.format_interval(seconds * (num_files - bar.n) / bar.n)
+                    bar.write(f"{num_clips / seconds:.2g} clips per second; about {left} left", file=sys.stderr)
+                is_first = False
 
     def _commit(self, reads: list[_Read], batch: Embedded, report: Report) -> None:
         """Write a batch into the gallery, all or nothing, and report the files that are done."""
         clips = [reads[place] for place in batch.embeddable]
         if clips:
-            embeds, mask = batch.embeds
             self.writer.put_clips(
                 [read.clip_id for read in clips],
-                embeds,
-                mask,
+                *batch.embeds,
                 durations=[read.found.duration for read in clips],
                 problems=[read.found.problems for read in clips],
                 seconds=[read.found.seconds for read in clips],
@@ -477,30 +529,28 @@ class Indexer:
                 self.writer.stills.put(read.found.file.sha256, start, read.found.still)
         for read in reads:
             read.source.take(read)
-        sources, put = dict.fromkeys(read.source for read in reads), {read.clip_id for read in clips}
-        noted = [source.noted() for source in sources if self._begin(source, put)]
-        news = [file for file in noted if file != self.known.files.get(file.path)]
-        self.writer.put_files(news)
+        sources = list(dict.fromkeys(read.source for read in reads))
+        self._put_sources(sources, {read.clip_id for read in clips})
         self.writer.commit()
-        self.known.put_files(news)
-        for row, read in enumerate(clips):
-            self.known.put_clip(read.source.path, read.clip_id, mask[row].tolist(), read.found.problems)
         for source in sources:
             if source.is_done:
                 report.add(source.state())
 
-    def _begin(self, source: _Source, put: set[str]) -> bool:
-        """Remove the earlier clips of a file, except those in `put`. Returns False if the file is out of reach: its
-        clips are kept, as only pruning removes clips of missing files."""
-        source.is_kept = source.num_lost == source.num_read and source.path in self.known.clips
-        if source.is_kept:
-            return False
-        if not source.is_begun:
-            source.is_begun = True
-            stale = [name for name in source.stale if name not in put]
-            self.writer.remove_clips(stale)
-            self.known.remove_clips(source.path, stale)
-        return True
+    def _put_sources(self, sources: Sequence[_Source], put: set[str]) -> None:
+        """Record files of which clips were `put`, and remove their earlier clips. Nothing changes for a file that is
+        out of reach: its clips are kept, as only pruning removes clips of missing files."""
+        changed = []
+        for source in sources:
+            source.is_kept = source.had_clips and source.num_lost == source.num_read
+            if source.is_kept:
+                continue
+            self.writer.remove_clips(name for name in source.stale if name not in put)
+            source.stale_removed, source.stale = source.stale_removed or bool(source.stale), []
+            file = source.noted()
+            if file != source.recorded:
+                source.recorded = file
+                changed.append(file)
+        self.writer.put_files(changed)
 
 
 def index_files(
@@ -516,29 +566,4 @@ def index_files(
     return Indexer(writer, model, processor, **options).update(files, texts)
 
 
-def help_index(
-    crew: Crew,
-    folder: str | os.PathLike,
-    model: PreTrainedModel,
-    processor: ScalarProcessor,
-    *,
-    recognizer: Recognizer | None = None,
-    line_reader: LineReader | None = None,
-    num_workers: int | None = None,
-) -> None:
-    """
-    Share the work of an [`Indexer`] in the first process of a crew.
-
-    Args:
-        folder (`str`): the gallery; the other arguments are as for [`Indexer`].
-
-    Raises:
-        SystemExit: a process has failed; the first one reports it.
-    """
-    num_workers = default_workers() if num_workers is None else num_workers
-    processor = tolerant(processor)
-    reader = Reader(processor, Speech(folder, recognizer), Screen(folder, line_reader))
-    crew.follow(partial(embed_batches, model, processor, reader, num_workers))
-
-
-__all__ = ["Indexer", "help_index", "index_files"]
+__all__ = ["Embed", "Indexer", "index_files"]

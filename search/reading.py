@@ -41,20 +41,19 @@ def is_nothing(reason: str | None) -> bool:
     return reason is not None and reason.startswith(_NOTHING)
 
 
-def default_workers(num_processes: int = 1) -> int:
-    """The number of clips that each of `num_processes` on this machine reads at a time: together slightly more than
-    the CPUs, as a decoder waits while its clip is prepared here."""
-    return 1 + max(1, 3 * num_processors() // (2 * num_processes))
+def default_workers() -> int:
+    """The number of clips read at a time: slightly more than the CPUs, as a decoder waits while its clip is prepared
+    here."""
+    return 1 + max(1, 3 * num_processors() // 2)
 
 
-def memory_of_decoders(num_workers: int, num_processes: int = 1) -> int:
-    """Bytes for the decoders of a process: at least the default for one, and at most its share of a quarter of the
-    machine's memory."""
+def memory_of_decoders(num_workers: int) -> int:
+    """Bytes for the decoders: at least the default for one, and at most a quarter of the machine's memory."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-    return max(Limits().memory, min(num_workers * LIGHT_MEMORY, machine // 4 // num_processes))
+    return max(Limits().memory, min(num_workers * LIGHT_MEMORY, machine // 4))
 
 
-def look(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
+def record_of(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
     """The record of a file before it is read; without a hash, but with the reason, if it is inaccessible. Also
     returns whether it is out of reach, so that its content is unknown."""
     try:
@@ -178,7 +177,7 @@ class Reader:
         """Read a window: returns the findings, and the clip, if there is one."""
         path, file = job.path, self._file(job.path)
         with file.lock:
-            file.looked = file.looked or look(path, job.subtitle)
+            file.looked = file.looked or record_of(path, job.subtitle)
         media, is_lost = file.looked
         found = Found(media, reason=media.reason, is_lost=is_lost)
         if found.reason is not None:
@@ -273,6 +272,6 @@ __all__ = [
     "default_workers",
     "is_nothing",
     "joined",
-    "look",
     "memory_of_decoders",
+    "record_of",
 ]

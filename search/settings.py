@@ -129,14 +129,6 @@ class IndexConfig:
             "the file's tags. Repeatable."
         ),
     ] = ()
-    add: Annotated[
-        Sequence[str],
-        _gallery(
-            help="Modality to add to the gallery, such as `title` or another column of a list; files are read for it "
-            "alone. Repeatable."
-        ),
-    ] = ()
-    drop: Annotated[Sequence[str], _gallery(help="Modality to remove from the gallery. Repeatable.")] = ()
     prune: Annotated[
         bool,
         _gallery(

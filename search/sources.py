@@ -122,7 +122,7 @@ def read_list(
             raise ValueError(
                 f"{path} has the unknown columns {unknown}; expected `path` or `video`, and "
                 f"{', '.join(f'`{name}`' for name in (_SUBTITLE, *evidence))}. To search a column as text, use --text "
-                f"NAME, or --add NAME for an existing gallery. To ignore these, use {flags}."
+                f"NAME with a new gallery. To ignore these, use {flags}."
             )
         return names
 

@@ -30,9 +30,7 @@ def _is_gone(path: str) -> bool:
         return False  # it may still exist
 
 
-def watch(
-    find: Callable[[], Iterable[str]], update: Callable[[list[str], list[str]], None], interval: float
-) -> NoReturn:
+def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None], interval: float) -> NoReturn:
     """
     Pass on new and changed files once two scans in a row find them unchanged, until an exception is raised.
 
@@ -41,14 +39,14 @@ def watch(
 
     Args:
         find (`Callable`): lists the existing files; an `OSError` means that the scan failed.
-        update (`Callable`): called with the files to index, the first time with all of them, even if there are none,
-            and with those that are gone since the previous scan.
+        update (`Callable`): called with the files to index, the first time with all of them, even if there are none;
+            also called if files are gone since the previous scan.
         interval (`float`): seconds between scans, or longer if a scan takes more than a tenth of that; a file that
             keeps changing is never passed on.
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
-    looks = failures = 0
+    scans = failures = 0
     while True:
         begun = time.monotonic()
         try:
@@ -63,13 +61,12 @@ def watch(
         settled = [path for path, stat in now.items() if path in before and before[path] == stat]
         ready = [path for path in settled if path not in done or done[path] != now[path]]
         lost = [path for path in done if path not in now and path not in before and _is_gone(path)]
-        gone = lost + [path for path in ready if now[path] == _GONE]
-        if ready or gone or looks == 1:
-            update(ready, gone)
+        if ready or lost or scans == 1:
+            update(ready)
         done |= {path: now[path] for path in ready}
         for path in lost:
             del done[path]
-        before, looks = now, looks + 1
+        before, scans = now, scans + 1
         time.sleep(pause)
 
 

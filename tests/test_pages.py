@@ -75,7 +75,7 @@ def test_every_command_is_accepted_by_its_parser(place):
         ("python -m trainer.semantics --benchmark miniature", "no module"),
         ("python -m evidence speed engine --clip-number 3", "clip-number"),
         ("accelerate launch --num_process_count 2 train.py recipes/miniature.yaml", "num_process_count"),
-        ("accelerate launch -m search index ~/Videos --output galleries/videos \\\n    --batch many", "--batch"),
+        ("scalar index ~/Videos --output galleries/videos \\\n    --batch many", "--batch"),
         ("make demonstration", "no target"),
         ('pip install "scalar-retrieval[find]"', "no extra"),
     ],

@@ -1,36 +1,34 @@
-"""Embeds a benchmark into a gallery with any number of processes; a run that was killed can be resumed.
+"""Embeds a benchmark into a gallery; a run that was killed can be resumed.
 
 The gallery grows like that of `scalar index`: clips first, then captions, in the order of their rows; its metadata
-mark it as unfinished until all are written. A batch is the same forward pass in any process and any run: with the same
-hardware and number of threads, the rows do not depend on the number of processes and interruptions. On other hardware
-the last bits of vectors may differ, because sums are added in another order.
+mark it as unfinished until all are written. A batch is the same forward pass in any run: with the same hardware and
+number of threads, the rows do not depend on interruptions. On other hardware the last bits of vectors may differ,
+because sums are added in another order.
 """
 
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.definition import configure_processor
 from eval.benchmarks.registry import describe_benchmark, load_split
 from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds, say_unread
-from eval.embedding.embed_dataset import embed_rows, row_embedder
+from eval.embedding.embed_dataset import embed_rows
 from gallery.columns import precision_of, query_table
 from gallery.decoding import sandboxed
 from gallery.embedding import check_reading, embed_captions, in_batches
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.parallel import Crew
 from gallery.provenance import describe, versions
 from modeling_scalar import load_model
-from modeling_scalar.model_identity import identify, said_of
+from modeling_scalar.model_identity import default_device, identify, said_of
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +56,7 @@ def _rows_sha256(clips: list[dict[str, Any]], captions: list[str], query_ids: li
 
 
 def embed_into(
-    writer: GalleryWriter | None,
-    crew: Crew,
+    writer: GalleryWriter,
     model: PreTrainedModel,
     processor: ProcessorMixin,
     rows: tuple[list[dict[str, Any]], list[str], list[str], list[list[int]]],
@@ -69,30 +66,21 @@ def embed_into(
 ) -> None:
     """
     Embed the clips and captions of a data set that a gallery lacks, and commit them as they are embedded; the last
-    captions are not committed yet. All processes call this; only the first one has a writer.
+    captions are not committed yet.
 
     Args:
-        writer ([`~gallery.gallery.GalleryWriter`]), crew ([`~gallery.parallel.Crew`]): the gallery and the processes.
+        writer ([`~gallery.gallery.GalleryWriter`]): the gallery.
         model ([`~modeling_scalar.ScalarModel`]), processor ([`~modeling_scalar.ScalarProcessor`]): embed.
         rows: clips, captions, identifiers of captions and pairs, from [`~eval.benchmarks.rows.group_rows`].
         batch_size (`int`), num_workers (`int`), progress (`bool`): as in [`embed_benchmark`].
     """
     clips, captions, query_ids, pairs = rows
 
-    def embed_some(batches: Iterable[list[str]], ahead: int) -> Generator[torch.Tensor | None, None, None]:
-        for batch in batches:  # the last one may be empty
-            yield embed_captions(model, processor, batch) if batch else None
-
     def bar(kind: str, total: int, start: int) -> tqdm:
         return tqdm(total=total, initial=start, desc=kind, unit=" rows", disable=not progress)
 
-    if writer is None:
-        crew.follow(row_embedder(model, processor, num_workers))
-        crew.follow(embed_some)
-        return
-
     start = len(writer.gallery())
-    batches = embed_rows(model, processor, clips[start:], batch_size, num_workers, crew)
+    batches = embed_rows(model, processor, clips[start:], batch_size, num_workers)
     with closing(batches), bar("clips", len(clips), start) as shown:
         for batch in batches:
             clip_ids, problems = zip(*batch.notes, strict=True)
@@ -105,10 +93,9 @@ def embed_into(
         described[query].append(clips[clip]["video_id"])
     queries = writer.gallery().queries
     start = kept = 0 if queries is None else len(queries)
-    rounds = crew.lead(in_batches(captions[start:], batch_size), embed_some, 0)
-    with closing(rounds), bar("captions", len(captions), start) as shown:
-        for parts in rounds:
-            embeds = torch.cat(parts)
+    with bar("captions", len(captions), start) as shown:
+        for batch in in_batches(captions[start:], batch_size):
+            embeds = embed_captions(model, processor, batch)
             stop = start + len(embeds)
             part = slice(start, stop)
             # In float32: captions are few, and score exactly as the same text in a search.
@@ -158,21 +145,20 @@ def embed_benchmark(
     **options: Any,
 ) -> Gallery:
     """
-    Embed a benchmark into a gallery. Call it in all processes that `accelerate launch` starts, or in a single one.
+    Embed a benchmark into a gallery.
 
-    After a kill, another call resumes at the last commit: at most one batch per process, or about a thousand captions,
-    are lost.
-    After the end, another call does nothing. All processes must see the folder.
+    After a kill, another call resumes at the last commit: at most one batch of clips, or about a thousand captions,
+    are lost. After the end, another call does nothing.
 
     Args:
         output (`str`): the gallery.
         model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
         benchmark (`str`), root (`str`), split (`str`), options: as in [`~eval.benchmarks.registry.load_split`].
-        batch_size (`int`): clips, or captions, that a process embeds at once.
-        on_error (`str`), num_workers (`int`): as in [`embed_dataset`], for each process.
+        batch_size (`int`): clips, or captions, embedded at a time.
+        on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
         dtype (`str`): precision of the stored vectors of clips, `"float16"` or `"float32"`; captions are always
             stored in float32.
-        progress (`bool`): the main process shows a bar over all processes with an estimate of the time left.
+        progress (`bool`): show a bar with an estimate of the time left.
 
     Returns:
         [`~gallery.gallery.Gallery`]: the embeddings.
@@ -181,58 +167,48 @@ def embed_benchmark(
         ValueError: the folder holds something else, or embeddings with other settings; or as in
             [`embed_dataset`].
         FileNotFoundError: a file does not exist.
-        SystemExit: on all processes but the main one, if any of them failed.
     """
     output = Path(output).resolve()
-    with Crew.launched() as crew, ExitStack() as held:
-        with crew.together():
-            check_reading(batch_size, num_workers)
-            precision_of(dtype)
-            loaded = load_split(benchmark, root, split, **options)
-            model, processor = load_model(model_path, device=crew.device)
-            logger.info("%s: %s.", model_path, said_of(model))
-            processor = configure_processor(sandboxed(processor, on_error=on_error), loaded.processing)
-            say_unread(loaded.dataset.column_names, processor.modalities)
-            rows = group_rows(loaded.dataset, loaded.task, processor.modalities)
-            writer = None
-            if crew.is_main:
-                plan = {
-                    "fingerprint": identify(model_path).fingerprint,
-                    "model_dtype": str(model.dtype),
-                    "processing": dict(loaded.processing),
-                    "rows_sha256": _rows_sha256(*rows),
-                    "batch_size": batch_size,
-                    "on_error": on_error,
-                    "dtype": dtype,
-                }
-                writer = held.enter_context(GalleryWriter(output, dtype, has_codes=False))
-                is_finished = _is_finished(writer, plan)
-        if crew.is_main:
-            if is_finished:
-                logger.info("%s is already finished; there is nothing to do.", output)
-            else:
-                described = describe(model, model_path, plan=plan)
-                num_rows = {"clips": len(rows[0]), "queries": len(rows[1])}
-                writer.metadata = described | {"unfinished": num_rows}
-        embed_into(writer, crew, model, processor, rows, batch_size, num_workers, progress)
-        with crew.together():
-            if crew.is_main and not is_finished:
-                writer.metadata = {
-                    **described,
-                    "benchmark": benchmark,
-                    "benchmark_description": describe_benchmark(benchmark, root),
-                    "split": split,
-                    "trained_on": num_trained_on(model_path, loaded.dataset),
-                    "task": loaded.task,
-                    "processing": dict(loaded.processing),
-                    "left_out": loaded.left_out,
-                    "device": str(model.device),
-                    "num_processes": crew.size,
-                    "on_error": on_error,
-                    **query_kinds(loaded.dataset, loaded.task),
-                }
-                writer.compact()  # the same files, whatever the number of processes and interruptions
-        return Gallery.open(output)
+    check_reading(batch_size, num_workers)
+    precision_of(dtype)
+    loaded = load_split(benchmark, root, split, **options)
+    model, processor = load_model(model_path, device=default_device())
+    logger.info("%s: %s.", model_path, said_of(model))
+    processor = configure_processor(sandboxed(processor, on_error=on_error), loaded.processing)
+    say_unread(loaded.dataset.column_names, processor.modalities)
+    rows = group_rows(loaded.dataset, loaded.task, processor.modalities)
+    plan = {
+        "fingerprint": identify(model_path).fingerprint,
+        "model_dtype": str(model.dtype),
+        "processing": dict(loaded.processing),
+        "rows_sha256": _rows_sha256(*rows),
+        "batch_size": batch_size,
+        "on_error": on_error,
+        "dtype": dtype,
+    }
+    with GalleryWriter(output, dtype, has_codes=False) as writer:
+        if _is_finished(writer, plan):
+            logger.info("%s is already finished; there is nothing to do.", output)
+            return Gallery.open(output)
+        described = describe(model, model_path, plan=plan)
+        num_rows = {"clips": len(rows[0]), "queries": len(rows[1])}
+        writer.metadata = described | {"unfinished": num_rows}
+        embed_into(writer, model, processor, rows, batch_size, num_workers, progress)
+        writer.metadata = {
+            **described,
+            "benchmark": benchmark,
+            "benchmark_description": describe_benchmark(benchmark, root),
+            "split": split,
+            "trained_on": num_trained_on(model_path, loaded.dataset),
+            "task": loaded.task,
+            "processing": dict(loaded.processing),
+            "left_out": loaded.left_out,
+            "device": str(model.device),
+            "on_error": on_error,
+            **query_kinds(loaded.dataset, loaded.task),
+        }
+        writer.compact()  # the same files, whatever the number of interruptions
+    return Gallery.open(output)
 
 
 __all__ = ["embed_benchmark", "embed_into"]

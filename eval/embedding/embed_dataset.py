@@ -6,7 +6,6 @@ read files and wait for decoders while the model computes.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,16 +18,13 @@ from eval.embedding.embeddings import Embeddings
 from gallery.embedding import (
     Batch,
     Embedded,
-    batches_ahead,
     check_reading,
     embed_batches,
     embed_captions,
     embed_clips,
-    in_batches,
     read_batches,
     unit_vectors,
 )
-from gallery.parallel import Compute, Crew
 from modeling_scalar.processing_scalar import Clip
 
 Part = TypeVar("Part", Batch, Embedded)
@@ -87,18 +83,12 @@ def read_rows(
     return _none_empty(read_batches(processor, clips, row_reader(processor), batch_size, num_workers))
 
 
-def row_embedder(model: PreTrainedModel, processor: ProcessorMixin, num_workers: int) -> Compute:
-    """Return the work of each process of a [`~gallery.parallel.Crew`] in [`embed_rows`]."""
-    return partial(embed_batches, model, processor, row_reader(processor), num_workers)
-
-
 def embed_rows(
     model: PreTrainedModel,
     processor: ProcessorMixin,
     clips: Sequence[dict[str, Any]],
     batch_size: int,
     num_workers: int,
-    crew: Crew | None = None,
 ) -> Generator[Embedded, None, None]:
     """
     Read and embed clips, in order, without leaving any out.
@@ -106,18 +96,14 @@ def embed_rows(
     Args:
         model ([`~modeling_scalar.ScalarModel`]): the model.
         processor, clips, batch_size, num_workers: as in [`read_rows`].
-        crew ([`~gallery.parallel.Crew`], *optional*): other processes, which run a [`row_embedder`].
 
     Yields:
-        [`~gallery.embedding.Embedded`]: a batch of each process; notes as in [`read_rows`].
+        [`~gallery.embedding.Embedded`]: the clips of a batch; notes as in [`read_rows`].
 
     Raises:
         FileNotFoundError, ValueError: as in [`read_rows`].
     """
-    embed = row_embedder(model, processor, num_workers)
-    ahead = batches_ahead(batch_size, num_workers)
-    rounds = (crew or Crew()).lead(in_batches(clips, batch_size), embed, ahead)
-    return _none_empty(map(Embedded.joined, rounds))
+    return _none_empty(embed_batches(model, processor, clips, row_reader(processor), batch_size, num_workers))
 
 
 def embed_texts(
@@ -206,4 +192,4 @@ def embed_dataset(
     )
 
 
-__all__ = ["embed_dataset", "embed_rows", "embed_texts", "problems_of", "read_rows", "row_embedder"]
+__all__ = ["embed_dataset", "embed_rows", "embed_texts", "problems_of", "read_rows"]

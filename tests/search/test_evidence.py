@@ -5,7 +5,6 @@ import json
 import av
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
@@ -56,7 +55,7 @@ def place(tmp_path, monkeypatch):
     for number, (name, title) in enumerate(TITLES.items()):
         write_clip(tmp_path / "clips" / name, title, 40 * number)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("search.index_folder.RapidOcrReader", Signs)
+    monkeypatch.setattr("search.loading.RapidOcrReader", Signs)
     return tmp_path
 
 
@@ -105,52 +104,24 @@ def test_each_clip_is_found_by_its_evidence_and_the_largest_weight_names_it(plac
     assert "3 unchanged" in index("clips").stdout  # what was read is kept, and nobody reads again
 
 
-def test_a_modality_is_added_to_a_gallery_and_taken_out_and_comes_again(place):
-    index("clips", "--model", "light")
-    before = Gallery.open("gallery")
+def test_texts_of_a_list_are_searched_and_change_with_it(place):
     (place / "list.csv").write_text("path,mood\nclips/a.mp4,a quiet morning in the kitchen\nclips/b.mp4,\n")
-    reported = index("clips", "list.csv", code=1).stderr
-    assert "has the unknown columns ['mood']" in reported and "--add NAME" in reported
-    reported = index("clips", "list.csv", "--text", "mood", code=1).stderr
-    assert "has the modalities subtitle, title. Add mood with --add mood." in reported
-    reported = index("clips", "list.csv", "--add", "mood").stderr
-    assert "Added mood to gallery: 1 of 3 clips have it." in reported
-    after = Gallery.open("gallery", verify=True)
-    assert after.modalities == ("subtitle", "title", "mood") and after.modality_mask[:, 2].tolist() == [
-        True,
-        False,
-        False,
-    ]
-    assert after.modality_embeds()[:, :2].equal(before.modality_embeds())
+    refused = index("clips", "list.csv", "--model", "light", code=1).stderr
+    assert "has the unknown columns ['mood']" in refused and "--text NAME" in refused
+    index("clips", "list.csv", "--model", "light", "--text", "mood")
+    assert presence()[1] == {"a.mp4": [0, 1, 1], "b.mp4": [0, 1, 0], "c.mp4": [0, 1, 0]}
     assert best("early day at home") == ("a.mp4", "mood")
     assert "3 unchanged" in index("clips").stdout  # without the list
     (place / "list.csv").write_text("path,mood\nclips/a.mp4,a wild party at night\n")
     assert "1 changed, 2 unchanged" in index("clips", "list.csv").stdout
     assert best("dancing until dawn") == ("a.mp4", "mood")
-    assert "Removed mood from gallery" in index("clips", "--drop", "mood").stderr
-    again = Gallery.open("gallery")
-    rows = [again.row_of(name) for name in before.clip_ids]
-    assert again.modalities == before.modalities
-    # The changed file was embedded alone, the others in one batch: in float16 that is a last bit.
-    torch.testing.assert_close(again.modality_embeds()[rows], before.modality_embeds(), atol=1e-3, rtol=0)
-    index("clips", "--add", "mood", "--add", "screen", "--read-text")
-    assert presence()[1] == {"a.mp4": [0, 1, 1, 0], "b.mp4": [0, 1, 0, 1], "c.mp4": [0, 1, 0, 1]}
-    assert best("dancing until dawn") == ("a.mp4", "mood")  # what a list said is known
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (("--add", "title"), "already has title. Omit --add"),
-        (("--add", "Mood"), "lowercase letters"),
-        (("--drop", "mood"), "has the modalities subtitle, title, not mood"),
-        (("--drop", "title"), "without 'title', none is left in"),
-        (("--read-text",), "Add screen with --add screen"),
-    ],
-)
-def test_what_cannot_be_added_or_taken_out_is_reported(place, options, message):
+@pytest.mark.parametrize("options", [("--text", "mood"), ("--read-text",)])
+def test_other_modalities_need_a_new_gallery_which_takes_over_transcripts(place, options):
     index("clips", "--model", "light")
-    assert message in index("clips", *options, code=1).stderr
+    refused = index("clips", *options, code=1).stderr
+    assert "has the modalities subtitle, title, not " in refused and "--words-of gallery" in refused
     assert presence()[0] == ("subtitle", "title")
 
 
@@ -159,10 +130,10 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
     for name in ("a.mp4", "b.mp4", "c.mp4"):
         (place / "clips" / name).unlink()
     path = str(place / "clips" / "d.mp4")
-    first = index("clips", "--model", "light")
+    first = index("clips", "--model", "light", "--text", "screen")
     assert "0 unreadable, 1 with nothing to embed" in first.stdout
     assert first.output.count(path) == 1
-    assert f"{path}: nothing was found of subtitle, title" in first.stdout
+    assert f"{path}: nothing was found of subtitle, title, screen" in first.stdout
 
     read, read_clip = [], ScalarJointProcessor.read_clip
     monkeypatch.setattr(
@@ -173,7 +144,7 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
     assert "1 with nothing to embed" in index("clips").stdout and not read  # no further source
     with monkeypatch.context() as patched:
         patched.setattr(Signs, "__call__", fail)
-        assert "0 new" in index("clips", "--add", "screen", "--read-text").stdout and read
+        assert "0 new" in index("clips", "--read-text").stdout and read
     monkeypatch.setitem(SIGNS, "d.mp4", "no entry")
     assert "1 new" in index("clips", "--read-text").stdout
     assert best("do not go in here") == ("d.mp4", "screen")
@@ -185,11 +156,6 @@ def test_words_of_another_gallery_are_a_further_source(place, monkeypatch):
     run("index", "clips/d.mp4", "--model", "light", "--text", "screen", "--output", "other")
     assert len(Gallery.open("other")) == 0
     assert "1 new" in run("index", "clips/d.mp4", "--words-of", "gallery", "--output", "other").stdout
-
-
-def test_there_must_be_a_gallery_to_be_changed(place):
-    assert "For a new one, use --text" in index("clips", "--model", "light", "--add", "mood", code=1).stderr
-    assert not (place / "gallery").exists()
 
 
 def test_what_was_read_and_said_is_taken_over_by_a_gallery_of_another_model(place):
@@ -220,8 +186,5 @@ def test_what_fails_at_reading_words_is_reported_of_each_file_and_tried_again(pl
         patched.setattr(Signs, "__call__", fail)
         reported = index("clips", "list.csv", "--model", "light", "--read-text").stdout
         assert "a.mp4: signs could not read a picture" in reported  # though a list gave its subtitle
-        index("clips", "list.csv", "--drop", "screen")
-        reported = index("clips", "list.csv", "--add", "screen", "--read-text").stderr
-        assert "b.mp4 has no screen: signs could not read a picture" in reported and "0 of 3 clips have it" in reported
     index("clips", "list.csv", "--read-text")
     assert {name for name, mask in presence()[1].items() if mask[2]} == {"b.mp4", "c.mp4"}

@@ -18,7 +18,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.media import clip_sha256
 from modeling_scalar.processing_scalar import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
-from search.indexing import Indexer, index_files
+from search.indexing import index_files
 from search.sources import find_files
 from search.vanished import is_gone, remove
 
@@ -523,21 +523,6 @@ def test_a_folder_that_became_a_link_to_nothing_may_be_on_a_drive_that_is_away(t
 
 def test_a_name_that_is_too_long_for_a_disk_is_that_of_no_file(tmp_path):
     assert is_gone(str(tmp_path / ("x" * 5000))) and not is_gone(str(tmp_path))
-
-
-def test_what_an_update_does_not_look_at_does_not_vouch_for_its_drive(tmp_path):
-    drive, away = tmp_path / "drive", tmp_path / "away"
-    (drive / "sub").mkdir(parents=True)
-    for path in (drive / "1.mp4", drive / "sub" / "2.mp4"):
-        path.write_text("1 video")
-    files = find_files([drive])
-    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
-        indexer = Indexer(writer, FakeModel(), FakeProcessor(), prune=True)
-        indexer.update(files)
-        drive.rename(away)
-        drive.mkdir()  # as the folder in which a drive is shown
-        report = indexer.update([], gone=files[:1])  # as where another folder is watched
-        assert of(report, "gone") == files[:1] and writer.gallery().clip_ids == files
 
 
 @pytest.mark.promise("data", "A drive that disappears during indexing costs no clips")

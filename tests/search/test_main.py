@@ -220,7 +220,7 @@ def test_memory_is_for_as_many_decoders_as_there_are_unless_a_limit_is_given(pla
         reading.Reader, "__init__", lambda self, *given: readers.append(given[0].reader) or read(self, *given)
     )
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), FakeProcessor()))
-    monkeypatch.setattr("search.index_folder.memory_of_decoders", lambda number, _: number * 2**20)
+    monkeypatch.setattr("search.index_folder.memory_of_decoders", lambda number: number * 2**20)
     index("clips", "--num-workers", "3")
     assert readers[-1].limits == Limits(memory=3 * 2**20)
     index("clips", "--num-workers", "3", "--limit", "memory=5MiB", "--limit", "time=7")

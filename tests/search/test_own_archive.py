@@ -148,7 +148,7 @@ def indexed(place, tiny_model_dir, heard):
 
     recognizer.hear = hear
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("search.index_folder._recognizer", lambda *_: recognizer)
+        patched.setattr("search.loading.recognizer_of", lambda *_: recognizer)
         reported = run(
             "index", place / "archive", "--model", tiny_model_dir, "--output", place / "gallery",
             "--transcribe", tiny_model_dir, "--exclude", "drafts/**",

@@ -18,7 +18,7 @@ from gallery.media import clip_sha256, clip_stat
 from modeling_scalar.media_scalar import MediaError, MediaReader
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import index_files
-from search.reading import look, memory_of_decoders
+from search.reading import memory_of_decoders, record_of
 from search.sources import find_files
 from tests.gallery.decoding.test_program import write_media
 from tests.search.test_indexing import FakeModel, FakeProcessor, of, old, problems_of
@@ -63,7 +63,7 @@ def test_a_file_that_a_system_makes_up_is_empty_and_never_opened(folder, monkeyp
     monkeypatch.setattr("gallery.media.open", never_answers, raising=False)
     for path in find_files([folder]):
         if path.endswith(("e.mp4", "empty.mp4", "kmsg")):
-            assert look(path, None) == (
+            assert record_of(path, None) == (
                 MediaFile(path, 0, 0, "", "not a readable video or audio file: it is empty."),
                 False,
             )
@@ -117,7 +117,7 @@ def test_a_run_that_is_interrupted_does_not_wait_for_a_drive_that_hangs(folder, 
     def read(item):
         if item:
             try:
-                look(str(folder / "a.mp4"), None)
+                record_of(str(folder / "a.mp4"), None)
             except Stopped as error:
                 given_up.append(error)
                 raise

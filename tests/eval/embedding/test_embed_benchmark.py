@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Value, load_from_disk
+from datasets import load_from_disk
 
 from eval.benchmarks.definition import Split, configure_processor
 from eval.benchmarks.registry import load_benchmark, load_split
@@ -23,7 +23,6 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
-from tests.trainer.test_scalar_trainer import run_together
 
 ROOT = Path(__file__).resolve().parents[3]
 NUM_CLIPS = 21
@@ -356,60 +355,6 @@ def test_killed_run_goes_on_to_the_same_bytes(embed, commands, tiny_model_dir, d
     embed(store, batch_size=1)
     assert computed == ["embed_clips"] * (NUM_CLIPS - done) + ["embed_captions"] * NUM_CLIPS
     assert rows_of(store) == rows_of(tmp_path / "whole")
-
-
-PROGRAM = """
-import json, sys
-from pathlib import Path
-from accelerate import PartialState
-from eval.embedding.embed_benchmark import embed_benchmark
-
-folder, model, data, broken = sys.argv[1:]
-reported = {}
-for name, root in (("broken", broken), ("two", data)):
-    try:
-        gallery = embed_benchmark(
-            Path(folder) / name, model, "miniature", root, batch_size=2, dtype="float32", progress=False
-        )
-        reported[name] = gallery.facts() | {"metadata": gallery.metadata}
-    except (ValueError, SystemExit) as error:
-        reported[name] = [type(error).__name__, str(error)]
-state = PartialState()
-reported["world"] = state.num_processes
-(Path(folder) / f"{state.process_index}.json").write_text(json.dumps(reported))
-"""
-
-
-def assert_same_rows(store, other):
-    """Everything but the vectors is equal; the vectors are, to rounding: sums may be added in another order."""
-    for name in ("clips", "queries"):
-        ours, theirs = (load_from_disk(folder / name) for folder in (store, other))
-        assert ours.features == theirs.features and len(ours) == len(theirs)
-        for column, feature in ours.features.items():
-            if getattr(feature, "feature", None) == Value("float32"):
-                vectors = (torch.tensor(rows[column]) for rows in (ours, theirs))
-                torch.testing.assert_close(*vectors, atol=1e-6, rtol=0)  # unit vectors: a few last bits
-            else:
-                assert ours[column] == theirs[column], column
-
-
-@pytest.mark.distributed
-@pytest.mark.e2e
-def test_two_processes_give_the_same_rows_and_fail_together(commands, embed, tiny_model_dir, data, tmp_path):
-    embed(tmp_path / "one", batch_size=2)
-    shutil.copytree(data, tmp_path / "data")
-    broken = next(row for row in load_split("miniature", tmp_path / "data").dataset if row["video_path"])
-    Path(broken["video_path"]).write_bytes(b"")
-    (tmp_path / "program.py").write_text(PROGRAM)
-    run_together(commands, 2, tmp_path / "program.py", tmp_path, tiny_model_dir, data, tmp_path / "data", cwd=ROOT)
-    reported = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert [one["world"] for one in reported] == [2, 2]
-    assert_same_rows(tmp_path / "two", tmp_path / "one")
-    assert reported[0]["two"] == reported[1]["two"] and reported[0]["two"]["metadata"]["num_processes"] == 2
-    kind, message = reported[0]["broken"]
-    assert kind == "ValueError" and broken["video_id"] in message
-    assert reported[1]["broken"] == ["SystemExit", "1"]
-    assert held(tmp_path / "broken")[0] < NUM_CLIPS
 
 
 def test_infinite_temperature_is_written_as_json_has_it(tiny_model, tiny_model_dir):

@@ -4,15 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from evidence.miniature.generation import generate
-from gallery.gallery import Gallery
-from tests.trainer.test_scalar_trainer import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = os.environ | {
@@ -134,48 +131,3 @@ def test_two_runs_and_random_kills_give_the_bytes_of_an_unbroken_run(tiny_model_
     assert kills >= 2 and rounds >= 1 and lines.count("read") == rounds
     assert "refused" in lines or rounds == 1  # that two meet takes chance
     print(lines[-1])
-
-
-def rows_of(output):
-    return [file.read_bytes() for name in ("clips", "queries") for file in sorted((output / name).glob("*.arrow"))]
-
-
-@pytest.fixture(scope="module")
-def embed(commands, tiny_model_dir, tmp_path_factory):
-    """Starts embedding by several processes, without a launcher, which would end all if one dies."""
-    folder = tmp_path_factory.mktemp("miniature")
-    data = generate(folder / "data", num_train=1, num_validation=0, num_test=NUM_CLIPS, num_proc=1)
-
-    def start(output, size):
-        arguments = ["-m", "eval", "embed", "--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
-        arguments += ["--output", output, "--batch-size", 1]
-        shared = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        shared |= {"ACCELERATE_USE_CPU": "true"}
-        ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(size)]
-        return [commands.start(*arguments, env={name: str(of[name]) for name in of}) for of in ranks]
-
-    return start
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.parametrize(("victim", "sent"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGINT)])
-def test_if_one_process_ends_so_do_the_others_and_the_next_run_gives_the_bytes_of_one(embed, tmp_path, victim, sent):
-    (alone,) = embed(tmp_path / "whole", 1)
-    assert alone.wait(60).code == 0
-    output = tmp_path / "gallery"
-    running = embed(output, 2)
-    stop = time.monotonic() + 60
-    while not (output / "gallery.json").is_file():
-        assert time.monotonic() < stop, running[0].printed("stderr")
-        time.sleep(0.005)
-    running[victim].kill(sent)
-    outcomes = [one.wait(60) for one in running]
-    assert outcomes[victim].code == (130 if sent == signal.SIGINT else -sent) and outcomes[1 - victim].code == 1
-    reported = outcomes[0].stderr + outcomes[1].stderr
-    assert "Traceback" not in reported and reported.count("Another process of this run has ended") == victim
-    assert 0 < len(Gallery.open(output)) < NUM_CLIPS
-    outcomes = [one.wait(60) for one in embed(output, 2)]
-    assert [one.code for one in outcomes] == [0, 0], outcomes[0].stderr
-    assert f"{NUM_CLIPS} clips and {NUM_CLIPS} queries are in" in outcomes[0].stdout and outcomes[1].stdout == ""
-    assert rows_of(output) == rows_of(tmp_path / "whole")

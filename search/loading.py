@@ -1,0 +1,86 @@
+"""What a process needs to read and embed files: the model, its processor, and recognisers of words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import modeling_scalar
+from gallery.decoding import Limits, sandboxed
+from gallery.querying import modalities_option
+from modeling_scalar.model_identity import dtype_of_name, identify
+from modeling_scalar.processing_scalar import ScalarProcessor
+from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from modeling_scalar.scores_scalar import PAPER_MODALITIES
+
+from .recognizers import Recognizer, recognizer_of
+from .screen import LineReader, RapidOcrReader
+
+
+@dataclass(frozen=True)
+class Setup:
+    """
+    How files are read and embedded, in any process.
+
+    Args:
+        gallery (`Path`): the absolute path of the gallery's folder, where transcripts are kept.
+        model (`str`): a folder, a Hub id or `light`.
+        modalities (`tuple[str]`, *optional*): of the gallery; by default those of the model.
+        model_dtype (`str`, *optional*): precision of the model.
+        transcribe (`str`, *optional*): a speech recognition model.
+        read_text (`bool`): read on-screen text.
+        limits ([`~gallery.decoding.Limits`]): on reading a stream.
+    """
+
+    gallery: Path
+    model: str
+    modalities: tuple[str, ...] | None = None
+    model_dtype: str | None = None
+    transcribe: str | None = None
+    read_text: bool = False
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a [`Setup`] names, loaded."""
+
+    model: ScalarRetrievalModel
+    processor: ScalarProcessor
+    recognizer: Recognizer | None
+    line_reader: LineReader | None
+
+
+def _check_modalities(model: str, available: Sequence[str], wanted: Sequence[str]) -> None:
+    lacking = [name for name in wanted if name not in available and name not in PAPER_MODALITIES]
+    if lacking:
+        raise ValueError(
+            f"{model} embeds {', '.join(available)}, and cannot also take {', '.join(lacking)}. A joint encoder as "
+            "published takes any text."
+        )
+
+
+def load(setup: Setup, device: torch.device) -> Loaded:
+    """
+    Load a model onto a device, and the recognisers.
+
+    Raises:
+        ValueError: the model cannot take the modalities, or makes no use of transcripts.
+        ModuleNotFoundError: a recogniser's package is not installed.
+    """
+    identity = identify(setup.model)
+    dtype = dtype_of_name(setup.model_dtype)
+    options = modalities_option(identity, setup.modalities)
+    model, processor = modeling_scalar.load_model(identity.download(), dtype, device, **options)
+    _check_modalities(identity.name, model.config.modalities, setup.modalities or ())
+    recognizer = None
+    if setup.transcribe is not None:
+        if "subtitle" not in processor.modalities:
+            raise ValueError("`--transcribe` makes subtitles, but the gallery has no modality `subtitle`.")
+        recognizer = recognizer_of(identify(setup.transcribe).download(), setup.transcribe, model.device)
+    line_reader = RapidOcrReader() if setup.read_text else None
+    return Loaded(model, sandboxed(processor, setup.limits), recognizer, line_reader)
+
+
+__all__ = ["Loaded", "Setup", "load"]
