@@ -8,6 +8,7 @@ _EXTRAS = {
     "av": ("video", "search", "train", "eval"),
     "charset_normalizer": ("search", "train", "eval"),
     "datasets": ("eval", "train", "hub"),
+    "distributed": ("cluster",),
     "evaluate": ("eval",),
     "fastapi": ("search",),
     "faster_whisper": ("faster-whisper",),

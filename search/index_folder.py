@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from shlex import quote
 
 from commands.errors import say
@@ -164,7 +165,7 @@ def index_folder(config: IndexConfig) -> Report:
     if config.watch and (lists := [str(path) for path in config.paths if is_table(path)]):
         raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
-    device = device_of_name(config.device)
+    device = device_of_name("cpu" if config.cluster is not None else config.device)
     num_workers = config.num_workers or default_workers()
     limits = Limits.parse(config.limit or [], memory=memory_of_decoders(num_workers))
     selection, modalities = Selection(config.exclude, config.hidden), _modalities(config)
@@ -179,11 +180,17 @@ def index_folder(config: IndexConfig) -> Report:
         model=name,
         modalities=None if modalities is None else tuple(modalities),
         model_dtype=config.model_dtype,
-        transcribe=config.transcribe,
+        transcribe=None if config.transcribe is None else identify(config.transcribe).name,
         read_text=config.read_text,
         limits=limits,
     )
     with ExitStack() as held:
+        embed = None
+        if config.cluster is not None:
+            from .distributed import Cluster  # an extra
+
+            cluster = held.enter_context(Cluster(config.cluster))
+            embed = partial(cluster.embed, setup, num_workers=config.num_workers)
         loaded = load(setup, device)
         say(f"{model}: {said_of(loaded.model)}.")
         writer = held.enter_context(GalleryWriter(config.output, config.dtype or "float16"))
@@ -204,6 +211,7 @@ def index_folder(config: IndexConfig) -> Report:
             num_workers=num_workers,
             prune=config.prune,
             progress=True,
+            embed=embed,
         )
         if config.watch:
             _watch(config, selection, indexer)

@@ -150,6 +150,14 @@ class IndexConfig:
     batch_size: Annotated[int, _model(min=1, help="Number of clips embedded at a time.")] = 8
     device: Device = None
     model_dtype: ModelDtype = None
+    cluster: Annotated[
+        str | None,
+        _model(
+            metavar="ADDRESS",
+            help="Read and embed on the workers of the Dask scheduler at this address, such as tcp://10.0.0.5:8786. "
+            "Needs the extra `cluster`.",
+        ),
+    ] = None
     transcribe: Annotated[
         str | None,
         _model(
@@ -186,7 +194,8 @@ class IndexConfig:
         int | None,
         _reading(
             min=1,
-            help="Number of clips read at a time, each in its own process; by default slightly more than the CPUs.",
+            help="Number of clips read at a time, each in its own process; by default slightly more than the CPUs; "
+            "with --cluster, of each batch, two by default.",
         ),
     ] = None
     limit: Limit = None
@@ -194,6 +203,8 @@ class IndexConfig:
     def __post_init__(self) -> None:
         if self.segment_max is not None and self.segment != "scenes":
             raise ValueError("--segment-max is the maximum length of a scene: it needs --segment scenes.")
+        if self.cluster is not None and self.device is not None:
+            raise ValueError("--device is for a single process: workers of --cluster choose their own.")
 
 
 @dataclass(frozen=True, kw_only=True)

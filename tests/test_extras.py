@@ -20,7 +20,10 @@ OF_OTHER_NAME = {"pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 # What developers install, and what the base has anyway, is not for the map.
 NOT_OF_A_JOB = {"all", "dev", "docs"}
 JOBS = {
-    "search": ("search", ("search/engine", "search/service/assistants.py", "search/service/engine.py")),
+    "search": (
+        "search",
+        ("search/distributed.py", "search/engine", "search/service/assistants.py", "search/service/engine.py"),
+    ),
     "train": ("trainer", ()),
     "eval": ("eval", ("eval/adapters",)),
     "hub": ("hub_cards", ("hub_cards/metric_page.py",)),

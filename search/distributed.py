@@ -1,0 +1,210 @@
+"""Indexing on a cluster of Dask: its workers read and embed batches, and this process writes.
+
+A batch of a worker that is killed is done again by another one. Batches and their order are those of one process, so
+with the same hardware and number of threads the gallery is the same, to the bit.
+"""
+
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from distributed import Client, Future, KilledWorker, get_worker, wait
+
+from gallery.decoding import tolerant
+from gallery.embedding import Embedded, embed_clips, in_batches, read_batches
+from modeling_scalar.model_identity import default_device, identify
+from search.loading import Loaded, Setup, load
+from search.reading import Found, Job, Reader, record_of
+from search.screen import Screen
+from search.speech import Speech
+
+_PATIENCE = 30.0  # seconds to wait for a scheduler and its first worker
+_REPLACED = 300.0  # seconds to wait for another worker when all are gone
+_GPU = "GPU"  # the resource that workers with a GPU may declare
+_NUM_READERS = 2  # clips of a batch that are read at a time, by default
+_KILLED = "every worker that read it was killed or ran out of memory"
+
+
+# On a worker ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tools:
+    """What a worker has loaded, and how it reads."""
+
+    setup: Setup
+    loaded: Loaded
+    reader: Reader
+
+
+_loaded: list[_Tools] = []  # of this worker, the last ones
+_loading = Lock()
+_computing = Lock()  # one batch at a time is prepared and embedded, while others are read
+
+
+def _tools_for(setup: Setup, fingerprint: str) -> _Tools:
+    """Load what a setup names, or return it if it was loaded before."""
+    with _loading:
+        if _loaded and _loaded[0].setup == setup:
+            return _loaded[0]
+        _loaded.clear()
+        try:
+            found = identify(setup.model).fingerprint
+            if found != fingerprint:
+                raise ValueError(f"it has other files of this model (fingerprint {found}, expected {fingerprint})")
+            loaded = load(setup, default_device())
+        except (OSError, ValueError, ImportError) as error:
+            address = get_worker().address
+            raise ValueError(f"The worker {address} cannot load the model {setup.model}: {error}") from error
+        speech, screen = Speech(setup.gallery, loaded.recognizer), Screen(setup.gallery, loaded.line_reader)
+        _loaded.append(_Tools(setup, loaded, Reader(tolerant(loaded.processor), speech, screen)))
+        return _loaded[0]
+
+
+def _embed(setup: Setup, fingerprint: str, jobs: Sequence[Job], num_workers: int) -> Embedded:
+    """Read and embed a batch: the task of a worker."""
+    tools = _tools_for(setup, fingerprint)
+
+    def prepare(clips: list) -> object:
+        with _computing:  # threads must not share a tokenizer
+            return tools.loaded.processor(clips=clips)
+
+    (batch,) = read_batches(prepare, jobs, tools.reader, len(jobs), num_workers)
+    with _computing:
+        embeds = embed_clips(tools.loaded.model, batch.features) if batch.embeddable else None
+    return Embedded(batch.notes, batch.embeddable, embeds)
+
+
+# In the process that writes ------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """
+    Workers of Dask that read and embed files for an [`~search.indexing.Indexer`].
+
+    They must see the files, the model and the gallery's folder under the same paths, and have this package installed.
+    If workers declare the resource `GPU`, batches go to these alone, and each takes one of it.
+
+    Args:
+        address (`str`): the address of the scheduler, such as `tcp://10.0.0.5:8786`.
+
+    Raises:
+        ValueError: no scheduler answers, or it has no workers.
+    """
+
+    def __init__(self, address: str):
+        self.address, self._resources = address, None
+        try:
+            self._client = Client(address, timeout=_PATIENCE)
+        except OSError as error:
+            raise ValueError(f"No Dask scheduler answers at {address}: {error}") from error
+        self._wait_for_worker(_PATIENCE)
+        if any(_GPU in worker["resources"] for worker in self._workers()):
+            self._resources = {_GPU: 1}
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client.close()
+
+    def _workers(self) -> list[dict[str, Any]]:
+        """The workers that can take a batch."""
+        try:
+            workers = self._client.scheduler_info()["workers"].values()
+        except OSError as error:
+            raise ValueError(self._ended()) from error
+        return [worker for worker in workers if self._resources is None or _GPU in worker["resources"]]
+
+    def _ended(self) -> str:
+        return (
+            f"The Dask scheduler at {self.address} has ended. What was embedded before is saved: run the same command "
+            "again to continue."
+        )
+
+    def _wait_for_worker(self, seconds: float) -> None:
+        """Wait until there is a worker; a ValueError if none comes."""
+        patience = time.monotonic() + seconds
+        while not self._workers():
+            if time.monotonic() > patience:
+                raise ValueError(
+                    f"The Dask scheduler at {self.address} has no workers that can take a batch, and none came in "
+                    f"{seconds:g} seconds. Start one with `dask worker {self.address}`."
+                )
+            time.sleep(0.1)
+
+    def embed(
+        self, setup: Setup, jobs: Iterable[Job], batch_size: int, num_workers: int | None = None
+    ) -> Generator[Embedded, None, None]:
+        """
+        Read and embed files in batches, in order.
+
+        Args:
+            setup ([`~search.loading.Setup`]): how.
+            jobs (iterable of [`~search.reading.Job`]): what to read; consumed lazily.
+            batch_size (`int`): jobs per batch.
+            num_workers (`int`, *optional*): files of a batch that a worker reads at a time.
+
+        Raises:
+            ValueError: a worker cannot load the model, no workers are left, or the scheduler has ended.
+        """
+        fingerprint = identify(setup.model).fingerprint
+        num_workers = num_workers or _NUM_READERS
+        running: deque[tuple[list[Job], Future]] = deque()
+
+        def submit(batch: list[Job]) -> Future:
+            options = {"resources": self._resources, "pure": False}
+            return self._client.submit(_embed, setup, fingerprint, batch, num_workers, **options)
+
+        def first_result() -> Embedded:
+            batch, future = running.popleft()
+            try:
+                return self._result(future)
+            except KilledWorker:
+                # Perhaps because of another batch on the same workers: it is tried again when no other one runs.
+                self._wait([other for _, other in running])
+                return alone(batch)
+
+        def alone(batch: list[Job]) -> Embedded:
+            try:
+                return self._result(submit(batch))
+            except KilledWorker:
+                if len(batch) > 1:
+                    return Embedded.joined([alone([job]) for job in batch])
+            file, is_lost = record_of(batch[0].path, batch[0].subtitle)
+            return Embedded([Found(file, reason=file.reason or _KILLED, is_lost=is_lost)], [], None)
+
+        try:
+            for batch in in_batches(jobs, batch_size):
+                running.append((batch, submit(batch)))
+                # Twice as many as can run at once, so that no worker waits for this process.
+                if len(running) > 2 * sum(worker["nthreads"] for worker in self._workers()):
+                    yield first_result()
+            while running:
+                yield first_result()
+        finally:
+            self._client.cancel([future for _, future in running])
+
+    def _wait(self, futures: Sequence[Future]) -> None:
+        """Wait until tasks have ended, well or badly."""
+        is_waiting = bool(futures)
+        while is_waiting:
+            try:
+                wait(futures, timeout=_PATIENCE)
+                is_waiting = False
+            except TimeoutError:
+                self._wait_for_worker(_REPLACED)
+
+    def _result(self, future: Future) -> Embedded:
+        try:
+            self._wait([future])
+            return future.result()
+        except CancelledError as error:
+            raise ValueError(self._ended()) from error
+
+
+__all__ = ["Cluster"]

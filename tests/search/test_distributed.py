@@ -1,0 +1,202 @@
+"""Indexing on a cluster of Dask: the gallery of one process, whichever workers are killed."""
+
+import os
+import random
+import signal
+import socket
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gallery.gallery import Gallery
+from search.__main__ import app
+from search.loading import Setup
+from search.reading import Job, Reader
+from tests.media_corpus import cut, media
+
+dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
+from search.distributed import Cluster  # noqa: E402
+
+NUM_CLIPS = 30
+SMALL = {"size": (32, 32), "rate": 10}
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    """Clips with picture, sound, subtitles or some of them; a long one, broken ones, and one that is not there."""
+    folder = tmp_path_factory.mktemp("videos")
+    for number in range(NUM_CLIPS):
+        frames, sound = 1 + number % 7, "aac" if number % 3 else ""
+        content = media("mp4", "libx264", sound, frames=frames, seconds=0.1 * frames, **SMALL)
+        (folder / f"{number:02d}.mp4").write_bytes(content)
+        if number % 5 == 0:
+            text = f"1\n00:00:00,000 --> 00:00:01,000\na dog {number}\n"
+            (folder / f"{number:02d}.srt").write_text(text)
+    (folder / "long.mp4").write_bytes(media("mp4", "libx264", "aac", frames=100, seconds=10, **SMALL))
+    (folder / "07 broken.mp4").write_bytes(cut(content, 0.4))
+    (folder / "13 empty.mp4").write_bytes(b"")
+    (folder / "21 gone.mp4").symlink_to(folder / "nowhere.mp4")
+    return folder
+
+
+def start_cluster(num_workers):
+    """Workers, each a process with a single thread, that listen on this machine alone."""
+    options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "worker_dashboard_address": None}
+    return distributed.LocalCluster(n_workers=num_workers, threads_per_worker=1, silence_logs=50, **options)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with start_cluster(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def index(videos, tiny_model_dir):
+    """Runs `scalar index`, here with a single thread, as Dask's workers have."""
+
+    def run(output, *options, folder=videos, code=0):
+        arguments = ["index", folder, "--model", tiny_model_dir, "--output", output, "--dtype", "float32"]
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            result = CliRunner().invoke(app, [*map(str, arguments), "--batch-size", "4", *map(str, options)])
+        finally:
+            torch.set_num_threads(before)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture(
+    scope="module", params=[(), pytest.param(("--segment", "2"), marks=pytest.mark.slow)], ids=["files", "windows"]
+)
+def alone(request, index, tmp_path_factory):
+    """What one process makes of it, and the options that it was given."""
+    output = tmp_path_factory.mktemp("alone") / "gallery"
+    return output, request.param, index(output, *request.param)
+
+
+def assert_same(folder, other):
+    """The same clips, vectors, stills, and records of files."""
+    ours, theirs = Gallery.open(folder, verify=True), Gallery.open(other)
+    assert ours.clip_ids == theirs.clip_ids and len(ours) > NUM_CLIPS
+    assert torch.equal(ours.modality_embeds(), theirs.modality_embeds())
+    assert torch.equal(ours.modality_mask, theirs.modality_mask)
+    assert ours.files == theirs.files and ours.problems() == theirs.problems()
+    stills, others = ({path.name: path.read_bytes() for path in Path(of).glob("stills/*")} for of in (folder, other))
+    assert stills == others and len(stills) > 10
+    for name in ("duration", "seconds"):
+        assert ours.clips.column(name).to_pylist() == theirs.clips.column(name).to_pylist()
+
+
+def kill_workers(cluster, kills, dice, is_done):
+    """Kill so many workers at random moments; each is replaced. Ends early once the run is done."""
+    done = 0
+    while done < kills and not is_done.wait(dice.uniform(0.05, 1.0)):
+        pids = [nanny.pid for nanny in list(cluster.workers.values()) if nanny.pid is not None]
+        if pids:
+            with suppress(ProcessLookupError):
+                os.kill(dice.choice(pids), signal.SIGKILL)
+                done += 1
+    return done
+
+
+def index_while_killing(index, cluster, output, options, kills, dice):
+    """Index while workers are killed; returns how many were."""
+    is_done, killed = Event(), []
+    killer = Thread(target=lambda: killed.append(kill_workers(cluster, kills, dice, is_done)))
+    killer.start()
+    try:
+        index(output, "--cluster", cluster.scheduler_address, *options)
+    finally:
+        is_done.set()
+        killer.join()
+    return killed[0]
+
+
+@pytest.mark.promise("data", "A cluster makes the gallery of one process, and a worker that is killed changes nothing")
+def test_a_cluster_whose_workers_are_killed_makes_the_gallery_of_one_process(index, alone, cluster, tmp_path):
+    whole, options, outcome = alone
+    killed = index_while_killing(index, cluster, tmp_path / "gallery", options, 3, random.Random(0))
+    assert killed > 0
+    assert_same(tmp_path / "gallery", whole)
+    again = index(tmp_path / "gallery", "--cluster", cluster.scheduler_address, *options)
+    assert again.stdout.startswith("0 new, 0 changed, 31 unchanged, 3 unreadable") and "3 unreadable" in outcome.stdout
+
+
+@pytest.mark.slow
+def test_a_hundred_killed_workers_change_nothing(index, alone, cluster, tmp_path):
+    whole, options, _ = alone
+    dice, killed = random.Random(1), 0
+    while killed < 50:
+        output = tmp_path / str(killed)
+        killed += index_while_killing(index, cluster, output, options, 50 - killed, dice)
+        assert_same(output, whole)
+
+
+class Deadly(distributed.WorkerPlugin):
+    """Kills each worker that reads a file of this name, as a bug or a lack of memory would."""
+
+    def setup(self, worker):
+        read = Reader.__call__
+
+        def read_or_die(reader, job):
+            if "deadly" in job.path:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return read(reader, job)
+
+        Reader.__call__ = read_or_die
+
+
+@pytest.mark.promise(
+    "files", "On a cluster, a file that kills every worker is reported by name and costs no other clip"
+)
+def test_a_file_that_kills_every_worker_is_reported_and_costs_no_other_clip(index, tmp_path):
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    for name in ("a.mp4", "deadly.mp4", "e.mp4", "f.mp4", "g.mp4"):
+        (folder / name).write_bytes(media("mp4", "libx264", frames=3, **SMALL))
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}), start_cluster(1) as cluster:
+        with distributed.Client(cluster) as client:
+            client.register_plugin(Deadly())
+            options = ("--cluster", cluster.scheduler_address)
+            result = index(tmp_path / "gallery", *options, folder=folder)
+            assert result.stdout.startswith("4 new, 0 changed, 0 unchanged, 1 unreadable; 4 clips")
+            assert f"{folder / 'deadly.mp4'}: every worker that read it was killed" in result.stdout
+            assert "not tried again" in index(tmp_path / "gallery", *options, folder=folder).stdout
+
+
+def test_what_stops_a_run_on_a_cluster_is_reported(index, cluster, tiny_model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr("search.distributed._PATIENCE", 0.5)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        unused = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    assert f"No Dask scheduler answers at {unused}" in index(tmp_path / "a", "--cluster", unused, code=1).stderr
+    with start_cluster(0) as empty:
+        refused = index(tmp_path / "b", "--cluster", empty.scheduler_address, code=1).stderr
+        assert "has no workers that can take a batch" in refused
+    assert (
+        "--device is for a single process" in index(tmp_path / "c", "--cluster", "x", "--device", "cpu", code=1).stderr
+    )
+    assert not any((tmp_path / name).exists() for name in "abc")
+
+    # A folder that only this process finds, and a model with other weights.
+    monkeypatch.chdir(tiny_model_dir.parent)
+    setup = Setup(gallery=tmp_path / "gallery", model=tiny_model_dir.name)
+    with Cluster(cluster.scheduler_address) as connected:
+        job = Job(str(tmp_path / "clip.mp4"), None, {}, {}, None)
+        with pytest.raises(
+            ValueError, match=f"The worker tcp://127.0.0.1:.* cannot load the model {setup.model}: There"
+        ):
+            list(connected.embed(setup, [job], 1))
+        setup = replace(setup, model=str(tiny_model_dir))
+        monkeypatch.setattr("search.distributed.identify", lambda _: SimpleNamespace(fingerprint="0" * 64))
+        with pytest.raises(ValueError, match="it has other files of this model"):
+            list(connected.embed(setup, [job], 1))
