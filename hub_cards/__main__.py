@@ -33,8 +33,6 @@ def _command(kind: str, settings: type[Push], about: str) -> None:
         if isinstance(done, str):
             show(*done.split("\n"))
             say(f"Nothing was sent. The files to publish are in {given.dry_run}.")
-        elif done.pull_request is not None:
-            show(f"Pull request opened: {done.pull_request}")
         elif done.changed:
             show(f"Published: {done.url}")
         else:

@@ -1,28 +1,24 @@
 """Publishes an adapter: weights, configuration, processor, code, recipe, results, a card, and the id of its base."""
 
-import logging
-import os
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCardData
 
 from gallery.files import read_json, write_json
-from modeling_scalar.model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, identify
+from modeling_scalar.model_identity import SENTENCE_TRANSFORMERS, identify
 
 from .card import Details, render
 from .evidence.evaluations import identifier
-from .publishing import Kind, check_place, find_model, read_record
+from .publishing import Kind, PublishedModel, find_model
 from .settings import AdapterPush
 from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
-
-logger = logging.getLogger(__name__)
 
 _SCALARS = ("logit_scale", "hyperbolic")
 
 
 def check_adapter(source: Path) -> None:
     """Check that a folder holds an adapter that others can load; an error names what is missing."""
-    check_source(source, "adapter_config.json", "adapter_model*.safetensors", "it is not a saved adapter.")
+    check_source(source, "adapter_config.json", "adapter_model*.safetensors")
     if not (source / "config.json").is_file():
         raise ValueError(
             f"{source} has no config.json, the configuration that the adapter was trained with: save it there with "
@@ -30,21 +26,12 @@ def check_adapter(source: Path) -> None:
         )
 
 
-def _check_code(base: ModelIdentity) -> None:
-    """Raise a ValueError if the code that travels with an adapter cannot load its base."""
-    if base.encoder == SENTENCE_TRANSFORMERS:
-        raise ValueError(
-            f"The base {base.name} is a SentenceTransformer, which only this package loads under trained heads: an "
-            "adapter of it cannot be published."
-        )
-
-
-def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False) -> tuple[str, str | None]:
+def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False) -> PublishedModel:
     """
     Find the base of an adapter on the Hub, and check that it is the one the adapter was trained on.
 
-    It is `given`, or named by the adapter, or the place where that folder was pushed. Returns its id and its commit,
-    `None` if that is unknown. `offline` skips the check that it exists.
+    It is `given`, or named by the adapter, or the place where that folder was pushed. `offline` skips the check that
+    it exists.
 
     Raises:
         PublishError: it is not on the Hub.
@@ -53,48 +40,34 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
     """
     check_adapter(source)
     adapter = identify(source).adapter
-    name, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
-    local = Path(name) if name and Path(name).is_dir() else None
-    if local is not None:
-        _check_code(identify(local))
-    repo_id = name
-    if given is not None:
-        repo_id, revision = given, None
-    elif local is not None or os.path.isabs(name or ""):
-        record = None if local is None else read_record(local, api.endpoint)
-        if record is None:
-            raise ValueError(
-                f"The adapter's base is the folder {name}, which has not been pushed to {api.endpoint}: others could "
-                f"not load the adapter. Publish the base first (`scalar publish model {name} user/name`), or give its "
-                "id with --base."
-            )
-        repo_id, revision, _ = record
-    check_place("base", repo_id)
-    if offline:
-        return repo_id, revision
-    info, different = find_model(api, repo_id, revision, None if local is None else identify(local).weights)
-    if different:
+    name = adapter.get("base_model_name_or_path") or ""
+    weights = identify(name).weights if Path(name).is_dir() else {}
+    if given is None:
+        base = find_model(api, name, adapter.get("revision"), weights, offline)
+    else:
+        base = find_model(api, given, None, weights, offline)
+    if base is None:
         raise ValueError(
-            f"{repo_id} at {info.sha} is not the base that this adapter was trained on: {different} of {local} "
-            "differ. Push that folder, or give another base with --base."
+            f"The adapter's base is the folder {name}, which has not been pushed to {api.endpoint}: others could not "
+            f"load the adapter. Publish the base first (`scalar publish model {name} user/name`), or give its id with "
+            "--base."
         )
-    if local is None:
-        _check_code(identify(repo_id, info.sha))
-    if info.private:
-        logger.warning("%s is private: only those who may read it can load the adapter.", info.id)
-    return info.id, info.sha
+    if not offline and identify(base.repo_id, base.revision).encoder == SENTENCE_TRANSFORMERS:
+        raise ValueError(
+            f"The base {base.repo_id} is a SentenceTransformer, which only this package loads under trained heads: an "
+            "adapter of it cannot be published."
+        )
+    return base
 
 
-def stage_adapter(
-    source: Path, folder: Path, base: str, base_revision: str | None, results: list[Path] | None = None
-) -> None:
+def stage_adapter(source: Path, folder: Path, base: PublishedModel, results: list[Path] | None = None) -> None:
     """
     Stage an adapter.
 
     Args:
         source (`Path`): the folder of a run, with the adapter, its configuration and processor.
         folder (`Path`): an empty folder.
-        base (`str`), base_revision (`str`, *optional*): id and commit of the base on the Hub, see [`find_base`].
+        base ([`~hub_cards.publishing.PublishedModel`]): the base on the Hub, see [`find_base`].
         results: see [`~hub_cards.trained.stage_beside_weights`].
 
     Raises:
@@ -103,7 +76,8 @@ def stage_adapter(
     check_adapter(source)
     stage_weights(source, folder, "adapter_model*.safetensors")
     adapter = identify(source).adapter
-    write_json(adapter | {"base_model_name_or_path": base, "revision": base_revision}, folder / "adapter_config.json")
+    published = {"base_model_name_or_path": base.repo_id, "revision": base.revision}
+    write_json(adapter | published, folder / "adapter_config.json")
     stage_beside_weights(source, folder, results)
 
 
@@ -130,7 +104,7 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
 
 def _stage(settings: AdapterPush, folder: Path, api: HfApi) -> None:
     base = find_base(api, settings.folder, settings.base, offline=settings.dry_run is not None)
-    stage_adapter(settings.folder, folder, *base, settings.results)
+    stage_adapter(settings.folder, folder, base, settings.results)
 
 
 KIND = Kind("adapter", "model", (*OWNED, "adapter_config.json", "adapter_model*.safetensors"), _stage, adapter_card)

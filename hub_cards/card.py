@@ -12,8 +12,7 @@ from typing import Any
 
 import jinja2
 import yaml
-from huggingface_hub import CardData
-from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from huggingface_hub import CardData, RepoCard
 from huggingface_hub.utils import yaml_dump
 
 from .markdown import code, table, text
@@ -65,16 +64,10 @@ def front_matter(card: str) -> dict[str, Any]:
     Raises:
         ValueError: it is not YAML, or not a mapping.
     """
-    block = REGEX_YAML_BLOCK.search(card)
-    if block is None:
-        return {}
     try:
-        data = yaml.safe_load(block.group(2))
-    except (ValueError, yaml.YAMLError) as error:  # YAML reads dates and numbers too
+        return RepoCard(card).data.to_dict()
+    except yaml.YAMLError as error:
         raise ValueError(f"The front matter of the card is not YAML: {' '.join(str(error).split())}.") from error
-    if not isinstance(data, dict | None):
-        raise ValueError(f"The front matter of the card must be a mapping, got {type(data).__name__}.")
-    return data or {}
 
 
 def read_card(card: str) -> tuple[str | None, Details]:

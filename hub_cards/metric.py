@@ -4,15 +4,12 @@ The README.md of a metric documents its definition, inputs, outputs and limitati
 load it by, the versions that its page runs with, and the packages it needs.
 """
 
-import doctest
-import re
 import shutil
 from pathlib import Path
 
-from huggingface_hub import HfApi
-from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from huggingface_hub import HfApi, RepoCard
 
-from .card import Details, front_matter, render
+from .card import Details, render
 from .publishing import Kind
 from .settings import MetricPush
 
@@ -21,7 +18,6 @@ _APP = "app.py"
 GRADIO_VERSION, PYTHON_VERSION = "6.31.0", "3.11"
 """The versions that the page is tested with."""
 _REQUIRED = ("README.md", "example.json", "requirements.txt")
-_BLOCK = re.compile(r"(```python\n)(.*?)(```)", re.DOTALL)
 
 
 def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
@@ -48,40 +44,21 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
     shutil.copyfile(_PAGE, folder / _APP)
 
 
-def _script(match: re.Match) -> str:
-    """Convert a console session to runnable code, with the results as comments."""
-    begin, session, end = match.groups()
-    lines = []
-    for example in doctest.DocTestParser().get_examples(session):
-        lines.append(example.source.rstrip("\n"))
-        lines += [f"# {line}" for line in example.want.splitlines()]
-    return begin + ("\n".join(lines) + "\n" if lines else session) + end
-
-
 def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     """
     Write the card of a metric from its documentation, the README.md of `folder`, which the card will replace. The
     licence is that of `details`, or else of the documentation.
-
-    Raises:
-        ValueError: README.md has no front matter.
     """
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    block = REGEX_YAML_BLOCK.match(text)
-    if block is None:
-        raise ValueError(f"{folder / 'README.md'} must be the documentation of a metric below its front matter.")
+    documentation = RepoCard.load(folder / "README.md")
     local = f'evaluate.load("eval/metrics/{repo_id.split("/")[-1]}")'
-    documentation = text[block.end() :].replace(local, f'evaluate.load("{repo_id}")')
-    head, _, sections = _BLOCK.sub(_script, documentation).strip().partition("\n## ")
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
     packages = [f'"{line}"' for line in lines if line and not line.startswith(("#", "-"))]
     return render(
         "metric",
         {"sdk_version": GRADIO_VERSION, "python_version": PYTHON_VERSION, "app_file": _APP},
-        details.over(Details(front_matter(text))),
+        details.over(Details(documentation.data.to_dict())),
         repo_id=repo_id,
-        head=head.strip(),
-        sections=f"## {sections}",
+        documentation=documentation.text.strip().replace(local, f'evaluate.load("{repo_id}")'),
         packages=" ".join(packages),
     )
 

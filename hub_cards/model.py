@@ -27,7 +27,7 @@ def stage_model(source: Path, folder: Path, results: list[Path] | None = None) -
     """
     if source.is_dir() and identify(source).kind == "adapter":
         raise ValueError(f"{source} holds an adapter: publish it with `scalar publish adapter`.")
-    check_source(source, "config.json", "model*.safetensors", "it is not a saved model.")
+    check_source(source, "config.json", "model*.safetensors")
     stage_weights(source, folder, "model*.safetensors")
     for index in source.glob("model.safetensors.index.json"):
         shutil.copyfile(index, folder / index.name)

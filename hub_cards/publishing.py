@@ -5,6 +5,7 @@ as it was. The same command then resumes: files that the Hub has already are not
 """
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, RepoCard
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoCard
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
@@ -61,57 +62,50 @@ class Kind:
 
 @dataclass(frozen=True)
 class Published:
-    """The result of a push: a commit of `repo_id` and its page, the page of the pull request if one was opened, and
-    whether anything has changed since the previous commit."""
+    """The result of a push: a commit of `repo_id`, its page, and whether that changed anything."""
 
     repo_id: str
     commit: str
     url: str
-    pull_request: str | None
     changed: bool
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A repository before the push: its current name, its last commit, `None` if it does not exist yet, its files,
-    and the kind and the details of its card, if a push wrote it."""
+    """What a repository holds before the push: its last commit, `None` if it does not exist yet, the names of its
+    files, and the details of its card."""
 
-    repo_id: str
     commit: str | None = None
     files: tuple[str, ...] = ()
-    kind: str | None = None
     details: Details = Details()
 
 
-def _find(api: HfApi, kind: Kind, settings: Push, repo_id: str) -> _Found:
+def _find(api: HfApi, kind: Kind, settings: Push) -> _Found:
     """Look up a repository; a [`PublishError`] if it holds something that this push would mix with."""
     try:
-        info = api.repo_info(repo_id, repo_type=kind.repo_type)
+        info = api.repo_info(settings.name, repo_type=kind.repo_type)
     except RepositoryNotFoundError:
-        if settings.create_pr:
-            raise
-        return _Found(repo_id)
+        return _Found()
     if settings.private and not info.private:
         raise PublishError(f"{info.id} already exists and is public: make it private in its settings first.")
-    files = tuple(sibling.rfilename for sibling in info.siblings or ())
-    earlier, details = None, Details()
+    files = tuple(sibling.rfilename for sibling in info.siblings)
+    written_by = None
+    details = Details()
     if "README.md" in files:
         path = api.hf_hub_download(info.id, "README.md", repo_type=kind.repo_type, revision=info.sha)
         # Some editors write a byte order mark.
-        earlier, details = read_card(Path(path).read_bytes().decode("utf-8-sig"))
+        written_by, details = read_card(Path(path).read_bytes().decode("utf-8-sig"))
+    if written_by == kind.name:
+        return _Found(info.sha, files, details)
     # The Hub itself writes the first card of a Space.
-    harmless = {".gitattributes"}
-    if kind.repo_type == "space" and earlier is None:
-        harmless.add("README.md")
-    others = [name for name in files if name not in harmless]
-    if earlier != kind.name and others:
+    harmless = {".gitattributes", "README.md"} if kind.repo_type == "space" else {".gitattributes"}
+    others = sorted(set(files) - harmless)
+    if written_by is not None or others:
         raise PublishError(
             f"{info.id} already exists and holds {', '.join(others[:3])}, which no push of this kind wrote. Remove "
             "that there, or choose another name. Nothing was published."
         )
-    if earlier is None:
-        details = Details()
-    return _Found(info.id, info.sha, files, earlier, details)
+    return _Found(info.sha, files)
 
 
 def _details(settings: Push) -> Details:
@@ -128,9 +122,12 @@ def _write_card(folder: Path, card: str) -> None:
 
 def _operations(folder: Path, kind: Kind, found: _Found) -> list[CommitOperationAdd | CommitOperationDelete]:
     operations = []
-    new = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    for name, path in new.items():
-        operations.append(CommitOperationAdd(name, str(path)))
+    new = set()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            new.add(name)
+            operations.append(CommitOperationAdd(name, str(path)))
     for name in found.files:
         if name not in new and any(fnmatch(name, owned) for owned in kind.owned):
             operations.append(CommitOperationDelete(name))
@@ -150,24 +147,21 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
         ValueError: the existing card cannot be kept, the new one breaks a rule of the Hub, or a file holds a token.
     """
     where = f"{kind.repo_type} {settings.name}"
+    repo = {"repo_id": settings.name, "repo_type": kind.repo_type}
     with explained(api.endpoint, where):
-        account = api.whoami()["name"]
-        repo_id = settings.name if "/" in settings.name else f"{account}/{settings.name}"
-        found = _find(api, kind, settings, repo_id)
-        _write_card(folder, make_card(folder, found.repo_id, _details(settings).over(found.details)))
+        found = _find(api, kind, settings)
+        _write_card(folder, make_card(folder, settings.name, _details(settings).over(found.details)))
         RepoCard.load(folder / "README.md").validate(kind.repo_type)
-        repo = {"repo_id": found.repo_id, "repo_type": kind.repo_type}
         if found.commit is None:
             api.create_repo(**repo, private=settings.private, space_sdk=kind.sdk)
-    with explained(api.endpoint, where, is_certain=False):
+    with explained(api.endpoint, where, "Push again: if the commit succeeded anyway, that changes nothing."):
         commit = api.create_commit(
             **repo,
             operations=_operations(folder, kind, found),
             commit_message=f"Publish this {kind.name} with its card",
-            create_pr=settings.create_pr,
             parent_commit=found.commit,
         )
-    return Published(found.repo_id, commit.oid, commit.commit_url, commit.pr_url, commit.oid != found.commit)
+    return Published(settings.name, commit.oid, commit.commit_url, commit.oid != found.commit)
 
 
 def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
@@ -183,34 +177,60 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
         [`Published`], or for a dry run, which uses no network, the card, without manual text from the Hub.
 
     Raises:
-        PublishError, ValueError: as in [`publish`]; also if the folder of a dry run is not empty.
+        PublishError, ValueError: as in [`publish`].
         FileNotFoundError: a file to publish is missing.
+        FileExistsError: the folder of a dry run exists.
     """
-    api, output = api or HfApi(), settings.dry_run
+    api = api or HfApi()
+    output = settings.dry_run
     with TemporaryDirectory(prefix="hub_cards-") as name:
         folder = Path(name)
         make_card = partial(kind.make_card, **(kind.stage(settings, folder, api) or {}))
-        if output is not None:
-            if output.exists() and (not output.is_dir() or any(output.iterdir())):
-                raise ValueError(f"{output} must be a new or an empty folder: give another one, or remove it.")
-            card = make_card(folder, settings.name, _details(settings))
-            _write_card(folder, card)
-            shutil.copytree(folder, output, dirs_exist_ok=True)
-            return card
-        published = publish(api, kind, settings, folder, make_card)
-        if kind.repo_type == "model" and not settings.create_pr:
-            fingerprint = model_fingerprint(folder, identify(folder).adapter)  # its base, if it has one, is on the Hub
-            try:
-                write_record(settings.folder, api.endpoint, published, fingerprint)
-            except OSError as error:
-                logger.warning(
-                    "%s was published, but that could not be noted in %s (%s): give its id where it is needed.",
-                    published.repo_id, settings.folder, error.strerror,
-                )  # fmt: skip
-    return published
+        if output is None:
+            published = publish(api, kind, settings, folder, make_card)
+            if kind.repo_type == "model":
+                _write_record(settings.folder, folder, api.endpoint, published)
+            return published
+        card = make_card(folder, settings.name, _details(settings))
+        _write_card(folder, card)
+        shutil.copytree(folder, output)  # an error if it exists
+        return card
 
 
 # Models on the Hub --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A model on the Hub: its id, and as far as they are known its commit and its fingerprint there."""
+
+    repo_id: str
+    revision: str | None = None
+    fingerprint: str | None = None
+
+
+def _write_record(source: Path, staged: Path, endpoint: str, published: Published) -> None:
+    """Record in a model's folder where it was published, and the fingerprint of its files there."""
+    fingerprint = model_fingerprint(staged, identify(staged).adapter)  # its base, if it has one, is on the Hub
+    record = {"repo_id": published.repo_id, "revision": published.commit, "fingerprint": fingerprint}
+    try:
+        write_json({"endpoint": endpoint} | record, source / RECORD)
+    except OSError as error:
+        logger.warning(
+            "%s was published, but that could not be noted in %s (%s): give its id where it is needed.",
+            published.repo_id, source, error.strerror,
+        )  # fmt: skip
+
+
+def _read_record(folder: Path, endpoint: str) -> PublishedModel | None:
+    """Look up where the folder of a model was published on this Hub."""
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    record = read_json(path)
+    if record.pop("endpoint") != endpoint:
+        return None
+    return PublishedModel(**record)
 
 
 def check_place(name: str, repo_id: str | None) -> None:
@@ -222,36 +242,42 @@ def check_place(name: str, repo_id: str | None) -> None:
 
 
 def find_model(
-    api: HfApi, repo_id: str, revision: str | None, weights: Mapping[str, str] | None
-) -> tuple[ModelInfo, list[str]]:
+    api: HfApi, name: str, revision: str | None, weights: Mapping[str, str], offline: bool
+) -> PublishedModel | None:
     """
-    Look up a model: the Hub's information about it, and the names of weight files, given with their SHA-256, that are
-    different or missing there.
+    Find a model on the Hub, and check that it has the expected weights.
+
+    Args:
+        name (`str`): its id, or its folder, which records where it was published.
+        revision (`str`, *optional*): its commit, if it is named by its id.
+        weights (`dict`): the SHA-256 of each weight file that it must have.
+        offline (`bool`): whether nothing is looked up on the Hub.
+
+    Returns:
+        [`PublishedModel`], or `None` for a folder that was not published on this Hub.
 
     Raises:
         PublishError: it does not exist, or this token has no access to it.
+        ValueError: it has other weights, or the name is not an id.
     """
-    with explained(api.endpoint, f"model {repo_id}"):
-        info = api.model_info(repo_id, revision=revision, files_metadata=True)
+    found = PublishedModel(name, revision)
+    if Path(name).is_dir() or os.path.isabs(name) or name.count("/") > 1:
+        found = _read_record(Path(name), api.endpoint)
+    if found is None:
+        return None
+    check_place("model", found.repo_id)
+    if offline:
+        return found
+    with explained(api.endpoint, f"model {found.repo_id}", "Nothing was published; --model or --base names another."):
+        info = api.model_info(found.repo_id, revision=found.revision, files_metadata=True)
     there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
-    return info, sorted(name for name, digest in (weights or {}).items() if there.get(name) != digest)
-
-
-def write_record(folder: Path, endpoint: str, published: Published, fingerprint: str) -> None:
-    """Record in a model's folder where it was published, and the fingerprint of its files there."""
-    place = {"endpoint": endpoint, "repo_id": published.repo_id, "revision": published.commit}
-    write_json(place | {"fingerprint": fingerprint}, folder / RECORD)
-
-
-def read_record(folder: Path, endpoint: str) -> tuple[str, str, str] | None:
-    """Look up where the folder of a model was published on this Hub: its id, commit and fingerprint there."""
-    path = folder / RECORD
-    if not path.is_file():
-        return None
-    content = read_json(path)
-    if content["endpoint"] != endpoint:
-        return None
-    return content["repo_id"], content["revision"], content["fingerprint"]
+    different = sorted(file for file, digest in weights.items() if there.get(file) != digest)
+    if different:
+        raise ValueError(
+            f"{info.id} at {info.sha} has other weights than expected: {different} differ. Push the folder of the "
+            "model again, or name another model."
+        )
+    return PublishedModel(info.id, info.sha, found.fingerprint)
 
 
 __all__ = [
@@ -259,10 +285,9 @@ __all__ = [
     "Kind",
     "MakeCard",
     "Published",
+    "PublishedModel",
     "check_place",
     "find_model",
     "publish",
     "push",
-    "read_record",
-    "write_record",
 ]

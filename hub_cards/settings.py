@@ -30,7 +30,6 @@ class Push:
 
     license: Annotated[str | None, Option(help="Licence, an id from the Hub's list; kept by later pushes.")] = None
     private: Annotated[bool, Option("--private", help="Make a new repository private.")] = False
-    create_pr: Annotated[bool, Option("--create-pr", help="Open a pull request.")] = False
     dry_run: Annotated[
         Path | None, Option(help="Write the files and the card into this new folder, without sending them.")
     ] = None
@@ -39,6 +38,8 @@ class Push:
         from huggingface_hub.utils import validate_repo_id
 
         validate_repo_id(self.name)
+        if "/" not in self.name:
+            raise ValueError(f"`name` must be an id on the Hub, user/name, got {self.name!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,6 @@ class SpacePush(Push):
 
     name: _Name
     gallery: Annotated[str, Option(help="The gallery to search, a data set on the Hub.")]
-    model: Annotated[str | None, Option(help="Model for the queries; by default the gallery's.")] = None
 
 
 __all__ = ["AdapterPush", "GalleryPush", "MetricPush", "ModelPush", "Push", "SpacePush"]

@@ -3,19 +3,15 @@
 Only the files named here leave a folder; checkpoints, optimizer states, pickles and `training_args.bin` never do.
 """
 
-import math
 import os
 import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
@@ -32,29 +28,23 @@ from .evidence.evaluations import (
     eval_results,
     identifier,
     method_title,
-    presence,
     read_result,
     read_results,
     tables,
 )
 from .evidence.runs import count_parameters, read_emissions, training_table
-from .markdown import Markdown, code
 from .privacy import without_folders
 
 OWNED = (
     *("config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("vocab.txt", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
     *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.json"),
-    *("results/*/results.json", "results/*/results.png", "results/*/report/*"),
+    *("results/*/results.json", "results/*/results.png"),
 )
 """The files that a push of a model writes, see [`~hub_cards.publishing.Kind`]."""
 
-_BESIDE_RESULTS = ("results.png", "report/*.csv", "report/*.md", "report/*.png")
+_FIGURE = "results.png"
 _TAGS = ("video-retrieval", "text-to-video-retrieval", "multimodal")
-_MODALITY_TAGS = {"video": "video", "audio": "audio", "subtitle": "subtitles"}
-_SAID = {"video": "picture", "audio": "sound", "subtitle": "subtitles"}
-_MINIATURE = ("miniature", "miniature_classes")
-_VAST = ("blip_2_vision_model", "beats", "bert")
 
 # Staging ------------------------------------------------------------------------------------------------------------
 
@@ -64,15 +54,12 @@ def optional_json(path: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def check_source(source: Path, expected: str, weights: str, hint: str) -> None:
-    """Check that a folder holds weights and the file expected of its kind; `hint` explains its absence."""
+def check_source(source: Path, expected: str, weights: str) -> None:
+    """Check that a folder holds weights and the file expected of its kind."""
     if not source.is_dir():
         raise FileNotFoundError(f"There is no folder {str(source)!r}.")
     if not (source / expected).is_file():
-        steps = sorted(path.name for path in source.glob("checkpoint-*"))
-        if steps:
-            hint += f" A run that did not finish left {steps}: resume it, or publish one of them."
-        raise ValueError(f"{source} holds no {expected}: {hint}")
+        raise ValueError(f"{source} holds no {expected}. A run that did not finish has checkpoints to resume from.")
     if not list(source.glob(weights)):
         raise ValueError(f"{source} holds no weights ({weights}).")
 
@@ -124,17 +111,19 @@ def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
         if not found or not found[0].is_file():
             raise FileNotFoundError(f"There is no results.json at {path}; `scalar eval run` writes it.")
         files += found
-    return list({path.resolve(): path for path in files}.values())
+    return files
 
 
 def _result_name(result: Mapping[str, Any]) -> str:
-    mask_seed = result["retrieval"]["mask_seed"]
     parts = [result["benchmark"], result["split"], result["gallery"]["sha256"][:8]]
-    return re.sub(r"[^\w.-]+", "_", "-".join(parts + [f"masks{mask_seed}"] * bool(mask_seed)))
+    mask_seed = result["retrieval"]["mask_seed"]
+    if mask_seed:
+        parts.append(f"masks{mask_seed}")
+    return re.sub(r"[^\w.-]+", "_", "-".join(parts))
 
 
 def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
-    """Copy the results that were measured with exactly these weights, and their reports."""
+    """Copy the results that were measured with exactly these weights, and their figures."""
     digests = identify(source).weights
     for path in _find_results(source, given):
         result = read_result(path)
@@ -144,12 +133,11 @@ def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None
             raise ValueError(
                 f"{path} is the second result of {staged.name}. Choose which ones to publish with --results."
             )
-        (staged / "report").mkdir(parents=True)
+        staged.mkdir(parents=True)
         gallery = result.content["gallery"]  # its ids are published as they were hashed
         write_json(without_folders(result.content) | {"gallery": gallery}, staged / "results.json")
-        for pattern in _BESIDE_RESULTS:
-            for file in path.parent.glob(pattern):
-                shutil.copyfile(file, staged / file.relative_to(path.parent))
+        if (path.parent / _FIGURE).is_file():
+            shutil.copyfile(path.parent / _FIGURE, staged / _FIGURE)
 
 
 def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None) -> None:
@@ -174,98 +162,75 @@ def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None)
 
 def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
     """Return the card's variables for one evaluation."""
-    files = {"file": "results.json", "figure": "results.png", "report": "report/tables.md"}
-    places = {name: f"results/{result.name}/{file}" for name, file in files.items()}
-    return {
-        "content": result.content,
-        "presence": presence(result),
-        "tables": tables(result),
-        "is_miniature": result.content["benchmark"] in _MINIATURE,
-        **{name: place if (folder / place).is_file() else None for name, place in places.items()},
-    }
+    place = f"results/{result.name}"
+    has_figure = (folder / place / _FIGURE).is_file()
+    return {"content": result.content, "tables": tables(result), "folder": place, "has_figure": has_figure}
 
 
 def _needed(aggregation: str, modalities: Sequence[str]) -> list[str]:
     """Return the modalities that a clip needs to get a score."""
     if aggregation not in (*METHODS, *modalities):
         return []
-    masks = torch.tensor(list(product((False, True), repeat=len(modalities))))
-    always = masks[find_method(aggregation, modalities).covers(masks, modalities)].all(dim=0)
-    return list(compress(modalities, always.tolist()))
+    masks = ~torch.eye(len(modalities), dtype=torch.bool)  # each clip lacks one modality
+    has_score = find_method(aggregation, modalities).covers(masks, modalities).tolist()
+    return [name for name, is_covered in zip(modalities, has_score, strict=True) if not is_covered]
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _layers(tower: Mapping[str, Any]) -> str:
-    return f" ({tower['num_hidden_layers']} layers)" if isinstance(tower.get("num_hidden_layers"), int) else ""
-
-
-def _encoders(config: Mapping[str, Any], is_joint: bool, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return the encoders: three towers, or one joint encoder with or without heads."""
+def _encoders(config: Mapping[str, Any], is_joint: bool) -> dict[str, Any]:
+    """Return the families of the encoders: three towers, or one joint encoder."""
     if is_joint:
-        backbone = config["backbone_config"]
-        return {
-            "encoder": Markdown(code(backbone["model_type"]) + _layers(backbone.get("text_config") or {})),
-            "heads": [part for part in counts if part.endswith("_head")],
-            "is_vast": False,
-            "has_second_stage": False,
-        }
-    towers = {name: config[f"{name}_config"] for name in ("vision", "audio", "text")}
+        encoder = config["backbone_config"]["model_type"]
+        return {"encoder": encoder, "towers": [], "has_second_stage": False}
+    text = config["text_config"]
     return {
         "encoder": None,
-        "towers": [Markdown(code(tower["model_type"]) + _layers(tower)) for tower in towers.values()],
-        "is_vast": tuple(tower["model_type"] for tower in towers.values()) == _VAST,
-        "has_second_stage": bool(towers["text"].get("is_decoder") and towers["text"].get("add_cross_attention")),
+        "towers": [config[f"{name}_config"]["model_type"] for name in ("vision", "audio", "text")],
+        "has_second_stage": bool(text.get("is_decoder") and text.get("add_cross_attention")),
     }
+
+
+def _float(value: Any) -> float:
+    """Read a number of a configuration: JSON has no infinity, and transformers writes an object instead."""
+    return float(value["__float__"] if isinstance(value, dict) else value)
 
 
 def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return front matter of a model or adapter, and variables of its template; `pattern` matches the weights."""
-    validate_repo_id(repo_id)
-    weights = sorted(folder.glob(pattern))
     config = read_json(folder / "config.json")
-    recipe, training = optional_json(folder / "recipe.json"), optional_json(folder / "training.json")
+    recipe = optional_json(folder / "recipe.json")
+    training = optional_json(folder / "training.json")
     emissions = optional_json(folder / "emissions.json")
-    hardware = training and "{num_processes} x {device}".format_map(training["hardware"])
     results = read_results(folder)
-    aggregation, temperature = config["aggregation"], config["query_temperature"]
+    aggregation = config["aggregation"]
     modalities = list(config.get("modalities", MODALITIES))
-    if isinstance(temperature, dict):  # JSON has no infinity; transformers writes an object instead
-        temperature = temperature["__float__"]
     calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
-    counts = count_parameters(weights)
-    model_name, tags = repo_id.split("/")[-1], [tag for name, tag in _MODALITY_TAGS.items() if name in modalities]
-    data = {"pipeline_tag": "feature-extraction", "tags": [*_TAGS, *tags, identifier(aggregation)]}
+    model_name = repo_id.split("/")[-1]
+
+    # Front matter
+    tags = [*_TAGS, *(identifier(name) for name in modalities), identifier(aggregation)]
+    data = {"pipeline_tag": "feature-extraction", "tags": tags}
     if results:
         data |= {"model_name": model_name, "eval_results": eval_results(results)}
     if emissions is not None:
-        emissions["training_type"] = "fine-tuning"
-        data["co2_eq_emissions"] = emissions | ({"hardware_used": hardware} if training else {})
-    variables = _encoders(config, identify(folder).is_joint, counts) | {
+        data["co2_eq_emissions"] = emissions | {"training_type": "fine-tuning"}
+
+    variables = _encoders(config, identify(folder).is_joint) | {
         "repo_id": repo_id,
-        "counts": counts,
+        "counts": count_parameters(sorted(folder.glob(pattern))),
         "model_name": model_name,
         "aggregation": aggregation,
         "aggregation_name": method_title(aggregation),
-        "query_temperature": float(temperature),
-        "has_equal_weights": math.isinf(float(temperature)),
+        "query_temperature": _float(config["query_temperature"]),
         "calibration": calibration,
         "is_calibrated": ScoreOptions(**calibration).is_calibrated,
         "needed": _needed(aggregation, modalities),
         "modalities": modalities,
-        "what_it_sees": _listed([_SAID.get(name, name) for name in modalities]),
-        "what_clips_have": _listed(modalities),
         "projection_dim": config["projection_dim"],
-        "condition_on": [name for name in MODALITIES if name in config.get("condition_on", ScalarConfig.condition_on)],
+        "condition_on": config.get("condition_on", ScalarConfig.condition_on),
         "recipe": recipe,
         "training": training,
-        "training_time": None if training is None else str(timedelta(seconds=round(training["seconds"]))),
-        "hardware": hardware,
         "emissions": emissions,
         "settings": training_table(recipe, training, optional_json(folder / "adapter_config.json")),
-        "trained_on_miniature": recipe is not None and recipe.get("benchmark") in _MINIATURE,
         "evaluations": [_evaluation(folder, result) for result in results],
     }
     return data, variables

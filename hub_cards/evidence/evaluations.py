@@ -15,7 +15,7 @@ from eval.reports.result_schema import check_result, method_title, second_stage
 from eval.reports.tables import report_tables
 from gallery.files import read_json
 
-from ..markdown import Markdown, table, text
+from ..markdown import Markdown, table
 
 DIRECTIONS = {"text_to_video": "Text-to-video retrieval", "video_to_text": "Video-to-text retrieval"}
 
@@ -35,19 +35,7 @@ class Result:
     @property
     def rates(self) -> Mapping[float, Mapping[str, Any]]:
         """The first stage's results, by masking rate."""
-        rates = {entry["rate"]: entry for entry in self.content["retrieval"]["rates"]}
-        return dict(sorted(rates.items()))
-
-    def own(self, rate: float) -> Mapping[str, Any]:
-        """The own score's results in the first stage at a masking rate; empty if it was not measured."""
-        return self.rates.get(rate, {}).get("methods", {}).get(self.method, {})
-
-    @property
-    def gallery(self) -> str:
-        """The gallery, queries and masks, which distinguish the task from others on the same benchmark."""
-        retrieval = self.content["retrieval"]
-        sha256 = self.content["gallery"]["sha256"]
-        return f"gallery {sha256[:12]}, {retrieval['num_queries']} queries, mask seed {retrieval['mask_seed']}"
+        return {entry["rate"]: entry for entry in self.content["retrieval"]["rates"]}
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
@@ -98,6 +86,18 @@ def identifier(name: str) -> str:
     return re.sub(r"([-._])[-._]+", r"\1", re.sub(r"[^A-Za-z0-9._-]+", "-", name)).strip("-._")[:96] or "unnamed"
 
 
+def _stages(result: Result) -> list[tuple[str, dict[str, Any], Mapping[str, Any]]]:
+    """Return the name, the arguments and the metrics of each stage of the model's own score, with nothing masked."""
+    method = result.method
+    own = result.rates[0.0]["methods"][method]
+    stages = [("first stage", {"stage": 1, "method": method}, own)]
+    for entry in second_stage(result.content["two_stage"]):
+        if entry["method"] == method and entry["rate"] == 0:
+            arguments = {"stage": 2, "depth": entry["depth"], "policy": entry["policy"], "method": method}
+            stages.append((f"second stage ({entry['policy']})", arguments, entry))
+    return stages
+
+
 def eval_results(results: Sequence[Result]) -> list[EvalResult]:
     """
     Return the metrics of the model's own score with nothing masked, for the front matter of a card.
@@ -107,47 +107,35 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
     """
     found = []
     for result in results:
-        content, retrieval = result.content, result.content["retrieval"]
+        content = result.content
+        retrieval = content["retrieval"]
+        sha256 = content["gallery"]["sha256"]
         protocol = {name: retrieval[name] for name in ("num_clips", "num_queries", "mask_seed", "tie_rule")}
         shared = {
             "dataset_type": identifier(content["benchmark"]),
             "dataset_name": content["benchmark"],
-            "dataset_config": result.gallery,
+            # The gallery, queries and masks distinguish the task from others on the same benchmark.
+            "dataset_config": f"gallery {sha256[:12]}, {retrieval['num_queries']} queries, "
+            f"mask seed {retrieval['mask_seed']}",
             "dataset_split": content["split"],
-            "dataset_args": protocol | {"gallery_sha256": content["gallery"]["sha256"]},
+            "dataset_args": protocol | {"gallery_sha256": sha256},
         }
-        stages = [("first stage", {"stage": 1}, result.own(0.0))]
-        for entry in second_stage(content["two_stage"]):
-            if (entry["method"], entry["rate"]) == (result.method, 0.0):
-                arguments = {"stage": 2, "depth": entry["depth"], "policy": entry["policy"]}
-                stages.append((f"second stage ({entry['policy']})", arguments, entry))
-        for stage, arguments, measured in stages:
-            arguments = arguments | {"method": result.method}
-            for direction, task in DIRECTIONS.items():
-                found += _of_direction(direction, task, stage, arguments, measured, shared)
-    return found
-
-
-def _of_direction(
-    direction: str, task: str, stage: str, arguments: Mapping[str, Any], measured: Mapping[str, Any], shared: Mapping
-) -> list[EvalResult]:
-    """Return the metrics of one stage in one direction, as far as they were measured."""
-    found = []
-    for key, value in measured.items():
-        if not key.startswith(direction) or value is None:
-            continue
-        name = key.removeprefix(f"{direction}_")
-        found.append(
-            EvalResult(
-                task_type=direction.replace("_", "-") + "-retrieval",
-                task_name=task,
-                metric_type=name,
-                metric_value=value,
-                metric_name=f"{name.replace('_', ' ')}, {stage}",
-                metric_args=arguments,
-                **shared,
-            )
-        )
+        for stage, arguments, measured in _stages(result):
+            for key, value in measured.items():
+                direction = next((name for name in DIRECTIONS if key.startswith(name)), None)
+                if direction is None or value is None:
+                    continue
+                name = key.removeprefix(f"{direction}_")
+                entry = EvalResult(
+                    task_type=direction.replace("_", "-") + "-retrieval",
+                    task_name=DIRECTIONS[direction],
+                    metric_type=name,
+                    metric_value=value,
+                    metric_name=f"{name.replace('_', ' ')}, {stage}",
+                    metric_args=arguments,
+                    **shared,
+                )
+                found.append(entry)
     return found
 
 
@@ -163,20 +151,12 @@ def tables(result: Result) -> list[tuple[str, Markdown, str]]:
     return found
 
 
-def presence(result: Result) -> str:
-    """Format the number of clips in the gallery with each modality."""
-    num_clips = result.content["retrieval"]["num_clips"]
-    found = result.rates[0.0].get("presence", {})
-    return ", ".join(f"{text(name)} {count:,} ({100 * count / num_clips:.0f} %)" for name, count in found.items())
-
-
 __all__ = [
     "Result",
     "check_weights",
     "eval_results",
     "identifier",
     "method_title",
-    "presence",
     "read_result",
     "read_results",
     "tables",

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from modeling_scalar.model_identity import part_of
 
-from ..markdown import Markdown, code, text
+from ..markdown import Markdown, code
 
 # Fields of a recipe that the card shows; all others are in the file next to it.
 _SHOWN = (
@@ -24,29 +24,28 @@ _LORA = ("r", "lora_alpha", "lora_dropout")
 
 def training_table(
     recipe: Mapping[str, Any] | None, training: Mapping[str, Any] | None, adapter: Mapping[str, Any] | None
-) -> list[tuple[str, Any]]:
+) -> list[tuple[Markdown, Markdown]]:
     """
     Return the rows of the training table: the settings, by their names in a recipe, and the records of the run.
 
     Uses `recipe.json`, `training.json` and `adapter_config.json`, as far as they exist.
     """
-    recipe, adapter = recipe or {}, adapter or {}
+    recipe = recipe or {}
+    adapter = adapter or {}
     settings = {name: recipe.get(name) for name in _SHOWN}
     # Only one of them ended the training.
     has_steps = (recipe.get("max_steps") or -1) > 0
     settings["num_train_epochs" if has_steps else "max_steps"] = None
     if adapter.get("target_modules") != DUMMY_TARGET_MODULES:  # the value for an adapter of heads alone
         settings |= {name: adapter.get(name) for name in _LORA}
-    rows = []
-    for name, value in settings.items():
-        if value is not None:
-            rows.append((code(name), code(value) if isinstance(value, str) else text(value)))
-    if recipe.get("adapter") == "full" and recipe.get("model"):  # an adapter's base is given elsewhere
-        rows.append(("initial weights", code(recipe["model"])))
+    if recipe.get("adapter") == "full":  # an adapter's base is given elsewhere
+        settings["initial weights"] = recipe.get("model")
     if training is not None:
-        rows += [("examples", f"{training['num_examples']:,}"), ("steps", f"{training['global_step']:,}")]
-        rows += [("batch size of a step", Markdown(training["batch_size"])), ("precision", training["precision"])]
-    return rows
+        settings["examples"] = training["num_examples"]
+        settings["steps"] = training["global_step"]
+        settings["batch size of a step"] = training["batch_size"]
+        settings["precision"] = training["precision"]
+    return [(code(name), code(value)) for name, value in settings.items() if value is not None]
 
 
 def read_emissions(path: Path) -> dict[str, Any] | None:
@@ -65,15 +64,13 @@ def read_emissions(path: Path) -> dict[str, Any] | None:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     try:
-        last = rows[-1]
         kilograms = math.fsum(float(row["emissions"]) for row in rows)
-        source = f"CodeCarbon {last['codecarbon_version']}"
+        source = f"CodeCarbon {rows[-1]['codecarbon_version']}"
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a record of CodeCarbon ({error}). Remove it to publish without.") from error
     emissions = {"emissions": 1000 * kilograms, "source": source}
-    place = ", ".join(filter(None, (last.get("region"), last.get("country_name"))))
-    if place:
-        emissions["geographical_location"] = place
+    if rows[-1].get("country_name"):
+        emissions["geographical_location"] = rows[-1]["country_name"]
     return emissions
 
 

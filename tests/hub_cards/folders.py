@@ -57,8 +57,6 @@ def make_adapter(folder):
     write_json(emissions, folder / "emissions.json")
     result = write_evaluation(folder, make_content())
     (result.parent / "results.png").touch()
-    (result.parent / "report").mkdir()
-    (result.parent / "report" / "tables.md").touch()
     return folder
 
 
@@ -88,10 +86,9 @@ def write_result(folder, model, benchmark="miniature", sha256="a" * 64, weights=
         "embedded": {"model": str(model), "weights": identify(model).weights if weights is None else weights},
         "versions": {"torch": "2"}, "source": None, "date": "2026-01-01", "arguments": {"root": "/home/me/data/x"},
     }  # fmt: skip
-    (folder / "report").mkdir(parents=True)
+    folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps(result | changes))
-    (folder / "report" / "retrieval.csv").write_text("a,b\n")
-    (folder / "report" / "gain.png").write_bytes(b"\x89PNG")
+    (folder / "results.png").write_bytes(b"\x89PNG")
     (folder / "queries.parquet").write_bytes(b"PAR1")
     (folder / "embeddings").mkdir()
 

@@ -93,16 +93,13 @@ class Repo:
 
     Attributes:
         branches (`dict[str, str]`): name to commit.
-        pull_requests (`dict[str, str]`): `refs/pr/N` to commit.
         lfs (`dict[str, bytes]`): LFS content by sha256, also what was uploaded and never committed.
     """
 
     id: str
     type: str
     private: bool = False
-    gated: str | bool = False
     branches: dict[str, str] = field(default_factory=dict)
-    pull_requests: dict[str, str] = field(default_factory=dict)
     lfs: dict[str, bytes] = field(default_factory=dict)
     objects: dict[str, Commit] = field(default_factory=dict)
 
@@ -125,8 +122,8 @@ class Repo:
         return self.commit(revision).files
 
     def commit(self, revision: str) -> Commit:
-        """The commit of a branch, pull request or commit id; HubError 404, RevisionNotFound, if there is none."""
-        sha = (self.branches | self.pull_requests).get(revision, revision)
+        """The commit of a branch or commit id; HubError 404, RevisionNotFound, if there is none."""
+        sha = self.branches.get(revision, revision)
         if sha not in self.objects:
             raise HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return self.objects[sha]
@@ -412,10 +409,6 @@ class HubServer:
         """Libraries ask for it to learn whether the Hub can be reached."""
         return b""
 
-    @route("GET", "/api/whoami-v2")
-    def _whoami(self, call: Call):
-        return {"type": "user", "name": call.user.name, "auth": {"accessToken": {"role": "write"}}}
-
     @route("POST", "/api/validate-yaml")
     def _validate_yaml(self, call: Call):
         found = re.search("^license: *(.*)$", call.json["content"], re.MULTILINE)
@@ -425,6 +418,8 @@ class HubServer:
 
     @route("POST", "/api/repos/create")
     def _create_repo(self, call: Call):
+        if call.user is None:
+            raise HubError(401, "Invalid username or password.")
         kind, namespace = call.json.get("type") or "model", call.json.get("organization") or call.user.name
         if namespace not in (call.user.name, *call.user.orgs):
             raise HubError(403, f"You don't have the rights to create a {kind} under the namespace {namespace!r}")
@@ -447,7 +442,7 @@ class HubServer:
             if "blobs" in call.query and path in commit.lfs:
                 lfs = commit.entry(path)["lfs"]
                 siblings[-1]["lfs"] = {"sha256": lfs["oid"], "size": lfs["size"], "pointerSize": lfs["pointerSize"]}
-        return {"id": repo.id, "sha": commit.sha, "private": repo.private, "gated": repo.gated, "siblings": siblings}
+        return {"id": repo.id, "sha": commit.sha, "private": repo.private, "siblings": siblings}
 
     @route("GET", "<repo>/tree/(?P<revision>[^/]+)(?:/(?P<path>.+))?")
     def _tree(self, call: Call, repo: Repo, revision: str, path: str = ""):
@@ -494,7 +489,6 @@ class HubServer:
     def _commit(self, call: Call, repo: Repo, revision: str):
         head = repo.commit(revision)
         header, *lines = (json.loads(line) for line in call.body.splitlines())
-        opens_pull_request = "create_pr" in call.query
         if header["value"].get("parentCommit") not in (None, head.sha):
             raise HubError(412, "A commit has happened since. Please refresh and try again.")
         files, lfs = dict(head.files), set(head.lfs)
@@ -512,18 +506,11 @@ class HubServer:
                 del files[path]
         commit = repo.add_commit(head.sha, header["value"]["summary"], files, lfs)
         answer = {"commitOid": commit.sha, "commitUrl": f"{self.url}/{repo.prefix}/commit/{commit.sha}"}
-        if opens_pull_request:
-            number = len(repo.pull_requests) + 1
-            answer["pullRequestUrl"] = f"{self.url}/{repo.prefix}/discussions/{number}"
-            revision = f"refs/pr/{number}"
-        refs = repo.branches if revision in repo.branches else repo.pull_requests
-        refs[revision] = commit.sha
+        repo.branches[revision] = commit.sha
         return answer
 
     @route("GET HEAD", "<files>/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
     def _resolve(self, call: Call, repo: Repo, revision: str, path: str):
-        if repo.gated and repo.id.split("/")[0] != call.user.name:
-            raise HubError(403, f"Access to {repo.type} {repo.id} is restricted.", "GatedRepo")
         commit = repo.commit(revision)
         headers = {"X-Repo-Commit": commit.sha}
         if path not in commit.files:

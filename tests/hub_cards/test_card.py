@@ -28,13 +28,11 @@ def template(tmp_path, monkeypatch):
         Details(),
         Details({"license": "apache-2.0", "language": ["en", "no"]}),  # YAML reads an unquoted `no` as false
         Details({"license": "other", "license_name": "my-license", "license_link": "https://example.org"}, "Text."),
-        Details({"license": "mit", "extra_gated_prompt": "Say who you are."}),
         *(
             Details({"license": "mit", "language": ["en"]}, kept)
             for kept in (
-                *("\n", "\r\n", "\n\n", "  ", " text \n", "one\r\ntwo\r\n", "ends with\r", "---\nlicense: mit\n---\n"),
-                *("{{ name }} {% raw %}", "# Title\n\n```python\nx = 1\n```", "<b>bold</b> ünï – \u2028 \ufeff"),
-                "<!-- a comment of one's own -->",
+                *("\n", "\r\n", "\n\n", " text \n", "one\r\ntwo\r\n", "ends with\r", "---\nlicense: mit\n---\n"),
+                *("{{ name }} {% raw %}", "<b>bold</b> ünï – \u2028 \ufeff", "<!-- a comment of one's own -->"),
             )
         ),
     ],
@@ -58,14 +56,10 @@ def test_the_lines_may_be_moved_and_the_empty_line_between_them_taken_out(templa
     [
         lambda card: card.replace(KEPT_END, ""),
         lambda card: card.replace(KEPT_BEGIN, ""),
-        lambda card: card.replace(KEPT_BEGIN, "").replace(KEPT_END, ""),
-        lambda card: card + f"\n{KEPT_END}\n",
         lambda card: card + f"\n{KEPT_BEGIN}\n{KEPT_END}\n",
         lambda card: card.replace(KEPT_END, "x").replace(KEPT_BEGIN, KEPT_END).replace("x", KEPT_BEGIN),
-        lambda card: card.replace(KEPT_END, KEPT_END.replace("end", "End")),
         lambda card: card.replace("<!-- hub_cards: kind -->", ""),
         lambda card: card + "\n<!-- hub_cards: other -->\n",
-        lambda card: card + "\n<!-- hub_cards: Begin -->\n",
     ],
 )
 def test_broken_marks_are_an_error(template, change):
@@ -86,15 +80,9 @@ def test_a_card_of_others_has_no_kind_and_its_licence_is_known():
     assert read_card(card) == (None, Details({"license": "mit", "language": "en"}))
 
 
-@pytest.mark.parametrize(
-    ("front_matter", "message"),
-    [
-        ("- a list", "must be a mapping, got list"),
-        ("a: b: c", "is not YAML"),
-    ],
-)
-def test_a_front_matter_that_cannot_be_kept_is_an_error(front_matter, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("front_matter", ["- a list", "a: b: c"])
+def test_a_front_matter_that_cannot_be_kept_is_an_error(front_matter):
+    with pytest.raises(ValueError):
         read_card(f"---\n{front_matter}\n---\n# Title\n")
 
 

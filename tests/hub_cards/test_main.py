@@ -1,4 +1,4 @@
-"""The commands as they are typed: what they say, how they end, and what they leave in the folder."""
+"""The commands as they are typed: their output and exit code, and what they leave in the folder."""
 
 import json
 from shutil import copytree
@@ -42,19 +42,10 @@ def test_a_folder_that_takes_no_note_does_not_hide_the_push(hub, push, model_dir
     assert f"{NAME} was published, but that could not be noted in {model_dir}" in caplog.text
 
 
-def test_a_pull_request_is_no_place_of_a_model(hub, push, model_dir):
-    push("--license", "mit")
-    note = (model_dir / "hub.json").read_text()
-    assert push("--license", "apache-2.0", "--create-pr").stdout.startswith("Pull request opened: ")
-    assert (model_dir / "hub.json").read_text() == note
-
-
-def test_what_cannot_be_is_said_in_a_line(hub, push):
+def test_a_wrong_option_is_an_error_in_one_line(hub, push):
     result = push("--results", "nowhere", code=1)
-    assert (
-        result.stderr.splitlines()[-1].startswith("Error: There is no results.json at nowhere") and not result.stdout
-    )
-    assert not hub.repos
+    assert result.stderr.splitlines()[-1].startswith("Error: There is no results.json at nowhere")
+    assert not result.stdout and not hub.repos
 
 
 def test_a_dry_run_writes_the_card_and_sends_nothing(hub, push, tmp_path):

@@ -61,26 +61,10 @@ def test_the_card_names_the_space_and_keeps_the_documentation(tmp_path, name):
     }
     assert f'evaluate.load("user/{name}")' in blocks(card)[0] and "eval/metrics" not in card
     definition = original.split("## Definition")[1].split("## How to use")[0]
-    assert len(definition) > 200 and definition in card
-    for heading in ("Definition", "How to use", "Limitations", "Citation", "Install"):
-        assert card.count(f"\n## {heading}\n") == 1
-    assert card.count("```bibtex") == 1
+    assert len(definition) > 200 and definition in card and card.count("```bibtex") == 1
     lines = (METRICS / name / "requirements.txt").read_text().splitlines()
     requirements = [line for line in lines if line[0].isalpha()]
     assert "pip install " + " ".join(f'"{line}"' for line in requirements) + "\n" in card
-    # On a Space without an accelerator the default build of torch is gigabytes of no use.
-    is_small = "--extra-index-url https://download.pytorch.org/whl/cpu" in lines
-    assert is_small == any(line.startswith("torch") for line in requirements)
-
-
-def test_console_sessions_become_code_with_results_as_comments(tmp_path):
-    first, second = blocks(staged("retrieval", tmp_path / "retrieval"))
-    assert ">>>" not in first + second
-    assert second.splitlines() == [
-        "results = retrieval.compute(predictions=scores, references=[[0, 2], [1]], k=[1, 2])",
-        'results["recall_at_1"], results["recall_at_2"]',
-        "# (50.0, 100.0)",
-    ]
 
 
 # The page ---------------------------------------------------------------------------------------------------------
@@ -126,12 +110,9 @@ def test_the_page_computes_its_example(page, name, expected):
     assert f"# {name.replace('_', ' ').title()}\n" in app["documentation"]
 
 
-@pytest.mark.parametrize(
-    "text", ["[[0.9, 0.1", "5", "[]", "[[0.9, 0.1]]", '[["a", "b"], ["c", "d"]]', "[[0.9, NaN], [0, 1]]"]
-)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_page_reports_wrong_inputs(page, name, text):
-    app = page(name)
+@pytest.mark.parametrize("text", ["[[0.9, 0.1", "5", "[]", "[[0.9, 0.1]]", "[[0.9, NaN], [0, 1]]"])
+def test_the_page_reports_wrong_inputs(page, text):
+    app = page("retrieval")
     _, *others = app["EXAMPLE"].values()
     with pytest.raises(PageError, match="Inputs are JSON, such as"):
         app["compute"](text, *others)

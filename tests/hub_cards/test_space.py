@@ -1,64 +1,55 @@
 """The search as a Space: what is laid out, its card, and the command that it runs."""
 
-import json
 import re
 import shlex
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import RepoCard
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from commands.scalar import run
 from hub_cards.card import Details, read_card
 from hub_cards.space import space_card
-from modeling_scalar import load_model
+from search.__main__ import app
 from search.index_folder import index_folder
+from search.service import server
 from search.settings import IndexConfig
 from tests.hub_cards.pushing import push_gallery, push_model, push_space
 from tests.media_corpus import tone, wav
 
-PLACE = {"model": "user/model", "gallery": "user/gallery", "gallery_revision": "b" * 40}
-DETAILS = Details({"license": "mit"})
-
-
-def staged(tmp_path, **changes):
-    settings = {"gallery": "user/gallery", "model": "user/model"} | changes
-    push_space("user/demo", Details(), **settings, output=tmp_path / "space")
-    return tmp_path / "space"
-
 
 def test_the_folder_holds_a_dockerfile_and_a_card(tmp_path):
-    folder = staged(tmp_path)
+    folder = tmp_path / "space"
+    push_space("user/demo", gallery="user/gallery", dry_run=folder)
     assert {path.name for path in folder.iterdir()} == {"Dockerfile", "README.md"}
     data = RepoCard.load(folder / "README.md").data
-    assert (data.sdk, data.app_port) == ("docker", 7860) and len(data.short_description) <= 60
-    assert (data.models, data.datasets) == (["user/model"], ["user/gallery"])
+    assert (data.sdk, data.app_port, data.datasets) == ("docker", 7860, ["user/gallery"])
+    assert len(data.short_description) <= 60
 
 
-@pytest.mark.parametrize("details", [Details({"license": "mit", "language": ["en"]}, "## Mine\n\n* a\n"), Details()])
-def test_what_a_person_wrote_is_read_back(details):
-    kind, found = read_card(space_card(Path(), "user/demo", details, **PLACE))
-    assert kind == "space"
-    said = {"license": "apache-2.0"} | details.data
-    assert found.data.items() >= said.items() and found.kept == details.kept
+def test_what_a_person_wrote_is_read_back(tmp_path):
+    place = {"model": "user/model", "gallery": "user/gallery", "gallery_revision": "b" * 40}
+    details = Details({"license": "mit", "language": ["en"]}, "## Mine\n\n* a\n")
+    kind, found = read_card(space_card(tmp_path, "user/demo", details, **place))
+    assert kind == "space" and found.data.items() >= details.data.items() and found.kept == details.kept
+    _, found = read_card(space_card(tmp_path, "user/demo", Details(), **place))
+    assert found.data["license"] == "apache-2.0"
 
 
 @pytest.fixture
 def published(hub, tmp_path, model_dir):
-    """A model and a gallery that it made, on the Hub; the names of its clips."""
+    """A gallery on the Hub, and the model that made it."""
     (tmp_path / "clips").mkdir()
-    for number, name in enumerate(("low.wav", "high.wav")):
-        (tmp_path / "clips" / name).write_bytes(wav(tone(16_000, 200 * (1 + number))))
+    (tmp_path / "clips" / "low.wav").write_bytes(wav(tone(16_000, 200)))
     index_folder(IndexConfig(paths=[tmp_path / "clips"], model=str(model_dir), output=tmp_path / "gallery"))
-    push_model(model_dir, "user/model", DETAILS)
-    push_gallery(tmp_path / "gallery", "user/gallery", DETAILS, media=True)
-    return SimpleNamespace(api=hub.api(), names=["high.wav", "low.wav"])
+    push_model(model_dir, "user/model", license="mit")
+    push_gallery(tmp_path / "gallery", "user/gallery", license="mit", media=True)
+    return SimpleNamespace(api=hub.api())
 
 
 def test_the_space_serves_the_gallery_at_the_commit_that_is_there(published, hub, tmp_path, monkeypatch):
-    push_space("user/demo", Details(), gallery="user/gallery")
+    push_space("user/demo", gallery="user/gallery")
     files = hub.repo("user/demo", "space").files()
     commit = published.api.dataset_info("user/gallery").sha
     (line,) = re.findall("^CMD scalar (.*)$", files["Dockerfile"].decode(), re.MULTILINE)
@@ -68,51 +59,35 @@ def test_the_space_serves_the_gallery_at_the_commit_that_is_there(published, hub
         *("--public", "--hostname", "user-demo.hf.space"),
     ]
     # The command, as far as to the server, which a request reaches without listening.
-    from starlette.testclient import TestClient
-
-    from search.service import server
-
-    made, idle = [], SimpleNamespace(run=lambda sockets: None)
+    made = []
+    idle = SimpleNamespace(run=lambda sockets: None)
     monkeypatch.setattr(server, "make_server", lambda app, started: made.append(app) or idle)
-    with pytest.raises(SystemExit) as ended:
-        run([*command[:5], "0", *command[6:]])
-    assert ended.value.code == 0
+    result = CliRunner().invoke(app, [*command[:5], "0", *command[6:]])
+    assert result.exit_code == 0, result.output
     with TestClient(made[0], base_url="http://user-demo.hf.space") as client:
-        about = client.get("/api/gallery").json()
-        assert (about["name"], about["num_clips"]) == ("user/gallery", 2)
-        hits = client.post("/api/search", json={"query": "a bell"}).json()["hits"]
-        assert sorted(hit["name"] for hit in hits) == published.names
-        sound = client.get(f"/{hits[0]['media']}")
-        assert sound.content == (tmp_path / "clips" / hits[0]["name"]).read_bytes()
+        (hit,) = client.post("/api/search", json={"query": "a bell"}).json()["hits"]
+        assert client.get(f"/{hit['media']}").content == (tmp_path / "clips" / "low.wav").read_bytes()
         page = client.get("/", headers={"sec-fetch-site": "cross-site"})
         assert page.status_code == 200 and "frame-ancestors *" in page.headers["content-security-policy"]
         assert client.get("/", headers={"host": "other.example"}).status_code == 400
+    card = RepoCard(files["README.md"].decode())
+    assert (card.data.models, card.data.datasets) == (["user/model"], ["user/gallery"])
 
 
-def test_a_published_gallery_is_asked_by_its_address_and_the_model_at_its_commit(published, tmp_path, model_dir):
-    from search.__main__ import app
-
-    # Another model in its place, as it may be later: the gallery names a commit.
-    model, processor = load_model(model_dir)
-    model.text_projection.weight.data.neg_()
-    model.save_pretrained(model_dir)
-    push_model(model_dir, "user/model", DETAILS)
+def test_a_published_gallery_is_searched_by_its_address_and_with_its_model(published):
     asked = ["query", "hf://datasets/user/gallery", "a bell", "--json"]
     found = CliRunner().invoke(app, asked)
-    assert found.exit_code == 0, found.output
-    hits = json.loads(found.stdout)[0]["hits"]
-    assert sorted(hit["clip_id"] for hit in hits) == published.names
-    other = CliRunner().invoke(app, [*asked, "--model", str(model_dir)])
-    assert other.exit_code == 1 and "Embeddings of different models cannot be compared" in other.stderr
-    info = CliRunner().invoke(app, ["info", "hf://datasets/user/gallery"])
-    assert "clips: 2" in info.stdout and "model: user/model" in info.stdout
+    assert found.exit_code == 0 and "low.wav" in found.stdout, found.output
     refused = CliRunner().invoke(app, ["compact", "hf://datasets/user/gallery"])
     assert refused.exit_code == 1 and "cannot be changed" in refused.stderr
 
 
-def test_a_gallery_and_a_model_that_do_not_fit_are_refused(published, hub):
-    with pytest.raises(ValueError, match="made by user/model, so queries of user/other cannot"):
-        push_space("user/wrong", DETAILS, gallery="user/gallery", model="user/other")
+def test_a_gallery_that_names_no_model_is_refused(hub, tmp_path):
+    api = hub.api()
+    api.create_repo("user/own", repo_type="dataset")
+    api.upload_file(path_or_fileobj=b"{}", path_in_repo="gallery.json", repo_id="user/own", repo_type="dataset")
+    with pytest.raises(ValueError, match="user/own names no model"):
+        push_space("user/wrong", gallery="user/own")
     assert ("space", "user/wrong") not in hub.repos
 
 

@@ -57,12 +57,6 @@ def write_adapter(folder):
     save_file(tensors, folder / "adapter_model.safetensors")
 
 
-def test_parameters_are_counted_by_part(tmp_path):
-    write_adapter(tmp_path)
-    counts = count_parameters([tmp_path / "adapter_model.safetensors"])
-    assert counts == {"text_model": 12, "text_projection": 6}
-
-
 def test_the_parts_of_a_model_are_counted_together_and_none_twice(tmp_path):
     names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
     save_file(
@@ -71,27 +65,25 @@ def test_the_parts_of_a_model_are_counted_together_and_none_twice(tmp_path):
     save_file({"vision_model.a": np.zeros((5, 10), np.float16)}, tmp_path / names[1])
     counts = count_parameters([tmp_path / name for name in names])
     assert counts == {"text_model": 112, "text_projection": 6, "vision_model": 50}
-
-
-def table_of(recipe, training=None, adapter=None):
-    return dict(training_table(recipe, training, adapter))
+    write_adapter(tmp_path)
+    assert count_parameters([tmp_path / "adapter_model.safetensors"]) == {"text_model": 12, "text_projection": 6}
 
 
 def test_the_table_shows_the_settings_that_matter_most_and_what_the_run_recorded():
-    rows = table_of(RECIPE, TRAINING, {"r": 8, "lora_alpha": 16, "lora_dropout": 0.0})
-    assert rows["`r`"] == "8" and rows["`lora_alpha`"] == "16"
-    assert rows["`learning_rate`"] == "0.003" and rows["`optim`"] == "`adamw_torch_fused`"
-    assert rows["`train_split`"] == "`train`" and "`num_train_epochs`" in rows and "`max_steps`" not in rows
-    assert rows["batch size of a step"] == "64" and rows["steps"] == "1,840" and rows["examples"] == "1,500"
+    rows = dict(training_table(RECIPE, TRAINING, {"r": 8, "lora_alpha": 16, "lora_dropout": 0.0}))
+    assert rows["`r`"] == "`8`" and rows["`learning_rate`"] == "`0.003`" and rows["`train_split`"] == "`train`"
+    assert rows["`batch size of a step`"] == "`64`" and rows["`steps`"] == "`1840`" and rows["`examples`"] == "`1500`"
+    assert "`num_train_epochs`" in rows and "`max_steps`" not in rows
     assert not any("TOKEN" in str(value) or "data/" in str(value) for value in rows.values())
-    rows = table_of(RECIPE | {"max_steps": 6})
-    assert rows["`max_steps`"] == "6" and not {"`num_train_epochs`", "`r`", "steps", "`aggregation`"} & rows.keys()
+    rows = dict(training_table(RECIPE | {"max_steps": 6}, None, None))
+    assert rows["`max_steps`"] == "`6`" and not {"`num_train_epochs`", "`r`", "`steps`"} & rows.keys()
     assert training_table(None, None, None) == []
 
 
-def test_the_table_says_where_training_began():
-    assert "initial weights" not in table_of(RECIPE | {"model": "base"})  # an adapter's base is named elsewhere
-    assert table_of(RECIPE | {"adapter": "full", "model": "base"})["initial weights"] == "`base`"
+def test_the_table_names_the_weights_that_full_training_began_with():
+    initial = "`initial weights`"
+    assert initial not in dict(training_table(RECIPE | {"model": "base"}, None, None))
+    assert dict(training_table(RECIPE | {"adapter": "full", "model": "base"}, None, None))[initial] == "`base`"
 
 
 @pytest.mark.parametrize("content", ["", "emissions\n", "emissions\n1\n", EMISSIONS + "now,1,much,1,,,3\n"])
@@ -110,4 +102,4 @@ def test_emissions_of_all_rows_are_added_in_grams(tmp_path):
     )
     found = read_emissions(path)
     assert found.pop("emissions") == pytest.approx(1.5)
-    assert found == {"source": "CodeCarbon 3.0.4", "geographical_location": "veneto, Italy"}
+    assert found == {"source": "CodeCarbon 3.0.4", "geographical_location": "Italy"}
