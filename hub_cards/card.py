@@ -57,19 +57,6 @@ class Details:
         return Details(older | self.data, self.kept or earlier.kept)
 
 
-def front_matter(card: str) -> dict[str, Any]:
-    """
-    Read the metadata at the start of a card, empty if there is none.
-
-    Raises:
-        ValueError: it is not YAML, or not a mapping.
-    """
-    try:
-        return RepoCard(card).data.to_dict()
-    except yaml.YAMLError as error:
-        raise ValueError(f"The front matter of the card is not YAML: {' '.join(str(error).split())}.") from error
-
-
 def read_card(card: str) -> tuple[str | None, Details]:
     """
     Read the parts of a card that the next one keeps: its kind, `None` if no push wrote it, and its [`Details`].
@@ -78,8 +65,13 @@ def read_card(card: str) -> tuple[str | None, Details]:
         ValueError: a marked line is missing, repeated, changed or in the wrong place, so that text could be lost; or
             the front matter is not a YAML mapping.
     """
-    front = {name: value for name, value in front_matter(card).items() if name not in _FROM_FILES}
-    marks, found = _MARK.findall(card), _MARKED.search(card)
+    try:
+        data = RepoCard(card).data.to_dict()
+    except yaml.YAMLError as error:
+        raise ValueError(f"The front matter of the card is not YAML: {' '.join(str(error).split())}.") from error
+    front = {name: value for name, value in data.items() if name not in _FROM_FILES}
+    marks = _MARK.findall(card)
+    found = _MARKED.search(card)
     if not marks:
         return None, Details(front)
     if found is None or len(marks) != 3:
@@ -131,4 +123,4 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
     return card
 
 
-__all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "front_matter", "read_card", "render", "render_text"]
+__all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "read_card", "render", "render_text"]

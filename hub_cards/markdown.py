@@ -36,21 +36,16 @@ def code(value: Any) -> Markdown:
     return Markdown(f"{fence}{padding}{line}{padding}{fence}")
 
 
-def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], num_left: int | None = None) -> Markdown:
-    """
-    Format a table, without a final line break.
-
-    Args:
-        head (`Sequence`): names of the columns.
-        rows (`Iterable[Sequence]`): cells; values other than [`Markdown`] are escaped, `None` is a dash.
-        num_left (`int`, *optional*): number of columns aligned to the left, the others to the right; by default all.
-    """
-    num_left = len(head) if num_left is None else num_left
-    rules = [Markdown("---" if place < num_left else "---:") for place in range(len(head))]
-    lines = [head, rules, *(["–" if cell is None else cell for cell in row] for row in rows)]
-    # In a table, even a bar in a code span ends the cell unless it is escaped.
-    cells = [[re.sub(r"(?<!\\)((?:\\\\)*)\|", r"\1\\|", text(cell)) for cell in line] for line in lines]
-    return Markdown("\n".join(f"| {' | '.join(line)} |" for line in cells))
+def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Markdown:
+    """Format a table, without a final line break; values other than [`Markdown`] are escaped, `None` is a dash."""
+    rules = [Markdown("---")] * len(head)
+    lines = []
+    for row in (head, rules, *rows):
+        cells = [text("–" if cell is None else cell) for cell in row]
+        # In a table, even a bar in a code span ends the cell unless it is escaped.
+        cells = [re.sub(r"(?<!\\)((?:\\\\)*)\|", r"\1\\|", cell) for cell in cells]
+        lines.append(f"| {' | '.join(cells)} |")
+    return Markdown("\n".join(lines))
 
 
 __all__ = ["Markdown", "code", "table", "text"]

@@ -147,7 +147,7 @@ def tables(result: Result) -> list[tuple[str, Markdown, str]]:
     found = []
     for report in report_tables([result.content]):
         cells = report.cells()  # text from untrusted files
-        found.append((report.title, table([*cells.columns], cells.to_numpy(), report.num_keys), report.note))
+        found.append((report.title, table([*cells.columns], cells.to_numpy()), report.note))
     return found
 
 

@@ -46,40 +46,21 @@ def test_without_a_model_the_default_is_taken_and_its_download_is_reported_first
     assert before.num_files == len(fetched) == len(sizes) + 1  # of the Hub: .gitattributes
     assert before.num_bytes == sum(path.stat().st_size for path in fetched)
     assert pending_download("user/encoder") is None
+    there, here = identify("user/encoder"), identify("encoder")
+    assert there.commit == hub.api().model_info("user/encoder").sha
+    assert there.fingerprint == here.fingerprint and there.weights == here.weights
 
 
 def test_indexing_needs_the_hub_once(hub, place):
     reported = index().stderr
     announced, loaded = reported.index("Downloading the model user/encoder"), reported.index("parameters in float32, ")
-    assert (
-        "Downloading the model" in reported
-        and hub.url in reported
-        and "HF_HUB_OFFLINE=1" in reported
-        and announced < loaded
-    )
+    assert hub.url in reported and "HF_HUB_OFFLINE=1" in reported and announced < loaded
     assert Gallery.open("gallery").model == "user/encoder"
     with hub.offline():
         again = index()
         assert "1 unchanged" in again.stdout and "Downloading the model" not in again.stderr
         found = CliRunner().invoke(search.app, ["query", "gallery", "a bell", "--json"])
         assert json.loads(found.stdout)[0]["hits"], found.output
-
-
-def test_without_the_hub_and_without_a_copy_the_error_says_what_to_do(hub, place):
-    with hub.offline():
-        reported = index(code=1).stderr
-    assert "user/encoder" in reported and "cannot be reached" in reported and "hf download user/encoder" in reported
-    assert not (place / "gallery").exists()
-    assert index("--model", "encoder").exit_code == 0
-    assert "1 unchanged" in index().stdout  # the gallery's own model, not the default
-
-
-def test_a_repository_is_known_by_its_id_and_commit_and_has_the_fingerprint_of_the_folder(hub, place):
-    there, here = identify("user/encoder"), identify("encoder")
-    assert (there.name, there.is_folder) == ("user/encoder", False)
-    assert there.commit == hub.api().model_info("user/encoder").sha
-    assert there.encoder == here.encoder == "embedding_gemma2"
-    assert there.fingerprint == here.fingerprint and there.weights == here.weights
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, is_as_known
 from gallery.published import media_of
 from gallery.stills import Stills
-from gallery.transcripts import SCREEN, Cue, Transcripts, write_transcript
+from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
 from hub_cards.card import Details
 from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.publishing import PublishedModel
@@ -145,12 +144,6 @@ def test_a_published_gallery_names_its_model_and_its_problems(tmp_path):
     assert "- clip 1 é: no sound\n- other: odd\n" in card and "- gone\n" in card
 
 
-def test_a_gallery_without_files_has_no_media_to_publish(tmp_path):
-    saved_store(tmp_path / "store")
-    with pytest.raises(ValueError, match="only those know their media files"):
-        stage_gallery(tmp_path / "store", tmp_path / "staged", media=True)
-
-
 def test_no_folder_of_this_machine_is_published_and_no_identifier_changed(tmp_path):
     problem = "/videos/clip: /home/jane/clips/a.mp4: audio stream 1: decoding stopped"
     metadata = {"model": "/home/jane/runs/tiny", "plan": {"root": "/home/jane/data"}, "left_out": ["/videos/other"]}
@@ -218,28 +211,22 @@ def saved_windows(folder, media, **metadata):
     return ["a/talk.mp4#t=0,30", "a/talk.mp4#t=30", "b.mp4"]
 
 
-def test_a_file_of_which_some_windows_could_be_read_is_not_left_out(tmp_path):
-    saved_windows(tmp_path / "windows", tmp_path / "videos")
+def test_windows_share_the_published_file_and_one_that_was_partly_read_is_not_left_out(tmp_path):
+    names = saved_windows(tmp_path / "windows", tmp_path / "videos")
     partly = "not all of its windows could be read: 60-90 s: reading stopped"
     with GalleryWriter(tmp_path / "windows") as writer:
         known = writer.gallery().files[str(tmp_path / "videos/a/talk.mp4")]
         gone = str(tmp_path / "videos/gone.mp4")
         writer.put_files([replace(known, reason=partly), MediaFile(gone, 1, 1, "", "it is cut off")])
         writer.commit()
-    stage_gallery(tmp_path / "windows", tmp_path / "staged")
-    card = gallery_card(tmp_path / "staged", "user/windows", DETAILS)
-    assert f"- a/talk.mp4\\#t=0,30: a/talk.mp4\\#t=0,30: dark\n- a/talk.mp4: {partly}\n" in card.replace("#", "\\#")
-    assert "Reading errors (2); what could not be read" in card and "unreadable (1 clip):\n\n- gone.mp4: it is" in card
-
-
-def test_windows_share_the_published_file(tmp_path):
-    names = saved_windows(tmp_path / "windows", tmp_path / "videos")
     stage_gallery(tmp_path / "windows", tmp_path / "staged", media=True)
     staged = [path.relative_to(tmp_path / "staged").as_posix() for path in (tmp_path / "staged/media").rglob("*.*")]
     assert sorted(staged) == ["media/a/talk.mp4", "media/b.mp4"]
     assert str(tmp_path) not in text_of(tmp_path / "staged")
-    card = gallery_card(tmp_path / "staged", "user/windows", DETAILS)
+    card = staged_card(tmp_path / "staged")
     assert "the name of its file below media/; a window has its seconds appended" in card
+    assert "Reading errors (2); what could not be read" in card and f"- a/talk.mp4: {partly}\n" in card
+    assert "unreadable (1 clip):\n\n- gone.mp4: it is" in card
     found = Gallery.open(tmp_path / "staged")
     assert found.clip_ids == names
     media = {found.media_of(found.place_of(name)) for name in names}
@@ -263,31 +250,21 @@ def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
         assert known == replace(here.files[str(tmp_path / "videos" / name)], path=name) and is_as_known(path, known)
 
 
-def test_a_transcript_goes_along_with_the_media_without_the_folder_of_what_heard_it(tmp_path):
+def test_transcripts_go_along_with_the_media_without_folders_and_still_pictures_never(tmp_path):
     names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
+    sha256 = clip_sha256(str(tmp_path / "videos" / names[0]))
     (tmp_path / "gallery" / "transcripts").mkdir()
-    for name, cues in ((names[0], ["/words/ that are/ said"]), (names[1], [])):
-        heard = Transcripts(tmp_path / "gallery").path_of(clip_sha256(str(tmp_path / "videos" / name)))
-        write_transcript(heard, [Cue(0, 1, words) for words in cues], "/home/me/models/whisper")
-    read = Transcripts(tmp_path / "gallery", SCREEN).path_of(clip_sha256(str(tmp_path / "videos" / names[1])))
-    write_transcript(read, [Cue(0, 1, "words that are shown")], "a reader")
+    for kind, words in ((SPEECH, "/words/ that are/ said"), (SCREEN, "words that are shown")):
+        path = Transcripts(tmp_path / "gallery", kind).path_of(sha256)
+        write_transcript(path, [Cue(0, 1, words)], "/home/me/models/whisper")
+    Stills(tmp_path / "gallery").put(sha256, None, b"picture")
     stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
-    published = Transcripts(tmp_path / "staged")
-    assert published.count() == (1, 1)
-    heard = published.with_words(Gallery.open(tmp_path / "staged").files[names[0]].sha256)
-    assert "/words/ that are/ said" in heard.read_text() and "NOTE made by machine: whisper\n" in heard.read_text()
-    read = Transcripts(tmp_path / "staged", SCREEN).path_of(Gallery.open(tmp_path / "staged").files[names[1]].sha256)
-    assert "words that are shown" in read.read_text()
+    for kind, words in ((SPEECH, "/words/ that are/ said"), (SCREEN, "words that are shown")):
+        copy = Transcripts(tmp_path / "staged", kind).path_of(sha256).read_text()
+        assert words in copy and "NOTE made by machine: whisper\n" in copy
     stage_gallery(tmp_path / "gallery", tmp_path / "without")
     assert Transcripts(tmp_path / "without").count() == (0, 0)  # words are of the media, too
-
-
-def test_still_pictures_are_not_published_even_with_the_media(tmp_path):
-    names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
-    Stills(tmp_path / "gallery").put(clip_sha256(str(tmp_path / "videos" / names[0])), None, b"picture")
-    for media in (True, False):
-        stage_gallery(tmp_path / "gallery", tmp_path / f"staged {media}", media=media)
-        assert not list((tmp_path / f"staged {media}").rglob("*.jpg"))
+    assert not list(tmp_path.glob("staged/**/*.jpg")) and not list(tmp_path.glob("without/**/*.jpg"))
 
 
 def test_a_subtitle_that_the_system_generates_is_not_read(tmp_path):
@@ -333,74 +310,48 @@ def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
     assert f"| `model_revision` | `{COMMIT}` |" in card and "license: cc-by-4.0" in card
 
 
-CALIBRATED = {"modality_scale": [0.5, 2.0, 1.25], "modality_offset": [0.3, -0.1, 0.05]}
+CALIBRATED = {"modality_scale": [1, 2, 0.5, 1, 1.5], "modality_offset": [0.3, -0.1, 0.05, 0, 0.2]}
 
 
 @pytest.mark.parametrize(
-    ("temperature", "calibration"),
+    ("names", "temperature", "calibration"),
     [
-        ("inf", {}),
-        (0.3, CALIBRATED),
-        (0.3, {"modality_scale": [1, 1, 1]}),
+        (MODALITIES, "inf", {}),
+        (MODALITIES, 0.3, {"modality_scale": [1, 1, 1]}),
+        (("video", "title", "audio", "speech", "on_screen"), 0.3, CALIBRATED),
     ],
 )
-def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, temperature, calibration):
+def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, names, temperature, calibration):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     described = {"query_temperature": temperature, "score_options": {"method": "scalar"} | calibration}
-    embeddings = random_embeddings(metadata=described)
-    embeddings.save(tmp_path / "store")
-    stage_gallery(tmp_path / "store", tmp_path / "staged", PublishedModel("user/model"))
-    card = staged_card(tmp_path / "staged")
-    is_calibrated = bool(calibration) and calibration != {"modality_scale": [1, 1, 1]}
-    assert ("different modalities comparable" in card) == is_calibrated
-    for name, values in calibration.items():
-        assert f"| `{name}` | `{', '.join(map(str, values))}` |" in card
-    assert "is the query temperature of the gallery." in card  # a calibration changes it, and not the model's
-    loading, scoring = blocks(card)
-    namespace = {}
-    for block in (loading, scoring):
-        exec(block.replace('"user/gallery"', repr(str(tmp_path / "staged"))), namespace)
-    text = embeddings.text_embeds[:1]
-    arguments = (text, embeddings.modality_embeds, embeddings.modality_mask)
-    options = {"query_temperature": float(temperature)} | calibration
-    torch.testing.assert_close(namespace["scores"][None], retrieval_scores(*arguments, "scalar", **options))
-    torch.testing.assert_close(namespace["weights"][None], query_weights(*arguments, **options))
-
-
-def test_a_card_shows_and_scores_five_modalities_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    names = ("video", "title", "audio", "speech", "on_screen")
     generator = torch.Generator().manual_seed(2)
-
-    def unit(*shape):
-        return torch.nn.functional.normalize(torch.randn(*shape, DIM, generator=generator), dim=-1)
-
-    mask = torch.rand(CLIPS, 5, generator=generator) < 0.6
-    mask[:, 3] |= ~mask.any(1)
-    calibration = {"modality_scale": [1, 2, 0.5, 1, 1.5], "modality_offset": [0.3, -0.1, 0.05, 0, 0.2]}
+    mask = torch.rand(CLIPS, len(names), generator=generator) < 0.6
+    mask[:, -1] |= ~mask.any(1)
+    vectors = torch.nn.functional.normalize(torch.randn(CLIPS, len(names), DIM, generator=generator), dim=-1)
     embeddings = replace(
-        random_embeddings(metadata={"score_options": {"method": "scalar"} | calibration}),
-        text_embeds=unit(QUERIES),
-        modality_embeds=unit(CLIPS, 5) * mask[..., None],
+        random_embeddings(metadata=described),
+        modality_embeds=vectors * mask[..., None],
         modality_mask=mask,
-        modalities=names,
+        modalities=tuple(names),
     )
     embeddings.save(tmp_path / "store")
-    stage_gallery(tmp_path / "store", tmp_path / "staged")
-    assert Gallery.open(tmp_path / "staged").modalities == names
+    stage_gallery(tmp_path / "store", tmp_path / "staged", PublishedModel("user/model"))
+    assert Gallery.open(tmp_path / "staged").modalities == tuple(names)
     card = staged_card(tmp_path / "staged")
+    assert ("different modalities comparable" in card) == (calibration is CALIBRATED)
+    for name, values in calibration.items():
+        assert f"| `{name}` | `{', '.join(map(str, values))}` |" in card
     for name, count in zip(names, mask.sum(0).tolist(), strict=True):
         assert f"| `clips` | `{name}` | list of {DIM} floats | unit vector, zeros" in card
         assert f"| with {name.replace('_', chr(92) + '_')} | {count} ({count / CLIPS:.1%}) |" in card
-    assert "| list of 5 bools | whether the clip has video, title, audio, speech, on\\_screen |" in card
-    assert "| `modality_scale` | `1, 2, 0.5, 1, 1.5` |" in card
-    assert "presence as 5 times 0 or 1" in card
     namespace = {}
     for block in blocks(card):
         exec(block.replace('"user/gallery"', repr(str(tmp_path / "staged"))), namespace)
-    arguments = (embeddings.text_embeds[:1], embeddings.modality_embeds, mask, "scalar", 0.3)
-    expected = retrieval_scores(*arguments, modalities=names, **calibration)
+    arguments = (embeddings.text_embeds[:1], embeddings.modality_embeds, mask)
+    options = {"query_temperature": float(temperature)} | calibration
+    expected = retrieval_scores(*arguments, "scalar", modalities=names, **options)
     torch.testing.assert_close(namespace["scores"][None], expected)
+    torch.testing.assert_close(namespace["weights"][None], query_weights(*arguments, **options))
 
 
 FROM_HUB = """
@@ -409,21 +360,11 @@ from pathlib import Path
 from datasets import load_dataset
 
 found = {}
-for name in ("float16",):
-    for config in ("clips", "queries"):
-        rows = load_dataset(f"user/{name}", config)
-        found[f"{name}-{config}"] = {
-            "features": {split: str(dataset.features) for split, dataset in rows.items()},
-            "rows": rows["test"][:],
-            "streamed": list(load_dataset(f"user/{name}", config, split="test", streaming=True)),
-        }
+for config in ("clips", "queries"):
+    rows = load_dataset("user/store", config)
+    streamed = list(load_dataset("user/store", config, split="test", streaming=True))
+    found[config] = {"features": str(rows["test"].features), "rows": rows["test"][:], "streamed": streamed}
 Path("found.json").write_text(json.dumps(found))
-for name in ("float16", "search"):
-    card = Path(f"{name}.md").read_text()
-    namespace = {}
-    for block in card.split("```python\\n")[1:]:
-        exec(block.split("```")[0], namespace)
-    print(namespace["scores"].shape[0])
 """
 
 
@@ -434,22 +375,17 @@ def put_on_hub(hub, tmp_path, name, **options):
     staged_card(staged, f"user/{name}")
     hub.api().create_repo(f"user/{name}", repo_type="dataset")
     hub.api().upload_folder(repo_id=f"user/{name}", folder_path=staged, repo_type="dataset")
-    return staged
 
 
-def test_what_is_pushed_is_loaded_by_datasets_alone(tmp_path, hub, run_python):
-    saved_store(tmp_path / "float16", dtype=torch.float16)
-    saved_gallery(tmp_path / "search", tmp_path / "videos")
-    for name in ("float16", "search"):
-        staged = put_on_hub(hub, tmp_path, name, media=name == "search")
-        shutil.copy(staged / "README.md", tmp_path / f"{name}.md")
-    printed = run_python(FROM_HUB)
-    assert printed.splitlines()[-1] == "3" and str(CLIPS) in printed.splitlines()
+def test_a_gallery_on_the_hub_is_loaded_by_datasets_alone(tmp_path, hub, run_python):
+    saved_store(tmp_path / "store", dtype=torch.float16)
+    put_on_hub(hub, tmp_path, "store")
+    run_python(FROM_HUB)
     found = json.loads((tmp_path / "found.json").read_text())
     for config in ("clips", "queries"):
-        expected = load_from_disk(tmp_path / "float16" / config)
-        reported = found[f"float16-{config}"]
-        assert reported["features"] == {"test": str(expected.features)} and reported["rows"] == expected[:]
+        expected = load_from_disk(tmp_path / "store" / config)
+        reported = found[config]
+        assert reported["features"] == str(expected.features) and reported["rows"] == expected[:]
         assert reported["streamed"] == expected.to_list()
 
 
@@ -459,10 +395,8 @@ def test_a_gallery_is_opened_by_its_address(tmp_path, hub):
     opened = Gallery.open("hf://datasets/user/gallery")
     assert opened.clip_ids == names and torch.equal(opened.modality_embeds(), vectors)
     assert not (opened.path / "media").exists()  # before it is asked for
-    for name in names:
-        path = Path(opened.media_of(opened.place_of(name)))
-        assert path.read_bytes() == (tmp_path / "videos" / name).read_bytes() and path.suffix == ".mp4"
-        assert not path.is_symlink()
+    path = Path(opened.media_of(opened.place_of(names[1])))
+    assert path.read_bytes() == (tmp_path / "videos" / names[1]).read_bytes() and not path.is_symlink()
     commit = hub.api().dataset_info("user/gallery").sha
     assert Gallery.open(Path(f"hf://datasets/user/gallery@{commit}")).path == opened.path
     with pytest.raises(ValueError, match="a published gallery, which can be read but not changed"):

@@ -138,15 +138,11 @@ def test_a_failure_in_the_middle_publishes_nothing_and_the_next_push_goes_on(hub
         push(hub, folder)
     assert not any(files_of(hub) for _ in hub.repos)
     push(hub, folder)
-    assert files_of(hub) == contents(folder)
-
     before = files_of(hub)
+    assert before == contents(folder)
     save_file({"weight": torch.zeros(5)}, folder / "model-00001-of-00002.safetensors")
     save_file({"weight": torch.zeros(6)}, folder / "model-00002-of-00002.safetensors")
-    with (
-        hub.fail(method, path, **how),
-        pytest.raises(PublishError, match="Nothing was published|Push again"),
-    ):
+    with hub.fail(method, path, **how), pytest.raises(PublishError):
         push(hub, folder)
     assert files_of(hub) == before and hub.leaks() == []
 
