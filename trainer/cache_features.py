@@ -32,7 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 from typer import Option
 
 from commands.errors import say, user_errors
-from commands.options import Device, Holdout, WordsOf, command_of
+from commands.options import Holdout, WordsOf, command_of
 from eval.benchmarks.registry import load_benchmark
 from eval.benchmarks.rows import read_row, text_columns
 from eval.settings import Columns, OnError, Plugins
@@ -40,8 +40,7 @@ from gallery.decoding import sandboxed
 from gallery.embedding import check_reading, in_background
 from gallery.files import read_json, write_json
 from gallery.provenance import versions
-from modeling_scalar import ScalarJointConfig, ScalarProcessor
-from modeling_scalar.model_identity import device_of_name
+from modeling_scalar import ScalarJointConfig, ScalarProcessor, default_device
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import kind_of
 
@@ -191,7 +190,6 @@ def cache_features(
     dtype: str = "float16",
     with_states: bool = True,
     batch_size: int = 32,
-    keep_in_memory: bool = False,
 ) -> list[str]:
     """
     Compute and store the outputs of the vision and audio towers for every row of a data set.
@@ -209,7 +207,6 @@ def cache_features(
         dtype (`str`): The precision of the files, `"float16"` or `"float32"`. The model computes in its own.
         with_states (`bool`): Whether to store the towers' tokens. Matching needs them; they take most of the space.
         batch_size (`int`): Clips per forward pass. Affects speed and memory; results change by rounding only.
-        keep_in_memory (`bool`): See [`~trainer.data.ClipDataset`].
 
     Returns:
         `list` of `str`: The clips of which something could not be read, and why.
@@ -238,7 +235,7 @@ def cache_features(
                 f"{folder} holds other features: {different} differ. Remove it, or choose another folder."
             )
     model.eval()
-    dataset = ClipDataset(rows, processor, seed, keep_in_memory)
+    dataset = ClipDataset(rows, processor, seed)
     columns = _columns(isinstance(model.config, ScalarJointConfig), with_states, dtype)
     # `datasets` takes a shard of the same fingerprint from the folder; one that was interrupted has no valid name.
     fingerprint, shards = digest(identity)[:32], []
@@ -425,12 +422,7 @@ class FeaturesConfig:
     seed: Annotated[int, Option(help="Seed of the draws.")] = 50
     dtype: Annotated[Literal["float16", "float32"], Option(help="Precision of the files.")] = "float16"
     states: Annotated[bool, Option(help="Store the towers' tokens, which matching needs.")] = True
-    batch_size: Annotated[int, Option(min=1, help="Clips per forward pass.")] = 32
     on_error: OnError = "raise"
-    keep_in_memory: Annotated[
-        bool, Option("--keep-in-memory", help="Decode every clip once for all views. For small data sets.")
-    ] = False
-    device: Device = None
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -456,14 +448,12 @@ def main(config: FeaturesConfig) -> None:
         problems = cache_features(
             config.output,
             load_benchmark(config.benchmark, config.root, config.split, **own),
-            network.to(device_of_name(config.device)),
+            network.to(default_device()),
             sandboxed(processor, on_error=config.on_error),
             views=config.views,
             seed=config.seed,
             dtype=config.dtype,
             with_states=config.states,
-            batch_size=config.batch_size,
-            keep_in_memory=config.keep_in_memory,
         )
         for problem in problems:
             say(f"counted as absent: {problem}", sys.stdout)

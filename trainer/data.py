@@ -156,9 +156,9 @@ class ScalarDataCollator:
 
     Args:
         processor ([`ScalarProcessor`]): The processor of the examples.
-        leaves_out (`bool`): Whether to skip clips of which nothing could be read, with a warning, and list their rows
-            in `left_out`. Which these are depends only on their files, the seed and the epoch, so the batches are the
-            same on one process or on many, and in a resumed run.
+        leaves_out (`bool`): Whether to skip clips of which nothing could be read, each with a warning. Which these are
+            depends only on their files, the seed and the epoch, so the batches are the same on one process or on many,
+            and in a resumed run.
     """
 
     processor: ScalarProcessor
@@ -171,27 +171,31 @@ class ScalarDataCollator:
         Raises:
             ValueError: If a clip has no modality; with `leaves_out`, only if no clip of the batch has one.
         """
-        left_out = []
         if self.leaves_out:
-            empty = [example for example in examples if example["clip"].is_empty]
-            for example in empty:
-                logger.warning("The clip %r is left out of training: it cannot be read.", example["video_id"])
-            left_out = [example["index"] for example in empty]
-            examples = [example for example in examples if not example["clip"].is_empty]
-            if not examples:
-                names = ", ".join(repr(example["video_id"]) for example in empty)
-                raise ValueError(
-                    f"None of the clips of a batch can be read: {names}. Remove them from the annotation, or use a "
-                    "larger `per_device_train_batch_size`."
-                )
+            examples = self._readable(examples)
         batch = self.processor(
             text=[example["caption"] for example in examples],
             clips=[example["clip"] for example in examples],
             training=True,
             generator=[example["generator"] for example in examples],
         )
-        batch = dict(batch) | {"clip_index": torch.tensor([example["index"] for example in examples])}
-        return batch | ({"left_out": torch.tensor(left_out, dtype=torch.long)} if self.leaves_out else {})
+        return dict(batch) | {"clip_index": torch.tensor([example["index"] for example in examples])}
+
+    def _readable(self, examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the examples of which something could be read."""
+        readable = []
+        for example in examples:
+            if example["clip"].is_empty:
+                logger.warning("The clip %r is left out of training: it cannot be read.", example["video_id"])
+            else:
+                readable.append(example)
+        if not readable:
+            names = [example["video_id"] for example in examples]
+            raise ValueError(
+                f"None of the clips of a batch can be read: {names}. Remove them from the annotation, or use a larger "
+                "`per_device_train_batch_size`."
+            )
+        return readable
 
 
 __all__ = ["ClipDataset", "Examples", "GlobalBatchSampler", "ScalarDataCollator"]

@@ -1,7 +1,6 @@
 """Distributed training: how the rows of a batch are spread over ranks, and gathering them with gradients."""
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -102,15 +101,6 @@ def mean_over_processes(number: float, device: torch.device) -> float:
     total = torch.tensor(float(number), device=device)
     dist.all_reduce(total)
     return total.item() / world_size()
-
-
-def union_over_processes(places: Iterable[int], size: int, device: torch.device) -> list[int]:
-    """Return the union of the indices (below `size`) of all processes, ascending, the same on all."""
-    named = torch.zeros(size, dtype=torch.uint8, device=device)
-    named[list(places)] = 1
-    if world_size() > 1:
-        dist.all_reduce(named, op=dist.ReduceOp.MAX)
-    return named.nonzero().flatten().tolist()
 
 
 def on_any_process(flag: bool, device: torch.device) -> bool:

@@ -17,18 +17,16 @@ from typing import Any
 import datasets
 import torch
 from peft import PeftModel
-from transformers import PretrainedConfig, Trainer, set_seed
+from transformers import Trainer, set_seed
 
 from commands.errors import show
 from eval.benchmarks.rows import marks_of_clips
 from gallery.decoding import Limits, sandboxed
-from gallery.described import calibration_hint
 from gallery.files import write_json
 from gallery.provenance import source_state, versions
 from modeling_scalar import ScalarProcessor, load_model
 from modeling_scalar.model_identity import LIGHT, identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import CALIBRATION
 
 from .callbacks import AtBegin, StopOnInterrupt
 from .checkpoints import (
@@ -51,7 +49,6 @@ from .training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
 _SECONDS_TO_TELL = 5.0
-_CPU_INFO = Path("/proc/cpuinfo")  # platform.processor() is empty on most Linux systems
 TARGETS = "semantic_targets.safetensors"
 """The default file of semantic targets in the folder of a run."""
 
@@ -133,24 +130,6 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
     show(*table.split("\n"))
 
 
-def _calibration_hint(run: RunArguments, folder: str, config: PretrainedConfig) -> str | None:
-    """The command that calibrates the trained model, on the run's evaluation split if it has one."""
-    options = {name: getattr(config, name) for name in ("query_temperature", *CALIBRATION)}
-    split, columns = run.eval_split or run.report_split, None
-    if split is None:
-        source, columns = ["own", "--root", "captions.csv"], "caption, path"
-    else:
-        source = [run.benchmark, "--root", run.root, "--split", split]
-        for plugin in run.plugin.split(",") if run.plugin else []:
-            source += ["--plugin", plugin]
-        for name, column in (run.columns or {}).items():
-            source += ["--column", f"{name}={column}"]
-        for name, value in (("--holdout", run.holdout), ("--words-of", run.words_of)):
-            source += [] if value is None else [name, str(value)]
-    metadata = {"score_options": {"method": config.aggregation} | options}
-    return calibration_hint(metadata, "--model", folder, "--benchmark", *source, columns=columns)
-
-
 # What a run prints and leaves ----------------------------------------------------------------------------------------
 
 
@@ -171,35 +150,32 @@ def describe_run(
         num_examples (`int`): The number of training examples.
         steps_per_epoch (`int`): The number of optimizer steps per epoch.
     """
-    trained, frozen = (count_parameters(model, trainable) for trainable in (True, False))
+    trained = count_parameters(model)
+    frozen = count_parameters(model, trainable=False)
     negatives = args.per_device_train_batch_size * args.world_size
-    steps = args.max_steps if args.max_steps > 0 else math.ceil(steps_per_epoch * args.num_train_epochs)
+    steps = args.max_steps
+    if steps <= 0:
+        steps = math.ceil(steps_per_epoch * args.num_train_epochs)
+    batch = f"{args.world_size} processes of {args.per_device_train_batch_size}"
+    if args.mini_batch_size:
+        batch += f", {args.mini_batch_size} clips at a time"
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     memory = (weights + 3 * gradients) / 2**20
-    parts = f", {args.mini_batch_size} clips at a time" if args.mini_batch_size else ""
-    accumulated = (
-        f", {args.gradient_accumulation_steps} batches a step" if args.gradient_accumulation_steps > 1 else ""
-    )
-    return "\n".join(
-        [
-            f"trained: {sum(trained.values()):,} parameters: {_listed(trained)}",
-            f"frozen: {sum(frozen.values()):,} parameters: {_listed(frozen)}",
-            f"batch: {negatives} clips see each other ({args.world_size} processes of "
-            f"{args.per_device_train_batch_size}{parts}){accumulated}",
-            f"steps: {steps:,}, {steps_per_epoch:,} an epoch of {num_examples:,} examples",
-            f"memory: {memory:,.0f} MiB for weights, gradients and optimizer on each device; activations come on top",
-        ]
-    )
+    lines = [
+        f"trained: {sum(trained.values()):,} parameters: {_listed(trained)}",
+        f"frozen: {sum(frozen.values()):,} parameters: {_listed(frozen)}",
+        f"batch: {negatives} clips see each other ({batch}), {args.gradient_accumulation_steps} batches a step",
+        f"steps: {steps:,}, {steps_per_epoch:,} an epoch of {num_examples:,} examples",
+        f"memory: {memory:,.0f} MiB for weights, gradients and optimizer on each device; activations come on top",
+    ]
+    return "\n".join(lines)
 
 
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    if device.type == "cpu" and _CPU_INFO.is_file():
-        names = (line.partition(":")[2].strip() for line in _CPU_INFO.open() if line.startswith("model name"))
-        return next(names, platform.machine())
-    return platform.processor() or device.type
+    return platform.processor() or platform.machine()
 
 
 def _precision(trainer: Trainer) -> str:
@@ -288,11 +264,6 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         raise OSError(message) from error
     if interrupt.interrupted:
         return False
-    left_out = trainer.left_out()
-    if left_out and trainer.is_world_process_zero():
-        names = ", ".join(map(repr, rows[left_out[:10]]["video_id"])) + (", ..." if len(left_out) > 10 else "")
-        what = "%d of %d training clips were left out because they could not be read: %s"
-        logger.warning(what, len(left_out), len(rows), names)
     with describe_failed_save(args.output_dir, ""):
         trainer.save_model()
         if trainer.is_world_process_zero():
@@ -304,8 +275,6 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
             write_json(asdict(run) | args.to_sanitized_dict(), folder / RECIPE)  # last: it marks the run as finished
     if run.report_split and trainer.is_world_process_zero():
         _report(run, args)
-    if trainer.is_world_process_zero() and (hint := _calibration_hint(run, args.output_dir, trainer.scalar_config)):
-        logger.info(hint)
     return True
 
 

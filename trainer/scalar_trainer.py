@@ -18,7 +18,7 @@ from modeling_scalar.scores_scalar import CALIBRATION, METHODS, paired_weights
 
 from .callbacks import LoraRate
 from .data import Examples
-from .distributed import RowLayout, average_gradients, union_over_processes, world_size
+from .distributed import RowLayout, average_gradients, world_size
 from .draws import MatchingPairs, choose_pairs, derived_generator, full_view_probability, reduced_views
 from .grad_cache import BatchInParts
 from .identity import describe_identity
@@ -157,12 +157,6 @@ class ScalarTrainer(ResumableTrainer):
     def _reset_counts(self) -> None:
         self._last_step, self._micro_step = -1, 0
         self._clips_since_log, self._time_of_log = 0, 0.0
-        self._left_out: set[int] = set()
-
-    def left_out(self) -> list[int]:
-        """The rows of the data set that all processes left out since training began because they could not be read.
-        Every process must call this."""
-        return union_over_processes(self._left_out, len(self.train_dataset), self.args.device)
 
     def describe_identity(self) -> dict[str, Any]:
         """Describe what identifies this run."""
@@ -205,11 +199,9 @@ class ScalarTrainer(ResumableTrainer):
         self._micro_step = self._micro_step + 1 if step == self._last_step else 0
         self._last_step = step
         inputs = dict(inputs)
-        clip_index, left_out = inputs.pop("clip_index", None), inputs.pop("left_out", None)
-        if left_out is not None:
-            self._left_out.update(left_out.tolist())
+        clip_index = inputs.pop("clip_index", None)
         # Only the last batch of an epoch, or clips that were left out, can make processes have different numbers.
-        may_differ = left_out is not None or not self.args.dataloader_drop_last
+        may_differ = not self.args.dataloader_drop_last or getattr(self.data_collator, "leaves_out", False)
         rows = RowLayout.of(len(inputs["modality_mask"]), self.args.device, may_differ)
         # They depend only on seed, step, micro-step and position in the global batch, so resumed runs and several
         # processes draw the same.

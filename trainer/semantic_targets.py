@@ -18,13 +18,14 @@ import datasets
 import torch
 import typer
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from tqdm.auto import tqdm
 from typer import Option
 
 from commands.errors import show, user_errors
 from commands.options import Device, Holdout, command_of
 from eval.settings import Columns, Plugins
+from gallery.files import write_whole
 from gallery.provenance import versions
 from modeling_scalar import default_device
 from modeling_scalar.model_identity import LIGHT, device_of_name, identify
@@ -77,11 +78,7 @@ def embed_captions(
 
 @torch.no_grad()
 def nearest_neighbors(
-    embeds: torch.Tensor,
-    num_neighbors: int = 64,
-    row_block: int = 1024,
-    column_block: int = 16384,
-    progress: bool = True,
+    embeds: torch.Tensor, num_neighbors: int = 64, row_block: int = 256, progress: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Find each clip's nearest other clips by cosine, exactly, without building the full clips x clips matrix.
@@ -89,8 +86,8 @@ def nearest_neighbors(
     Args:
         embeds (`torch.FloatTensor` of shape `(clips, dim)`): Embeddings of unit norm, on the device to search on.
         num_neighbors (`int`): The number of neighbours; all others if there are fewer.
-        row_block, column_block (`int`): The shape of the largest block of cosines. Affects speed and memory; results
-            change by rounding only.
+        row_block (`int`): The clips whose cosines are computed at once, 4 bytes for each pair. Affects speed and
+            memory; results change by rounding only.
         progress (`bool`): Whether to show a progress bar.
 
     Returns:
@@ -101,21 +98,12 @@ def nearest_neighbors(
     count = min(num_neighbors, num_clips - 1)
     neighbors = torch.empty(num_clips, count, dtype=torch.int32)
     cosines = torch.empty(num_clips, count)
-    with tqdm(total=num_clips, desc="neighbours", unit="clip", disable=not progress) as bar:
-        for row in range(0, num_clips, row_block):
-            rows = embeds[row : row + row_block]
-            best = rows.new_empty(len(rows), 0)
-            index = torch.empty(len(rows), 0, dtype=torch.int64, device=rows.device)
-            for column in range(0, num_clips, column_block):
-                block = rows @ embeds[column : column + column_block].T  # (rows, columns)
-                block.diagonal(row - column).fill_(-torch.inf)  # no clip is its own neighbour
-                found, place = block.topk(min(count, block.shape[1]), dim=1)
-                best, index = torch.cat([best, found], dim=1), torch.cat([index, place + column], dim=1)
-                best, place = best.topk(min(count, best.shape[1]), dim=1)
-                index = index.gather(1, place)  # (rows, neighbors)
-            neighbors[row : row + row_block] = index.int()
-            cosines[row : row + row_block] = best.clamp(-1, 1)
-            bar.update(len(rows))
+    for row in tqdm(range(0, num_clips, row_block), desc="neighbours", disable=not progress):
+        block = embeds[row : row + row_block] @ embeds.T  # (rows, clips)
+        block.diagonal(row).fill_(-torch.inf)  # no clip is its own neighbour
+        best, index = block.topk(count, dim=1)
+        neighbors[row : row + row_block] = index.int()
+        cosines[row : row + row_block] = best.clamp(-1, 1)
     return neighbors, cosines
 
 
@@ -189,16 +177,8 @@ def make_semantic_targets(
     }
     if include_self:
         description["include_self"] = "true"
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        tensors = {"neighbors": neighbors, "cosines": cosines, "clip_of_row": clip_of_row}
-        try:
-            save_file(tensors, temporary, metadata=description)
-        except SafetensorError as error:  # it does not name the file
-            raise OSError(f"{output} could not be written: {error}. Free some space, then try again.") from error
-        os.replace(temporary, output)
-    finally:
-        temporary.unlink(missing_ok=True)
+    content = save({"neighbors": neighbors, "cosines": cosines, "clip_of_row": clip_of_row}, description)
+    write_whole(output, lambda file: file.write(content))
 
 
 class SemanticTargets:

@@ -117,7 +117,7 @@ class Clips:
             command = (*python, "trainer.semantic_targets", *source, "--output", str(self.targets))
             stages.append(Stage("targets", (*command, "--encoder", "light"), self.targets))
             command = (*python, "trainer.cache_features", "--model", self.model, *source)
-            command += ("--output", str(self.features), "--views", str(VIEWS), "--keep-in-memory")
+            command += ("--output", str(self.features), "--views", str(VIEWS))
             stages.append(Stage("features", command, self.features / "features.json"))
         return Task(f"clips {self.root.name}", self.features, tuple(stages))
 
