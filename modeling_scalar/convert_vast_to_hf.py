@@ -1,6 +1,6 @@
 """Convert a VAST, GRAM or PMRL checkpoint (one network, one layout) to a SCALAR model folder.
 
-    scalar convert-vast --checkpoint model_step_100.pt --output DIR [--sizes config.json] [--concat-heads]
+    scalar convert-vast --checkpoint model_step_100.pt --output DIR [--config config.json] [--concat-heads]
 
 Every key of the file is used, on the explicit list of unused keys, or an error. Every parameter of the model comes
 from the file. Nothing stays randomly initialised.
@@ -11,7 +11,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +26,7 @@ from typer import Option
 from commands.errors import show, user_errors
 from commands.options import command_of
 
-from .configuration_scalar import BeatsConfig, ScalarConfig
+from .configuration_scalar import ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor
 from .model_identity import read_object
@@ -120,62 +120,9 @@ _QKV = re.compile(r"vision_encoder\.visual\.blocks\.(\d+)\.attn\.qkv\.weight")
 _SHARED_BIAS = re.compile(r"audio_encoder\.encoder\.layers\.(\d+)\.self_attn\.relative_attention_bias\.weight")
 _CONCAT_HEAD = re.compile(r"contra_head_(va|vs|vas)\.(weight|bias)")
 _CONCAT_NAMES = ["".join(name[0] for name in names) for names in CONCATENATIONS]
+# The fields of the configuration that are counted in the file.
+_COUNTED = {"num_frame_embeddings": "vision_frame_embedding", "num_segment_embeddings": "audio_frame_embedding"}
 _SHARED_BIAS_SOURCE = "audio_encoder.encoder.layers.0.self_attn.relative_attention_bias.weight"
-
-
-def config_from_sizes(sizes: Mapping) -> ScalarConfig:
-    """
-    Build the configuration of a network whose sizes differ from the paper's.
-
-    Args:
-        sizes (`dict`): sections `vision` (image_size, layers, width, head_width, mlp_ratio, patch_size), `audio` (the
-            fields of a BEATs configuration), `text` (fields of a BERT configuration), and `contra_dim`,
-            `max_vision_sample_num`, `max_audio_sample_num`.
-
-    Returns:
-        [`ScalarConfig`].
-
-    Raises:
-        ValueError: If a field is missing, or describes a variant of the network that this model does not implement.
-    """
-    try:
-        vision, audio, text = sizes["vision"], sizes["audio"], sizes["text"]
-        expected = {"layer_norm_first": False, "relative_position_embedding": True, "gru_rel_pos": True}
-        for key, value in expected.items():
-            if audio.get(key, value) != value:
-                raise ValueError(f"Only BEATs with `{key}={value}` is implemented, got {audio[key]!r}.")
-        return ScalarConfig(
-            vision_config={
-                "model_type": "blip_2_vision_model",
-                "hidden_size": vision["width"],
-                "intermediate_size": int(vision["width"] * vision["mlp_ratio"]),
-                "num_hidden_layers": vision["layers"],
-                "num_attention_heads": vision["width"] // vision["head_width"],
-                "image_size": vision["image_size"],
-                "patch_size": vision["patch_size"],
-                "initializer_range": 0.02,
-            },
-            audio_config=BeatsConfig(
-                hidden_size=audio["encoder_embed_dim"],
-                num_hidden_layers=audio["encoder_layers"],
-                num_attention_heads=audio["encoder_attention_heads"],
-                intermediate_size=audio["encoder_ffn_embed_dim"],
-                patch_size=audio["input_patch_size"],
-                patch_embed_dim=audio["embed_dim"],
-                conv_bias=audio["conv_bias"],
-                num_conv_pos_embeddings=audio["conv_pos"],
-                num_conv_pos_embedding_groups=audio["conv_pos_groups"],
-                num_buckets=audio["num_buckets"],
-                max_bucket_distance=audio["max_distance"],
-                deep_norm=audio["deep_norm"],
-            ),
-            text_config={"is_decoder": True, "add_cross_attention": True, "is_causal": False, **text},
-            projection_dim=sizes["contra_dim"],
-            num_frame_embeddings=sizes["max_vision_sample_num"],
-            num_segment_embeddings=sizes["max_audio_sample_num"],
-        )
-    except (ArithmeticError, KeyError, StrictDataclassError, TypeError) as error:
-        raise ValueError(f"The sizes do not describe a network: {type(error).__name__}: {error}") from error
 
 
 def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
@@ -191,11 +138,8 @@ def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a state dict of tensors, or two keys become the same.
+        ValueError: If it is not a state dict of tensors.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no checkpoint {path}. Give a file written by `torch.save`.")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (EOFError, LookupError, pickle.UnpicklingError, RuntimeError, TypeError, ValueError) as error:
@@ -211,37 +155,33 @@ def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
         raise ValueError(f"{path} must hold a state dict, a mapping of names to tensors, got {type(state).__name__}.")
     renamed = {}
     for key, value in state.items():
-        new = key.replace("video", "vision").replace("evaclip_model", "vision_encoder")
-        new = new.replace("clip_model", "vision_encoder").removeprefix("module.")
-        if new in renamed:
-            raise ValueError(f"Two keys of {path} become {new!r} after renaming, one of them {key!r}.")
-        renamed[new] = value
+        name = key.replace("video", "vision").replace("evaclip_model", "vision_encoder")
+        name = name.replace("clip_model", "vision_encoder").removeprefix("module.")
+        renamed[name] = value
     return renamed
 
 
-@dataclass
-class ConversionAudit:
-    """The fate of every key: `used` and `unused` keys of the file, `unexpected` in it, `missing` from it."""
+def _new_name(key: str, has_concat_heads: bool) -> str | None:
+    """The name in [`ScalarModel`] of a key of the original network, None if the model has no use for it.
 
-    used: list[str] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)
-    unexpected: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    resized: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        lines = [
-            f"used {len(self.used)}, unused {len(self.unused)}, missing {len(self.missing)}, "
-            f"unexpected {len(self.unexpected)}, resized {len(self.resized)}"
-        ]
-        for name in ("unused", "missing", "unexpected", "resized"):
-            lines += [f"  {name}: {key}" for key in getattr(self, name)]
-        return "\n".join(lines)
+    Raises:
+        ValueError: If the original network has no such key.
+    """
+    head = _CONCAT_HEAD.fullmatch(key)
+    if head and has_concat_heads:
+        return f"concat_projections.{_CONCAT_NAMES.index(head[1])}.{head[2]}"
+    if any(re.fullmatch(pattern, key) for pattern in UNUSED_KEYS):
+        return None
+    for pattern, replacement in _RENAMES:
+        match = re.fullmatch(pattern, key)
+        if match:
+            return match.expand(replacement)
+    raise ValueError(f"The checkpoint has an unexpected key {key!r}: it is not one of VAST, GRAM or PMRL.")
 
 
 def convert_state_dict(
     state: Mapping[str, torch.Tensor], config: ScalarConfig
-) -> tuple[dict[str, torch.Tensor], ConversionAudit]:
+) -> tuple[dict[str, torch.Tensor], list[str]]:
     """
     Rename and resize a checkpoint for [`ScalarModel`].
 
@@ -250,51 +190,40 @@ def convert_state_dict(
         config ([`ScalarConfig`]): The configuration of the model to fill.
 
     Returns:
-        The new state dict in float32 and the audit. Shapes may still differ, which strict loading detects.
-    """
-    audit, converted = ConversionAudit(), {}
-    for key, value in state.items():
-        if match := _QKV.fullmatch(key):
-            for part, weight in zip(("query", "key", "value"), value.chunk(3), strict=True):
-                converted[f"vision_model.encoder.layers.{match[1]}.self_attn.qkv.{part}.weight"] = weight
-        elif (match := _SHARED_BIAS.fullmatch(key)) and match[1] != "0":
-            # One table stored under every layer; different copies would be another network.
-            source = state.get(_SHARED_BIAS_SOURCE)
-            if source is not None and not torch.equal(value, source):
-                audit.unexpected.append(f"{key} (differs from layer 0, whose table all layers share)")
-                continue
-        elif config.has_concat_heads and (match := _CONCAT_HEAD.fullmatch(key)):
-            converted[f"concat_projections.{_CONCAT_NAMES.index(match[1])}.{match[2]}"] = value
-        elif any(re.fullmatch(pattern, key) for pattern in UNUSED_KEYS):
-            audit.unused.append(key)
-            continue
-        else:
-            for pattern, replacement in _RENAMES:
-                if match := re.fullmatch(pattern, key):
-                    converted[match.expand(replacement)] = value
-                    break
-            else:
-                audit.unexpected.append(key)
-                continue
-        audit.used.append(key)
+        The new state dict in float32, and the keys that were not used. Strict loading checks names and shapes.
 
+    Raises:
+        ValueError: For a key that the original network does not have, or a position table that differs by layer.
+    """
     with torch.device("meta"):
         expected = ScalarModel(config).state_dict()
-    for key in [key for key in converted if key not in expected]:
-        audit.unexpected.append(f"{key} (renamed; no such parameter in the model)")
-        del converted[key]
-    audit.missing = sorted(key for key in expected if key not in converted)
-    for key, value in converted.items():
+    converted, unused = {}, []
+    for key, value in state.items():
         value = value.detach().to(torch.float32)
-        if key.endswith("_condition.position_embedding"):
+        fused = _QKV.fullmatch(key)
+        if fused:
+            for part, weight in zip(("query", "key", "value"), value.chunk(3), strict=True):
+                name = f"vision_model.encoder.layers.{fused[1]}.self_attn.qkv.{part}.weight"
+                converted[name] = weight.contiguous().clone()
+            continue
+        if _SHARED_BIAS.fullmatch(key):
+            # One table is stored under every layer; different copies would be another network.
+            if not torch.equal(value, state.get(_SHARED_BIAS_SOURCE, value).to(torch.float32)):
+                raise ValueError(f"{key!r} differs from layer 0, whose table all layers share.")
+            if key != _SHARED_BIAS_SOURCE:
+                continue
+        name = _new_name(key, config.has_concat_heads)
+        if name is None:
+            unused.append(key)
+            continue
+        if name.endswith("_condition.position_embedding"):
             value = value.squeeze(0)
-        elif key.endswith("_condition.type_embedding"):
+        elif name.endswith("_condition.type_embedding"):
             value = value.flatten()
-        resized = _resize(key, value, expected[key].shape)
-        if resized.shape != value.shape:
-            audit.resized.append(f"{key}: {tuple(value.shape)} -> {tuple(resized.shape)}")
-        converted[key] = resized.contiguous().clone()
-    return converted, audit
+        if name in expected:
+            value = _resize(name, value, expected[name].shape)
+        converted[name] = value.contiguous().clone()
+    return converted, unused
 
 
 def _resize(key: str, value: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -314,24 +243,24 @@ def _resize(key: str, value: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 def convert(
     checkpoint: str | Path,
     output: str | Path,
-    sizes: Mapping | None = None,
+    config: ScalarConfig | None = None,
     tokenizer: str | None = None,
     concat_heads: bool = False,
-) -> ConversionAudit:
+) -> list[str]:
     """
     Convert a checkpoint file to a folder that `AutoModel.from_pretrained(DIR, trust_remote_code=True)` loads.
 
     Args:
         checkpoint (`str` or `Path`): A `.pt` state dict.
         output (`str` or `Path`): The output folder.
-        sizes (`dict`, *optional*): See [`config_from_sizes`]. By default the network has the paper's sizes and as many
-            frame and segment embeddings as the file.
+        config ([`ScalarConfig`], *optional*): The configuration of the network. By default it has the paper's sizes
+            and as many frame and segment embeddings as the file.
         tokenizer (`str`, *optional*): Name or folder of the BERT tokenizer, with which a processor is saved too.
         concat_heads (`bool`): Whether to keep the concatenation heads, for [`ScalarModel.get_concat_features`];
             otherwise they count as unused.
 
     Returns:
-        [`ConversionAudit`].
+        The keys of the file that were not used.
 
     Raises:
         ValueError: If a key is missing or unexpected, or a shape does not fit. Nothing is written then.
@@ -341,31 +270,22 @@ def convert(
         raise ValueError(f"{output} already exists. Choose a new folder, or remove it.")
     loaded = None if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     state = read_checkpoint(checkpoint)
-    if sizes is not None:
-        config = config_from_sizes(sizes)
-    else:
-        counts = {
-            name: state[key].shape[1]
-            for name, key in (
-                ("num_frame_embeddings", "vision_frame_embedding"),
-                ("num_segment_embeddings", "audio_frame_embedding"),
-            )
-            if key in state and state[key].ndim == 3 and state[key].shape[1]
-        }
-        config = ScalarConfig(**counts)
+    if config is None:
+        config = ScalarConfig()
+        for name, key in _COUNTED.items():
+            if key in state:
+                setattr(config, name, state[key].shape[1])
     config.has_concat_heads = concat_heads
     try:
-        converted, audit = convert_state_dict(state, config)
-        if audit.missing or audit.unexpected:
-            raise ValueError(
-                f"{checkpoint} is not a complete checkpoint of this network; nothing was written. Missing: "
-                f"{audit.missing[:5]}, unexpected: {audit.unexpected[:5]}."
-            )
+        converted, unused = convert_state_dict(state, config)
         with torch.device("meta"):
             model = ScalarModel(config)
         model.load_state_dict(converted, strict=True, assign=True)
-    except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{checkpoint} does not have the expected sizes. Pass `--sizes`. {error}") from error
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{checkpoint} does not fit this network; nothing was written. If its sizes are not the paper's, pass "
+            f"`--config`. {error}"
+        ) from error
     temporary = output.with_name(f".{output.name}.{os.getpid()}")  # renamed when complete
     try:
         model.save_pretrained(temporary)
@@ -377,7 +297,7 @@ def convert(
         raise OSError(f"{output} could not be written: {error}. No files were left there.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return audit
+    return unused
 
 
 # Command ----------------------------------------------------------------------------------------------------------
@@ -389,7 +309,9 @@ class ConvertConfig:
 
     checkpoint: Annotated[Path, Option(help="State dict of VAST, GRAM or PMRL, written by torch.save.")]
     output: Annotated[Path, Option(help="Output folder.")]
-    sizes: Annotated[Path | None, Option(help="JSON file of the network's sizes, if not the paper's.")] = None
+    config: Annotated[
+        Path | None, Option(help="JSON file of the model's configuration (ScalarConfig), if not the paper's.")
+    ] = None
     tokenizer: Annotated[str | None, Option(help="BERT tokenizer; saves a processor too.")] = None
     concat_heads: Annotated[
         bool, Option("--concat-heads", help="Keep the heads of concatenated modalities (PMRL's released score).")
@@ -403,9 +325,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 def convert_vast(config: ConvertConfig) -> None:
     """Convert a VAST, GRAM or PMRL checkpoint to a model folder; each of its keys is used or on the list of unused."""
     with user_errors():
-        sizes = None if config.sizes is None else read_object(config.sizes)
-        audit = convert(config.checkpoint, config.output, sizes, config.tokenizer, config.concat_heads)
-        show(*str(audit).split("\n"), f"Saved to {config.output}.")
+        network = None
+        if config.config is not None:
+            try:
+                network = ScalarConfig(**read_object(config.config))
+            except StrictDataclassError as error:
+                raise ValueError(f"{config.config} is not the configuration of a model: {error}") from error
+        unused = convert(config.checkpoint, config.output, network, config.tokenizer, config.concat_heads)
+        show(f"Not used of the checkpoint, {len(unused)} keys:", *unused, f"Saved to {config.output}.")
         if config.tokenizer is None:
             show("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
 

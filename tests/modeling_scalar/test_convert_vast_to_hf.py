@@ -1,7 +1,6 @@
 """A checkpoint in the original layout computes what the original network computed, and nothing slips through."""
 
 import inspect
-import json
 import shutil
 
 import pytest
@@ -9,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from modeling_scalar import ScalarModel
-from modeling_scalar.convert_vast_to_hf import app, config_from_sizes, convert, convert_state_dict, read_checkpoint
+from modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel
+from modeling_scalar.convert_vast_to_hf import app, convert, convert_state_dict, read_checkpoint
 
 PARITY = {"atol": 1e-5, "rtol": 0}  # float32, other kernels: 3e-6 was seen
 CASES = {
@@ -24,9 +23,25 @@ def reference(shared_dir):
     return shared_dir / "reference" / "vast_tiny"
 
 
-@pytest.fixture(scope="module")
-def sizes(reference):
-    return json.loads((reference / "config.json").read_text())
+def make_config(**changes) -> ScalarConfig:
+    """The sizes of the reference network."""
+    vision = {"hidden_size": 64, "intermediate_size": 279, "num_hidden_layers": 3, "num_attention_heads": 4}
+    audio = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
+    positions = {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4, "num_buckets": 32}
+    text = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    attention = {"is_decoder": True, "add_cross_attention": True, "is_causal": False}
+    fields = {
+        "vision_config": {"model_type": "blip_2_vision_model", "image_size": 56, "patch_size": 14, **vision},
+        "audio_config": BeatsConfig(patch_embed_dim=32, max_bucket_distance=64, **audio, **positions),
+        "text_config": {"vocab_size": 120, "max_position_embeddings": 80, **text, **attention},
+        "projection_dim": 32,
+    }
+    return ScalarConfig(**fields | changes)
+
+
+@pytest.fixture
+def config():
+    return make_config()
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +53,11 @@ def state(reference):
 def converted_dir(reference, tmp_path_factory):
     """Converted by the command, as a user would."""
     folder = tmp_path_factory.mktemp("converted")
-    command = ["--checkpoint", reference / "model_step_7.pt", "--sizes", reference / "config.json"]
+    make_config().to_json_file(folder / "config.json")
+    command = ["--checkpoint", reference / "model_step_7.pt", "--config", folder / "config.json"]
     done = CliRunner().invoke(app, [*map(str, command), "--output", str(folder / "model")])
     assert done.exit_code == 0, done.output
-    assert "used 199, unused 36, missing 0, unexpected 0" in done.stdout and "contra_temp" in done.stdout
+    assert "Not used of the checkpoint, 36 keys" in done.stdout and "contra_temp" in done.stdout
     return folder / "model"
 
 
@@ -124,24 +140,22 @@ sys.exit(max(worst.values()) > 1e-4)
     assert run.code == 0 and "worst" in run.stdout, run.stdout + run.stderr[-2000:]
 
 
-def test_older_names_and_wrappers_convert_alike(state, sizes, tmp_path):
+def test_older_names_and_wrappers_convert_alike(state, config, tmp_path):
     older = {}
     for name, value in state.items():
         name = name.replace("vision_encoder", "evaclip_model").replace("vision", "video")
         older[f"module.{name}"] = value
     torch.save({"model": older}, tmp_path / "old.pt")
-    converted, audit = convert_state_dict(read_checkpoint(tmp_path / "old.pt"), config_from_sizes(sizes))
-    expected, _ = convert_state_dict(state, config_from_sizes(sizes))
-    assert not audit.missing and not audit.unexpected
+    converted, _ = convert_state_dict(read_checkpoint(tmp_path / "old.pt"), config)
+    expected, _ = convert_state_dict(state, config)
     assert converted.keys() == expected.keys()
     assert all(torch.equal(converted[name], value) for name, value in expected.items())
 
 
 @torch.no_grad()
-def test_concatenation_heads_compute_what_the_original_weights_say(reference, sizes, state, tmp_path):
-    arguments = ["--checkpoint", str(reference / "model_step_7.pt"), "--output", str(tmp_path), "--concat-heads"]
-    done = CliRunner().invoke(app, [*arguments, "--sizes", str(reference / "config.json")])
-    assert done.exit_code == 0 and "used 205, unused 30, missing 0, unexpected 0" in done.stdout
+def test_concatenation_heads_compute_what_the_original_weights_say(reference, config, state, tmp_path):
+    unused = convert(reference / "model_step_7.pt", tmp_path, config, concat_heads=True)
+    assert len(unused) == 30
     model = ScalarModel.from_pretrained(tmp_path).eval()
     data = load_file(reference / "expected.safetensors")
     found = model.get_concat_features(
@@ -166,12 +180,12 @@ def test_concatenation_heads_compute_what_the_original_weights_say(reference, si
         torch.testing.assert_close(found[:, index], expected, **PARITY)
 
 
-def test_concatenation_heads_that_are_not_there_are_refused(state, sizes, tmp_path):
+def test_concatenation_heads_that_are_not_there_are_refused(state, config, tmp_path):
     less = {name: value for name, value in state.items() if name != "contra_head_vs.bias"}
     with pytest.raises(ValueError, match=r"concat_projections\.1\.bias"):
-        convert(save(less, tmp_path / "x.pt"), tmp_path / "out", sizes, concat_heads=True)
+        convert(save(less, tmp_path / "x.pt"), tmp_path / "out", config, concat_heads=True)
     assert not (tmp_path / "out").exists()
-    convert(save(less, tmp_path / "x.pt"), tmp_path / "out", sizes)
+    convert(save(less, tmp_path / "x.pt"), tmp_path / "out", config)
 
 
 def save(state, path):
@@ -179,40 +193,39 @@ def save(state, path):
     return path
 
 
-def test_an_unexpected_key_is_refused_and_nothing_written(state, sizes, tmp_path):
+def test_an_unexpected_key_is_refused_and_nothing_written(state, config, tmp_path):
     checkpoint = save({**state, "contra_head_x.weight": torch.zeros(1)}, tmp_path / "x.pt")
     with pytest.raises(ValueError, match="contra_head_x"):
-        convert(checkpoint, tmp_path / "out", sizes)
+        convert(checkpoint, tmp_path / "out", config)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_key_is_refused_and_named(state, sizes, tmp_path):
+def test_a_missing_key_is_refused_and_named(state, config, tmp_path):
     less = {name: value for name, value in state.items() if name != "itm_head.linear2.bias"}
     with pytest.raises(ValueError, match="match_head.classifier.bias"):
-        convert(save(less, tmp_path / "x.pt"), tmp_path / "out", sizes)
+        convert(save(less, tmp_path / "x.pt"), tmp_path / "out", config)
 
 
-def test_other_sizes_are_refused(state, tmp_path, sizes):
-    with pytest.raises(ValueError, match="sizes"):
-        convert(save(state, tmp_path / "x.pt"), tmp_path / "out", {**sizes, "contra_dim": 64})
+def test_other_sizes_are_refused(state, tmp_path):
+    with pytest.raises(ValueError, match="--config"):
+        convert(save(state, tmp_path / "x.pt"), tmp_path / "out", make_config(projection_dim=64))
 
 
-def test_a_position_table_that_differs_between_layers_is_refused(state, sizes, tmp_path):
+def test_a_position_table_that_differs_between_layers_is_refused(state, config, tmp_path):
     name = "audio_encoder.encoder.layers.1.self_attn.relative_attention_bias.weight"
     with pytest.raises(ValueError, match="differs from layer 0"):
-        convert(save({**state, name: state[name] + 1}, tmp_path / "x.pt"), tmp_path / "out", sizes)
+        convert(save({**state, name: state[name] + 1}, tmp_path / "x.pt"), tmp_path / "out", config)
 
 
-def test_frame_and_patch_positions_are_resized(state, sizes):
-    sizes = json.loads(json.dumps(sizes))
-    sizes["max_vision_sample_num"] = 4
-    sizes["vision"]["image_size"] = 84  # 6 x 6 patches instead of 4 x 4
-    converted, audit = convert_state_dict(state, config_from_sizes(sizes))
+def test_frame_and_patch_positions_are_resized(state):
+    config = make_config(num_frame_embeddings=4)
+    config.vision_config.image_size = 84  # 6 x 6 patches instead of 4 x 4
+    converted, _ = convert_state_dict(state, config)
     frames = converted["video_condition.position_embedding"]
     old = state["vision_frame_embedding"][0]
     torch.testing.assert_close(frames, old[[0, 0, 1, 1]])
     patches = converted["vision_model.embeddings.position_embedding"]
-    assert patches.shape == (1, 37, 64) and len(audit.resized) == 2
+    assert patches.shape == (1, 37, 64)
     torch.testing.assert_close(patches[:, 0], state["vision_encoder.visual.pos_embed"][:, 0])
     grid = state["vision_encoder.visual.pos_embed"][:, 1:]
     torch.testing.assert_close(patches[:, 1:].mean(1), grid.mean(1), atol=0.05, rtol=0)  # a smooth resampling
@@ -240,10 +253,10 @@ def test_a_broken_file_is_named(tmp_path, content):
         convert(tmp_path / "nowhere.pt", tmp_path / "out")
 
 
-def test_a_processor_is_saved_with_a_tokenizer(reference, sizes, tiny_model_dir, tmp_path):
+def test_a_processor_is_saved_with_a_tokenizer(reference, config, tiny_model_dir, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tiny_model_dir / name, tmp_path)
-    convert(reference / "model_step_7.pt", tmp_path / "out", sizes, tokenizer=str(tmp_path))
+    convert(reference / "model_step_7.pt", tmp_path / "out", config, tokenizer=str(tmp_path))
     from transformers import AutoProcessor
 
     processor = AutoProcessor.from_pretrained(tmp_path / "out")
