@@ -23,7 +23,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
 from .configuration_scalar import MODALITIES
-from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, check_mask
+from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel
 from .scores_scalar import unit
 
 _FLAGS = ("output_hidden_states", "output_attentions", "return_dict")
@@ -179,47 +179,6 @@ class JointEncoderModel(ScalarRetrievalModel):
         output.pooler_output = self.project("text", output.pooler_output)
         return output
 
-    def _given(self, inputs: ScalarJointInputs) -> tuple[dict[str, tuple[str, ...]], int, torch.device]:
-        """Check that the inputs of clips are consistent; return those of each modality and their device."""
-        choices = {name: (*self.stored_inputs(name), self.inputs_of(name)) for name in self.config.modalities}
-        known = sorted({key for sets in choices.values() for keys in sets for key in keys})
-        present = {key: value for key, value in inputs.items() if value is not None}
-        if unknown := sorted(set(present) - set(known)):
-            raise TypeError(
-                f"This model embeds {self.config.modalities} and got the unknown inputs {unknown}; expected some of "
-                f"{known}. Use the processor that was saved with it."
-            )
-        given = {}
-        for name, sets in choices.items():
-            here = {key for keys in sets for key in keys if key in present}
-            if not here:
-                continue
-            given[name] = next(keys for keys in sets if keys[0] in here or keys is sets[-1])
-            if missing := [key for key in given[name] if key not in present]:
-                raise ValueError(f"The inputs of the {name} lack {missing}; the processor makes all of them.")
-            if twice := sorted(here - set(given[name])):
-                raise ValueError(f"Give either {list(given[name])} of the {name}, or {twice}, not both.")
-        if not given:
-            raise ValueError(f"Expected the inputs of at least one modality of {self.config.modalities}, got none.")
-        sizes = {key: len(value) for key, value in present.items()}
-        if len(set(sizes.values())) > 1:
-            raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
-        return given, next(iter(sizes.values())), getattr(next(iter(present.values())), "device", self.device)
-
-    def _presence(
-        self, modality_mask: torch.Tensor | None, given: Mapping[str, Any], size: int, device: torch.device
-    ) -> torch.Tensor:
-        """The modality mask of clips, checked against their inputs."""
-        names = self.config.modalities
-        has_input = torch.tensor([name in given for name in names], device=device).expand(size, -1)
-        if modality_mask is None:
-            return has_input.clone()
-        check_mask(modality_mask, size, len(names))
-        if (modality_mask & ~has_input).any():
-            missing = [name for name in names if name not in given]
-            raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
-        return modality_mask
-
     def _vectors(self, name: str, rows: Rows, keys: Sequence[str], inputs: ScalarJointInputs) -> torch.Tensor:
         """The computed or stored vectors of one modality of the clips that have it: `(rows, dim)`."""
         chosen = {key: self.take_rows(rows, inputs[key]) for key in keys}
@@ -247,22 +206,19 @@ class JointEncoderModel(ScalarRetrievalModel):
         """
         self._check_precision()
         names = self.config.modalities
-        given, size, device = self._given(inputs)
-        modality_mask = self._presence(modality_mask, given, size, device)
-        rows = {name: Rows(column) for name, column in zip(names, modality_mask.unbind(dim=1), strict=True)}
-        vectors = {
-            name: rows[name].spread(self._vectors(name, rows[name], keys, inputs))
-            for name, keys in given.items()
-            if rows[name]
-        }
+        choices = {name: (*self.stored_inputs(name), self.inputs_of(name)) for name in names}
+        given, modality_mask = self.clip_inputs(inputs, modality_mask, choices)
+        size = len(modality_mask), self.config.projection_dim
         dtype = torch.promote_types(self.dtype, torch.float32)
-        absent = torch.zeros(size, self.config.projection_dim, dtype=dtype, device=modality_mask.device)
-        columns = [
-            rows[name].spread(self.project(name, rows[name].take(vectors[name])).to(absent))
-            if name in vectors
-            else absent
-            for name in names
-        ]
+        absent = torch.zeros(size, dtype=dtype, device=modality_mask.device)
+        columns = []
+        for name, present in zip(names, modality_mask.unbind(dim=1), strict=True):
+            rows = Rows(present)
+            if name in given and rows:
+                vectors = self._vectors(name, rows, given[name], inputs)
+                columns.append(rows.spread(self.project(name, vectors).to(absent)))
+            else:
+                columns.append(absent)
         return torch.stack(columns, dim=1), modality_mask
 
     # Forward ------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_scalar import ScalarConfig, in_package
 from .modeling_beats import OUTPUT_FLAGS, BeatsModel
-from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, check_mask
+from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel
 from .scores_scalar import CONCATENATIONS, METHODS, unit
 
 # Towers that `AutoModel` cannot build from their own configuration.
@@ -43,11 +43,11 @@ TOWERS = {
 }
 # Audio towers that expect a spectrogram as a one-channel image.
 _WITH_CHANNEL_AXIS = {"clap_audio_model"}
-# The arguments that provide a modality: its raw input, or the output of its tower instead.
+# The arguments of which one set provides a modality: its raw input, or the output of its tower instead.
 _INPUTS = {
-    "video": ("pixel_values_videos", "video_pooled"),
-    "audio": ("input_features", "audio_pooled"),
-    "subtitle": ("subtitle_input_ids",),
+    "video": (("pixel_values_videos",), ("video_pooled",), ("video_pooled", "video_states")),
+    "audio": (("input_features",), ("audio_pooled",), ("audio_pooled", "audio_states")),
+    "subtitle": (("subtitle_input_ids", "subtitle_attention_mask"),),
 }
 
 
@@ -369,21 +369,21 @@ class ScalarModel(ScalarRetrievalModel):
             token_mask = rows.take(inputs["subtitle_attention_mask"], 1)
             output = self._encode_text(rows.take(inputs["subtitle_input_ids"]), token_mask, **flags)
             return _pool(output, self.config.text_pooling, token_mask), _tokens(output)[:, None], token_mask, output
-        raw, pooled = _INPUTS[name]
-        if inputs.get(raw) is not None:
-            pooled, states, output = self._run_tower(name, rows.take(inputs[raw]), **flags)
+        raw = inputs.get("pixel_values_videos" if name == "video" else "input_features")
+        if raw is not None:
+            pooled, states, output = self._run_tower(name, rows.take(raw), **flags)
             return pooled, states, None, output
         states = inputs.get(f"{name}_states")
         # Not the dtype of a weight, because quantised weights are integers.
         states = None if states is None else rows.take(states).to(self.dtype)
-        return rows.take(inputs[pooled]).to(self.dtype), states, None, None
+        return rows.take(inputs[f"{name}_pooled"]).to(self.dtype), states, None, None
 
     def _run_towers(self, inputs: ScalarClipInputs, modality_mask: torch.Tensor, **flags) -> Iterator[tuple]:
         """Yield for each modality of any row: its name, these rows, and the results of [`_tower_stage`]."""
         for index, name in enumerate(self.config.modalities):
-            if all(inputs.get(key) is None for key in _INPUTS[name]):
-                continue
-            if rows := Rows(modality_mask[:, index]):
+            rows = Rows(modality_mask[:, index])
+            is_given = any(inputs.get(keys[0]) is not None for keys in _INPUTS[name])
+            if is_given and rows:
                 yield name, rows, *self._tower_stage(name, inputs, rows, **flags)
 
     def get_tower_features(
@@ -409,7 +409,8 @@ class ScalarModel(ScalarRetrievalModel):
             batch has the modality.
         """
         inputs = {"pixel_values_videos": pixel_values_videos, "input_features": input_features}
-        modality_mask = self._presence(inputs, modality_mask, is_complete=False)
+        given = self._presence(inputs, None)
+        modality_mask = given if modality_mask is None else modality_mask & given
         features = {}
         for name, rows, pooled, states, _, _ in self._run_towers(inputs, modality_mask):
             features[f"{name}_pooled"] = rows.spread(pooled)
@@ -444,49 +445,18 @@ class ScalarModel(ScalarRetrievalModel):
         columns = [embeds.get(name, absent).to(absent) for name in self.config.modalities]
         return torch.stack(columns, dim=1), modality_mask, conditions, outputs
 
-    def _given(self, inputs: ScalarClipInputs) -> list[str]:
-        """Check that the inputs of clips are consistent; return their modalities."""
-        known = list(ScalarClipInputs.__annotations__)
-        if unknown := sorted(set(inputs) - set(known)):
-            raise TypeError(f"Clips have no inputs {unknown}; expected some of {known}.")
-        sizes = {key: len(value) for key, value in inputs.items() if value is not None}
-        given = [name for name in self.config.modalities if any(key in sizes for key in _INPUTS[name])]
-        for name in ("video", "audio"):
-            raw, pooled, states = *_INPUTS[name], f"{name}_states"
-            if raw in sizes and (pooled in sizes or states in sizes):
-                raise ValueError(f"Give either `{raw}`, or `{pooled}` and `{states}` instead, not both.")
-            if states in sizes and pooled not in sizes:
-                raise ValueError(f"`{states}` needs `{pooled}`, from which the embedding is computed.")
-        if not given:
-            raise ValueError(f"Expected the inputs of at least one modality of {self.config.modalities}, got none.")
-        if "subtitle" in given and "subtitle_attention_mask" not in sizes:
-            raise ValueError("`subtitle_input_ids` needs `subtitle_attention_mask` to identify padding.")
-        if len(set(sizes.values())) > 1:
-            raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
-        return given
-
-    def _presence(self, inputs: ScalarClipInputs, modality_mask, is_complete: bool = True) -> torch.Tensor:
-        given = self._given(inputs)
-        first = next(value for value in inputs.values() if value is not None)
-        batch_size, device = len(first), first.device
-        names = self.config.modalities
-        has_input = torch.tensor([name in given for name in names], device=device).expand(batch_size, -1)
-        if modality_mask is None:
-            modality_mask = has_input.clone()
-        check_mask(modality_mask, batch_size, len(names))
-        if torch.compiler.is_compiling():  # a graph cannot depend on values
-            return modality_mask & has_input
-        if is_complete and (modality_mask & ~has_input).any():
-            missing = [name for name in names if name not in given]
-            raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
-        if "subtitle" in given:
+    def _presence(self, inputs: ScalarClipInputs, modality_mask: torch.Tensor | None) -> torch.Tensor:
+        """The modality mask of clips, checked against their inputs."""
+        given, modality_mask = self.clip_inputs(inputs, modality_mask, _INPUTS)
+        if "subtitle" in given and not torch.compiler.is_compiling():
             has_token = inputs["subtitle_attention_mask"].bool().any(1)
-            if blank := (modality_mask[:, names.index("subtitle")] & ~has_token).nonzero().flatten().tolist():
+            blank = (modality_mask[:, self.config.modalities.index("subtitle")] & ~has_token).nonzero().flatten()
+            if len(blank):
                 raise ValueError(
-                    f"Rows {blank[:10]} are marked as having a subtitle but their attention mask is empty. Mark the "
-                    "subtitle as absent in `modality_mask`, or pass tokens."
+                    f"Rows {blank.tolist()[:10]} are marked as having a subtitle but their attention mask is empty. "
+                    "Mark the subtitle as absent in `modality_mask`, or pass tokens."
                 )
-        return modality_mask & has_input
+        return modality_mask
 
     def get_modality_features(
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]

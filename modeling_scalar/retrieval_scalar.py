@@ -7,6 +7,7 @@ training need only the interface in this file.
 import json
 import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -154,6 +155,68 @@ class ScalarRetrievalModel(PreTrainedModel):
         if method.uses_hyperbolic_mix:
             self.hyperbolic = ScalarHyperbolicMix()
 
+    def clip_inputs(
+        self,
+        inputs: Mapping[str, Any],
+        modality_mask: torch.Tensor | None,
+        choices: Mapping[str, Sequence[tuple[str, ...]]],
+    ) -> tuple[dict[str, tuple[str, ...]], torch.Tensor]:
+        """
+        Check that the inputs of clips are consistent with each other and with the mask.
+
+        Args:
+            inputs (`dict`): The inputs by name, one row per clip; None is absent.
+            modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): By default every modality with inputs
+                is present in every row.
+            choices (`dict`): For each modality the sets of inputs of which one is needed, whole.
+
+        Returns:
+            The set that is given of each modality, and the mask.
+
+        Raises:
+            TypeError: For an unknown input.
+            ValueError: If no modality is given, a set is incomplete or has others beside it, numbers of rows differ,
+                or the mask does not fit.
+        """
+        names = self.config.modalities
+        known = sorted({key for sets in choices.values() for keys in sets for key in keys})
+        present = {key: value for key, value in inputs.items() if value is not None}
+        unknown = sorted(present.keys() - set(known))
+        if unknown:
+            raise TypeError(
+                f"This model embeds {names} and got the unknown inputs {unknown}; expected some of {known}. Use the "
+                "processor that was saved with it."
+            )
+        given = {}
+        for name, sets in choices.items():
+            here = {key for keys in sets for key in keys if key in present}
+            fitting = [keys for keys in sets if here == set(keys)]
+            if here and not fitting:
+                raise ValueError(f"The inputs of the {name} must be one of {sets}, got {sorted(here)}.")
+            if here:
+                given[name] = fitting[0]
+        if not given:
+            raise ValueError(f"Expected the inputs of at least one modality of {names}, got none.")
+        sizes = {key: len(value) for key, value in present.items()}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
+        first = next(iter(present.values()))
+        shape = len(first), len(names)
+        device = getattr(first, "device", self.device)
+        has_input = torch.tensor([name in given for name in names], device=device).expand(shape)
+        if modality_mask is None:
+            return given, has_input.clone()
+        if modality_mask.shape != shape or modality_mask.dtype != torch.bool:
+            raise ValueError(
+                f"`modality_mask` must be a bool tensor of shape {shape}, got {modality_mask.dtype} "
+                f"{tuple(modality_mask.shape)}."
+            )
+        # A traced graph cannot depend on values.
+        if not torch.compiler.is_compiling() and (modality_mask & ~has_input).any():
+            missing = [name for name in names if name not in given]
+            raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
+        return given, modality_mask & has_input
+
     def _weighing(self, **given: Any) -> dict[str, Any]:
         """The options of a query's weights: as given, else those of the configuration, if any."""
         found = {name: getattr(self.config, name) if given.get(name) is None else given[name] for name in WEIGHING}
@@ -234,15 +297,6 @@ class ScalarRetrievalModel(PreTrainedModel):
             output.loss = info_nce(output.logits_per_text)
 
 
-def check_mask(modality_mask: torch.Tensor, batch_size: int, num_modalities: int) -> None:
-    """Raise a ValueError unless the mask of a batch is bool and of the shape `(batch_size, num_modalities)`."""
-    if modality_mask.shape != (batch_size, num_modalities) or modality_mask.dtype != torch.bool:
-        raise ValueError(
-            f"`modality_mask` must be a bool tensor of shape {(batch_size, num_modalities)}, got "
-            f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
-        )
-
-
 class Rows:
     """The rows of a batch that have a modality; only these are computed.
 
@@ -282,4 +336,4 @@ def info_nce(logits: torch.Tensor) -> torch.Tensor:
     return (nn.functional.cross_entropy(logits, target) + nn.functional.cross_entropy(logits.T, target)) / 2
 
 
-__all__ = ["Rows", "ScalarLogitScale", "ScalarOutput", "ScalarRetrievalModel", "check_mask", "info_nce"]
+__all__ = ["Rows", "ScalarLogitScale", "ScalarOutput", "ScalarRetrievalModel", "info_nce"]

@@ -86,7 +86,7 @@ def test_concatenation_heads_add_themselves_and_nothing_else(tiny_model, batch, 
 @pytest.mark.parametrize("name", ["get_modality_features", "get_condition_states", "get_concat_features"])
 def test_an_unknown_input_of_a_clip_is_refused(name, batch):
     model = ScalarModel(make_tiny_config(has_concat_heads=True))
-    with pytest.raises(TypeError, match="no inputs.*'input_ids'"):
+    with pytest.raises(TypeError, match="input_ids"):
         getattr(model, name)(input_ids=batch["input_ids"], **clip_inputs(batch))
 
 
