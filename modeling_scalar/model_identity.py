@@ -27,9 +27,6 @@ ADAPTER_CONFIG = "adapter_config.json"
 NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "openvino/*"]
 """The same weights for other libraries, which are not downloaded."""
 
-IDENTIFYING = [CONFIG_NAME, ADAPTER_CONFIG, "modules.json", "*/config.json"]
-"""The files that identify a model."""
-
 SENTENCE_TRANSFORMERS = "sentence_transformers"
 LIGHT = "light"
 """A small text encoder, all-MiniLM-L6-v2, that comes in a package and needs no network."""
@@ -40,7 +37,6 @@ _PRECISIONS = ("bfloat16", "float16", "float32")
 _LARGEST_JSON = 50_000_000  # bytes
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
-_PICKLED_WEIGHTS = ("pytorch_model*.bin", "adapter_model*.bin")
 # Files that determine embeddings, in addition to weights.
 _CONFIGS = (
     "config.json",
@@ -146,7 +142,7 @@ def model_fingerprint(folder: Path, adapter: Mapping[str, Any] | None = None) ->
     if not _glob(folder, _WEIGHTS):
         raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {' or '.join(_WEIGHTS)}.")
     files = [part / name for part in _parts(folder) for name in _CONFIGS if (part / name).is_file()]
-    files += _glob(folder, _WEIGHTS + _PICKLED_WEIGHTS)
+    files += _glob(folder, _WEIGHTS)
     digests: dict[str, Any] = {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
     if adapter is not None:
         digests[ADAPTER_CONFIG] = adapter
@@ -281,22 +277,12 @@ class ModelIdentity:
         if self.adapter is None:
             return None
         base, revision = self.adapter.get("base_model_name_or_path"), self.adapter.get("revision") or "main"
-        mend = f"Name the base in `base_model_name_or_path` of its {ADAPTER_CONFIG}."
         if not isinstance(base, str) or not base or not isinstance(revision, str):
             raise ValueError(
-                f"The adapter in {self.name} must name its base, got {base!r:.200}, revision {revision!r:.200}. {mend}"
+                f"The {ADAPTER_CONFIG} of {self.name} must name its base in `base_model_name_or_path`, got "
+                f"{base!r:.200}, revision {revision!r:.200}."
             )
-        if not Path(base).is_dir() and (os.path.isabs(base) or base.startswith(".")):
-            raise ValueError(
-                f"The folder {base}, the base of the adapter in {self.name}, is gone. Put it back. {mend}"
-            )
-        found = identify(base, revision)
-        if found.adapter is not None:
-            raise ValueError(
-                f"The base of the adapter in {self.name} is an adapter itself, {found.name}; a model was expected. "
-                f"{mend}"
-            )
-        return found
+        return identify(base, revision)
 
     def download(self) -> Path:
         """
@@ -487,7 +473,7 @@ def load_plugins(names: Iterable[str]) -> None:
 
 
 __all__ = [
-    "ADAPTER_CONFIG", "IDENTIFYING", "LIGHT", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity", "NoModelError",
+    "ADAPTER_CONFIG", "LIGHT", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity", "NoModelError",
     "default_device", "default_dtype", "device_of_name", "dtype_of_name", "hub_answers", "identify", "load_plugins",
     "model_fingerprint", "part_of", "read_object", "said_of",
 ]  # fmt: skip

@@ -54,7 +54,6 @@ _STEEPEST = 20  # slope of weights by cosines, 1 / tau_w; a steeper one magnifie
 _OPPOSED = 0.5  # sum of a modality's negative cosines with others, from which on a centroid may be short
 _RANK_TOLERANCE = 1e-7  # eigenvalues of a Gram matrix below this share of the largest do not count
 _ROWS = 16  # texts whose Gram matrices with all clips of a tile are decomposed at once
-_SORTED_AT_ONCE = 2**16  # similarities that rank fusion sorts at once, in cache
 
 
 def kind_of(modality: str) -> str:
@@ -156,20 +155,15 @@ def _check_norms(pairs: "Pairs") -> None:
 
 
 def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
-    named = {"text_embeds": text_embeds, "modality_embeds": modality_embeds, "modality_mask": modality_mask}
-    for name, given in named.items():
-        if not isinstance(given, torch.Tensor):
-            raise TypeError(f"`{name}` must be a `torch.Tensor`, got {type(given)}. Use `torch.as_tensor`.")
-    shapes = tuple(text_embeds.shape), tuple(modality_embeds.shape)
-    has_axes = text_embeds.ndim == 2 and modality_embeds.ndim == 3 and modality_embeds.shape[1] > 0
-    if not has_axes or shapes[0][-1] != shapes[1][-1]:
+    texts, clips = tuple(text_embeds.shape), tuple(modality_embeds.shape)
+    if len(texts) != 2 or len(clips) != 3 or 0 in clips[1:] or texts[-1] != clips[-1]:
         raise ValueError(
             "Expected `text_embeds` (queries, dim), and `modality_embeds` (clips, modalities, dim) with at least one "
-            f"modality, made by the same model, got {shapes[0]} and {shapes[1]}."
+            f"modality, made by the same model, got {texts} and {clips}."
         )
-    if modality_mask.dtype != torch.bool or modality_mask.shape != shapes[1][:2]:
+    if modality_mask.dtype != torch.bool or modality_mask.shape != clips[:2]:
         raise ValueError(
-            f"`modality_mask` must be a bool tensor of the first two axes of `modality_embeds`, {shapes[1][:2]}, got "
+            f"`modality_mask` must be a bool tensor of the first two axes of `modality_embeds`, {clips[:2]}, got "
             f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
         )
     if torch.compiler.is_compiling():  # a graph cannot depend on values
@@ -191,16 +185,18 @@ def check_calibration(
     if given, and scales are positive."""
     number = modalities if modalities is None or isinstance(modalities, int) else len(modalities)
     for name, given, kind, lowest in (
-        ("modality_scale", modality_scale, "finite numbers above 0", _TINY),
-        ("modality_offset", modality_offset, "finite numbers", -_LARGEST),
+        ("modality_scale", modality_scale, "positive", _TINY),
+        ("modality_offset", modality_offset, "finite", -_LARGEST),
     ):
-        values = given.tolist() if isinstance(given, torch.Tensor) else given
-        is_list = isinstance(values, list | tuple) and number in (None, len(values))
-        if given is None or (is_list and all(type(v) in (int, float) and lowest <= v <= _LARGEST for v in values)):
+        if given is None:
             continue
-        count = "" if number is None else f"{number} "
-        names = "modality" if number is modalities else f"of {tuple(modalities)}"
-        raise ValueError(f"`{name}` must be {count}{kind}, one for each {names}, got {given!r:.80}.")
+        values = torch.as_tensor(given, dtype=torch.float64)
+        has_length = values.ndim == 1 and number in (None, len(values))
+        if not has_length or not ((values >= lowest) & (values <= _LARGEST)).all():
+            raise ValueError(
+                f"`{name}` must be a {kind} number of at most {_LARGEST:g} for each modality"
+                f"{'' if modalities is None else f' of {modalities}'}, got {given!r:.80}."
+            )
 
 
 @dataclass(frozen=True)
@@ -251,15 +247,13 @@ class ScoreOptions:
 
     def calibrated(self, similarities: torch.Tensor, dim: int) -> torch.Tensor:
         """Calibrate cosines with modalities along the axis `dim`: a_m <t, z_m> + b_m, also where absent."""
-        if not self.is_calibrated:
-            return similarities
-        shape = [1] * similarities.ndim
-        shape[dim] = -1
-        for values, apply in ((self.modality_scale, torch.mul), (self.modality_offset, torch.add)):
-            if values is not None:
-                values = torch.as_tensor(values, dtype=similarities.dtype, device=similarities.device)
-                similarities = apply(similarities, values.view(shape))
-        return similarities
+        kind = {"dtype": similarities.dtype, "device": similarities.device}
+        last = similarities.movedim(dim, -1)
+        if self.modality_scale is not None:
+            last = last * torch.as_tensor(self.modality_scale, **kind)
+        if self.modality_offset is not None:
+            last = last + torch.as_tensor(self.modality_offset, **kind)
+        return last.movedim(-1, dim)
 
 
 # Clips and pairs ----------------------------------------------------------------------------------------------------
@@ -847,22 +841,10 @@ def _symile(pairs: Pairs) -> torch.Tensor:
 
 
 def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
-    """For each value 1 + the number of others in its row that are at least as high: (N, C) float32 to (N, C) int32.
-
-    Sorts integers with a value in the upper and its column in the lower bits, which NumPy does in a fraction of the
-    time of sorting numbers together with their positions.
-    """
-    positions = torch.arange(values.shape[1], dtype=torch.int32)
-    ranks = torch.empty(values.shape, dtype=torch.int32)
-    size = _SORTED_AT_ONCE // max(1, len(positions)) + 1
-    for block, block_ranks in zip(values.float().cpu().split(size), ranks.split(size), strict=True):
-        bits = (block.contiguous() + 0.0).view(torch.int32)  # the sum turns -0.0 into 0.0
-        keys = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32 | positions  # reversed for negatives
-        keys.numpy().sort(axis=1)  # in place: both share the memory
-        levels = (keys >> 32).int()
-        begins = torch.where(levels.diff(prepend=levels[:, :1]) != 0, positions, 0)  # starts of runs of equal values
-        block_ranks.scatter_(1, keys & 0xFFFFFFFF, len(positions) - begins.cummax(dim=1).values)
-    return ranks.to(values.device)
+    """For each value 1 + the number of others in its row that are at least as high, `(N, C)`."""
+    values = values.contiguous()
+    ascending = values.sort(dim=1).values
+    return values.shape[1] - torch.searchsorted(ascending, values)
 
 
 @register_method("rank_fusion", "rank fusion", whole=True, directed=True, is_trainable=False)
@@ -968,19 +950,22 @@ def retrieval_scores(
 
 
 def query_weights(
-    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    query_temperature: float | torch.Tensor = 0.1,
+    **options: Any,
 ) -> torch.Tensor:
     """
     Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
-    Args and errors: See [`retrieval_scores`]; `query_temperature`, `modality_scale` and `modality_offset` follow the
-    mask, in this order or by name.
+    Args and errors: See [`retrieval_scores`]; the options that affect weights are those of [`WEIGHING`].
 
     Returns:
         `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent.
     """
-    named = dict(zip(WEIGHING, weighing, strict=False)) | named
-    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
+    options["query_temperature"] = query_temperature
+    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **options)
     if not any(_has_gradient(embeds) for embeds in (text_embeds, modality_embeds)):
         _check_norms(pairs)
     temperature = pairs.options.query_temperature
@@ -1034,21 +1019,29 @@ def _own_weights(pairs: Pairs) -> torch.Tensor:
 
 
 def paired_weights(
-    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    query_temperature: float | torch.Tensor = 0.1,
+    **options: Any,
 ) -> torch.Tensor:
     """
     Compute the weights of each clip for its own text only, `(P, M)`: the diagonal of [`query_weights`].
 
     Args and errors: See [`query_weights`]; row i of the texts belongs to clip i.
     """
-    named = dict(zip(WEIGHING, weighing, strict=False)) | named
-    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
+    options["query_temperature"] = query_temperature
+    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **options)
     with _in_full(pairs):
         return _own_weights(pairs)
 
 
 def paired_centroids(
-    text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, *weighing: Any, **named: Any
+    text_embeds: torch.Tensor,
+    modality_embeds: torch.Tensor,
+    modality_mask: torch.Tensor,
+    query_temperature: float | torch.Tensor = 0.1,
+    **options: Any,
 ) -> torch.Tensor:
     """
     Aggregate each clip for its own text only, mu_M(z^T) of SCALAR Eq. 2: `(P, D)`, of unit norm (shorter only where
@@ -1056,8 +1049,8 @@ def paired_centroids(
 
     Args and errors: See [`paired_weights`].
     """
-    named = dict(zip(WEIGHING, weighing, strict=False)) | named
-    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **named)
+    options["query_temperature"] = query_temperature
+    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **options)
     with _in_full(pairs):
         weighted = _own_weights(pairs)[..., None] * pairs.clips.modality_embeds
         return unit(weighted.sum(1), pairs.clips.min_norm)

@@ -16,10 +16,11 @@ from transformers.utils import logging
 
 from .configuration_joint_scalar import ScalarJointConfig, check_modalities
 from .configuration_scalar import MODALITIES
+from .image_processing_scalar import whole
 from .media_scalar import SAMPLING_RATE
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor, as_words
-from .processing_scalar import Clip, take_frames
+from .processing_scalar import Clip, ScalarProcessor, take_frames
 from .retrieval_scalar import Rows
 from .scores_scalar import kind_of
 
@@ -137,17 +138,6 @@ class ScalarSentenceModel(JointEncoderModel):
         """Not supported: the model is only the published encoder."""
         raise ValueError("A model on a SentenceTransformer is not saved. Keep the folder that it was made from.")
 
-    def get_input_embeddings(self) -> torch.nn.Module:
-        """Return the embeddings of tokens.
-
-        Raises:
-            NotImplementedError: the encoder exposes none.
-        """
-        network = self.encoder.transformers_model
-        if network is None:
-            raise NotImplementedError("This SentenceTransformer holds no model of transformers.")
-        return network.get_input_embeddings()
-
     def inputs_of(self, name: str) -> tuple[str, ...]:
         """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
         return _inputs_of(name)
@@ -204,13 +194,12 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         modalities: Iterable[str] = MODALITIES,
         max_text_length: int | None = None,
     ):
-        self.num_frames, self.num_train_frames = num_frames, num_train_frames
-        self.max_audio_seconds, self.modalities = max_audio_seconds, list(modalities)
+        self.num_frames = whole("num_frames", num_frames)
+        self.num_train_frames = whole("num_train_frames", num_train_frames)
+        self.max_audio_seconds = max_audio_seconds
+        self.modalities = list(modalities)
         check_modalities(self.modalities)
         self.max_text_length = max_text_length
-        for setting in ("num_frames", "num_train_frames"):
-            if getattr(self, setting) < 1:
-                raise ValueError(f"`{setting}` must be at least 1, got {getattr(self, setting)!r}.")
         self.presence = "honest"
         ProcessorMixin.__init__(self)
 
@@ -239,14 +228,14 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         super()._read_video(clip, *arguments, **options | {"processed": False})
 
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
-        if unknown := sorted(given.keys() - {"return_tensors"}):
-            raise TypeError(f"{type(self).__name__} got unexpected keyword arguments {unknown}.")
-        return {}, {}, given.get("return_tensors", "pt")
+        if given not in ({}, {"return_tensors": "pt"}):
+            raise TypeError(f"Beside clips and texts, only `return_tensors='pt'` can be given here, got {given}.")
+        return {}, {}, "pt"
 
-    def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:
-        texts = [text] if isinstance(text, str) else list(text)
-        if not texts or not all(isinstance(item, str) for item in texts):
-            raise TypeError("`text` must be a string or a list of strings, at least one.")
+    # Without the prompts of the joint processor: the library adds its own.
+    _tokenize_captions = ScalarProcessor._tokenize_captions
+
+    def _tokenize(self, texts: list, options: dict[str, Any], return_tensors: str | None = "pt") -> Mapping[str, Any]:
         return dict(zip(_TEXT_INPUTS, _to_bytes(texts), strict=True))
 
     def _process_clips(
@@ -255,26 +244,23 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         modality_mask = self._presence_of(clips)
         data: dict[str, Any] = {"modality_mask": modality_mask}
         for name, present in self._present(modality_mask).items():
-            here = present.tolist()
-            if name == "video":
-                num_frames = self._num_frames(training)
-                data["video_frames"] = [
-                    take_frames(clip.frames, num_frames, training, generator) if is_here else None
-                    for clip, generator, is_here in zip(clips, generators, here, strict=True)
-                ]
-            elif name == "audio":
-                data["audio_waveforms"] = [
-                    clip.waveform[: self.max_samples] if is_here else None
-                    for clip, is_here in zip(clips, here, strict=True)
-                ]
+            rows = []
+            for clip, generator, is_here in zip(clips, generators, present.tolist(), strict=True):
+                if kind_of(name) == "text":
+                    rows.append(clip.text_of(name) if is_here else "")
+                elif not is_here:
+                    rows.append(None)
+                elif name == "video":
+                    rows.append(take_frames(clip.frames, self._num_frames(training), training, generator))
+                else:
+                    rows.append(clip.waveform[: self.max_samples])
+            if kind_of(name) == "text":
+                data |= dict(zip(_inputs_of(name), _to_bytes(rows), strict=True))
             else:
-                texts = [clip.text_of(name) if is_here else "" for clip, is_here in zip(clips, here, strict=True)]
-                data |= dict(zip(_inputs_of(name), _to_bytes(texts), strict=True))
+                data |= {key: rows for key in _inputs_of(name)}
         return data
 
     def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:
-        if return_tensors != "pt":
-            raise ValueError(f"`return_tensors` can only be 'pt' here, got {return_tensors!r}.")
         return BatchFeature(data)
 
 

@@ -353,8 +353,8 @@ class ScalarTrainer(ResumableTrainer):
         parts["p_full"] = total.new_tensor(step.full_probability)
         if METHODS[self.scalar_config.aggregation].weights:
             temperature = centroid_temperature(self.scalar_config.aggregation, self.scalar_config.query_temperature)
-            calibration = (getattr(self.scalar_config, name) for name in CALIBRATION)
-            weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature, *calibration)
+            calibration = {name: getattr(self.scalar_config, name) for name in CALIBRATION}
+            weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature, **calibration)
             names = self.scalar_config.modalities
             parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(names)}
             parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()

@@ -177,7 +177,7 @@ def test_an_aggregation_finds_its_modalities_by_name(folder):
 
 def test_scales_are_one_for_each_modality():
     assert ScalarJointConfig(modalities=FIVE, modality_scale=[1.0] * 5).modality_scale == [1.0] * 5
-    with pytest.raises(Exception, match="`modality_offset` must be 5 finite numbers, one for each of .*'screen'"):
+    with pytest.raises(Exception, match="modality_offset.*'screen'"):
         ScalarJointConfig(modalities=FIVE, modality_offset=[0.0] * 3)
 
 
