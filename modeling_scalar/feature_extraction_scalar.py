@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from numbers import Integral, Real
 from typing import Any, TypedDict
 
 import numpy as np
@@ -21,11 +20,6 @@ from .media_scalar import SAMPLING_RATE, resample
 _MAX_CHANNELS = 8  # more are probably a batch passed as one waveform
 
 
-def is_number(item: Any) -> bool:
-    """Whether this is a single number of Python, NumPy or torch."""
-    return isinstance(item, Real) or (isinstance(item, (np.ndarray, torch.Tensor)) and item.ndim == 0)
-
-
 def list_waveforms(audio: Any) -> list:
     """Return a list of waveforms, each as accepted by [`to_waveform`], from one waveform or a list."""
     if isinstance(audio, (np.ndarray, torch.Tensor)) and audio.ndim > 1 and 1 not in audio.shape:
@@ -33,22 +27,21 @@ def list_waveforms(audio: Any) -> list:
             f"An array {tuple(audio.shape)} may be several waveforms or the channels of one: pass `list(waveforms)`, "
             "or `[waveform]`."
         )
-    if not isinstance(audio, (list, tuple)) or _has_rate(audio) or (audio and is_number(audio[0])):
-        return [audio]
-    return list(audio)
+    is_one = not isinstance(audio, (list, tuple)) or _has_rate(audio)
+    return [audio] if is_one else list(audio)
 
 
 def _has_rate(audio: Any) -> bool:
-    return isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], Integral) and not is_number(audio[0])
+    return isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], int)
 
 
 def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
     """Convert one waveform to mono, `(samples,)`, at one sampling rate.
 
     Args:
-        audio: A float array or tensor `(samples,)`, `(channels, samples)` or `(samples, channels)`, or a list of
-            floats, at `sampling_rate`; or `{"array": ..., "sampling_rate": ...}`, as in data sets, or a tuple
-            `(array, sampling_rate)`, which is resampled. Channels are averaged.
+        audio: A float array or tensor `(samples,)`, `(channels, samples)` or `(samples, channels)` at `sampling_rate`;
+            or `{"array": ..., "sampling_rate": ...}`, as in data sets, or a tuple `(array, sampling_rate)`, which is
+            resampled. Channels are averaged.
         sampling_rate (`int`): The sampling rate of the result in Hz.
     """
     rate = sampling_rate
@@ -56,14 +49,12 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
         audio, rate = audio["array"], audio["sampling_rate"]
     elif _has_rate(audio):
         audio, rate = audio
-    if isinstance(audio, torch.Tensor):
-        audio = audio.detach().cpu()
-    elif not isinstance(audio, np.ndarray) and not (isinstance(audio, (list, tuple)) and all(map(is_number, audio))):
+    if not isinstance(audio, (np.ndarray, torch.Tensor)):
         raise TypeError(
-            "A waveform must be an array or a list of floats, {'array': ..., 'sampling_rate': ...} or a tuple "
-            f"(array, sampling_rate), got {type(audio).__name__}."
+            "A waveform must be an array, {'array': ..., 'sampling_rate': ...} or a tuple (array, sampling_rate), got "
+            f"{type(audio).__name__}."
         )
-    waveform = np.asarray(audio)
+    waveform = audio.detach().cpu().numpy() if isinstance(audio, torch.Tensor) else audio
     if not np.issubdtype(waveform.dtype, np.floating):
         raise TypeError(f"A waveform must be floats in [-1, 1], got {waveform.dtype}. Divide 16-bit by 2**15.")
     if waveform.size == 0 or (waveform.ndim == 1 and rate == sampling_rate):

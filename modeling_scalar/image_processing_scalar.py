@@ -109,27 +109,16 @@ def to_batch(data: Mapping[str, Any], return_tensors: Any) -> BatchFeature:
     return BatchFeature(dict(data), tensor_type=return_tensors)
 
 
-def _by_channel(values: float | Sequence[float]) -> list[float]:
-    """Numbers for red, green and blue, from one for all or from three."""
-    return [values] * 3 if isinstance(values, (int, float)) else list(values)
-
-
 class ClipImageProcessor(BaseImageProcessor):
     """Base class of image processors of clips; a subclass defines the transform of a clip in `_draw`."""
 
-    def __init__(
-        self,
-        image_mean: float | Sequence[float],
-        image_std: float | Sequence[float],
-        rescale_factor: float,
-        **kwargs: Any,
-    ):
+    def __init__(self, image_mean: Sequence[float], image_std: Sequence[float], rescale_factor: float, **kwargs: Any):
         # Transformers would store unknown settings and ignore them.
         if unknown := sorted(kwargs.keys() & ImagesKwargs.__annotations__.keys()):
             raise TypeError(f"{type(self).__name__} has no setting {unknown}. Use its own arguments.")
         super().__init__(**kwargs)
-        self.image_mean = _by_channel(image_mean)
-        self.image_std = _by_channel(image_std)
+        self.image_mean = list(image_mean)
+        self.image_std = list(image_std)
         self.rescale_factor = rescale_factor
 
     def _draw(
@@ -211,8 +200,8 @@ class ScalarImageProcessor(ClipImageProcessor):
         self,
         image_size: int = 224,
         resize_mode: str = "squash",
-        image_mean: float | Sequence[float] = (0.48145466, 0.4578275, 0.40821073),
-        image_std: float | Sequence[float] = (0.26862954, 0.26130258, 0.27577711),
+        image_mean: Sequence[float] = (0.48145466, 0.4578275, 0.40821073),
+        image_std: Sequence[float] = (0.26862954, 0.26130258, 0.27577711),
         train_crop_scale: Sequence[float] | None = (0.8, 1.0),
         train_flip: bool = True,
         do_rescale: bool = True,

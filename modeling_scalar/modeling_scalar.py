@@ -76,11 +76,8 @@ class ScalarClipInputs(TypedDict, total=False):
 
 
 class ScalarFusedProjection(nn.Module):
-    """The fused query-key-value projection of EVA-CLIP, split into its three parts.
-
-    The same function as one linear layer of three times the width, with a bias on query and value only, as in EVA-CLIP
-    (a key bias cannot change a softmax). The split lets an adapter change query and value but not the key.
-    """
+    """The fused query-key-value projection of EVA-CLIP in three parts, so that an adapter can change query and value
+    but not the key. Only query and value have a bias: that of a key cannot change a softmax."""
 
     def __init__(self, hidden_size: int, bias: bool):
         super().__init__()
@@ -106,11 +103,8 @@ def split_fused_projections(vision_model: nn.Module) -> nn.Module:
 
 
 class ScalarConditionEncoder(nn.Module):
-    """Turn a tower's tokens into condition tokens of the cross-encoder.
-
-    A projection with layer norm, plus a learned embedding per frame or segment (nearest interpolation if the number
-    differs) and one for the modality. Subtitles have no positions here: `num_positions=0`.
-    """
+    """Turn a tower's tokens into condition tokens of the cross-encoder: a projection with layer norm, plus a learned
+    embedding per frame or segment (nearest interpolation if the number differs) and one for the modality."""
 
     def __init__(self, input_size: int, hidden_size: int, num_positions: int, layer_norm_eps: float):
         super().__init__()
@@ -283,15 +277,6 @@ class ScalarModel(ScalarRetrievalModel):
 
     # Towers --------------------------------------------------------------------------------------------------------
 
-    def _encode_video(self, pixel_values_videos: torch.Tensor, **flags) -> ModelOutput:
-        return self.vision_model(pixel_values_videos.flatten(0, 1), **flags)
-
-    def _encode_audio(self, input_features: torch.Tensor, **flags) -> ModelOutput:
-        segments = input_features.flatten(0, 1)
-        if self.config.audio_config.model_type in _WITH_CHANNEL_AXIS:
-            segments = segments[:, None]
-        return self.audio_model(**{self.audio_model.main_input_name: segments}, **flags)
-
     def _encode_text(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs) -> ModelOutput:
         if hasattr(self, "match_head"):
             kwargs["use_cache"] = "past_key_values" in kwargs
@@ -356,10 +341,14 @@ class ScalarModel(ScalarRetrievalModel):
 
     def _run_tower(self, name: str, value: torch.Tensor, **flags) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
         """Return one vector per clip, pooled per frame or segment and averaged, all tokens, and the tower's output."""
+        parts = value.flatten(0, 1)  # frames or segments
         if name == "video":
-            output, pooling = self._encode_video(value, **flags), self.config.vision_pooling
+            output, pooling = self.vision_model(parts, **flags), self.config.vision_pooling
         else:
-            output, pooling = self._encode_audio(value, **flags), self.config.audio_pooling
+            if self.config.audio_config.model_type in _WITH_CHANNEL_AXIS:
+                parts = parts[:, None]
+            output = self.audio_model(**{self.audio_model.main_input_name: parts}, **flags)
+            pooling = self.config.audio_pooling
         pooled = _pool(output, pooling).unflatten(0, value.shape[:2]).mean(dim=1)  # (rows, hidden)
         return pooled, _tokens(output).unflatten(0, value.shape[:2]), output  # (rows, positions, tokens, hidden)
 
@@ -396,17 +385,13 @@ class ScalarModel(ScalarRetrievalModel):
         """
         Compute the outputs of the vision and audio towers for each clip, which can be passed instead of their inputs.
 
-        Frozen towers have the same output for the same input at every step, so `model(**features, ...)` equals
-        `model(pixel_values_videos=..., input_features=..., ...)`.
-
         Args:
             pixel_values_videos, input_features, modality_mask: See [`get_modality_features`]; the mask of a modality
                 that is not given is ignored.
             with_states (`bool`): Whether to return the towers' tokens, which only the cross-encoder reads.
 
         Returns:
-            `dict` of inputs for [`ScalarClipInputs`]: zero rows where absent; a key is left out if no clip of the
-            batch has the modality.
+            `dict` of inputs for [`ScalarClipInputs`]: zero rows where absent, no key if no clip has the modality.
         """
         inputs = {"pixel_values_videos": pixel_values_videos, "input_features": input_features}
         given = self._presence(inputs, None)
@@ -421,11 +406,8 @@ class ScalarModel(ScalarRetrievalModel):
     # Head stage ---------------------------------------------------------------------------------------------------
 
     def _encode_clips(self, inputs: ScalarClipInputs, modality_mask=None, condition_on: tuple[str, ...] = (), **flags):
-        """Run each tower once over the clips that have its modality, and the heads on its output.
-
-        Returns embeddings (B, 3, D), the mask (B, 3), for each name in `condition_on` the condition tokens of the
-        present rows with their token mask, and the tower outputs by name.
-        """
+        """Run each tower once over the clips that have its modality, and the heads on its output: embeddings and mask,
+        the rows, condition tokens and token mask of each name in `condition_on`, and the outputs of towers by name."""
         modality_mask = self._presence(inputs, modality_mask)
         for name in condition_on:
             if inputs.get(f"{name}_pooled") is not None and inputs.get(f"{name}_states") is None:
@@ -481,10 +463,7 @@ class ScalarModel(ScalarRetrievalModel):
         self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
     ) -> torch.Tensor:
         """
-        Embed clips with the concatenation heads, each a linear map of the concatenated outputs of several towers.
-
-        Not in the paper: VAST checkpoints have these heads, and the released code of PMRL ranks by the cosine of a
-        caption and the head for the clip's modalities.
+        Embed clips with the concatenation heads of VAST, each a linear map of the joined outputs of several towers.
 
         Returns:
             `torch.FloatTensor` of shape `(batch, 3, projection_dim)` in the order of `CONCATENATIONS`: unit norm, zero
@@ -608,12 +587,11 @@ class ScalarModel(ScalarRetrievalModel):
             input_ids, attention_mask (`torch.LongTensor` of shape `(batch, length)`): One query per pair.
             condition_states (`torch.FloatTensor` of shape `(batch, tokens, hidden)`), condition_mask
                 (`torch.BoolTensor` of shape `(batch, tokens)`): The clip of each pair, from [`get_condition_states`].
-                A single row is used for all pairs; without gradients that clip is then read once, which saves most of
-                the work if a clip has more tokens than a query.
+                A single row is used for all pairs; without gradients that clip is then read once.
 
         Returns:
-            `torch.FloatTensor` of shape `(batch,)`: The match logit, that is, the log-odds that the text describes the
-            clip; its sigmoid is the probability. Logits order pairs even where all probabilities round to 1.
+            `torch.FloatTensor` of shape `(batch,)`: The log-odds that the text describes the clip. Unlike their
+            sigmoid, the probability, they order pairs even where all probabilities round to 1.
         """
         logits = self.match_logits(input_ids, attention_mask, condition_states, condition_mask).float()
         return logits[:, 1] - logits[:, 0]
@@ -646,17 +624,13 @@ class ScalarModel(ScalarRetrievalModel):
 
         Args:
             input_ids, attention_mask, token_type_ids: Queries, see [`get_text_features`]; None embeds clips only.
-            pixel_values_videos, input_features, subtitle_input_ids, subtitle_attention_mask, modality_mask,
-                video_pooled, video_states, audio_pooled, audio_states: Clips, see [`get_modality_features`]; all None
-                embeds queries only.
-            select_pairs (`Callable`, *optional*): Called once with the output so far; returns the arguments of
-                [`match`] (input_ids, attention_mask, condition_states, condition_mask) for the pairs whose
-                `match_logits` are needed. Hard-negative training chooses pairs by the scores of the batch, and
-                data-parallel wrappers allow only one forward pass per step.
+            pixel_values_videos, ... audio_states: Clips, see [`get_modality_features`]; all None embeds queries only.
+            select_pairs (`Callable`, *optional*): Called with the output so far; returns the arguments of [`match`]
+                for the pairs whose `match_logits` are needed. Hard-negative training chooses pairs by the scores of
+                the batch, and data-parallel wrappers allow only one forward pass per step.
             condition_on (`tuple` of `str`, *optional*): The modalities that the cross-encoder may read for these
                 pairs; by default all.
-            return_scores (`bool`): Whether to score the queries of this batch against its clips. Training does not: it
-                scores them together with the rows of other processes.
+            return_scores (`bool`): Whether to score the queries of this batch against its clips.
             return_loss (`bool`): Whether to also compute the symmetric InfoNCE loss of CLIP if as many queries as
                 clips are scored; query i belongs to clip i. The paper's objective is in the trainer.
             **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers.

@@ -369,7 +369,7 @@ class ScalarProcessor(ProcessorMixin):
             text (`str` or `list[str]`, *optional*): Captions.
             videos, audio, subtitles (*optional*): An item or a list with one per clip, as for `read_clip`. A single
                 `None` means that no clip has the modality. A list of pictures is one clip, and so are frames with four
-                axes; five axes are a batch of clips. A list of numbers is one waveform.
+                axes; five axes are a batch of clips.
             texts (`dict[str, list[str]]`, *optional*): The same for further text modalities of the model, by name:
                 `{"title": ["a dog", None]}`.
             images (*optional*): Instead of `videos`, for clips of one frame: a picture, a list, or a batch with four

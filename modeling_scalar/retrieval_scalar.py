@@ -73,13 +73,8 @@ class ScalarOutput(ModelOutput):
 
 
 class ScalarLogitScale(nn.Module):
-    """A learned contrastive temperature, stored as the logarithm of its inverse as in CLIP.
-
-    A module, not a bare parameter, because an adapter can only train and save modules.
-
-    Args:
-        initial_temperature (`float`): The temperature at the start of training.
-    """
+    """A learned contrastive temperature, stored as the logarithm of its inverse as in CLIP. It is a module, because an
+    adapter can only train and save modules."""
 
     def __init__(self, initial_temperature: float = 0.07):
         super().__init__()
@@ -107,10 +102,8 @@ class ScalarHyperbolicMix(nn.Module):
 
 
 class ScalarRetrievalModel(PreTrainedModel):
-    """Base class of models that embed queries and clips and score them as the configuration says.
-
-    A subclass calls `add_score_modules` in its `__init__`, and has `get_text_features` and `get_modality_features`.
-    """
+    """Base class of models that embed queries and clips and score them as the configuration says. A subclass calls
+    `add_score_modules` in its `__init__`, and has `get_text_features` and `get_modality_features`."""
 
     base_model_prefix = "scalar"
     main_input_name = "input_ids"
@@ -127,12 +120,8 @@ class ScalarRetrievalModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Self:
-        """
-        Load a model as transformers does, or an adapter saved together with the configuration of its run.
-
-        transformers treats a local folder with both `adapter_config.json` and `config.json` as a whole model. Without
-        model weights in it, it is an adapter here, with the weights of its base and its own configuration.
-        """
+        """Load a model as transformers does, or an adapter in a local folder with the configuration of its run, which
+        transformers would take for a whole model."""
         folder = Path(str(pretrained_model_name_or_path))
         adapter_config = folder / "adapter_config.json"
         has_configs = adapter_config.is_file() and (folder / "config.json").is_file()
@@ -172,11 +161,6 @@ class ScalarRetrievalModel(PreTrainedModel):
 
         Returns:
             The set that is given of each modality, and the mask.
-
-        Raises:
-            TypeError: For an unknown input.
-            ValueError: If no modality is given, a set is incomplete or has others beside it, numbers of rows differ,
-                or the mask does not fit.
         """
         names = self.config.modalities
         known = sorted({key for sets in choices.values() for keys in sets for key in keys})
@@ -264,12 +248,8 @@ class ScalarRetrievalModel(PreTrainedModel):
         """
         Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.
 
-        They are the weights of the aggregation `"scalar"`, whatever this model's own is.
-
-        Args: See [`compute_scores`].
-
-        Returns:
-            `torch.Tensor` of shape `(queries, clips, M)`, non-negative, summing to 1, exactly 0 where absent.
+        They are the weights of the aggregation `"scalar"`, whatever this model's own is: `(queries, clips, M)`,
+        non-negative, summing to 1, exactly 0 where absent. Arguments as of [`compute_scores`].
         """
         options = self._weighing(**weighing) | {"modalities": self.config.modalities}
         return query_weights(text_embeds, modality_embeds, modality_mask, **options)
@@ -298,11 +278,8 @@ class ScalarRetrievalModel(PreTrainedModel):
 
 
 class Rows:
-    """The rows of a batch that have a modality; only these are computed.
-
-    In a traced graph, whose shapes cannot depend on data, all rows are computed, with zeros where absent, and masked
-    afterwards.
-    """
+    """The rows of a batch that have a modality; only these are computed. In a traced graph, whose shapes cannot depend
+    on data, all rows are computed, with zeros where absent, and masked afterwards."""
 
     def __init__(self, present: torch.Tensor):
         self.present = present  # (batch,)

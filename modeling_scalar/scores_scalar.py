@@ -6,11 +6,10 @@
 - The sums run over the modalities of a clip, given as a boolean mask; absent modalities are never imputed.
 - Equal weights (Eq. 1) are the limit of an infinite temperature.
 - The closed form (Algorithm S1) needs M inner products per pair and one Gram matrix per clip, no centroid per pair.
-- Embeddings in float32 are scored in float32. What would magnify its rounding is scored in float64: volumes and
-  eigenvalues, low temperatures, and clips whose modalities may cancel.
+- What would magnify the rounding of float32 is scored in float64: volumes, eigenvalues, low temperatures, and clips
+  whose modalities may cancel.
 
-These are pure functions of unit embeddings, and torch is the only dependency. [`retrieval_scores`] computes any score
-by name, [`register_method`] adds one.
+[`retrieval_scores`] computes any score by name, [`register_method`] adds one. torch is the only dependency.
 
 Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, D dimensions.
 """
@@ -338,9 +337,9 @@ def _cancelling(clips: Clips) -> torch.Tensor:
     """
     The rows of clips of which a weighted mean may be short, so that few digits of float32 are left.
 
-    Let no modality have negative cosines with the others that sum to less than -1/2. Then, by Gershgorin's theorem,
-    the eigenvalues of the Gram matrix without its positive cosines are at least 1/2, and weights that sum to 1 give a
-    squared norm of at least 1/2 / M; positive cosines only add to it.
+    If the negative cosines of each modality with the others sum to at least -1/2, the eigenvalues of the Gram matrix
+    without its positive cosines are at least 1/2 by Gershgorin's theorem. Weights that sum to 1 then give a squared
+    norm of at least 1/2 / M, to which positive cosines only add.
     """
     return (clips.gram.clamp(max=0).sum(-1) < -_OPPOSED).any(-1).nonzero().flatten()
 
@@ -420,10 +419,6 @@ class Pairs:
     def squared_norms(self) -> torch.Tensor:
         """Squared norms of the texts, `(Q, 1)`: 1 up to rounding."""
         return self.text_embeds.square().sum(-1, keepdim=True)
-
-    def text_ranks(self, index: int) -> torch.Tensor:
-        """Ranks of the texts for each clip by one modality, `(Q, V)`; see [`_descending_ranks`]."""
-        return _descending_ranks(self.similarities[index].detach().mT).mT
 
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
         """Score independent pairs tile by tile; all at once if there is a gradient or a traced graph."""
@@ -851,11 +846,11 @@ def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
 def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     """The sum of 1 / (constant + rank) over the modalities of a clip; ties share the worst of their ranks."""
     total = torch.zeros_like(pairs.similarities[0])
-    for index, present in enumerate(pairs.clips.modality_mask.T):
+    for cosines, present in zip(pairs.similarities.detach(), pairs.clips.modality_mask.T, strict=True):
         if pairs.options.direction == "video_to_text":
-            ranks = pairs.text_ranks(index)
+            ranks = _descending_ranks(cosines.mT).mT
         else:
-            ranks = _descending_ranks(pairs.similarities[index].detach().masked_fill(~present, -math.inf))
+            ranks = _descending_ranks(cosines.masked_fill(~present, -math.inf))
         total = total + present.to(total.dtype) / (ranks + pairs.options.rank_constant)
     return total
 

@@ -161,7 +161,10 @@ def test_settings_of_transformers_that_would_have_no_effect_are_refused(cls, nam
     [
         ({"do_normalize": False, "do_rescale": False}, lambda frames: frames),
         ({"do_normalize": False, "rescale_factor": 0.5}, lambda frames: frames * 0.5),
-        ({"image_mean": 0.5, "image_std": 0.25, "rescale_factor": -1.0}, lambda frames: (-frames - 0.5) / 0.25),
+        (
+            {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "rescale_factor": -1.0},
+            lambda frames: (-frames - 0.5) / 0.25,
+        ),
     ],
 )
 def test_rescaling_and_normalising_can_be_changed_and_are_saved(settings, compute, tmp_path):

@@ -469,7 +469,6 @@ def test_other_inputs_and_keywords_are_refused(processor, arguments, error, name
     "hold",
     [
         list,
-        np.ndarray.tolist,
         lambda waveforms: [torch.from_numpy(waveform) for waveform in waveforms],
         lambda waveforms: [waveform[None] for waveform in waveforms],
         lambda waveforms: [np.stack([waveform, waveform]) for waveform in waveforms],
