@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gallery.filters import fitting
 from gallery.subtitles import MEDIA_FILES
-from gallery.tables import distinct, is_table, rows_of_table
+from gallery.tables import is_table, read_table
 from modeling_scalar.media_scalar import names_subtitle_file
 
 _SYSTEM = ("@eaDir", "$RECYCLE.BIN", "System Volume Information")
@@ -89,7 +89,7 @@ def _reraise(error: OSError) -> None:
 
 
 def read_list(
-    path: str | os.PathLike, ignored: Collection[str] = (), evidence: Collection[str] = ()
+    path: str | os.PathLike, ignored: Collection[str] = (), columns: Collection[str] = ()
 ) -> dict[str, dict[str, str]]:
     """
     Read a list of files.
@@ -97,7 +97,7 @@ def read_list(
     Args:
         path (`str`): a table, see [`~gallery.tables`]. Its paths are relative to its folder.
         ignored: names of columns to ignore.
-        evidence: names of columns, next to `subtitle`, with texts of the files.
+        columns: names of columns, next to `subtitle`, with texts of the files.
 
     Returns:
         `dict`: the files, in order, and the texts of each, by column; `subtitle` is text or the path of a subtitle
@@ -105,44 +105,43 @@ def read_list(
 
     Raises:
         ValueError: it is not such a list; a column is missing, unknown or has other content; or two rows of one file
-            disagree. The message names the list, the line and the column.
+            disagree. The message names the list and the line.
     """
-    path = Path(path)
-    folder = Path(os.path.abspath(path)).parent
+    folder = os.path.dirname(os.path.abspath(path))
+    names, rows = read_table(path)
+    names = [name for name in names if name not in ignored]
+    paths = [name for name in _PATHS if name in names]
+    if len(paths) != 1:
+        got = f"got {names}" if names else "there is none"
+        raise ValueError(f"{path} must have one column `path`, or `video`, with the names of files; {got}.")
+    texts = [_SUBTITLE, *columns]
+    if unknown := [name for name in names if name not in (*paths, *texts)]:
+        flags = " ".join(f"--ignore {shlex.quote(name)}" for name in unknown)  # one may have no name
+        raise ValueError(
+            f"{path} has the unknown columns {unknown}; expected `path` or `video`, and "
+            f"{', '.join(f'`{name}`' for name in texts)}. To search a column as text, use --text NAME with a new "
+            f"gallery. To ignore these, use {flags}."
+        )
     found: dict[str, tuple[str, dict[str, str]]] = {}
-
-    def choose(names: Iterable[str]) -> list[str]:
-        names = distinct(path, [name for name in names if name not in ignored])
-        paths = [name for name in _PATHS if name in names]
-        if len(paths) != 1:
-            got = f"got {names}" if names else "there is none"
-            raise ValueError(f"{path} must have one column `path`, or `video`, with the names of files; {got}.")
-        if unknown := [name for name in names if name not in (*paths, _SUBTITLE, *evidence)]:
-            flags = " ".join(f"--ignore {shlex.quote(name)}" for name in unknown)  # one may have no name
-            raise ValueError(
-                f"{path} has the unknown columns {unknown}; expected `path` or `video`, and "
-                f"{', '.join(f'`{name}`' for name in (_SUBTITLE, *evidence))}. To search a column as text, use --text "
-                f"NAME with a new gallery. To ignore these, use {flags}."
-            )
-        return names
-
-    for where, row in rows_of_table(path, choose):
-        for name, cell in row.items():
-            if not isinstance(cell, str | None) or (isinstance(cell, str) and "\0" in cell):
+    for where, row in rows:
+        given = {}
+        for name in names:
+            cell = row.get(name)
+            if not isinstance(cell, str | None) or "\0" in (cell or ""):
                 raise ValueError(f"{path}, {where}, column `{name}`: expected a text, got {cell!r}.")
-        given = {name: row.pop(name) for name in (_SUBTITLE, *evidence) if name in row}
-        given = {name: words for name, words in given.items() if words and words.strip()}
-        ((name, file),) = row.items()
-        if not file:
-            raise ValueError(f"{path}, {where}, column `{name}`: expected the path of a file, got {file!r}.")
+            if cell is not None and cell.strip():
+                given[name] = cell
+        file = given.pop(paths[0], None)
+        if file is None:
+            raise ValueError(f"{path}, {where}, column `{paths[0]}`: expected the path of a file, got none.")
         if names_subtitle_file(given.get(_SUBTITLE)):
             given[_SUBTITLE] = os.path.join(folder, given[_SUBTITLE])
             if not os.path.isfile(given[_SUBTITLE]):
                 raise ValueError(f"{path}, {where}, column `{_SUBTITLE}`: there is no file {given[_SUBTITLE]!r}.")
         file = real_path(os.path.join(folder, file))
-        before, said = found.setdefault(file, (where, given))
-        if different := [name for name in (_SUBTITLE, *evidence) if said.get(name) != given.get(name)]:
-            raise ValueError(f"{path}, {before} and {where}, column `{different[0]}`: they disagree about {file}.")
+        before, known = found.setdefault(file, (where, given))
+        if known != given:
+            raise ValueError(f"{path}, {before} and {where}: they disagree about the texts of {file}.")
     return {file: given for file, (_, given) in found.items()}
 
 
@@ -150,13 +149,13 @@ def find_clips(
     paths: Iterable[str | os.PathLike],
     ignored: Collection[str] = (),
     selection: Selection | None = None,
-    evidence: Collection[str] = (),
+    columns: Collection[str] = (),
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
     """
     List the files in folders, files and lists, each once, and their texts from lists.
 
     Args:
-        paths, ignored, evidence: as in [`read_list`].
+        paths, ignored, columns: as in [`read_list`].
         selection ([`Selection`], *optional*): which files to include.
 
     Returns:
@@ -171,7 +170,7 @@ def find_clips(
         if not is_table(path) or not path.exists():
             found |= dict.fromkeys(find_files([path], selection))
             continue
-        for file, texts in read_list(path, ignored, evidence).items():
+        for file, texts in read_list(path, ignored, columns).items():
             for name, text in texts.items():
                 if given.setdefault(file, {}).setdefault(name, text) != text:
                     raise ValueError(f"{path} and a list before it disagree about the {name} of {file}.")

