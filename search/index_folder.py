@@ -102,12 +102,14 @@ def _find(
             f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` removes its clips."
         )
     files, texts = find_clips(config.paths, config.ignore, selection, columns)
-    hidden = f"{len(selection.left_out)} hidden or system files and folders are skipped; --hidden includes them."
+    if selection.left_out:
+        say(f"{len(selection.left_out)} hidden or system files and folders are skipped. To index one, name it.")
+    if selection.not_utf8:
+        examples = ", ".join(map(ascii, sorted(selection.not_utf8)[:3]))
+        say(f"{len(selection.not_utf8)} files are skipped, as their names are not UTF-8. Rename them: {examples}")
     if not files and not config.prune and not config.watch:
         places = ", ".join(repr(str(path)) for path in config.paths)
-        raise ValueError(f"No video or audio file in {places}.{f' {hidden}' if selection.left_out else ''}")
-    if selection.left_out:
-        say(hidden)
+        raise ValueError(f"No video or audio file in {places}.")
     if config.words_of is not None:
         for file in Gallery.open(config.words_of).files.values():
             known = {name: text for name, text in file.words().items() if name in columns}
@@ -168,7 +170,7 @@ def index_folder(config: IndexConfig) -> Report:
     device = device_of_name("cpu" if config.cluster is not None else config.device)
     num_workers = config.num_workers or default_workers()
     limits = Limits.parse(config.limit or [], memory=memory_of_decoders(num_workers))
-    selection, modalities = Selection(config.exclude, config.hidden), _modalities(config)
+    selection, modalities = Selection(config.exclude), _modalities(config)
     columns = [name for name in modalities or () if kind_of(name) == "text" and name != "subtitle"]
     files, texts = _find(config, selection, columns)
     model = _model_of(config)

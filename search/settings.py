@@ -185,10 +185,6 @@ class IndexConfig:
         Sequence[str],
         _reading(help="Files and folders to skip: 'drafts/**', '*.gif'; patterns as in `query --path`. Repeatable."),
     ] = ()
-    hidden: Annotated[
-        bool,
-        _reading("--hidden", help="Also read hidden files and folders, recycle bins and other system folders."),
-    ] = False
     ignore: Annotated[Sequence[str], _reading(help="Column of a list to ignore. Repeatable.")] = ()
     num_workers: Annotated[
         int | None,

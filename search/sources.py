@@ -24,31 +24,47 @@ _SUBTITLE = "subtitle"
 
 class Selection:
     """
-    Selects the files in folders that are neither hidden nor excluded.
+    Selects files: those in folders that are not hidden, and of all files those that are not excluded and whose paths
+    are UTF-8.
 
     Args:
         exclude (iterable of `str`): patterns of paths to skip, see [`~gallery.filters.Filter`]; folders that match are
             skipped as a whole, and so are files that were named explicitly.
-        hidden (`bool`): include hidden files and folders: names that begin with a dot, recycle bins and other system
-            folders.
 
     Attributes:
-        left_out (`set[str]`): the files and folders that were skipped because they are hidden.
+        left_out (`set[str]`): the files and folders that were skipped because they are hidden: names that begin with a
+            dot, recycle bins and other system folders.
+        not_utf8 (`set[str]`): the files that were skipped because their paths are not UTF-8.
 
     Raises:
         ValueError: a pattern is not valid.
     """
 
-    def __init__(self, exclude: Iterable[str] = (), hidden: bool = False):
-        self.is_excluded, self.hidden, self.left_out = fitting(exclude), hidden, set()
+    def __init__(self, exclude: Iterable[str] = ()):
+        self._is_excluded = fitting(exclude)
+        self.left_out: set[str] = set()
+        self.not_utf8: set[str] = set()
 
     def takes(self, path: str) -> bool:
         """Whether to include a file or folder found in a folder."""
         name = os.path.basename(path)
-        is_hidden = not self.hidden and (name.startswith(".") or name in _SYSTEM)
+        is_hidden = name.startswith(".") or name in _SYSTEM
         if is_hidden:
             self.left_out.add(path)
-        return not is_hidden and not self.is_excluded(os.path.abspath(path))
+        return not is_hidden and not self._is_excluded(os.path.abspath(path))
+
+    def chosen(self, paths: Iterable[str]) -> list[str]:
+        """The files to include among those that were found or named."""
+        kept = []
+        for path in paths:
+            try:
+                path.encode()
+            except UnicodeEncodeError:
+                self.not_utf8.add(path)
+                continue
+            if not self._is_excluded(path):
+                kept.append(path)
+        return kept
 
 
 def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None = None) -> list[str]:
@@ -75,7 +91,7 @@ def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None =
                 file = os.path.join(folder, name)
                 if os.path.splitext(name)[1].lower() in MEDIA_FILES and selection.takes(file):
                     found[real_path(file)] = None
-    return [path for path in found if not selection.is_excluded(path)]
+    return selection.chosen(found)
 
 
 def real_path(path: str | os.PathLike) -> str:
@@ -175,7 +191,7 @@ def find_clips(
                 if given.setdefault(file, {}).setdefault(name, text) != text:
                     raise ValueError(f"{path} and a list before it disagree about the {name} of {file}.")
             found[file] = None
-    return [path for path in found if not selection.is_excluded(path)], given
+    return selection.chosen(found), given
 
 
 __all__ = ["Selection", "find_clips", "find_files", "read_list"]

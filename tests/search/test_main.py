@@ -138,17 +138,20 @@ def test_index_without_any_video_is_an_error(place):
     assert "No video or audio file in 'nothing'" in index("nothing", code=1).stderr
 
 
-def test_what_is_left_out_of_folders_is_counted_and_can_be_asked_for(place):
-    (place / "clips" / ".hidden.mp4").write_text("video")
+def test_what_is_left_out_of_folders_is_counted_and_can_be_named(place):
+    hidden = place / "clips" / ".hidden.mp4"
+    hidden.write_text("video")
+    (place / "clips" / os.fsdecode(b"caf\xe9.mp4")).write_text("video")
     reported = index("clips", "--exclude", "cat.*")
-    assert "1 hidden or system files and folders are skipped; --hidden includes them." in reported.stderr
+    assert "1 hidden or system files and folders are skipped" in reported.stderr
+    assert "1 files are skipped, as their names are not UTF-8" in reported.stderr and "caf\\udce9" in reported.stderr
     assert "1 new, 0 changed, 0 unchanged, 1 unreadable" in reported.stdout
-    reported = index("clips", "--hidden")
-    assert "2 new, 0 changed, 1 unchanged, 1 unreadable" in reported.stdout and "left out" not in reported.stderr
+    reported = index(hidden)
+    assert "1 new, 0 changed, 0 unchanged, 0 unreadable" in reported.stdout and "hidden or" not in reported.stderr
     (place / "only").mkdir()
-    (place / "clips" / ".hidden.mp4").rename(place / "only" / ".hidden.mp4")
+    hidden.rename(place / "only" / ".hidden.mp4")
     reported = index("only", code=1).stderr
-    assert "No video or audio file in 'only'. 1 hidden or system files and folders are skipped" in reported
+    assert "1 hidden or system files" in reported and "No video or audio file in 'only'" in reported
 
 
 def test_a_path_that_fits_nothing_is_reported_with_what_would(place):

@@ -41,13 +41,19 @@ def test_recordings_of_cameras_recorders_and_phones_are_taken_whatever_their_cas
     assert names_of(tmp_path) == (names, [])
 
 
-def test_what_is_hidden_or_of_a_system_is_left_out_unless_it_is_asked_for(tmp_path):
+def test_what_is_hidden_or_of_a_system_is_left_out_unless_it_is_named(tmp_path):
     hidden = [".trash/1.mp4", ".Trash-1000/files/2.mp4", "@eaDir/3.mp4", "$RECYCLE.BIN/4.mp4", "a/._5.mp4", ".6.mp4"]
     hidden.append("System Volume Information/7.mp4")
     below(tmp_path, *hidden, "a/8.mp4", "a/.nothing")
     assert names_of(tmp_path) == (["a/8.mp4"], sorted({*(name.split("/")[0] for name in hidden), "a/._5.mp4"} - {"a"}))
-    assert sorted(names_of(tmp_path, (), True)[0]) == sorted([*hidden, "a/8.mp4"])
     assert names_of(tmp_path / ".trash") == (["1.mp4"], [])  # which was named
+
+
+def test_a_name_that_is_not_utf8_is_left_out_and_counted(tmp_path):
+    below(tmp_path, "a.mp4", os.fsdecode(b"caf\xe9.mp4"), os.fsdecode(b"\xff/b.mp4"))
+    selection = Selection()
+    assert find_files([tmp_path], selection) == [str(tmp_path / "a.mp4")] and len(selection.not_utf8) == 2
+    assert find_files([tmp_path / os.fsdecode(b"caf\xe9.mp4")]) == []
 
 
 def test_what_is_excluded_is_left_out_wherever_it_is_named(tmp_path):
