@@ -24,6 +24,7 @@ dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distribute
 from search.distributed import Cluster  # noqa: E402
 
 NUM_CLIPS = 30
+SECONDS_BETWEEN_KILLS = 2
 SMALL = {"size": (32, 32), "rate": 10}
 
 
@@ -48,12 +49,15 @@ def videos(tmp_path_factory):
 def start_cluster(num_workers):
     """Workers, each a process with a single thread, that listen on this machine alone."""
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "worker_dashboard_address": None}
+    # By default a cluster on one machine gives up a worker that takes longer to restart.
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
     return distributed.LocalCluster(n_workers=num_workers, threads_per_worker=1, silence_logs=50, **options)
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    with start_cluster(2) as cluster:
+    # As for machines that are often taken away: the same batch may be hit again and again.
+    with dask.config.set({"distributed.scheduler.allowed-failures": 100}), start_cluster(2) as cluster:
         yield cluster
 
 
@@ -98,13 +102,16 @@ def assert_same(folder, other):
 
 
 def kill_workers(cluster, kills, dice, is_done):
-    """Kill so many workers at random moments; each is replaced. Ends early once the run is done."""
+    """Kill so many workers, each at a random moment after the one before; Dask replaces them. Ends early once the run
+    is done."""
     done = 0
-    while done < kills and not is_done.wait(dice.uniform(0.05, 1.0)):
-        pids = [nanny.pid for nanny in list(cluster.workers.values()) if nanny.pid is not None]
-        if pids:
+    while done < kills and not is_done.wait(dice.uniform(0, SECONDS_BETWEEN_KILLS)):
+        # One that is killed while it starts would not be replaced.
+        processes = [nanny.process for nanny in list(cluster.workers.values())]
+        running = [process.pid for process in processes if process is not None and process.status.name == "running"]
+        if running:
             with suppress(ProcessLookupError):
-                os.kill(dice.choice(pids), signal.SIGKILL)
+                os.kill(dice.choice(running), signal.SIGKILL)
                 done += 1
     return done
 
