@@ -18,7 +18,7 @@ from gallery.columns import MediaFile, check_hashes, from_utf8, modalities_of, p
 from gallery.described import Described, NoClipError
 from gallery.published import media_of
 from gallery.storage import Part, remedy
-from gallery.windows import SEGMENT, Place, clip_id_of_shown, place_of_clip
+from gallery.windows import SEGMENT, WINDOW, Place, clip_id_of_shown, place_of_clip
 
 
 def rows_of(parts: Sequence[Part]) -> pa.Table | None:
@@ -33,6 +33,16 @@ def folder_of_all(clip_ids: pa.ChunkedArray) -> str | None:
     odd = [from_utf8(name) for name in clip_ids.filter(pc.starts_with(clip_ids, "\0/")).to_pylist()]
     first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
     return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
+
+
+def _media_files(table: pa.Table | None) -> dict[str, MediaFile]:
+    if table is None:
+        return {}
+    columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
+    return {
+        from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason), words)
+        for path, size, mtime, sha256, reason, words in zip(*columns, strict=True)
+    }
 
 
 class Contents(Described):
@@ -101,15 +111,16 @@ class Contents(Described):
     def files_at(self, paths: Collection[str] | None = None) -> dict[str, MediaFile]:
         """The known media files, by path; only those at the given paths, if any are given."""
         table = self.file_rows
-        if table is None:
-            return {}
-        if paths is not None:
+        if table is not None and paths is not None:
             table = table.filter(pc.is_in(table.column("path"), value_set=strings(list(paths))))
-        columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
-        return {
-            from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason), words)
-            for path, size, mtime, sha256, reason, words in zip(*columns, strict=True)
-        }
+        return _media_files(table)
+
+    def failed_files(self) -> list[MediaFile]:
+        """The media files that were not read in full, with their reasons."""
+        table = self.file_rows
+        if table is not None:
+            table = table.filter(pc.is_valid(table.column("reason")))
+        return list(_media_files(table).values())
 
     def media_of(self, place: Place) -> str | None:
         """The path of a clip's file, see [`~gallery.published.media_of`]."""
@@ -129,6 +140,21 @@ class Contents(Described):
             return path
         is_own = known is not None and is_known_media(path, known)
         return path if is_own else None
+
+    @cached_property
+    def paths(self) -> pa.ChunkedArray:
+        """The file of each clip, `(N,)`: of a window, the file that was cut."""
+        if self.clips is None:
+            return pa.chunked_array([], pa.string())
+        names = self.clips.column("clip_id")
+        if self.metadata.get(SEGMENT) is None:
+            return names
+        paths = pc.replace_substring_regex(names, WINDOW.pattern, "")
+        if self.file_rows is None:
+            return paths
+        # The (very few) files whose own names look like those of windows
+        is_file = pc.is_in(names, value_set=self.file_rows.column("path"))
+        return pc.if_else(is_file, names, paths)
 
     def place_of(self, clip_id: str) -> Place:
         """The file of a clip, or the name of a clip without a file; for a window also its seconds."""

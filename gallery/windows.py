@@ -26,11 +26,15 @@ UNFINISHED = "not all of its windows are embedded yet"
 PARTLY = "not all of its windows could be read: "
 """Beginning of the reason recorded for a file if only some of its windows could be read."""
 
+NOTHING = "nothing was found of "
+"""Beginning of the reason recorded for a file that could be read, but has nothing to embed; the sources follow."""
+
 SLIVER = 0.03  # seconds that no encoder uses: codecs add as much at the end
 _MOST = 1_000_000  # windows per file, whatever length it claims
 _REST = 1.0  # seconds; less is not a window of its own
 _SHOWN = re.compile(r"(.*) \[(\d+(?:\.\d+)?)(?: s to the end|-(\d+(?:\.\d+)?) s)\]", re.DOTALL)
-_NAME = re.compile(r"(.*)#t=(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?", re.DOTALL)
+WINDOW = re.compile(r"#t=(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?$")
+"""The end of the name of a window: its first and its last second."""
 
 
 class Place(NamedTuple):
@@ -51,6 +55,11 @@ class Place(NamedTuple):
 
 def _number(seconds: float) -> str:
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
+
+
+def is_nothing(reason: str | None) -> bool:
+    """Whether a file or window could be read, but nothing was found in it."""
+    return reason is not None and reason.startswith(NOTHING)
 
 
 def check_windows(seconds: float, segment: float | None) -> None:
@@ -131,10 +140,11 @@ def seconds_of(seconds: float | None, window: tuple[float, float | None] | None)
 
 def place_of_clip(clip_id: str) -> Place:
     """Return the file and the seconds of a clip in a gallery of windows."""
-    found = _NAME.fullmatch(clip_id)
+    found = WINDOW.search(clip_id)
     if found is None:
         return Place(clip_id)
-    return Place(found[1], float(found[2]), None if found[3] is None else float(found[3]))
+    start, stop = found.groups()
+    return Place(clip_id[: found.start()], float(start), None if stop is None else float(stop))
 
 
 def whole_files(clip_ids: Iterable[str]) -> set[str]:
@@ -154,15 +164,18 @@ def whole_files(clip_ids: Iterable[str]) -> set[str]:
 
 __all__ = [
     "LEAST",
+    "NOTHING",
     "PARTLY",
     "SCENES",
     "SEGMENT",
     "SLIVER",
     "UNFINISHED",
+    "WINDOW",
     "Place",
     "check_windows",
     "clip_id_of",
     "clip_id_of_shown",
+    "is_nothing",
     "place_of_clip",
     "seconds_of",
     "whole_files",

@@ -225,20 +225,20 @@ def serve(config: ServeConfig) -> None:
 @command_of(app, InfoConfig)
 def info(config: InfoConfig) -> None:
     """Print what a gallery contains and which files could not be read."""
-    from gallery.gallery import Gallery
-    from gallery.searching import seen_of
-    from gallery.transcripts import Transcripts
-    from gallery.windows import SCENES, SEGMENT, UNFINISHED
+    import pyarrow.compute as pc
 
-    from .reading import is_nothing
+    from gallery.gallery import Gallery
+    from gallery.transcripts import Transcripts
+    from gallery.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
 
     opened = Gallery.open(config.gallery)
     if config.missing:
+        from gallery.searching import seen_of
+
         rows = (~opened.modality_mask[:, list(seen_of(config.missing, opened.modalities))]).all(dim=1).tolist()
         show(*(name for name, lacks in zip(opened.clip_ids, rows, strict=True) if lacks))
         return
     shares = opened.modality_mask.float().mean(dim=0).nan_to_num().tolist()
-    clips = opened.clips_of_files()
     show(f"clips: {len(opened)}" + (f", {opened.dim} dimensions, {opened.dtype}" if len(opened) else ""))
     show("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(opened.modalities, shares, strict=True)))
     if opened.queries is not None:
@@ -246,8 +246,10 @@ def info(config: InfoConfig) -> None:
     show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
     show(f"query temperature: {opened.query_temperature}")
     if opened.metadata.get(SEGMENT) is not None:
-        cut = [names for path, names in clips.items() if names != [path]]
-        counts = f"files cut: {len(cut)}, into {sum(map(len, cut))}; whole: {len(clips) - len(cut)}"
+        is_window = pc.not_equal(opened.paths, opened.clips.column("clip_id"))
+        num_cut = pc.count_distinct(opened.paths.filter(is_window)).as_py()
+        num_whole = pc.count_distinct(opened.paths).as_py() - num_cut
+        counts = f"files cut: {num_cut}, into {pc.sum(is_window).as_py()}; whole: {num_whole}"
         length = f"{'scenes of at most ' if opened.metadata.get(SCENES) else ''}{opened.metadata[SEGMENT]:g} s"
         show(f"windows: {length}; {counts}")
     for name, values in opened.calibration.items():
@@ -259,10 +261,11 @@ def info(config: InfoConfig) -> None:
     num_transcripts, num_with_words = Transcripts(config.gallery).count()
     if num_transcripts:
         show(f"machine transcripts: {num_transcripts}, of which {num_with_words} have words")
-    without_clips = [file for file in opened.files.values() if file.path not in clips]
-    empty = [file for file in without_clips if is_nothing(file.reason)]
-    lacking = [file for file in opened.files.values() if file.reason is not None and file not in empty]
-    partly = [file for file in lacking if file.path in clips or file.reason == UNFINISHED]
+    failed = opened.failed_files()
+    with_clips = set(opened.paths.to_pylist()) if failed else set()
+    empty = [file for file in failed if is_nothing(file.reason) and file.path not in with_clips]
+    lacking = [file for file in failed if file not in empty]
+    partly = [file for file in lacking if file.path in with_clips or file.reason == UNFINISHED]
     for what, files in (
         ("unreadable files", [file for file in lacking if file not in partly]),
         ("files with nothing to embed", empty),

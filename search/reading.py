@@ -19,7 +19,7 @@ from gallery.decoding import LIGHT_MEMORY, Limits, num_processors, showing
 from gallery.gallery import MediaFile
 from gallery.media import clip_sha256, clip_stat, pieces_of
 from gallery.transcripts import SCREEN
-from gallery.windows import SLIVER, seconds_of
+from gallery.windows import NOTHING, SLIVER, is_nothing, seconds_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from modeling_scalar.scores_scalar import kind_of
@@ -27,18 +27,11 @@ from search.recognizers import SpeechError
 from search.screen import Screen, ScreenError
 from search.speech import Speech
 
-_NOTHING = "nothing was found of "
-"""Why a file or window without problems is not a clip, before the names of the sources that were tried."""
 _HEARD, _SEEN = "recognised speech", "recognised words on the screen"
 
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
 _STILL = (320, 320)  # maximum width and height of a still
 _STILL_QUALITY = 70  # JPEG quality: 5 to 15 kB
-
-
-def is_nothing(reason: str | None) -> bool:
-    """Whether a file or window could be read, but nothing was found in it."""
-    return reason is not None and reason.startswith(_NOTHING)
 
 
 def default_workers() -> int:
@@ -163,7 +156,7 @@ class Reader:
         in a transcript of another gallery."""
         if not is_nothing(file.reason):
             return False
-        tried = file.reason.removeprefix(_NOTHING).split(", ")
+        tried = file.reason.removeprefix(NOTHING).split(", ")
         makers = {"subtitle": self.speech, SCREEN: self.screen}
         transcripts = [maker for name, maker in makers.items() if name in self.processor.modalities]
         return not set(self._sources) <= set(tried) or any(maker.has_words(file.sha256) for maker in transcripts)
@@ -171,7 +164,7 @@ class Reader:
     def _nothing_of(self, found: Found) -> str:
         """Name the sources in which nothing was found; not a recogniser that failed, which is tried again."""
         tried = self._sources if found.unheard is None else self.processor.modalities
-        return _NOTHING + ", ".join(tried)
+        return NOTHING + ", ".join(tried)
 
     def __call__(self, job: Job) -> tuple[Found, Clip | None]:
         """Read a window: returns the findings, and the clip, if there is one."""
