@@ -50,8 +50,6 @@ CODE_FACTS = ("code_scale", "code_error")
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 """Precisions in which vectors can be stored."""
 
-KEYS = {"clips": "clip_id", "files": "path", "queries": "query_id"}
-"""The key column of each table."""
 COPIED_ROWS = 16_384
 """Number of rows that are checked or copied at a time."""
 
@@ -444,7 +442,6 @@ __all__ = [
     "CODE_FACTS",
     "COPIED_ROWS",
     "DTYPES",
-    "KEYS",
     "MediaFile",
     "check_hashes",
     "check_modality",

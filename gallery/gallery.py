@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -21,7 +20,6 @@ import torch
 from gallery.columns import (
     CODE_FACTS,
     COPIED_ROWS,
-    KEYS,
     MediaFile,
     check_hashes,
     check_modality,
@@ -145,8 +143,9 @@ class Gallery(Contents):
         """For each clip with problems, what could not be read and counts as absent."""
         if self.clips is None:
             return {}
-        reported = lists_of(self.clips, "problems")
-        return {name: problems for name, problems in zip(self.clip_ids, reported, strict=True) if problems}
+        has_problems = pc.greater(pc.list_value_length(self.clips.column("problems")), 0)
+        clips = self.clips.select(["clip_id", "problems"]).filter(has_problems)
+        return dict(zip(texts_of(clips, "clip_id"), lists_of(clips, "problems"), strict=True))
 
     def hashes(self, among: Collection[str] | None = None) -> set[str]:
         """The hashes of the known media files; only those `among` the given ones, if any are given."""
@@ -158,8 +157,8 @@ class Gallery(Contents):
     def clips_of_files(self) -> dict[str, list[str]]:
         """The clips of each file: the file itself, or its windows."""
         clips: dict[str, list[str]] = {}
-        for name in self.clip_ids:
-            clips.setdefault(self.place_of(name).path, []).append(name)
+        for path, name in zip(self.paths.to_pylist(), self.clip_ids, strict=True):
+            clips.setdefault(path, []).append(name)
         return clips
 
     def facts(self) -> dict[str, Any]:
@@ -356,9 +355,9 @@ class GalleryWriter(Writer):
     def __init__(self, folder: str | os.PathLike, dtype: str = "float16", has_codes: bool = True):
         precision_of(dtype)
         check_format(Path(folder))
-        self._indexed: dict[tuple[str, str], dict[str, int]] = {}  # for each shard, the row of each key
         super().__init__(folder)
-        self.stills, known = Stills(self.folder), self.gallery()
+        self.stills = Stills(self.folder)
+        known = self.gallery()
         self.dtype = known.dtype or dtype
         self.has_codes = has_codes if known.dtype is None else known.has_codes
 
@@ -366,26 +365,6 @@ class GalleryWriter(Writer):
         super()._forget()
         self._pending: set[str] = set()  # clips added since the last commit
         self._dropped: set[str] = set()  # hashes of files forgotten or replaced since then
-        there = {(name, shard.file) for name, shards in self.snapshot.shards.items() for shard in shards}
-        self._indexed = {shard: index for shard, index in self._indexed.items() if shard in there}
-
-    def _find(self, name: str, key: str) -> tuple[int, int] | None:
-        """Where the committed row with that key is, unless it was removed: the index of its part, and its row."""
-        parts, shards = self._old(name), self.snapshot.shards.get(name, [])
-        for place, (part, shard) in enumerate(zip(parts, shards, strict=False)):
-            index = self._indexed.get((name, shard.file))
-            if index is None:
-                keys = texts_of(part.table, KEYS[name])
-                index = self._indexed[name, shard.file] = {}
-                for row in np.setdiff1d(np.arange(len(part)), part.removed, assume_unique=True).tolist():
-                    index[keys[row]] = row
-            row = index.get(key)
-            if row is None or row in self._removed.get(name, {}).get(place, ()):
-                continue
-            found = np.searchsorted(part.removed, row)
-            if found == len(part.removed) or part.removed[found] != row:
-                return place, row
-        return None
 
     def _modalities_of_clips(self) -> tuple[str, ...] | None:
         known = self._new.get("clips") or [part.table for part in self._old("clips")[:1]]
@@ -396,9 +375,6 @@ class GalleryWriter(Writer):
         """Names of the modalities: those of the existing clips, or else those in the metadata."""
         known = self._modalities_of_clips()
         return modalities_in(self.metadata) if known is None else known
-
-    def __contains__(self, clip_id: str) -> bool:
-        return clip_id in self._pending or self._find("clips", clip_id) is not None
 
     def put_clips(
         self,
@@ -425,7 +401,7 @@ class GalleryWriter(Writer):
         about = durations, problems, seconds, self.dtype, self.has_codes, self.modalities
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)
-        self._drop("clips", clip_ids)
+        self.remove("clips", clip_ids)
         self._pending.update(clip_ids)
 
     def add_modality(self, name: str, clip_ids: Sequence[str], embeds: torch.Tensor) -> None:
@@ -526,47 +502,43 @@ class GalleryWriter(Writer):
         )
         check_hashes(table)
         self.append("files", table)
-        self._drop("files", [file.path for file in files])
+        self.forget_files([file.path for file in files])
 
     def put_queries(self, rows: pa.Table) -> None:
         """Add rows of [`~gallery.columns.query_table`]."""
         self.append("queries", rows)
 
-    def _drop(self, name: str, keys: Iterable[str]) -> None:
-        for key in keys:
-            found = self._find(name, key)
-            if found is not None:
-                self.remove(name, found[0], [found[1]])
-                if name == "files":
-                    self._dropped.add(self._old(name)[found[0]].table.column("sha256")[found[1]].as_py())
-
     def remove_clips(self, clip_ids: Iterable[str]) -> None:
         """Remove committed clips and what is known of their files; raises a KeyError if one does not exist."""
-        for clip_id in clip_ids:
-            found = self._find("clips", clip_id)
-            if found is None:
-                raise KeyError(clip_id)
-            self.remove("clips", found[0], [found[1]])
-            self._drop("files", [clip_id])
+        clip_ids = list(clip_ids)
+        self._committed(clip_ids)
+        self.remove("clips", clip_ids)
+        self.forget_files(clip_ids)
+
+    def _committed(self, clip_ids: Collection[str]) -> dict[int, list[str]]:
+        """Find committed clips, see [`~gallery.writing.Writer.find`]; raises a KeyError if one does not exist."""
+        found = self.find("clips", clip_ids)
+        missing = set(clip_ids).difference(*found.values())
+        if missing:
+            raise KeyError(f"There are no clips {listed(sorted(missing))} in {self.folder}.")
+        return found
 
     def rename_clips(self, names: Mapping[str, str]) -> None:
         """Rename committed clips, from old names to new ones; raises a KeyError if one does not exist."""
-        found: dict[int, dict[int, str]] = {}
-        for old, new in names.items():
-            place, row = self._find("clips", old) or (None, None)
-            if place is None:
-                raise KeyError(old)
-            found.setdefault(place, {})[row] = new
-        for place, rows in found.items():
-            table = self._old("clips")[place].table.take(list(rows))
+        parts = self._old("clips")
+        for place, old in self._committed(names).items():
+            new = [names[name] for name in old]
+            rows = self.remove("clips", old)[place]
+            table = parts[place].table.take(rows)
             column = table.schema.get_field_index("clip_id")
-            self.append("clips", table.set_column(column, "clip_id", strings(list(rows.values()))))
-            self.remove("clips", place, rows)
-            self._pending.update(rows.values())
+            self.append("clips", table.set_column(column, "clip_id", strings(new)))
+            self._pending.update(new)
 
     def forget_files(self, paths: Iterable[str]) -> None:
         """Drop the records of files in which nothing could be read."""
-        self._drop("files", paths)
+        parts = self._old("files")
+        for place, rows in self.remove("files", paths).items():
+            self._dropped.update(parts[place].table.column("sha256").take(rows).to_pylist())
 
     def _commit(self, plans: dict[str, list[tuple[Shard | None, list[Part]]]]) -> bool:
         # What is committed must open: the metadata are checked as they will be read, before anything is written.
@@ -600,7 +572,6 @@ class GalleryWriter(Writer):
 
 
 __all__ = [
-    "KEYS",
     "Gallery",
     "GalleryWriter",
     "MediaFile",

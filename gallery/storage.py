@@ -2,16 +2,13 @@
 are read. [`~gallery.writing`] changes them.
 
 A folder holds a manifest, `gallery.json`, and a folder for each table. A table is a list of shards: Arrow files that
-never change once the manifest names them. The manifest itself lists the last shards of a table, which change; a second
-file lists the large ones before them, and is written only when one more shard has become large. A commit writes new
-shards and then replaces the manifest, which is the moment it takes effect. If it is killed before, the folder keeps
-its old state, and the next writer deletes what was written. Rows are removed by a small file that lists them. Sixteen
-small shards in a row are merged into one, so their number stays small and each row is written only a few times; a
-shard has at most 65,536 rows, so no commit writes much more than that, however large the table is.
+never change once the manifest names them. A commit writes new shards and then replaces the manifest, which is the
+moment it takes effect. If it is killed before, the folder keeps its old state, and the next writer deletes what was
+written. Rows are removed by a small file that lists them. Commits join small shards, so that their number stays small.
 
-Each table's folder is also a data set for `datasets.load_from_disk`. That view is derived from the manifest; it shows
-removed rows until the gallery is made compact. It also contains what [`~gallery.repair.repair`] needs to write a lost
-manifest again: the files in order, their removed rows, and the metadata.
+Each table's folder is also a data set for `datasets.load_from_disk`. That view is derived from the manifest, like a
+copy of the manifest itself, from which [`~gallery.repair.repair`] restores it; it shows removed rows until the gallery
+is made compact.
 """
 
 import hashlib
@@ -19,10 +16,9 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +28,20 @@ import pyarrow as pa
 from gallery.files import read_json, without_infinity
 
 MANIFEST = "gallery.json"
-VERSION = 2
-TABLES = ("clips", "queries", "files")
-"""The tables of a gallery: embedded clips, embedded captions that describe them, and known media files."""
+COPY = "gallery-copy.json"
+"""A copy of the manifest, made after each commit."""
+VERSION = 3
+KEYS = {"clips": "clip_id", "queries": "query_id", "files": "path"}
+"""The tables of a gallery, with the column that names their rows: embedded clips, embedded captions that describe
+them, and known media files."""
+TABLES = tuple(KEYS)
 
-SHARD_NAME = re.compile(r"data-\d{6,12}(-\d{1,12})?\.arrow")
+SHARD_NAME = re.compile(r"data-\d{6,12}-\d{1,12}\.arrow")
 REMOVED_NAME = re.compile(r"removed-\d{6,12}-\d{1,12}\.npy")
-SEALED_NAME = re.compile(r"sealed-\d{6,12}\.json")
-_INFO, _STATE = DERIVED = "dataset_info.json", "state.json"
+DERIVED = "dataset_info.json", "state.json"
+"""What `datasets` reads in the folder of a table."""
+MOST_PIECES = 4096
+"""Runs of rows without removed ones, which readers map one by one. Writers write a shard with more of them again."""
 
 
 class DamagedFileError(ValueError):
@@ -106,17 +108,34 @@ class Part:
             self._table = self._table()
         return self._table
 
-    def without(self, rows: Iterable[int]) -> "Part":
+    @property
+    def num_kept(self) -> int:
+        """The number of rows that are not removed."""
+        return len(self) - len(self.removed)
+
+    @property
+    def num_pieces(self) -> int:
+        """About the number of runs of rows that are not removed."""
+        return 1 + np.count_nonzero(np.diff(self.removed) > 1) if len(self.removed) else 1
+
+    def without(self, rows: np.ndarray) -> "Part":
         """The same shard with more rows removed."""
-        return Part(self.table, removed=np.union1d(self.removed, np.fromiter(rows, np.int64)))
+        return Part(self._table, len(self), np.union1d(self.removed, rows))
 
     def kept(self) -> pa.Table:
-        """The rows that are not removed, as chunks of the mapped file."""
+        """The rows that are not removed: chunks of the mapped file, or a copy if these were too many."""
         if not len(self.removed):
             return self.table
-        edges = [-1, *self.removed.tolist(), len(self)]
-        runs = [(first + 1, stop - first - 1) for first, stop in pairwise(edges)]
-        pieces = [self.table.slice(start, length) for start, length in runs if length]
+        if self.num_pieces > MOST_PIECES:
+            is_kept = np.ones(len(self), bool)
+            is_kept[self.removed] = False
+            return self.table.filter(pa.array(is_kept))
+        pieces = []
+        start = 0
+        for stop in [*self.removed.tolist(), len(self)]:
+            if start < stop:
+                pieces.append(self.table.slice(start, stop - start))
+            start = stop + 1
         return pa.concat_tables(pieces or [self.table.slice(0, 0)])
 
 
@@ -145,44 +164,40 @@ def is_as_signed(content: dict[str, Any]) -> bool:
     return content.get("sha256") == _digest(content)
 
 
-def _shards_of(content: dict[str, Any], path: Path) -> dict[str, list[Shard]]:
-    """The shards listed in a file; raises a ValueError if it has changed since it was written."""
-    if not is_as_signed(content):
-        raise DamagedFileError(path, "has changed since it was written", path.parent)
-    try:
-        return {name: [Shard(**entry) for entry in entries] for name, entries in content["tables"].items()}
-    except ValueError as error:
-        raise DamagedFileError(path, str(error), path.parent) from error
-
-
-def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, list[Shard]]]:
+def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], dict[str, list[Shard]]]:
     """
     Read the manifest of a folder.
+
+    Args:
+        folder (`Path`): the gallery.
+        name (`str`): the file, `MANIFEST` or `COPY`.
+
+    Returns:
+        Its content, and the shards of each table by its name.
 
     Raises:
         FileNotFoundError: there is no manifest.
         ValueError: it has another version, or is damaged.
     """
-    path = folder / MANIFEST
+    path = folder / name
     manifest = read_json(path, remedy(folder))
     if manifest.get("version") != VERSION:
         raise ValueError(
             f"{path} has version {manifest.get('version')!r:.80}, expected {VERSION}. Update this program, or index "
             "again."
         )
-    shards, sealed = _shards_of(manifest, path), manifest.get("sealed")
-    if sealed is None:
-        return manifest, shards
+    if not is_as_signed(manifest):
+        raise DamagedFileError(path, "has changed since it was written", folder)
+    shards = {}
     try:
-        before = _shards_of(read_json(folder / sealed, remedy(folder)), folder / sealed)
-    except FileNotFoundError as error:
-        if read_json(path, remedy(folder)).get("sealed") == sealed:
-            raise DamagedFileError(folder / sealed, f"is missing, although {path} names it", folder) from error
-        return read_manifest(folder)  # a writer has replaced both files
-    return manifest, {name: before.get(name, []) + shards.get(name, []) for name in {**before, **shards}}
+        for table, entries in manifest["tables"].items():
+            shards[table] = [Shard(**entry) for entry in entries]
+    except ValueError as error:
+        raise DamagedFileError(path, str(error), folder) from error
+    return manifest, shards
 
 
-def _read_stream(source: pa.MemoryMappedFile | pa.Buffer) -> pa.Table:
+def _read_stream(source: pa.Buffer) -> pa.Table:
     """Read rows in place; raises a ValueError if their layout is invalid. Vectors are not checked."""
     try:
         with pa.ipc.open_stream(source) as stream:
@@ -191,11 +206,6 @@ def _read_stream(source: pa.MemoryMappedFile | pa.Buffer) -> pa.Table:
     except (OSError, TypeError, pa.ArrowException) as error:
         raise ValueError(str(error)) from error
     return table
-
-
-def map_arrow(path: Path) -> pa.Table:
-    """Memory-map an Arrow stream file; raises a ValueError if it is cut off or not such a file."""
-    return _read_stream(pa.memory_map(str(path)))
 
 
 def _read_removed(path: Path, shard: Shard) -> np.ndarray:
@@ -276,8 +286,32 @@ def read_snapshot(folder: Path, known: Snapshot | None = None, verified: bool = 
                 raise DamagedFileError(path, f"is missing, although {folder / MANIFEST} names it", folder) from error
 
 
-def derived_is_whole(path: Path) -> bool:
-    """Whether a file that `datasets` reads is unchanged since some commit wrote it."""
+def damage_of(folder: Path, name: str, shard: Shard) -> str | None:
+    """Compare a shard and the list of its removed rows with their hashes; returns what is wrong, or `None`."""
+    try:
+        map_shard(folder / name, shard, verified=True).table  # noqa: B018 - compared with its hash when it is read
+    except DamagedFileError as error:
+        return f"{error.path} {error.what}"
+    except FileNotFoundError as error:
+        return f"{error.filename} is missing"
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def damaged_views(folder: Path) -> list[Path]:
+    """
+    What is derived from the manifest, for `datasets` and for repairs, and was changed since it was written.
+
+    A missing one is not damage: a writer that was killed after its commit leaves that, and the next writer makes it.
+    """
+    paths = [folder / COPY]
+    for name in TABLES:
+        paths += [folder / name / file for file in DERIVED]
+    return [path for path in paths if path.exists() and not _is_whole(path)]
+
+
+def _is_whole(path: Path) -> bool:
     try:
         return is_as_signed(read_json(path))
     except (OSError, ValueError):
@@ -296,29 +330,21 @@ def verify(folder: Path) -> int:
     """
     while True:
         manifest, shards = read_manifest(folder)
-        parts, damaged, is_gone = [], [], False
-        for name, shard in ((name, shard) for name, entries in shards.items() for shard in entries):
-            try:
-                parts.append(map_shard(folder / name, shard, verified=True))
-            except FileNotFoundError as error:
-                is_gone = True
-                damaged.append(str(error.filename))
-            except DamagedFileError as error:
-                damaged.append(str(error.path))
-        # A missing file may have been replaced by a writer; all others are mapped, so they cannot change.
-        if not is_gone or read_manifest(folder)[0]["commit"] == manifest["commit"]:
+        num_bytes = 0
+        damaged = []
+        for name, entries in shards.items():
+            for shard in entries:
+                num_bytes += shard.bytes
+                wrong = damage_of(folder, name, shard)
+                if wrong is not None:
+                    damaged.append(wrong)
+        # A writer may have replaced the files of this state meanwhile.
+        if not damaged or read_manifest(folder)[0]["commit"] == manifest["commit"]:
             break
-    for part in parts:
-        try:
-            part.table  # noqa: B018 - compared with its hash when it is read
-        except DamagedFileError as error:
-            damaged.append(str(error.path))
-    # What `datasets` reads is written after a commit: if it is missing, the next writer makes it.
-    derived = (folder / name / file for name in shards for file in DERIVED)
-    damaged += [str(path) for path in derived if path.exists() and not derived_is_whole(path)]
+    damaged += [f"{path} has changed since it was written" for path in damaged_views(folder)]
     if damaged:
-        raise ValueError(f"Missing, or changed since they were written: {damaged}. {remedy(folder)}")
-    return sum(shard.bytes for entries in shards.values() for shard in entries)
+        raise ValueError(f"Damaged: {'; '.join(damaged)}. {remedy(folder)}")
+    return num_bytes
 
 
 def damaged_shards(folder: Path, found: dict[tuple[Path, Shard, int], str | None], rest: float) -> list[str]:
@@ -357,31 +383,24 @@ def damaged_shards(folder: Path, found: dict[tuple[Path, Shard, int], str | None
 
 
 def has_lost_its_manifest(folder: Path) -> bool:
-    """Whether a folder contains tables of a gallery, but no manifest that lists their files."""
-    # In this order: a writer writes the manifest first.
-    ours = any(_is_ours(folder / name / _STATE) for name in TABLES)
-    return ours and not (folder / MANIFEST).is_file()
-
-
-def _is_ours(state: Path) -> bool:
-    """Whether a state file of `datasets` was written by this package."""
-    try:
-        return "sha256" in read_json(state)
-    except (OSError, ValueError):
-        return False
+    """Whether a folder holds the copy of a manifest, but not the manifest."""
+    # In this order: the first commit writes the manifest first.
+    return (folder / COPY).is_file() and not (folder / MANIFEST).is_file()
 
 
 def check_not_lost(folder: Path) -> None:
     """Raise a ValueError if the manifest of a gallery is missing."""
     if has_lost_its_manifest(folder):
-        raise DamagedFileError(folder / MANIFEST, "is missing, although tables of a gallery exist", folder)
+        raise DamagedFileError(folder / MANIFEST, f"is missing, although {COPY} exists", folder)
 
 
 __all__ = [
+    "COPY",
     "DERIVED",
+    "KEYS",
     "MANIFEST",
+    "MOST_PIECES",
     "REMOVED_NAME",
-    "SEALED_NAME",
     "SHARD_NAME",
     "TABLES",
     "VERSION",
@@ -390,11 +409,11 @@ __all__ = [
     "Shard",
     "Snapshot",
     "check_not_lost",
+    "damage_of",
     "damaged_shards",
-    "derived_is_whole",
+    "damaged_views",
     "has_lost_its_manifest",
     "is_as_signed",
-    "map_arrow",
     "map_shard",
     "read_manifest",
     "read_snapshot",

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ import pyarrow as pa
 
 from gallery.files import locked, naming, read_json, sha256_of, sync_folder, write_json, write_whole
 from gallery.storage import (
+    COPY,
     DERIVED,
+    KEYS,
     MANIFEST,
+    MOST_PIECES,
     REMOVED_NAME,
-    SEALED_NAME,
     SHARD_NAME,
     TABLES,
     VERSION,
@@ -35,12 +36,12 @@ from gallery.storage import (
 SHARD_ROWS = 65_536
 """Maximum rows of one file, which a commit may have to write again."""
 
-_FANOUT = 16  # this many small shards in a row are merged
-_SEALED_ROWS = SHARD_ROWS // _FANOUT  # from this many rows on, a shard is seldom merged again
+_GROWTH = 4  # small shards are joined once the result is this many times as large as the first of them
+_NEARLY_FULL = 7 / 8  # shards with this share of the maximum are not joined with others
 _LOCK = ".lock"
 _FILES = re.compile(rf"{SHARD_NAME.pattern}|{REMOVED_NAME.pattern}")
 _TEMPORARY = re.compile(  # left by `write_whole`, if it is killed
-    rf"\.((gallery|state|dataset_info)\.json|{SHARD_NAME.pattern}|{REMOVED_NAME.pattern}|{SEALED_NAME.pattern})\.\d+"
+    rf"\.(gallery(-copy)?\.json|state\.json|dataset_info\.json|{SHARD_NAME.pattern}|{REMOVED_NAME.pattern})\.\d+"
 )
 _INFO, _STATE = DERIVED
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's names to those of `datasets`
@@ -63,9 +64,9 @@ def check_place(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a gallery is a folder.")
     check_not_lost(folder)
-    for path in folder.rglob("*") if folder.exists() else ():
-        ours = (pattern.fullmatch(path.name) for pattern in (_FILES, SEALED_NAME, _TEMPORARY))
-        if path.name not in (_LOCK, _INFO) and not path.is_dir() and not any(ours):
+    for path in folder.rglob("*"):
+        is_ours = path.name == _LOCK or _FILES.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name)
+        if not path.is_dir() and not is_ours:
             raise ValueError(
                 f"{folder} contains something other than a gallery: {path.name!r}. Choose a new or empty folder."
             )
@@ -88,6 +89,7 @@ class Writer:
     def __init__(self, folder: str | os.PathLike):
         self.folder = Path(folder)
         self.bytes_written = 0
+        self._rows_by_key: dict[tuple[str, str], dict[str, int]] = {}
         with ExitStack() as held:
             self._check_folder()
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -111,10 +113,14 @@ class Writer:
         self._clear()
 
     def _forget(self) -> None:
+        """Begin with no changes to the state that was read."""
         self.metadata: dict[str, Any] = dict(self.snapshot.manifest["metadata"])
         self._new: dict[str, list[pa.Table]] = {}
         self._cleared: set[str] = set()
-        self._removed: dict[str, dict[int, set[int]]] = {}  # table, place of the part, rows
+        self._removed: dict[str, dict[int, list[int]]] = {}  # table, place of the part, rows
+        # For each shard, the row of each key, without removed rows. Only those of existing shards are kept.
+        files = {(name, shard.file) for name, shards in self.snapshot.shards.items() for shard in shards}
+        self._rows_by_key = {shard: rows for shard, rows in self._rows_by_key.items() if shard in files}
 
     def close(self) -> None:
         """Drop uncommitted changes, and let others write."""
@@ -133,9 +139,58 @@ class Writer:
             raise ValueError(f"`{name}` has the columns\n{known[0].schema}\nbut the new rows have\n{rows.schema}")
         self._new.setdefault(name, []).append(rows)
 
-    def remove(self, name: str, place: int, rows: Iterable[int]) -> None:
-        """Remove rows of the part at `place` in the committed table `name`."""
-        self._removed.setdefault(name, {}).setdefault(place, set()).update(rows)
+    def _rows_of(self, name: str, place: int) -> dict[str, int]:
+        """The row of each key in the committed shard at `place`, without removed rows."""
+        shard = self.snapshot.shards[name][place]
+        if (name, shard.file) not in self._rows_by_key:
+            part = self.snapshot.parts[name][place]
+            keys = part.table.column(KEYS[name]).to_pylist()
+            rows = dict(zip(keys, range(len(keys)), strict=True))
+            if len(part.removed):
+                is_kept = np.ones(len(part), bool)
+                is_kept[part.removed] = False
+                rows = {keys[row]: row for row in np.flatnonzero(is_kept).tolist()}
+            self._rows_by_key[name, shard.file] = rows
+        return self._rows_by_key[name, shard.file]
+
+    def find(self, name: str, keys: Iterable[str]) -> dict[int, list[str]]:
+        """
+        Find committed rows that are not removed.
+
+        Args:
+            name (`str`): the table.
+            keys (iterable of `str`): those that do not exist are ignored.
+
+        Returns:
+            For each shard that has any, by its place, the keys that it has.
+        """
+        left = list(dict.fromkeys(keys))
+        found = {}
+        for place in range(len(self._old(name))):
+            rows = self._rows_of(name, place)
+            here = [key for key in left if key in rows]
+            if here:
+                found[place] = here
+                left = [key for key in left if key not in rows]
+        return found
+
+    def remove(self, name: str, keys: Iterable[str]) -> dict[int, list[int]]:
+        """
+        Remove committed rows.
+
+        Args:
+            name (`str`): the table.
+            keys (iterable of `str`): those that do not exist are ignored.
+
+        Returns:
+            For each shard, by its place, the rows that are removed.
+        """
+        removed = {}
+        for place, here in self.find(name, keys).items():
+            rows = self._rows_of(name, place)
+            removed[place] = [rows.pop(key) for key in here]
+            self._removed.setdefault(name, {}).setdefault(place, []).extend(removed[place])
+        return removed
 
     def clear(self, name: str) -> None:
         """Remove all rows of a table; later ones may have other columns."""
@@ -173,56 +228,34 @@ class Writer:
         parts = []
         for place, part in enumerate(self._old(name)):
             more = self._removed.get(name, {}).get(place)
-            parts.append(part.without(more) if more else part)
+            parts.append(part.without(np.array(more)) if more else part)
         return parts + [Part(table) for table in self._new.get(name, [])]
 
     def _plan(self, name: str) -> list[tuple[Shard | None, list[Part]]]:
         """The future files of a table, in order: each an old shard, or parts to write into new files."""
-        parts, old = self._parts(name), [] if name in self._cleared else self.snapshot.shards.get(name, [])
-        plan = [(shard, [part]) for shard, part in zip(old, parts, strict=False)]
-        plan = [
-            (None if 2 * len(part.removed) >= len(part) and len(part.removed) else shard, [part])
-            for shard, (part,) in plan
-        ]
-        new = parts[len(old) :]
-        if new:
-            plan.append((None, new))
-        while run := self._run(plan):
-            merged = [part for _, parts in plan[run] for part in parts]
-            plan[run] = [(None, merged)]
-        return plan
-
-    @staticmethod
-    def _run(plan: Sequence[tuple[Shard | None, list[Part]]]) -> slice | None:
-        """Which files at the end of a table to merge: sixteen or more, none much larger than the last."""
-        rows = [sum(len(part) - len(part.removed) for part in parts) for _, parts in plan]
-        if not rows:
-            return None
-        limit = _FANOUT ** (1 + int(np.log(max(rows[-1], 1)) / np.log(_FANOUT) + 1e-9))
-        start = len(rows)
-        while start and rows[start - 1] < limit:
-            start -= 1
-        if len(rows) - start < _FANOUT:
-            return None
-        stop = start
-        while stop < len(rows) and sum(rows[start : stop + 1]) <= SHARD_ROWS:
-            stop += 1
-        return slice(start, stop) if stop - start >= 2 else None
+        shards = [] if name in self._cleared else self.snapshot.shards.get(name, [])
+        parts = self._parts(name)
+        plan: list[tuple[Shard | None, list[Part]]] = []
+        for shard, part in zip(shards, parts, strict=False):
+            is_mostly_removed = 0 < len(part) <= 2 * len(part.removed)
+            is_in_pieces = part.num_pieces > MOST_PIECES
+            plan.append((None if is_mostly_removed or is_in_pieces else shard, [part]))
+        if len(parts) > len(shards):
+            plan.append((None, parts[len(shards) :]))
+        return _joined(plan)
 
     def _commit(self, plans: dict[str, list[tuple[Shard | None, list[Part]]]]) -> bool:
         self._check_alone({})
         number, manifest = self.snapshot.manifest["commit"] + 1, None
         try:
             shards = {name: self._write_table(name, plan, number) for name, plan in sorted(plans.items())}
-            sealed, last = self._seal(shards, number)
             manifest = signed(
                 {
                     "version": VERSION,
                     "commit": number,
                     "num_rows": {name: sum(s.rows - s.num_removed for s in rows) for name, rows in shards.items()},
                     "metadata": self.metadata,
-                    "sealed": sealed,
-                    "tables": _entries(last),
+                    "tables": _entries(shards),
                 }
             )
             self._check_alone(shards)
@@ -261,23 +294,6 @@ class Writer:
         self._check_lock()  # otherwise these files may belong to another writer
         self._clear()
 
-    def _seal(self, shards: dict[str, list[Shard]], number: int) -> tuple[str | None, dict[str, list[Shard]]]:
-        """List the large shards at the start of each table in a separate file; returns that file, and the others."""
-        large = {
-            name: list(takewhile(lambda shard: shard.rows >= _SEALED_ROWS, entries))
-            for name, entries in shards.items()
-        }
-        last = {name: entries[len(large[name]) :] for name, entries in shards.items()}
-        if not any(large.values()):
-            return None, last
-        known, content = self.snapshot.manifest.get("sealed"), signed({"tables": _entries(large)})
-        with suppress(FileNotFoundError, ValueError):  # missing or damaged since: written again
-            if known is not None and read_json(self.folder / known) == content:
-                return known, last
-        name = f"sealed-{number:06d}.json"
-        self.bytes_written += write_json(content, self.folder / name)
-        return name, last
-
     def _settle(self) -> None:
         """Read the new state from the manifest."""
         self.snapshot = read_snapshot(self.folder, self.snapshot)
@@ -289,8 +305,6 @@ class Writer:
         folder = self.folder / name
         with naming(folder):
             folder.mkdir(exist_ok=True)
-        tables = [part.table for _, parts in plan for part in parts]
-        schema = (tables or [part.table for part in self.snapshot.parts[name]])[0].schema
         shards = []
         for shard, parts in plan:
             if shard is None:
@@ -302,7 +316,8 @@ class Writer:
             else:
                 shards.append(shard)
         if not shards:  # this keeps the columns of a table without rows
-            shards.append(self._write_shard(folder, schema.empty_table(), number, 0))
+            known = [part for _, parts in plan for part in parts] or self.snapshot.parts[name]
+            shards.append(self._write_shard(folder, known[0].table.schema.empty_table(), number, 0))
         sync_folder(folder)
         return shards
 
@@ -324,48 +339,79 @@ class Writer:
         return replace(shard, removed=path.name, num_removed=len(removed), removed_sha256=digest)
 
     def _derive(self) -> None:
-        """Update what `datasets` reads of each table, and what is needed if the manifest is lost."""
+        """Update what `datasets` reads of each table, and the copy of the manifest."""
+        views = {self.folder / COPY: self.snapshot.manifest}
         for name, entries in self.snapshot.shards.items():
-            folder, schema = self.folder / name, self.snapshot.parts[name][0].table.schema
-            state = _state([shard.file for shard in entries], entries[-1].sha256[:16])
-            state["removed"] = {shard.file: shard.removed for shard in entries if shard.removed}
-            info = _dataset_info(schema) | {"metadata": self.snapshot.manifest["metadata"]}
-            for content, path in ((signed(info), folder / _INFO), (signed(state), folder / _STATE)):
-                with suppress(FileNotFoundError, ValueError):  # missing or damaged: written again
-                    if read_json(path) == content:
-                        continue
-                self.bytes_written += write_json(content, path)
+            schema = self.snapshot.parts[name][0].table.schema
+            views[self.folder / name / _INFO] = signed(_dataset_info(schema))
+            views[self.folder / name / _STATE] = signed(_state(entries))
+        for path, content in views.items():
+            with suppress(FileNotFoundError, ValueError):  # missing or damaged: written again
+                if read_json(path) == content:
+                    continue
+            self.bytes_written += write_json(content, path)
 
     def _clear(self) -> None:
         """Delete files of ours that the manifest on disk does not list."""
-        manifest, named = {}, {}
+        used = set()
         if (self.folder / MANIFEST).is_file():
-            manifest, named = read_manifest(self.folder)
+            for name, shards in read_manifest(self.folder)[1].items():
+                for shard in shards:
+                    used |= {self.folder / name / shard.file, self.folder / name / str(shard.removed)}
         elif self.snapshot.manifest["commit"]:
             return  # the manifest was deleted: only these files are left
-        used = {(self.folder, manifest.get("sealed"))}
-        for name, shards in named.items():
-            used |= {(self.folder / name, file) for shard in shards for file in (shard.file, shard.removed)}
         for folder in (self.folder, *(self.folder / name for name in TABLES)):
-            patterns = (SEALED_NAME, _TEMPORARY) if folder == self.folder else (_FILES, _TEMPORARY)
             for path in folder.glob("*"):
-                if (folder, path.name) not in used and any(pattern.fullmatch(path.name) for pattern in patterns):
+                is_shard = folder != self.folder and _FILES.fullmatch(path.name)
+                if path not in used and (is_shard or _TEMPORARY.fullmatch(path.name)):
                     path.unlink(missing_ok=True)
+
+
+def _joined(plan: list[tuple[Shard | None, list[Part]]]) -> list[tuple[Shard | None, list[Part]]]:
+    """
+    Join neighbouring small files of a plan.
+
+    A file is joined with all small ones after it when that makes it four times as large, or full. So a table has few
+    small files, and each row is written a few times, however many commits there are.
+    """
+    rows = []
+    is_full = []
+    for _, parts in plan:
+        rows.append(sum(part.num_kept for part in parts))
+        is_full.append(rows[-1] >= _NEARLY_FULL * SHARD_ROWS)
+    joined: list[tuple[Shard | None, list[Part]]] = []
+    place = 0
+    while place < len(plan):
+        # The files after this one that could be joined with it: those before the next full one
+        stop = place + 1
+        while not is_full[place] and stop < len(plan) and not is_full[stop]:
+            stop += 1
+        total = sum(rows[place:stop])
+        if stop > place + 1 and total >= min(_GROWTH * rows[place], SHARD_ROWS):
+            joined.append((None, [part for _, parts in plan[place:stop] for part in parts]))
+            place = stop
+        else:
+            joined.append(plan[place])
+            place += 1
+    return joined
 
 
 def _entries(shards: dict[str, list[Shard]]) -> dict[str, list[dict[str, Any]]]:
     """Shards in the form of JSON, without empty fields."""
-    return {
-        name: [{k: v for k, v in asdict(shard).items() if v} | {"rows": shard.rows} for shard in entries]
-        for name, entries in shards.items()
-    }
+    tables = {}
+    for name, entries in shards.items():
+        tables[name] = []
+        for shard in entries:
+            filled = {field: value for field, value in asdict(shard).items() if value}
+            tables[name].append(filled | {"rows": shard.rows})
+    return tables
 
 
-def _state(files: Sequence[str], fingerprint: str) -> dict[str, Any]:
+def _state(shards: Sequence[Shard]) -> dict[str, Any]:
     """The state that `datasets` stores for the files of a data set."""
     return {
-        "_data_files": [{"filename": file} for file in files],
-        "_fingerprint": fingerprint,
+        "_data_files": [{"filename": shard.file} for shard in shards],
+        "_fingerprint": shards[-1].sha256[:16],
         "_format_columns": None,
         "_format_kwargs": {},
         "_format_type": None,

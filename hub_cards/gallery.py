@@ -301,7 +301,7 @@ def _stage(settings: GalleryPush, folder: Path, api: HfApi) -> None:
 KIND = Kind(
     "gallery",
     "dataset",
-    ("gallery.json", "sealed-*.json", "clips/*", "queries/*", "files/*", "media/*", "transcripts/*"),
+    ("gallery.json", "gallery-copy.json", "clips/*", "queries/*", "files/*", "media/*", "transcripts/*"),
     _stage,
     gallery_card,
 )

@@ -1,5 +1,7 @@
 """Made clips in which every subset of modalities occurs, and galleries of them."""
 
+import os
+
 import pytest
 import torch
 
@@ -32,6 +34,12 @@ def write(folder, *batches, dtype="float32"):
             writer.put_clips(*batch)
             writer.commit()
     return Gallery.open(folder)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No power is cut."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

@@ -283,7 +283,6 @@ def test_removed_clips_are_forgotten_and_compaction_drops_their_rows(tmp_path):
         with pytest.raises(KeyError):
             writer.remove_clips(["nowhere"])
         writer.commit()
-        assert names[0] not in writer and names[4] in writer
         assert len(load_from_disk(tmp_path / "clips")) == 20
         before = writer.gallery().search(make_queries(2), k=5)
         writer.compact()

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from gallery import files
 from gallery.files import locked
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.repair import repair
@@ -113,13 +114,13 @@ def test_writers_that_do_not_see_each_others_lock_lose_nothing_that_was_committe
 def test_a_writer_whose_new_files_another_one_cleared_away_does_not_commit(tmp_path, monkeypatch):
     write(tmp_path, make_clips(2))
     with GalleryWriter(tmp_path) as writer:
-        seal = writer._seal
+        sync = files.sync_folder
 
-        def cleared(shards, number):
-            (tmp_path / "clips" / shards["clips"][-1].file).unlink()
-            return seal(shards, number)
+        def cleared(folder):
+            sync(folder)
+            (tmp_path / "clips" / "data-000002-1.arrow").unlink()
 
-        monkeypatch.setattr(writer, "_seal", cleared)
+        monkeypatch.setattr("gallery.writing.sync_folder", cleared)
         writer.put_clips(*make_clips(2, seed=1))
         with pytest.raises(ValueError, match="Another process has written to"):
             writer.commit()

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -35,10 +34,6 @@ def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def stored_names(folder):
-    return {path.name for path in folder.glob("sealed-*.json")}
-
-
 def expected(stop):
     return [str(number) for number in range(stop)]
 
@@ -46,8 +41,8 @@ def expected(stop):
 # Growing
 
 
-@pytest.mark.parametrize("size", [1, 3, 16, 17, 100])
-def test_any_sequence_of_commits_keeps_every_row_in_order(tmp_path, monkeypatch, size):
+@pytest.mark.parametrize("size", [1, 3, 16, 17, 100, 600])
+def test_any_sequence_of_commits_keeps_every_row_in_order_in_few_files(tmp_path, monkeypatch, size):
     monkeypatch.setattr("gallery.writing.SHARD_ROWS", 1000)
     with Writer(tmp_path) as writer:
         for number in range(60):
@@ -55,11 +50,22 @@ def test_any_sequence_of_commits_keeps_every_row_in_order(tmp_path, monkeypatch,
             writer.commit()
             shards = writer.snapshot.shards["clips"]
             assert max(shard.rows for shard in shards) <= 1000
-            # Sixteen of each size at the most, and what does not fit into one full file
-            assert len(shards) <= 4 * 16 + 2 * number * size // 1000
+            # Four of each power of four at the most, beside the full files
+            assert len(shards) <= 4 * 5 + number * size / 875
     assert stored(tmp_path) == expected(60 * size)
     assert load_from_disk(tmp_path / "clips")["clip_id"][:] == expected(60 * size)
     assert len(list((tmp_path / "clips").glob("*.arrow"))) == len(shards)
+
+
+def test_many_commits_of_any_size_are_nearly_as_few_files_as_one(tmp_path, monkeypatch):
+    """Of a tenth or two thirds of a file, of which sixteen in a row once stayed as they were."""
+    monkeypatch.setattr("gallery.writing.SHARD_ROWS", 1000)
+    for size in (100, 400, 666):
+        with Writer(tmp_path / str(size)) as writer:
+            for start in range(0, 10_000, size):
+                writer.append("clips", rows(start, start + size))
+                writer.commit()
+            assert len(writer.snapshot.shards["clips"]) <= 10 / (7 / 8) + 3
 
 
 def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tmp_path, monkeypatch):
@@ -68,40 +74,28 @@ def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tm
     with Writer(tmp_path) as writer:
         for number in range(160):
             before = writer.bytes_written
-            table = rows(number * 8, number * 8 + 8).append_column("v", pa.array([bytes(1000)] * 8))
-            writer.append("clips", table)
+            writer.append("clips", rows(number * 8, number * 8 + 8).append_column("v", pa.array([bytes(1000)] * 8)))
             writer.commit()
             written.append(writer.bytes_written - before)
     payload = 1000 * 8
     assert sum(written) < 6 * payload * len(written)
-    quarter = len(written) // 4
-    # Compared are the costs of like commits: those that merge nothing, and the dearest. Each full file has a line in
-    # the manifest and one in what `datasets` reads.
-    lines = 400 * len(writer.snapshot.shards["clips"])
-    assert sorted(written[-quarter:])[quarter // 2] < sorted(written[:quarter])[quarter // 2] + lines
-    assert max(written[-quarter:]) < 2 * 256 * 1100 + 10_000
+    assert max(written[-40:]) < 2 * 256 * 1100 + 10_000
 
 
-def test_large_files_are_named_by_a_file_that_few_commits_write(tmp_path, monkeypatch):
-    monkeypatch.setattr("gallery.writing.SHARD_ROWS", 64)
-    monkeypatch.setattr("gallery.writing._SEALED_ROWS", 16)
-    seen = []
+def test_a_file_of_which_many_single_rows_are_removed_is_written_again(tmp_path, monkeypatch):
+    """Readers map each run of its rows, so there may not be too many."""
+    for module in ("writing", "storage"):
+        monkeypatch.setattr(f"gallery.{module}.MOST_PIECES", 10)
     with Writer(tmp_path) as writer:
-        for number in range(100):
-            writer.append("clips", rows(number * 2, number * 2 + 2))
-            writer.commit()
-            manifest = json.loads((tmp_path / MANIFEST).read_text())
-            seen.append(manifest["sealed"])
-            assert len(manifest["tables"]["clips"]) <= 32 and stored_names(tmp_path) == set(filter(None, [seen[-1]]))
-        assert 2 < len(set(seen)) < 20 and seen[0] is None
-        writer.remove("clips", 0, [0])
+        writer.append("clips", rows(0, 100))
         writer.commit()
-    assert stored(tmp_path) == expected(200)[1:]
-    (tmp_path / seen[-1]).unlink(missing_ok=True)
-    (sealed,) = tmp_path.glob("sealed-*.json")
-    sealed.unlink()
-    with pytest.raises(ValueError, match=f"{sealed.name} is missing"):
-        Writer(tmp_path)
+        for start, stop, step, num_removed in ((0, 20, 2, 10), (19, 40, 1, 31), (61, 81, 2, 0)):
+            writer.remove("clips", map(str, range(start, stop, step)))
+            writer.commit()
+            (shard,) = writer.snapshot.shards["clips"]
+            assert shard.num_removed == num_removed
+    removed = {*range(0, 20, 2), *range(19, 40), *range(61, 81, 2)}
+    assert stored(tmp_path) == [str(row) for row in range(100) if row not in removed]
 
 
 def test_a_large_commit_is_cut_into_files_of_limited_size(tmp_path, monkeypatch):
@@ -119,16 +113,16 @@ def test_removed_rows_are_marked_until_half_of_a_file_is_removed(tmp_path):
     with Writer(tmp_path) as writer:
         writer.append("clips", rows(0, 10))
         writer.commit()
-        writer.remove("clips", 0, [0, 3])
+        writer.remove("clips", ["0", "3", "nowhere"])
         writer.commit()
         (shard,) = writer.snapshot.shards["clips"]
         assert (shard.rows, shard.num_removed) == (10, 2) and (tmp_path / "clips" / shard.removed).is_file()
         assert verify(tmp_path) > 0
-        writer.remove("clips", 0, [9])
+        writer.remove("clips", ["9"])
         writer.append("clips", rows(10, 12))
         writer.commit()
         assert [(s.rows, s.num_removed) for s in writer.snapshot.shards["clips"]] == [(10, 3), (2, 0)]
-        writer.remove("clips", 0, [1, 2])
+        writer.remove("clips", ["1", "2"])
         writer.commit()
         assert [(s.rows, s.num_removed) for s in writer.snapshot.shards["clips"]] == [(5, 0), (2, 0)]
     assert stored(tmp_path) == ["4", "5", "6", "7", "8", "10", "11"]
@@ -172,30 +166,7 @@ def test_datasets_reads_the_types_that_it_would_write(tmp_path):
         assert ours[:] == theirs[:]
 
 
-def test_rows_with_other_columns_are_refused_until_the_table_is_cleared(tmp_path):
-    with Writer(tmp_path) as writer:
-        writer.append("clips", rows(0, 3))
-        writer.commit()
-        other = pa.table({"clip_id": [1.0]})
-        with pytest.raises(ValueError, match="has the columns"):
-            writer.append("clips", other)
-        writer.clear("clips")
-        writer.append("clips", other)
-        writer.commit()
-    assert load_from_disk(tmp_path / "clips")["clip_id"][:] == [1.0]
-
-
 # One writer, any number of readers
-
-
-def test_a_second_writer_is_reported_and_the_first_goes_on(tmp_path):
-    with GalleryWriter(tmp_path) as first:
-        with pytest.raises(ValueError, match="Another process writes"):
-            GalleryWriter(tmp_path)
-        first.put_clips(*make_clips(2))
-        first.commit()
-    with GalleryWriter(tmp_path) as second:
-        assert len(second.gallery()) == 2
 
 
 def test_an_open_gallery_stays_what_it_was(tmp_path, monkeypatch):
@@ -378,51 +349,25 @@ def test_readers_always_see_one_whole_state_while_a_writer_commits(tmp_path):
     assert _run(tmp_path, READING) == "all well"
 
 
-def _edit(**changes):
-    return lambda record: record.update(changes)
-
-
-def _edit_shard(**changes):
-    return lambda record: record["tables"]["clips"][0].update(changes)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        (_edit(version=3), "has version 3, expected 2"),
-        (_edit(metadata={}), "has changed since it was written"),
-        (_edit(sealed="sealed-000009.json"), "has changed since it was written"),
-        (_edit_shard(file="data-000009-0.arrow"), "gallery.json has changed since it was written"),
-        (_edit_shard(rows=5), "has changed since it was written"),
-        (lambda record: record.pop("sha256"), "has changed since it was written"),
-    ],
+    [({"version": 2}, "has version 2, expected 3"), ({"metadata": {}}, "has changed since it was written")],
 )
 def test_a_changed_manifest_is_refused(tmp_path, change, message):
     write(tmp_path, make_clips(4))
     record = json.loads((tmp_path / MANIFEST).read_text())
-    change(record)
-    (tmp_path / MANIFEST).write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=message):
-        Gallery.open(tmp_path)
+    (tmp_path / MANIFEST).write_text(json.dumps(record | change))
+    for use in (Gallery.open, verify):
+        with pytest.raises(ValueError, match=message):
+            use(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"version": 2, "x": NaN}', "[" * 100_000, "[]"])
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "[]"])
 def test_a_manifest_that_is_no_json_object_is_refused(tmp_path, text):
     write(tmp_path, make_clips(4))
     (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(ValueError, match="not JSON|must hold a JSON object"):
         Gallery.open(tmp_path)
-
-
-def test_a_single_flipped_bit_is_found_by_verifying(tmp_path):
-    gallery = write(tmp_path, make_clips(4))
-    assert gallery.verify() == read_manifest(tmp_path)[1]["clips"][0].bytes
-    (file,) = (tmp_path / "clips").glob("*.arrow")
-    raw = bytearray(file.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    file.write_bytes(raw)
-    with pytest.raises(ValueError, match=file.name):
-        Gallery.open(tmp_path).verify()
 
 
 def test_a_hit_whose_vectors_have_changed_is_not_shown(tmp_path):
@@ -461,41 +406,6 @@ def test_in_verify_mode_a_file_is_compared_when_it_is_first_read(tmp_path):
         Gallery.open(tmp_path, verify=True).clip_ids  # noqa: B018
 
 
-@pytest.mark.parametrize("removed", [[0, 9], [1]])
-def test_a_damaged_list_of_removed_rows_is_refused(tmp_path, removed):
-    names, embeds, mask = make_clips(7)
-    write(tmp_path, (names, embeds, mask))
-    with GalleryWriter(tmp_path) as writer:
-        writer.remove_clips(names[1:3])
-        writer.commit()
-    (file,) = (tmp_path / "clips").glob("*.npy")
-    np.save(file, np.array(removed, np.uint32))
-    with pytest.raises(ValueError, match="has changed since it was written"):
-        Gallery.open(tmp_path)
-
-
-@pytest.mark.parametrize("failing", [1, 2, 3])
-def test_a_full_disk_leaves_the_old_state_and_the_commit_can_be_repeated(tmp_path, monkeypatch, failing):
-    write(tmp_path, make_clips(8))
-    before = files(tmp_path)
-    calls = []
-
-    def fsync(descriptor):
-        calls.append(descriptor)
-        if len(calls) == failing:
-            raise OSError(28, "No space left on device")
-
-    with GalleryWriter(tmp_path) as writer:
-        writer.put_clips(*make_clips(8, seed=1))
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", fsync)
-            with pytest.raises(OSError, match="No space left"):
-                writer.commit()
-        assert len(calls) == failing and len(Gallery.open(tmp_path)) == 8 and files(tmp_path) == before
-        writer.commit()
-    assert len(Gallery.open(tmp_path)) == 16
-
-
 def test_files_of_others_are_left_alone(tmp_path):
     write(tmp_path, make_clips(2))
     for name in ("notes.txt", "clips/data.arrow", "clips/data-1.arrow", "other/data-000001-0.arrow"):
@@ -508,7 +418,7 @@ def test_files_of_others_are_left_alone(tmp_path):
 
 
 def test_what_a_kill_leaves_is_cleared_away_and_in_nobodys_way(tmp_path):
-    left = [".gallery.json.123", "sealed-000001.json", "clips/.data-000001-0.arrow.12", "clips/.state.json.77"]
+    left = [".gallery.json.123", ".gallery-copy.json.7", "clips/.data-000001-0.arrow.12", "clips/.state.json.77"]
     for folder in (tmp_path / "new", tmp_path / "old"):
         if folder.name == "old":
             write(folder, make_clips(3))
@@ -585,12 +495,3 @@ def test_verifying_while_a_writer_merges_sees_one_whole_state(tmp_path, monkeypa
 
     monkeypatch.setattr(storage, "map_shard", overtaken)
     assert verify(tmp_path) == read_manifest(tmp_path)[1]["clips"][0].bytes and len(calls) == 2
-
-
-def test_what_is_compared_with_a_hash_is_the_manifest_too(tmp_path):
-    write(tmp_path, make_clips(4))
-    raw = (tmp_path / MANIFEST).read_text()
-    (tmp_path / MANIFEST).write_text(raw.replace('"query_temperature": 0.1', '"query_temperature": 0.9'))
-    for use in (Gallery.open, verify):
-        with pytest.raises(ValueError, match="gallery.json has changed since it was written"):
-            use(tmp_path)

@@ -115,12 +115,11 @@ def test_a_published_store_is_a_gallery_that_datasets_reads_too(tmp_path):
         assert found["test"].features == expected.features
         assert found["test"].with_format("arrow")[:].equals(expected.with_format("arrow")[:])
     names = {path.name for path in (tmp_path / "staged").iterdir()}
-    assert names == {"README.md", "clips", "gallery.json", "queries"}
+    assert names == {"README.md", "clips", "gallery-copy.json", "gallery.json", "queries"}
 
 
 def test_files_keep_their_order_for_datasets_and_one_that_is_gone_is_missed(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "SHARD_ROWS", 1)
-    monkeypatch.setattr(writing, "_FANOUT", 100)
     monkeypatch.setitem(globals(), "CLIPS", 12)  # a name with 10 comes before one with 2
     saved_store(tmp_path / "store")
     stage_gallery(tmp_path / "store", tmp_path / "staged")

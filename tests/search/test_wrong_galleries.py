@@ -58,7 +58,7 @@ def check(wrong, command, before, folder, code, stderr):
     assert code == 1 and len(lines) == 1 and lines[0].startswith("Error: "), (command, code, stderr[-3000:])
     # Verifying, as publishing does first, names all damaged files at once.
     verifies = command in ("verify", "push")
-    message = f"{wrong.message}|Missing, or changed since they were written" if verifies else wrong.message
+    message = f"{wrong.message}|Damaged: " if verifies else wrong.message
     assert re.search(message, lines[0]), (command, lines[0])
     assert len(lines[0]) < 3000 and listing(folder) == before, command
 
