@@ -1,15 +1,15 @@
 """Vectors written by `datasets` alone: `clips/`, and for evaluation `queries/`, with the columns in
 [`~gallery.columns`]. They are read, laid out in memory like those of a gallery, and never changed."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import clip_table, modalities_of, query_table
+from gallery.arrays import read_vectors, stacked_vectors
+from gallery.columns import clip_table, lists_of, modalities_of, query_table
 from gallery.files import read_json
 from gallery.storage import MANIFEST, Part, check_not_lost
 
@@ -43,73 +43,42 @@ def _open(folder: Path) -> pa.Table:
     return dataset.with_format("arrow")[:]
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-_VALUES = {"strings": _is_string, "floats": pa.types.is_floating, "bools": pa.types.is_boolean}
-
-
-def _column(table: pa.Table, name: str, where: Path, kind: str) -> pa.ChunkedArray:
-    """A column of the given kind ("strings", "lists of floats" etc.) without nulls, or a ValueError that says why."""
-    if name not in table.column_names:
-        raise ValueError(f"{where} lacks the column `{name}`; it has {table.column_names}.")
-    column = table.column(name)
-    if column.null_count:
-        raise ValueError(
-            f"The column `{name}` of {where} must have no nulls, got {column.null_count}. Write absent modalities as "
-            "zeros, with False in `presence`."
-        )
-    are_lists, is_value = kind.startswith("lists of "), _VALUES[kind.removeprefix("lists of ")]
-    if _is_list(column.type) != are_lists or not is_value(column.type.value_type if are_lists else column.type):
-        raise ValueError(f"The column `{name}` of {where} must hold {kind}, got {column.type}.")
-    if are_lists and pc.list_flatten(column).null_count:
-        raise ValueError(f"Lists in the column `{name}` of {where} must not hold nulls.")
-    return column
-
-
-def _matrix(table: pa.Table, name: str, where: Path, kind: str, length: int | None = None) -> torch.Tensor:
-    """A column of lists of one length, `(rows, length)`: bool, float16 or float32."""
-    column = _column(table, name, where, kind)
-    lengths = sorted(pc.unique(pc.list_value_length(column)).to_pylist())
-    if len(lengths) != 1 or length not in (None, lengths[0]):
-        expected = "one length" if length is None else f"the length {length}"
-        raise ValueError(f"All lists in `{name}` of {where} must have {expected}, got {lengths[:10]}.")
-    values = pc.list_flatten(column).to_numpy().reshape(-1, lengths[0])
-    return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values.copy())
-
-
-def _vectors(table: pa.Table, names: tuple[str, ...], where: Path, dim: int | None = None) -> torch.Tensor:
-    """`(rows, columns, D)`, in float16 if all are, else in float32."""
-    columns: list[torch.Tensor] = []
+def _check_columns(table: pa.Table, names: Iterable[str], where: Path) -> None:
+    """Raise a ValueError unless a table has these columns, without nulls."""
     for name in names:
-        columns.append(_matrix(table, name, where, "lists of floats", columns[0].shape[1] if columns else dim))
-    dtype = torch.float16 if all(column.dtype == torch.float16 for column in columns) else torch.float32
-    return torch.stack([column.to(dtype) for column in columns], dim=1)
+        if name not in table.column_names:
+            raise ValueError(f"{where} lacks the column `{name}`; it has {table.column_names}.")
+        column = table.column(name)
+        if column.null_count:
+            raise ValueError(f"The column `{name}` of {where} must have no nulls, got {column.null_count}.")
+        is_string = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        if name in ("clip_id", "query_id", "caption") and not is_string:
+            raise ValueError(f"The column `{name}` of {where} must hold strings, got {column.type}.")
 
 
 def _clips(table: pa.Table, where: Path) -> pa.Table:
-    names = _column(table, "clip_id", where, "strings").to_pylist()
+    _check_columns(table, ("clip_id", "presence"), where)
     modalities = modalities_of(table)
     if not modalities:
         raise ValueError(f"{where} lacks columns of vectors, one per modality; it has {table.column_names}.")
-    embeds = _vectors(table, modalities, where)
-    mask = _matrix(table, "presence", where, "lists of bools", len(modalities))
-    others: dict[str, Any] = {}
+    flags = pc.list_flatten(table.column("presence"))
+    if not pa.types.is_boolean(flags.type) or len(flags) != len(table) * len(modalities) or flags.null_count:
+        raise ValueError(f"`presence` in {where} must hold lists of {len(modalities)} bools, got {flags.type}.")
+    mask = torch.from_numpy(flags.to_numpy().astype(bool)).view(-1, len(modalities))
+    columns = {name: read_vectors(table.column(name), f"`{name}` in {where}") for name in modalities}
+    embeds, mask = stacked_vectors(columns, mask)
+    others = {}
     for argument, name in (("durations", "duration"), ("problems", "problems"), ("seconds", "seconds")):
         if name in table.column_names:
             others[argument] = table.column(name).to_pylist()
-    return clip_table(names, embeds, mask, modalities=modalities, **others)
+    return clip_table(table.column("clip_id").to_pylist(), embeds, mask, modalities=modalities, **others)
 
 
 def _queries(table: pa.Table, where: Path) -> pa.Table:
-    texts = (_column(table, name, where, "strings").to_pylist() for name in ("query_id", "caption"))
-    embeds = _vectors(table, ("embedding",), where)[:, 0]
-    return query_table(*texts, embeds, _column(table, "clip_ids", where, "lists of strings").to_pylist())
+    _check_columns(table, ("query_id", "caption", "embedding", "clip_ids"), where)
+    texts = (table.column(name).to_pylist() for name in ("query_id", "caption"))
+    embeds = read_vectors(table.column("embedding"), f"`embedding` in {where}")
+    return query_table(*texts, embeds, lists_of(table, "clip_ids"))
 
 
 def read_data_sets(folder: Path) -> tuple[list[Part], list[Part]]:

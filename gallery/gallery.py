@@ -7,16 +7,20 @@ Shapes: N clips, D dimensions.
 
 import json
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from gallery.arrays import Array, names_of, normalised, read_vectors, stacked_vectors
 from gallery.columns import (
     CODE_FACTS,
     COPIED_ROWS,
@@ -119,6 +123,88 @@ class Gallery(Contents):
         gallery = cls(*read_data_sets(folder), path=folder)
         if check:
             gallery.check()
+        return gallery
+
+    @classmethod
+    def from_arrays(
+        cls,
+        ids: Sequence[Any] | Array,
+        modality_embeds: Mapping[str, Array],
+        mask: Array | None = None,
+        *,
+        path: str | os.PathLike | None = None,
+        queries: pa.Table | None = None,
+        method: str = "scalar",
+        query_temperature: float = 0.1,
+        model: str | None = None,
+        dtype: str | None = None,
+    ) -> "Gallery":
+        """
+        Make a gallery of vectors that exist: arrays of numpy or torch, or columns of pyarrow, e.g. from Parquet.
+
+        A clip lacks a modality where `mask` is False, where its list is null, or where its vector is all NaN. Vectors
+        without unit norm are normalised, and a warning tells how many.
+
+        Args:
+            ids (`list[str]`): names of the N clips, all different.
+            modality_embeds (`dict[str, Array]`): for each of M modalities, by its name, `(N, D)` floats or N lists of
+                D floats.
+            mask (array of shape `(N, M)`, *optional*): bools; by default clips have all modalities.
+            path (`str`, *optional*): a new or empty folder; by default a temporary one, deleted with this object.
+            queries (`pa.Table`, *optional*): captions with their relevant clips, for evaluation, from
+                [`~gallery.columns.query_table`].
+            method (`str`), query_temperature (`float`): how clips are scored, see `retrieval_scores`.
+            model (`str`, *optional*): the model that made the vectors, a folder or a Hub id; it embeds text queries.
+            dtype (`str`, *optional*): `"float16"` or `"float32"`, in which they are stored; by default float16 if all
+                are, else float32.
+
+        Raises:
+            ValueError: shapes differ, an identifier repeats, a clip has no modality, or a vector is zero or not
+                finite; the message names the clips.
+
+        Example:
+
+            Gallery.from_arrays(["a", "b"], {"image": images, "title": titles}).search(query_vectors)
+        """
+        names = names_of(ids)
+        columns = {}
+        for name, rows in modality_embeds.items():
+            check_modality(name)
+            columns[name] = read_vectors(rows, f"`{name}`")
+        if dtype is None:
+            is_half = all(rows.dtype == torch.float16 for rows in columns.values())
+            dtype = "float16" if is_half else "float32"
+        if mask is not None:
+            mask = torch.as_tensor(np.asarray(mask))
+        temporary = None if path is not None else TemporaryDirectory(prefix="gallery-")
+        folder = Path(temporary.name if path is None else path)
+        if is_gallery(folder):
+            raise ValueError(f"{folder} already holds a gallery. Choose a new folder.")
+        num_off = num_present = 0
+        with GalleryWriter(folder, dtype) as writer:
+            writer.metadata = {
+                MODALITIES: list(columns),
+                "query_temperature": query_temperature,
+                "score_options": {"method": method},
+            }
+            if model is not None:
+                writer.metadata["model"] = model
+            for start in range(0, max(map(len, [names, *columns.values()])), COPIED_ROWS):
+                part = slice(start, start + COPIED_ROWS)
+                vectors = {name: rows[part] for name, rows in columns.items()}
+                embeds, presence = stacked_vectors(vectors, None if mask is None else mask[part])
+                embeds, num = normalised(names[part], embeds, presence, list(columns))
+                writer.put_clips(names[part], embeds, presence)
+                num_off += num
+                num_present += int(presence.sum())
+            if queries is not None:
+                writer.put_queries(queries)
+            writer.commit()
+            gallery = writer.gallery()
+        gallery.temporary_folder = temporary
+        if num_off:
+            message = f"{num_off} of {num_present} vectors did not have unit norm, and were normalised."
+            warnings.warn(message, stacklevel=2)
         return gallery
 
     @property

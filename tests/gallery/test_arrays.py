@@ -1,0 +1,120 @@
+"""Galleries of vectors that users bring."""
+
+import gc
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+from eval.embedding.embeddings import Embeddings
+from gallery.columns import query_table
+from gallery.filters import Filter
+from gallery.gallery import Gallery, verify_gallery
+from modeling_scalar.scores_scalar import retrieval_scores
+from tests.gallery.conftest import make_clips, make_queries
+
+NAMES, EMBEDS, MASK = make_clips(14)
+IMAGES, TITLES, WORDS = EMBEDS.unbind(1)
+
+
+def with_gaps(vectors, present, gap):
+    return [vector if has_it else gap for vector, has_it in zip(vectors.tolist(), present.tolist(), strict=True)]
+
+
+def columns_of(kind, folder):
+    """The same vectors in arrays of some kind, absent ones as this kind has them, and a mask if it needs one."""
+    columns = dict(zip(("image", "title", "words"), EMBEDS.unbind(1), strict=True))
+    if kind == "torch":
+        return columns, MASK
+    if kind == "numpy":
+        return {name: vectors.numpy() for name, vectors in columns.items()}, MASK.numpy()
+    absent = {"NaN": [math.nan] * 16, "null": None, "parquet": None}[kind]
+    lists = {}
+    for place, (name, vectors) in enumerate(columns.items()):
+        lists[name] = with_gaps(vectors, MASK[:, place], absent)
+    if kind == "NaN":
+        return {name: np.array(rows, np.float32) for name, rows in lists.items()}, None
+    table = pa.table({name: pa.array(rows, pa.list_(pa.float32())) for name, rows in lists.items()})
+    if kind == "parquet":
+        parquet.write_table(table, folder / "vectors.parquet")
+        table = parquet.read_table(folder / "vectors.parquet")
+    return {name: table.column(name) for name in table.column_names}, None
+
+
+@pytest.mark.promise("data", "Arrays of numpy, torch or pyarrow become a gallery that is searched and evaluated")
+@pytest.mark.parametrize("kind", ["torch", "numpy", "NaN", "null", "parquet"])
+def test_a_gallery_of_arrays_holds_their_vectors_and_is_searched_and_evaluated(tmp_path, kind, recwarn):
+    queries = make_queries(2)
+    captions = query_table(["p", "q"], ["a dog", "rain"], queries, [NAMES[:1], NAMES[1:3]])
+    columns, mask = columns_of(kind, tmp_path)
+    gallery = Gallery.from_arrays(NAMES, columns, mask, path=tmp_path / "new", queries=captions, query_temperature=0.2)
+    assert not recwarn.list
+    assert gallery.clip_ids == NAMES and gallery.modalities == ("image", "title", "words")
+    assert torch.equal(gallery.modality_embeds(), EMBEDS) and torch.equal(gallery.modality_mask, MASK)
+    assert gallery.dtype == "float32" and verify_gallery(tmp_path / "new")
+    scores = retrieval_scores(queries, EMBEDS, MASK, query_temperature=0.2)
+    for hits, expected in zip(gallery.search(queries, k=14), scores.sort(descending=True).values, strict=True):
+        assert [hit.score for hit in hits] == pytest.approx(expected.tolist(), abs=2e-6)
+    (hits,) = gallery.search(queries[:1], k=14, allowed=Filter(has="title"))
+    assert len(hits) == int(MASK[:, 1].sum())
+    loaded = Embeddings.load(tmp_path / "new")
+    assert loaded.pairs.tolist() == [[0, 0], [1, 1], [1, 2]] and torch.equal(loaded.text_embeds, queries)
+
+
+def test_a_gallery_without_a_folder_lives_as_long_as_its_object():
+    gallery = Gallery.from_arrays(range(14), {"image": IMAGES, "title": TITLES, "words": WORDS}, MASK)
+    assert gallery.clip_ids == [str(number) for number in range(14)]
+    folder = gallery.path
+    assert folder.is_dir()
+    del gallery
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_vectors_without_unit_norm_are_normalised_and_counted():
+    images = IMAGES.clone()
+    images[0] *= 3
+    present = MASK[:, :1]
+    ids = [name for name, (has_it,) in zip(NAMES, present.tolist(), strict=True) if has_it]
+    images, expected = images[present[:, 0]], IMAGES[present[:, 0]]
+    with pytest.warns(UserWarning, match=f"1 of {len(ids)} vectors did not have unit norm"):
+        gallery = Gallery.from_arrays(ids, {"image": images})
+    torch.testing.assert_close(gallery.modality_embeds()[:, 0], expected, atol=1e-7, rtol=0)  # float32
+    assert torch.equal(gallery.modality_embeds()[1:, 0], expected[1:])
+
+
+def test_half_precision_stays_and_a_method_can_be_chosen():
+    gallery = Gallery.from_arrays(["a"], {"image": torch.eye(4)[:1].half()}, method="uniform")
+    assert gallery.dtype == "float16" and gallery.searcher.search(torch.eye(4)[:1])[0][0].score == 1
+    assert gallery.metadata["score_options"] == {"method": "uniform"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "columns", "mask", "message"),
+    [
+        (["a", "b"], {"image": torch.eye(2) * torch.tensor([1, 0])}, None, "'image'.*'b'.*zero or not finite"),
+        (["a", "b"], {"image": [[1.0, 0.0], [math.inf, 0.0]]}, None, "'b'"),
+        (["a", "b"], {"image": [[1.0, 0.0], [math.nan, 1.0]]}, None, "'b'"),
+        (["a", "b"], {"image": torch.eye(2)}, [[True], [False]], "these have none.*'b'"),
+        (["a", "b"], {"image": torch.eye(2)}, [True, True], "`mask` must be bools of shape"),
+        (["a", "a"], {"image": torch.eye(2)}, None, "unique, repeated: .*'a'"),
+        (["a"], {"image": torch.eye(2)}, None, "1 clips need"),
+        (["a", "b"], {"image": torch.eye(2), "title": torch.eye(3)[:2]}, None, "one dimension"),
+        (["a", "b"], {"image": [[1, 0], [0, 1]]}, None, "`image` must be floats"),
+        (["a", "b"], {"image": pa.array([[1.0], [1.0, 2.0]])}, None, "one length"),
+        (["a", "b"], {"Image": torch.eye(2)}, None, "name of a modality"),
+    ],
+)
+def test_arrays_of_which_no_gallery_can_be_made_are_refused(tmp_path, ids, columns, mask, message):
+    with pytest.raises(ValueError, match=message):
+        Gallery.from_arrays(ids, columns, mask, path=tmp_path)
+    assert not (tmp_path / "gallery.json").exists()
+
+
+def test_a_gallery_that_exists_is_not_replaced(tmp_path):
+    Gallery.from_arrays(["a"], {"image": torch.eye(2)[:1]}, path=tmp_path)
+    with pytest.raises(ValueError, match="already holds a gallery"):
+        Gallery.from_arrays(["b"], {"image": torch.eye(2)[:1]}, path=tmp_path)
