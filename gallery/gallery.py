@@ -487,7 +487,7 @@ class GalleryWriter(Writer):
         about = durations, problems, seconds, self.dtype, self.has_codes, self.modalities
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)
-        self.remove("clips", clip_ids)
+        self.remove("clips", self.find("clips", clip_ids))
         self._pending.update(clip_ids)
 
     def add_modality(self, name: str, clip_ids: Sequence[str], embeds: torch.Tensor) -> None:
@@ -597,11 +597,10 @@ class GalleryWriter(Writer):
     def remove_clips(self, clip_ids: Iterable[str]) -> None:
         """Remove committed clips and what is known of their files; raises a KeyError if one does not exist."""
         clip_ids = list(clip_ids)
-        self._committed(clip_ids)
-        self.remove("clips", clip_ids)
+        self.remove("clips", self._committed(clip_ids))
         self.forget_files(clip_ids)
 
-    def _committed(self, clip_ids: Collection[str]) -> dict[int, list[str]]:
+    def _committed(self, clip_ids: Iterable[str]) -> dict[int, set[str]]:
         """Find committed clips, see [`~gallery.writing.Writer.find`]; raises a KeyError if one does not exist."""
         found = self.find("clips", clip_ids)
         missing = set(clip_ids).difference(*found.values())
@@ -612,10 +611,9 @@ class GalleryWriter(Writer):
     def rename_clips(self, names: Mapping[str, str]) -> None:
         """Rename committed clips, from old names to new ones; raises a KeyError if one does not exist."""
         parts = self._old("clips")
-        for place, old in self._committed(names).items():
-            new = [names[name] for name in old]
-            rows = self.remove("clips", old)[place]
+        for place, rows in self.remove("clips", self._committed(names)).items():
             table = parts[place].table.take(rows)
+            new = [names[name] for name in texts_of(table, "clip_id")]
             column = table.schema.get_field_index("clip_id")
             self.append("clips", table.set_column(column, "clip_id", strings(new)))
             self._pending.update(new)
@@ -623,7 +621,7 @@ class GalleryWriter(Writer):
     def forget_files(self, paths: Iterable[str]) -> None:
         """Drop the records of files in which nothing could be read."""
         parts = self._old("files")
-        for place, rows in self.remove("files", paths).items():
+        for place, rows in self.remove("files", self.find("files", paths)).items():
             self._dropped.update(parts[place].table.column("sha256").take(rows).to_pylist())
 
     def _commit(self, plans: dict[str, list[tuple[Shard | None, list[Part]]]]) -> bool:

@@ -160,7 +160,7 @@ class _Repairer(Writer):
             # Windows without a clip are not recorded: any window that was a clip may be lost.
             if path not in whole if reason is None else reason.startswith(PARTLY):
                 forgotten.append(path)
-        self.remove("files", forgotten)
+        self.remove("files", self.find("files", forgotten))
         self.report.append(f"The clips of {listed(forgotten)} are lost. `scalar index` embeds them again.")
 
 

@@ -153,7 +153,7 @@ class Writer:
             self._rows_by_key[name, shard.file] = rows
         return self._rows_by_key[name, shard.file]
 
-    def find(self, name: str, keys: Iterable[str]) -> dict[int, list[str]]:
+    def find(self, name: str, keys: Iterable[str]) -> dict[int, set[str]]:
         """
         Find committed rows that are not removed.
 
@@ -164,31 +164,30 @@ class Writer:
         Returns:
             For each shard that has any, by its place, the keys that it has.
         """
-        left = list(dict.fromkeys(keys))
+        left = set(keys)
         found = {}
         for place in range(len(self._old(name))):
-            rows = self._rows_of(name, place)
-            here = [key for key in left if key in rows]
+            here = left & self._rows_of(name, place).keys()
             if here:
                 found[place] = here
-                left = [key for key in left if key not in rows]
+                left -= here
         return found
 
-    def remove(self, name: str, keys: Iterable[str]) -> dict[int, list[int]]:
+    def remove(self, name: str, found: dict[int, set[str]]) -> dict[int, list[int]]:
         """
-        Remove committed rows.
+        Remove rows.
 
         Args:
             name (`str`): the table.
-            keys (iterable of `str`): those that do not exist are ignored.
+            found (`dict`): the rows, from [`Writer.find`].
 
         Returns:
-            For each shard, by its place, the rows that are removed.
+            For each shard, by its place, the rows that are removed, in ascending order.
         """
         removed = {}
-        for place, here in self.find(name, keys).items():
+        for place, keys in found.items():
             rows = self._rows_of(name, place)
-            removed[place] = [rows.pop(key) for key in here]
+            removed[place] = sorted(rows.pop(key) for key in keys)
             self._removed.setdefault(name, {}).setdefault(place, []).extend(removed[place])
         return removed
 

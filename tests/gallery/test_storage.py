@@ -90,7 +90,7 @@ def test_a_file_of_which_many_single_rows_are_removed_is_written_again(tmp_path,
         writer.append("clips", rows(0, 100))
         writer.commit()
         for start, stop, step, num_removed in ((0, 20, 2, 10), (19, 40, 1, 31), (61, 81, 2, 0)):
-            writer.remove("clips", map(str, range(start, stop, step)))
+            writer.remove("clips", writer.find("clips", map(str, range(start, stop, step))))
             writer.commit()
             (shard,) = writer.snapshot.shards["clips"]
             assert shard.num_removed == num_removed
@@ -113,16 +113,16 @@ def test_removed_rows_are_marked_until_half_of_a_file_is_removed(tmp_path):
     with Writer(tmp_path) as writer:
         writer.append("clips", rows(0, 10))
         writer.commit()
-        writer.remove("clips", ["0", "3", "nowhere"])
+        writer.remove("clips", writer.find("clips", ["0", "3", "nowhere"]))
         writer.commit()
         (shard,) = writer.snapshot.shards["clips"]
         assert (shard.rows, shard.num_removed) == (10, 2) and (tmp_path / "clips" / shard.removed).is_file()
         assert verify(tmp_path) > 0
-        writer.remove("clips", ["9"])
+        writer.remove("clips", writer.find("clips", ["9"]))
         writer.append("clips", rows(10, 12))
         writer.commit()
         assert [(s.rows, s.num_removed) for s in writer.snapshot.shards["clips"]] == [(10, 3), (2, 0)]
-        writer.remove("clips", ["1", "2"])
+        writer.remove("clips", writer.find("clips", ["1", "2"]))
         writer.commit()
         assert [(s.rows, s.num_removed) for s in writer.snapshot.shards["clips"]] == [(5, 0), (2, 0)]
     assert stored(tmp_path) == ["4", "5", "6", "7", "8", "10", "11"]
