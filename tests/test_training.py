@@ -248,7 +248,7 @@ def test_a_clip_that_cannot_be_read_is_named(line, tmp_path, workers):
 
 def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, commands):
     """Training from files; the moments at which a run can be killed are in tests/trainer/test_killed.py."""
-    steps = 40
+    steps = 16
     # Without the launcher, which tests/test_end_to_end.py tries and which would import torch once more each time.
     arguments = ["train.py", *overlay(line), *SAVING, "--use_cpu", "true", "--max_steps", steps]
     arguments += ["--per_device_train_batch_size", "8", "--loss_warmup_steps", "5", "--disable_tqdm", "true"]
@@ -264,7 +264,7 @@ def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, 
     )
     while last_checkpoint(tmp_path / "killed") is None and process.poll() is None:
         time.sleep(0.01)
-    time.sleep(random.uniform(0, 2))
+    time.sleep(random.uniform(0, 1))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "recipe.json").exists(), "the run ended before it was killed"

@@ -116,10 +116,9 @@ def check_run(checkpoint: str | Path, run: dict[str, Any], free: dict[str, Any])
     for name, value in run.items():
         before = manifest["run"].get(name)
         if before != value:
-            what = f"its {name} was {before!r}, got {value!r}"
-            if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
-                what = f"its {name} changed"
-            raise ValueError(f"{checkpoint} belongs to another run: {what}. {_ANEW}.")
+            raise ValueError(
+                f"{checkpoint} belongs to another run: its {name} was {before!r}, got {value!r}. {_ANEW}."
+            )
     for name, value in free.items():
         before = manifest["free"].get(name)
         if before != value:
@@ -211,20 +210,18 @@ def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None
     try:
         yield
     except BaseException as error:
-        # torch and safetensors raise errors of their own; that of a killed data worker may come at any moment.
-        if not isinstance(error, OSError | RuntimeError | SafetensorError) or is_of_ended_worker(error):
-            if partial is not None:
-                shutil.rmtree(partial, ignore_errors=True)
-            raise
-        full = ""
-        if Path(output_dir).is_dir() and shutil.disk_usage(output_dir).free < 2**20:  # before anything is removed
-            full = "the disk is full; free some space, then resume. The error was: "
+        is_full = Path(output_dir).is_dir() and shutil.disk_usage(output_dir).free < 2**20
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
+        # torch and safetensors raise errors of their own; that of a killed data worker may come at any moment.
+        if not isinstance(error, OSError | RuntimeError | SafetensorError) or is_of_ended_worker(error):
+            raise
         kept = last_checkpoint(output_dir)
         there = f"The last complete checkpoint is {kept}" if kept else "There is no complete checkpoint"
         reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise OSError(f"{Path(output_dir) / what} could not be written: {full}{reason}. {there}.") from error
+        if is_full:
+            reason = f"the disk is full ({reason})"
+        raise OSError(f"{Path(output_dir) / what} could not be written: {reason}. {there}.") from error
 
 
 def is_of_ended_worker(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from datasets import Dataset
@@ -151,32 +151,13 @@ class RunArguments:
             )
 
 
-def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
-    """
-    Read a mapping of names to values.
-
-    Args:
-        path (`str` or `Path`): The file.
-        what (`str`): The kind of file for messages, such as `"recipe"`.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it is not YAML or not a mapping.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no {what} at {path}.")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not a {what}: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must be a mapping of fields to values, got {type(content).__name__}.")
-    return content
-
-
-def _known() -> list[str]:
-    return [part.name for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init]
+def _check_known(name: str, where: str) -> None:
+    """Raise a ValueError that suggests the nearest field unless a field of this name exists."""
+    known = [part.name for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean `{near[0]}`?" if near else ""
+        raise ValueError(f"{where} has the unknown field `{name}`.{hint}")
 
 
 def find_packaged(name: str) -> str:
@@ -212,22 +193,18 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
         ValueError: If it is not a mapping or has an unknown field; the message suggests the nearest known one.
     """
     path = Path(path)
-    content, known = read_yaml(path, "recipe"), _known()
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no recipe at {path}.")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not a recipe: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must be a mapping of fields to values, got {type(content).__name__}.")
     base = content.pop("base", None)
     for name in content:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else ""
-            raise ValueError(f"{path} has the unknown field `{name}`.{hint}")
+        _check_known(str(name), str(path))
     return content if base is None else read_recipe(path.parent / base) | content
-
-
-def _refuse(parser: HfArgumentParser, argument: str) -> NoReturn:
-    """Exit with the usage and an error about an unknown argument."""
-    if not argument.startswith("-"):
-        parser.error(f"{argument} is not a field; recipes must come before the first flag")
-    near = difflib.get_close_matches(argument.lstrip("-").partition("=")[0], _known(), n=1)
-    parser.error(f"unknown field {argument}" + (f"; did you mean --{near[0]}?" if near else ""))
 
 
 def parse_arguments(
@@ -247,9 +224,9 @@ def parse_arguments(
         The two groups of arguments.
 
     Raises:
-        FileNotFoundError, ValueError: From [`read_recipe`], for a value outside its range, or for a plugin that cannot
-            be imported.
-        SystemExit: For `--help`, an unknown flag, or a value of another type.
+        FileNotFoundError, ValueError: From [`read_recipe`], for an unknown field, a value outside its range, or a
+            plugin that cannot be imported.
+        SystemExit: For `--help`, or a value of another type.
     """
     parser = HfArgumentParser(
         [RunArguments, ScalarTrainingArguments],
@@ -264,8 +241,10 @@ def parse_arguments(
     # YAML values are passed as flags, so that one parser converts and checks both; the last value wins.
     defaults = [f"--{name}={_as_flag(value)}" for name, value in recipe.items() if value is not None]
     run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
-    if rest[-1]:
-        _refuse(parser, rest[-1][0])
+    for argument in rest[-1][:1]:
+        if not argument.startswith("-"):
+            raise ValueError(f"{argument} is not a field; recipes must come before the first flag.")
+        _check_known(argument.lstrip("-").partition("=")[0], "The command line")
     run.model = find_packaged(run.model)
     load_plugins(run.plugin.split(",") if run.plugin else [])
     if run.aggregation is not None:
@@ -281,4 +260,4 @@ def _as_flag(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["RunArguments", "find_packaged", "parse_arguments", "read_recipe", "read_yaml"]
+__all__ = ["RunArguments", "find_packaged", "parse_arguments", "read_recipe"]

@@ -159,9 +159,8 @@ def describe_run(
     batch = f"{args.world_size} processes of {args.per_device_train_batch_size}"
     if args.mini_batch_size:
         batch += f", {args.mini_batch_size} clips at a time"
-    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    memory = (weights + 3 * gradients) / 2**20
+    # Weights, gradients and AdamW's two moments in float32.
+    memory = 4 * (sum(frozen.values()) + 4 * sum(trained.values())) / 2**20
     lines = [
         f"trained: {sum(trained.values()):,} parameters: {_listed(trained)}",
         f"frozen: {sum(frozen.values()):,} parameters: {_listed(frozen)}",

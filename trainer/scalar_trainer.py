@@ -373,9 +373,8 @@ class ScalarTrainer(ResumableTrainer):
             now = time.perf_counter()
             if self._time_of_log:
                 logs["clips_per_second"] = self._clips_since_log / (now - self._time_of_log)
-            if self.args.device.type == "cuda":
-                logs["peak_memory_gib"] = torch.cuda.max_memory_allocated(self.args.device) / 2**30
-            self._clips_since_log, self._time_of_log = 0, now
+            self._clips_since_log = 0
+            self._time_of_log = now
         if "learning_rate" in logs and self.args.lora_learning_rate is not None:
             logs["lora_learning_rate"] = self.lora_rate.value
         if "train_loss" in logs:  # over all steps, including those before a resumed run

@@ -144,7 +144,6 @@ class Fault:
     path: str
     status: int | str
     after: int
-    headers: dict[str, str]
     body: Any
     seen: int = 0
 
@@ -272,15 +271,7 @@ class HubServer:
             "OMP_NUM_THREADS": "1",
         }
 
-    def fail(
-        self,
-        method: str,
-        path: str,
-        status: int | str = 500,
-        after: int = 0,
-        headers: dict[str, str] | None = None,
-        body: Any = None,
-    ) -> Fault:
+    def fail(self, method: str, path: str, status: int | str = 500, after: int = 0, body: Any = None) -> Fault:
         """Let requests fail. Nothing of them happens, unless `status` is "lost".
 
         Args:
@@ -289,29 +280,25 @@ class HubServer:
             status (`int` or `str`, defaults to 500): status of the answer; or "drop": the connection is closed without
                 an answer; "lost": so too, but only after the request was carried out.
             after (`int`, defaults to 0): how many requests that match come through before.
-            headers (`dict`, *optional*), body (*optional*): of the answer; a body that is not `bytes` is sent as JSON.
+            body (*optional*): of the answer; one that is not `bytes` is sent as JSON.
 
         Returns:
             `Fault`: to be used as a context manager.
         """
         body = {"error": "Internal Server Error"} if body is None else body
-        fault = Fault(self, method, path, status, after, headers or {}, body)
+        fault = Fault(self, method, path, status, after, body)
         self.faults.append(fault)
         return fault
 
     def leaks(self) -> list[str]:
         """Where a token is that is not an Authorization header to the Hub: requests, uploads, published files."""
-        texts = [(f"{method} {path}", path.encode()) for method, path in self.requests]
-        texts += [
-            (f"body of {method} {path}", body) for (method, path), body in zip(self.requests, self.bodies, strict=True)
-        ]
-        texts += [(f"header {header.split(':')[0]}", header.encode()) for header in self.other_headers]
+        texts = [(f"header {header.split(':')[0]}", header.encode()) for header in self.other_headers]
+        for (method, path), body in zip(self.requests, self.bodies, strict=True):
+            texts += [(f"{method} {path}", path.encode()), (f"body of {method} {path}", body)]
         for repo in self.repos.values():
-            texts += [(f"LFS file of {repo.prefix}", content) for content in repo.lfs.values()]
-            for commit in repo.objects.values():
-                texts += [(f"{repo.prefix}/{path}", content) for path, content in commit.files.items()]
-        tokens = [token.encode() for token in self.users]
-        return sorted({place for place, text in texts if any(token in text for token in tokens)})
+            for path, content in repo.files().items():
+                texts.append((f"{repo.prefix}/{path}", content))
+        return sorted({place for place, text in texts if any(token.encode() in text for token in self.users)})
 
     @contextmanager
     def offline(self) -> Iterator[None]:
@@ -372,7 +359,7 @@ class HubServer:
         if fault is not None and fault.status == "drop":
             return None
         if fault is not None and fault.status != "lost":
-            return Answer(fault.body, fault.status, fault.headers)
+            return Answer(fault.body, fault.status)
         with self._lock:
             try:
                 token = authorization.removeprefix("Bearer ")

@@ -11,7 +11,6 @@ from eval.embedding.embeddings import Embeddings
 from gallery import writing
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, is_as_known
-from gallery.published import media_of
 from gallery.stills import Stills
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
 from hub_cards.card import Details
@@ -400,11 +399,3 @@ def test_a_gallery_is_opened_by_its_address(tmp_path, hub):
     assert Gallery.open(Path(f"hf://datasets/user/gallery@{commit}")).path == opened.path
     with pytest.raises(ValueError, match="a published gallery, which can be read but not changed"):
         GalleryWriter(opened.path)
-
-
-@pytest.mark.parametrize("name", ["/etc/hostname", "../../secret.mp4", "a/../../secret.mp4"])
-def test_a_gallery_of_a_stranger_names_no_file_of_this_machine(tmp_path, name):
-    (tmp_path / "secret.mp4").touch()
-    folder = tmp_path / "datasets--user--name" / "snapshots" / COMMIT
-    folder.mkdir(parents=True)
-    assert media_of(folder, name) is None

@@ -20,7 +20,7 @@ def test_leaked_tokens_are_found(hub):
     get_session().put(f"{hub.storage_url}/model/user/nothing/{'0' * 64}", headers=authorization)
     get_session().post(f"{hub.url}/api/validate-yaml", json={"content": hub.token, "repoType": "model"})
     places = "\n".join(hub.leaks())
-    assert "user/scalar/notes.txt" in places and "LFS file of user/scalar" in places
+    assert "user/scalar/notes.txt" in places and "user/scalar/weights.bin" in places
     assert "GET /?token=" in places and "header x-mine" in places
     assert "header authorization of PUT /storage" in places and "body of POST /api/validate-yaml" in places
 

@@ -1,18 +1,13 @@
 import json
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
-from unittest.mock import MagicMock
 
-import evaluate
 import pytest
 import yaml
 
-from eval.metrics.aggregation_gain.aggregation_gain import AggregationGain
-from eval.metrics.retrieval.retrieval import Retrieval
 from hub_cards.card import Details, read_card
 from hub_cards.metric import GRADIO_VERSION, metric_card, stage_metric
 from tests.conftest import ROOT
@@ -70,71 +65,24 @@ def test_the_card_names_the_space_and_keeps_the_documentation(tmp_path, name):
 # The page ---------------------------------------------------------------------------------------------------------
 
 
-class PageError(Exception):
-    def __init__(self, message, print_exception=True):
-        super().__init__(message)
-
-
-@pytest.fixture
-def page(monkeypatch, tmp_path):
-    """What the app defines, without gradio, which takes seconds to import.
-
-    `evaluate.load` keeps one folder of modules for the life of a process, so test_round_trip.py tests it in another.
-    """
-    classes = {"retrieval": Retrieval, "aggregation_gain": AggregationGain}
-    scripts = {str(tmp_path / name / f"{name}.py"): metric for name, metric in classes.items()}
-
-    def load(path, keep_in_memory):
-        return scripts[path](keep_in_memory=keep_in_memory, cache_dir=str(tmp_path))
-
-    monkeypatch.setattr(evaluate, "load", load)
-    monkeypatch.setitem(sys.modules, "gradio", MagicMock(Error=PageError))
-
-    def start(name):
-        staged(name, tmp_path / name)
-        return runpy.run_path(str(tmp_path / name / "app.py"))
-
-    return start
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("retrieval", {"recall_at_1": 50.0, "recall_at_2": 100.0, "num_queries": 2}),
-        ("aggregation_gain", {"aggregation_gain": 50.0, "best_pathway": "video"}),
-    ],
-)
-def test_the_page_computes_its_example(page, name, expected):
-    app = page(name)
-    assert app["compute"](*app["EXAMPLE"].values()).items() >= expected.items()
-    assert f"# {name.replace('_', ' ').title()}\n" in app["documentation"]
-
-
-@pytest.mark.parametrize("text", ["[[0.9, 0.1", "5", "[]", "[[0.9, 0.1]]", "[[0.9, NaN], [0, 1]]"])
-def test_the_page_reports_wrong_inputs(page, text):
-    app = page("retrieval")
-    _, *others = app["EXAMPLE"].values()
-    with pytest.raises(PageError, match="Inputs are JSON, such as"):
-        app["compute"](text, *others)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_of_the_space_answers(tmp_path, name):
-    pytest.importorskip("gradio", minversion="6")
     gradio_client = pytest.importorskip("gradio_client")
     staged(name, tmp_path / name)
     offline = {"HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-u", "app.py"]
+    more = {"retrieval": "[1]", "aggregation_gain": json.dumps({"audio": [[0.5, 0.1], [0.9, 0.1]]})}[name]
     with subprocess.Popen(
         command, cwd=tmp_path / name, env=os.environ | offline, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
-            url = next(found[0] for line in process.stdout if (found := re.findall(r"http://127.0.0.1:\d+", line)))
-            client = gradio_client.Client(url, verbose=False)
-            inputs = json.dumps([[0.9, 0.1], [0.2, 0.7]]), "[0, 1]"
-            more = {"retrieval": "[1]", "aggregation_gain": json.dumps({"audio": [[0.5, 0.1], [0.9, 0.1]]})}[name]
-            results = client.predict(*inputs, more, api_name="/compute")
+            lines = (re.findall(r"http://127.0.0.1:\d+", line) for line in process.stdout)
+            client = gradio_client.Client(next(found[0] for found in lines if found), verbose=False)
+            results = client.predict("[[0.9, 0.1], [0.2, 0.7]]", "[0, 1]", more, api_name="/compute")
+            for wrong in ("[[0.9, 0.1", "5", "[]", "[[0.9, 0.1]]", "[[0.9, NaN], [0, 1]]"):
+                with pytest.raises(gradio_client.exceptions.AppError, match="Inputs are JSON, such as"):
+                    client.predict(wrong, "[0, 1]", more, api_name="/compute")
         finally:
             process.terminate()
     assert results["recall_at_1" if name == "retrieval" else "joint_recall_at_1"] == 100

@@ -117,7 +117,7 @@ def test_a_checkpoint_of_another_run_is_refused_by_what_differs(tmp_path, caplog
     assert not caplog.records
     with pytest.raises(ValueError, match=r"its seed was 50, got 51.*`output_dir`"):
         check_run(checkpoint, RUN | {"seed": 51}, FREE)
-    with pytest.raises(ValueError, match="its frozen weights changed"):
+    with pytest.raises(ValueError, match="its frozen weights was"):
         check_run(checkpoint, RUN | {"frozen weights": "b" * 64}, FREE)
     check_run(checkpoint, RUN, {"max_steps": 12})
     assert "max_steps 12, not 9" in caplog.text

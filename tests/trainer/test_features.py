@@ -215,7 +215,7 @@ def test_a_folder_of_other_features_is_left_alone(model, rows, tiny_processor, f
 
 
 def test_batches_of_another_size_give_the_same_features(tmp_path, model, rows, tiny_processor, folders):
-    options = QUIET | {"batch_size": 3, "dtype": "float32", "keep_in_memory": True}
+    options = QUIET | {"batch_size": 3, "dtype": "float32"}
     cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, **options)
     assert_same_features(tmp_path, folders / "float32", rows, model, tiny_processor, tolerance=1e-5)
 
@@ -307,7 +307,7 @@ def test_a_data_set_without_any_sound_can_be_cached(tmp_path, model, rows, tiny_
 def test_the_command_writes_features_that_a_training_can_open(tmp_path, root, tiny_model_dir, tiny_processor):
     options = {"model": tiny_model_dir, "benchmark": "miniature", "root": root, "output": tmp_path / "out"}
     arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    result = CliRunner().invoke(app, [*arguments, "--batch-size", "8", "--device", "cpu"])
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "1 views" in result.output
     rows = load_benchmark("miniature", root, "train")

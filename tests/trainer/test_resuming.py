@@ -161,7 +161,7 @@ def test_a_checkpoint_of_another_run_is_refused(checkpoint, tmp_path, unless_fas
     other = trainer_of(tmp_path / "run", max_steps=3)
     with torch.no_grad():
         next(p for p in other.model.parameters() if not p.requires_grad).add_(1)
-    with pytest.raises(ValueError, match="its frozen weights changed"):
+    with pytest.raises(ValueError, match="its frozen weights was"):
         other.train(str(checkpoint))
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["checkpoint-2"]
 

@@ -108,11 +108,11 @@ def real(tmp_path_factory, encoder) -> tuple[Dataset, SemanticTargets, np.ndarra
 # The search
 
 
-@pytest.mark.parametrize(("row_block", "column_block"), [(64, 64), (7, 13), (1, 100)])
+@pytest.mark.parametrize("row_block", [64, 7, 1])
 @pytest.mark.parametrize("num_neighbors", [1, 30])
-def test_neighbors_are_those_of_the_full_matrix_whatever_the_blocks(num_neighbors, row_block, column_block):
+def test_neighbors_are_those_of_the_full_matrix_whatever_the_blocks(num_neighbors, row_block):
     embeds = random_unit(50)
-    neighbors, cosines = nearest_neighbors(embeds, num_neighbors, row_block, column_block, progress=False)
+    neighbors, cosines = nearest_neighbors(embeds, num_neighbors, row_block, progress=False)
     assert neighbors.dtype == torch.int32 and neighbors.shape == cosines.shape == (50, num_neighbors)
     for row, vector in enumerate(embeds.double()):
         expected = sorted(((float(vector @ other), j) for j, other in enumerate(embeds.double()) if j != row))[::-1]
@@ -121,10 +121,9 @@ def test_neighbors_are_those_of_the_full_matrix_whatever_the_blocks(num_neighbor
         np.testing.assert_allclose(cosines[row], [cosine for cosine, _ in expected], atol=1e-6)  # float32 sums
 
 
-@pytest.mark.parametrize("column_block", [5, 40])
-def test_ties_give_different_clips_and_the_right_cosines(column_block):
+def test_ties_give_different_clips_and_the_right_cosines():
     embeds = random_unit(8).repeat(5, 1)  # (40, dim): five of each, more equals than neighbours
-    neighbors, cosines = nearest_neighbors(embeds, 3, 6, column_block, progress=False)
+    neighbors, cosines = nearest_neighbors(embeds, 3, 6, progress=False)
     for row in range(40):
         found = neighbors[row].tolist()
         assert len({row, *found}) == 4 and {column % 8 for column in found} == {row % 8}
@@ -216,7 +215,6 @@ def test_a_clip_counted_as_its_own_neighbor_leaves_room_for_one_other_less(make_
     found = targets.affinities(torch.arange(30), torch.arange(30)).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-5)  # float32 sums
     assert ((found > 0) == (expected > 0)).all() and (found.diagonal() == 1).all()
-    assert ((found > 0).sum(1) == min(num_neighbors, 30)).all()
     others = make_targets(embeds, video_ids, num_neighbors)  # the paper's reading: so many others, and itself
     known = others.affinities(torch.arange(30), torch.arange(30)) > 0
     assert (known.sum(1) == min(num_neighbors + 1, 30)).all()
@@ -230,19 +228,6 @@ def test_a_run_with_other_targets_is_another_run(make_targets, tmp_path):
 
     first, same, other = identity(), identity(), identity(include_self=True)
     assert first == same and {name for name in first if first[name] != other[name]} == {"semantic targets"}
-
-
-def test_captions_of_one_clip_have_affinity_exactly_one(make_targets):
-    targets = make_targets(random_unit(4), ["a", "b", "a", "c"], num_neighbors=1)
-    index = torch.arange(4)
-    same = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
-    assert torch.equal(targets.affinities(index, index) == 1, same)
-
-
-def test_opposite_captions_have_affinity_zero(make_targets):
-    embeds = random_unit(1)
-    targets = make_targets(torch.cat([embeds, -embeds]), ["a", "b"])
-    torch.testing.assert_close(targets.affinities(torch.tensor([0]), torch.tensor([1])), torch.zeros(1, 1))
 
 
 # The file
@@ -288,20 +273,6 @@ def test_a_cut_off_or_foreign_file_is_refused(real, tmp_path):
             SemanticTargets(path)
     with pytest.raises(FileNotFoundError, match="no semantic targets at .*none"):
         SemanticTargets(tmp_path / "none")
-
-
-def test_an_interrupted_write_leaves_the_earlier_file(make_targets, monkeypatch):
-    targets = make_targets(random_unit(3), ["a", "b", "c"])
-    before = targets.path.read_bytes()
-
-    def interrupted(tensors, path, metadata):
-        Path(path).write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(semantic_targets, "save_file", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        make_targets(random_unit(4), ["a", "b", "c", "d"])
-    assert targets.path.read_bytes() == before and list(targets.path.parent.iterdir()) == [targets.path]
 
 
 @pytest.mark.parametrize("captions", [["a dog", " "], []])
