@@ -374,13 +374,15 @@ class FeatureCollator:
         batch["modality_mask"] = torch.stack([example["presence"] for example in examples])
         batch["clip_index"] = torch.tensor([example["index"] for example in examples])
         has = dict(zip(self.processor.modalities, batch["modality_mask"].T, strict=True))
-        for text in (name for name in has if kind_of(name) == "text"):
-            clips = [example["texts"] for example, here in zip(examples, has[text], strict=True) if here]
-            if clips:
-                tokens = self.processor(clips=clips)
-                ids, mask = tokens[f"{text}_input_ids"], tokens[f"{text}_attention_mask"]
-                batch[f"{text}_input_ids"] = _scatter(ids, has[text], tokenizer.pad_token_id)
-                batch[f"{text}_attention_mask"] = _scatter(mask, has[text], 0)
+        # Texts are encoded in each step, because the text tower is trained.
+        texts = [example["texts"] for example in examples if "texts" in example]
+        if texts:
+            has_texts = torch.tensor(["texts" in example for example in examples])
+            for name, value in self.processor(clips=texts).items():
+                if name.endswith("_input_ids"):
+                    batch[name] = _scatter(value, has_texts, tokenizer.pad_token_id)
+                elif name.endswith("_attention_mask"):
+                    batch[name] = _scatter(value, has_texts, 0)
         for name in (*_POOLED, *_STATES, *_TOKENS, *_SEQUENCES):
             values = [example[name] for example in examples if name in example]
             if not values:

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from typer import Option
 
 from commands.errors import show, user_errors
-from commands.options import Device, Holdout, command_of
+from commands.options import Holdout, command_of
 from eval.settings import Columns, Plugins
 from gallery.files import write_whole
 from gallery.provenance import versions
@@ -274,8 +274,6 @@ class TargetsConfig:
     include_self: Annotated[
         bool, Option("--include-self", help="Count a clip as its own neighbour, so one fewer other is stored.")
     ] = False
-    batch_size: Annotated[int, Option(min=1, help="Captions per forward pass.")] = 64
-    device: Device = None
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -295,8 +293,6 @@ def main(config: TargetsConfig) -> None:
             config.output,
             config.encoder,
             config.neighbors,
-            config.batch_size,
-            config.device,
             metadata={"benchmark": config.benchmark, "split": config.split},
             include_self=config.include_self,
         )
