@@ -92,17 +92,6 @@ class SaveAfterEpoch(TrainerCallback):
         return control
 
 
-class AtBegin(TrainerCallback):
-    """Call a function when training begins, after the Trainer has set its own state."""
-
-    def __init__(self, function: Callable[[], None]):
-        self.function = function
-
-    def on_train_begin(self, *event: Any, **kwargs: Any) -> None:
-        """Call it."""
-        self.function()
-
-
 class AroundCheckpoints(TrainerCallback):
     """Call `begin` when training begins, after the Trainer has set its own state, and `finish` after each save."""
 
@@ -143,4 +132,4 @@ class LoraRate(TrainerCallback):
         self.value = float(optimizer.param_groups[-1]["lr"])
 
 
-__all__ = ["AroundCheckpoints", "AtBegin", "EpochOfData", "LoraRate", "SaveAfterEpoch", "StopOnInterrupt"]
+__all__ = ["AroundCheckpoints", "EpochOfData", "LoraRate", "SaveAfterEpoch", "StopOnInterrupt"]

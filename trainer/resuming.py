@@ -21,6 +21,7 @@ from .checkpoints import (
     check_run,
     describe_failed_save,
     finish_checkpoint,
+    forget_end,
     last_checkpoint,
     remove_checkpoint,
     remove_old,
@@ -178,6 +179,7 @@ class ResumableTrainer(Trainer):
     def _begin(self) -> None:
         """Start a new run, or restore what the checkpoint holds in addition to the Trainer's own state."""
         self.means = RunningMeans()
+        forget_end(self.args)
         if rank():  # each process has its own dropout stream; that of a checkpoint is loaded later
             torch.manual_seed(self.args.seed + 1_000_003 * rank())
         if self._resumed_from is None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,12 @@ from modeling_scalar import ScalarProcessor, load_model
 from modeling_scalar.model_identity import LIGHT, identify
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
-from .callbacks import AtBegin, StopOnInterrupt
+from .callbacks import StopOnInterrupt
 from .checkpoints import (
     RECIPE,
     RECORD,
     describe_failed_save,
     find_start,
-    forget_end,
     is_of_ended_worker,
     only_run,
 )
@@ -246,7 +244,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         eval_dataset=eval_rows,
         data_collator=collator,
         processing_class=processor,
-        callbacks=[interrupt, AtBegin(partial(forget_end, args))],
+        callbacks=[interrupt],
     )
     if trainer.is_world_process_zero():
         steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]

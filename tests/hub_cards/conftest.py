@@ -1,12 +1,10 @@
-"""Fixtures: a Hub on 127.0.0.1, Python processes that know no other, and folders to publish."""
+"""Fixtures: a Hub on 127.0.0.1, and folders to publish."""
 
 import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +17,6 @@ from peft import LoraConfig, get_peft_model
 from modeling_scalar import load_model
 from tests.hub_cards.folders import write_result
 from tests.hub_cards.hub_server import FOREIGN, HubServer
-
-ROOMS = ("modeling_scalar", "eval", "trainer", "search", "hub_cards")
 
 
 def use_hub(server: HubServer, home: Path, patch: pytest.MonkeyPatch) -> None:
@@ -49,45 +45,12 @@ def use_hub(server: HubServer, home: Path, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hub(tmp_path_factory, monkeypatch) -> Iterator[HubServer]:
-    """A new Hub, which clients in this process use too: as its user "user", with an empty cache and without waits.
-
-    For `datasets`, `evaluate` and `transformers` take `run_python`: they read their environment on import.
-    """
+    """A new Hub, which clients in this process use too: as its user "user", with an empty cache and without waits."""
     home = tmp_path_factory.mktemp("hf_home")
     with HubServer() as server:
         use_hub(server, home, monkeypatch)
         yield server
         huggingface_hub.close_session()
-
-
-@pytest.fixture
-def run_python(hub, tmp_path) -> Callable[..., str]:
-    """Runs a script in a process of its own and returns what it printed.
-
-    The caches are kept from one run of a test to the next. AssertionError if the process fails.
-
-    Args of the function:
-        script (`str`): the program. It cannot import this project's packages, so that a model's code comes from the
-            Hub.
-    """
-
-    def run(script: str) -> str:
-        blocked = f"import sys\nsys.modules.update(dict.fromkeys({list(ROOMS)}))\n"
-        path = tmp_path / "script.py"
-        path.write_text(blocked + script, encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, path],
-            env=hub.env(tmp_path / "hf_home"),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        if done.returncode:
-            raise AssertionError(f"The script ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-        return done.stdout
-
-    return run
 
 
 @pytest.fixture

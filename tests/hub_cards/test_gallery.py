@@ -18,6 +18,7 @@ from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.publishing import PublishedModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
+from tests.hub_cards.clean_environment import CleanEnvironment
 
 DIM, CLIPS, QUERIES = 8, 7, 5
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -375,10 +376,10 @@ def put_on_hub(hub, tmp_path, name, **options):
     hub.api().upload_folder(repo_id=f"user/{name}", folder_path=staged, repo_type="dataset")
 
 
-def test_a_gallery_on_the_hub_is_loaded_by_datasets_alone(tmp_path, hub, run_python):
+def test_a_gallery_on_the_hub_is_loaded_by_datasets_alone(tmp_path, hub):
     saved_store(tmp_path / "store", dtype=torch.float16)
     put_on_hub(hub, tmp_path, "store")
-    run_python(FROM_HUB)
+    CleanEnvironment(tmp_path / "packages", ["datasets"]).run(FROM_HUB, hub.env(tmp_path / "home"), tmp_path)
     found = json.loads((tmp_path / "found.json").read_text())
     for config in ("clips", "queries"):
         expected = load_from_disk(tmp_path / "store" / config)

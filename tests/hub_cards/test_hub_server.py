@@ -1,8 +1,6 @@
-"""The Hub of the tests finds leaked tokens, and its environment has nothing of the user."""
+"""The Hub of the tests finds leaked tokens."""
 
 from huggingface_hub import CommitOperationAdd, get_session
-
-from tests.hub_cards.hub_server import HubServer
 
 
 def push(api, files, repo_id="user/scalar", **options):
@@ -23,12 +21,3 @@ def test_leaked_tokens_are_found(hub):
     assert "user/scalar/notes.txt" in places and "user/scalar/weights.bin" in places
     assert "GET /?token=" in places and "header x-mine" in places
     assert "header authorization of PUT /storage" in places and "body of POST /api/validate-yaml" in places
-
-
-def test_the_environment_has_nothing_of_the_user(monkeypatch, tmp_path):
-    for name in ("HF_HUB_CACHE", "HUGGING_FACE_HUB_TOKEN", "https_proxy", "TRANSFORMERS_CACHE"):
-        monkeypatch.setenv(name, "mine")
-    with HubServer() as hub:
-        env = hub.env(tmp_path)
-        assert "mine" not in env.values() and "PATH" in env
-        assert env["HF_ENDPOINT"] == hub.url and env["HF_TOKEN"] == hub.token

@@ -41,7 +41,7 @@ def test_an_adapter_is_not_taken_for_a_model(adapter_dir, staged):
 # Card ---------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_known_is_said(tmp_path):
+def test_a_card_lists_what_is_not_recorded(tmp_path):
     folder = make_model(tmp_path)
     card = write_card(folder, model_card(folder, "user/model", Details()))
     for part in (

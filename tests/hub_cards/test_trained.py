@@ -155,7 +155,7 @@ def test_a_score_of_concatenation_heads_is_not_computed_from_stored_embeddings(t
         ({"modality_scale": [1, 2, 1], "modality_offset": [0.3, 0.0, 0.05]}, ("1, 2, 1", "0.3, 0.0, 0.05")),
     ],
 )
-def test_a_card_tells_a_calibration(tmp_path, fields, expected):
+def test_a_card_includes_the_calibration(tmp_path, fields, expected):
     folder = make_model(tmp_path)
     write_json(CONFIG | fields, folder / "config.json")
     card = write_card(folder, model_card(folder, "user/model", Details())).text
