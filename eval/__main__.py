@@ -15,6 +15,7 @@ from eval.settings import (
     EmbedConfig,
     ReportConfig,
     RunConfig,
+    num_readers,
 )
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.
@@ -50,7 +51,7 @@ def audit(config: AuditConfig) -> None:
         on_missing="leave_out",
         columns=config.columns,
     )
-    report = audit_split(data, decode=config.decode, num_workers=config.num_workers)
+    report = audit_split(data, num_readers())
     show(*format_audit(report).split("\n"))  # first, so that the report survives an output file that fails
     if config.output is not None:
         write_json(report, config.output)

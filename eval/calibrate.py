@@ -105,7 +105,7 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     has_numbers = config.scale_offset or any(name in before for name in CALIBRATION)
     if config.write and config.has_own_model and has_numbers:
         _check_modalities(config, embeddings.modalities)
-    found = calibrate_embeddings(embeddings, before, config.scale_offset, config.num_folds)
+    found = calibrate_embeddings(embeddings, before, config.scale_offset)
 
     # The least score belongs to the options that the gallery is searched with, once the fit is kept or not.
     options, folds = found.before, [found.before] * len(found.folds)

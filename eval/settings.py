@@ -31,6 +31,14 @@ def _load_plugins(names: Sequence[str]) -> None:
     load_plugins(names)
 
 
+def num_readers() -> int:
+    """Return the number of threads that read clips ahead: one for each core of this process's share of the machine, at
+    most eight."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return min(8, max(1, num_cores // num_processes))
+
+
 def _folder_of(given: Path) -> Path:
     from gallery.published import folder_of
 
@@ -72,8 +80,6 @@ class AuditConfig:
     split: Split = "test"
     columns: Columns = None
     output: Annotated[AnyPath | None, Option(help="JSON file for all findings."), Given(Path | None)] = None
-    decode: Annotated[bool, Option(help="Decode every stream, not only the header of each file.")] = True
-    num_workers: Annotated[int, Option(min=1, help="Number of clips read at once.")] = 2
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:
@@ -98,7 +104,6 @@ class EmbedConfig:
         int, Option(min=1, help="Clips or captions per forward pass, which is also the most that a kill can lose.")
     ] = 32
     on_error: OnError = "raise"
-    num_workers: Annotated[int, Option(min=1, help="Threads that read clips ahead.")] = 2
     dtype: Annotated[Literal["float32", "float16"], Option(help="Precision of the vectors.")] = "float16"
     plugins: Plugins = ()
 
@@ -107,7 +112,8 @@ class EmbedConfig:
 
     def job(self) -> dict[str, Any]:
         """Return the arguments of the job."""
-        return {name: value for name, value in vars(self).items() if name != "plugins"}
+        settings = {name: value for name, value in vars(self).items() if name != "plugins"}
+        return settings | {"num_workers": num_readers()}
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,6 @@ class SourceConfig:
     on_missing: OnMissing = "raise"
     batch_size: Annotated[int, Option(min=1, help="Clips or captions per forward pass.")] = 32
     on_error: OnError = "raise"
-    num_workers: Annotated[int, Option(min=1, help="Threads that read clips ahead.")] = 2
     progress: bool = True
     plugins: Plugins = ()
 
@@ -237,7 +242,7 @@ class RunConfig(SourceConfig):
         from gallery.embedding import check_reading
         from gallery.reranking import check_depth
 
-        check_reading(self.batch_size, self.num_workers)
+        check_reading(self.batch_size, num_readers())
         if not self.depths:
             raise ValueError("`depths` must hold at least one number of candidates, got none.")
         for depth in self.depths:
@@ -253,7 +258,7 @@ class RunConfig(SourceConfig):
 
     def reading(self) -> dict[str, Any]:
         """Return how clips are read, as keyword arguments of both stages."""
-        return {name: getattr(self, name) for name in ("batch_size", "num_workers", "progress")}
+        return {"batch_size": self.batch_size, "progress": self.progress, "num_workers": num_readers()}
 
     def arguments(self) -> dict[str, Any]:
         """Return the configuration as in result files: paths as text, those of the benchmark by themselves."""
@@ -276,9 +281,6 @@ class CalibrateConfig(SourceConfig):
     scale_offset: Annotated[
         bool, Option("--scale-offset", help="Also fit a scale and an offset of each modality's cosines.")
     ] = False
-    num_folds: Annotated[
-        int, Option("--folds", min=2, help="Number of folds of the clips; each is ranked by a fit to the others.")
-    ] = 5
     write: Annotated[
         bool,
         Option(
@@ -342,4 +344,5 @@ __all__ = [
     "ReportConfig",
     "RunConfig",
     "SourceConfig",
+    "num_readers",
 ]

@@ -51,7 +51,7 @@ def _decodes(
     return read is not None and any(part.any() for part in read[0])  # digital silence does not count as sound
 
 
-def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, reader: SandboxedReader) -> _Finding:
+def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedReader) -> _Finding:
     present = {"subtitle"} if (clip["subtitle"] or "").strip() else set()
     durations, missing, unreadable, extractor = [], [], [], ScalarFeatureExtractor()
     reader = reader.noting(lambda problem: unreadable.append(f"{clip['video_id']}: {problem}"))
@@ -62,7 +62,7 @@ def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, read
         try:
             promised, duration = reader.read_header(path, kind)
             durations += [duration] if duration is not None else []
-            if promised and (not decode or _decodes(path, kind, num_frames, extractor, reader)):
+            if promised and _decodes(path, kind, num_frames, extractor, reader):
                 present.add(kind)
         except FileNotFoundError:
             missing.append(f"{clip['video_id']}: {path}")
@@ -74,22 +74,21 @@ def _inspect(clip: Mapping[str, str | None], decode: bool, num_frames: int, read
     return _Finding(presence, max(durations, default=None), missing, unreadable)
 
 
-def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progress: bool = True) -> dict[str, Any]:
+def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> dict[str, Any]:
     """
-    Check every file of a benchmark, without changing or dropping anything.
+    Check every file of a benchmark, without changing or dropping anything: the frames and the sound that an evaluation
+    will read are decoded, because headers may promise more than the file contains.
 
     Args:
         split ([`~eval.benchmarks.definition.Split`]): loaded with `on_missing="leave_out"`, so that it lists missing
             clips.
-        decode (`bool`): decode the frames and the sound that an evaluation will read, because headers may promise more
-            than the file contains. Otherwise only the headers are read.
-        num_workers (`int`): number of clips checked at once, at least 1.
+        num_workers (`int`): number of clips checked at once.
         progress (`bool`): show a bar with an estimate of the time left.
 
     Returns:
         `dict`, serialisable as JSON:
 
-        - `task`, `decoded`; `num_clips`, `num_queries`, `num_pairs` as in results; `captions_per_clip`, the minimum
+        - `task`; `num_clips`, `num_queries`, `num_pairs` as in results; `captions_per_clip`, the minimum
           and the maximum;
         - `without`: ids of the clips without a readable modality, by modality;
         - `missing_clips`: ids left out because their files are missing; `missing_files` and `unreadable`: lines that
@@ -101,12 +100,10 @@ def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progres
     Raises:
         ValueError: rows of one clip disagree, a caption is missing, or there are no rows.
     """
-    if num_workers < 1:
-        raise ValueError(f"`num_workers` must be at least 1, got {num_workers!r}.")
     clips, captions, _, pairs = group_rows(split.dataset, split.task)
     num_frames = split.processing.get("num_frames", PROTOCOL["num_frames"])
     reader = SandboxedReader()
-    findings = in_background(lambda clip: _inspect(clip, decode, num_frames, reader), clips, num_workers)
+    findings = in_background(lambda clip: _inspect(clip, num_frames, reader), clips, num_workers)
     findings = list(tqdm(findings, desc="auditing", unit="clip", total=len(clips), disable=not progress))
 
     ids = [clip["video_id"] for clip in clips]
@@ -119,7 +116,6 @@ def audit_split(split: Split, decode: bool = True, num_workers: int = 2, progres
     paths = {clip[column] for clip in clips for column in _COLUMNS.values()} - {None}
     report = {
         "task": split.task,
-        "decoded": decode,
         "num_clips": len(clips),
         "num_queries": len(captions),
         "num_pairs": len(pairs),
@@ -184,12 +180,7 @@ def format_audit(report: Mapping[str, Any]) -> str:
     lines.append("files in:")
     lines += _listed([f"{folder} ({count:,})" for folder, count in report["folders"].items()])
     lines.append(f"gallery SHA-256: {report['gallery']['sha256']}")
-    how = (
-        "every stream decodes"
-        if report["decoded"]
-        else "the header of every file can be read (the streams were not decoded)"
-    )
-    lines.append(f"Complete: {how}." if report["complete"] else "Not complete: see above.")
+    lines.append("Complete: every stream decodes." if report["complete"] else "Not complete: see above.")
     return "\n".join(lines)
 
 

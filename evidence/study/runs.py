@@ -188,7 +188,7 @@ class Run:
         command += ["--label", self.label or self.variant]
         command += ["--plugin", PLUGIN, "--benchmark", "miniature", "--root", str(self.clips.root)]
         command += ["--output", str(self.results)]
-        return (*command, "--num-workers", "1", *self.reranked)
+        return (*command, *self.reranked)
 
     def task(self, overlay: Path) -> Task:
         """Return the commands as a task."""

@@ -64,13 +64,13 @@ def run(*arguments, code=0):
 
 def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     config, metadata = (place / "model" / "config.json").read_bytes(), Gallery.open("gallery").metadata
-    arguments = ["--embeddings", "gallery", "--output", "out", "--scale-offset", "--folds", 2, "--write"]
+    arguments = ["--embeddings", "gallery", "--output", "out", "--scale-offset", "--write"]
     reported = run(*arguments, "--model", "model")
-    assert "60 queries, 60 clips, 2 folds" in reported
+    assert "60 queries, 60 clips, 5 folds" in reported
     assert "query temperature: 0.1 before" in reported and "modality offset: video " in reported
     assert "Written to model/config.json, gallery." in reported
     report = json.loads((place / "out" / "calibration.json").read_text())
-    assert report["is_better"] and report["written"] == ["model/config.json", "gallery"] and len(report["folds"]) == 2
+    assert report["is_better"] and report["written"] == ["model/config.json", "gallery"] and len(report["folds"]) == 5
     fitted = report["after"]
     assert set(fitted) == {"query_temperature", "modality_scale", "modality_offset"}
     # the model: these fields and no others
@@ -96,7 +96,7 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
 def test_what_is_no_gain_is_not_written(place):
     write_embeddings("even", {"model": "model", "query_temperature": 0.1}, num_clips=18, gap=False)
     metadata = Gallery.open("even").metadata
-    reported = run("--embeddings", "even", "--output", "out", "--folds", 2, "--write")
+    reported = run("--embeddings", "even", "--output", "out", "--write")
     assert "Fewer than 19 clips" in reported
     assert reported.endswith("keep your current settings.\nNothing was written.\n")
     assert Gallery.open("even").metadata == metadata
@@ -107,7 +107,7 @@ def test_what_is_too_low_a_score_is_kept_of_the_scores_that_the_gallery_is_searc
     """Also where nothing else is: those that it had then; else those that are written with it."""
     name = "gallery" if scale_offset else "even"
     write_embeddings("even", {"model": "model", "query_temperature": 0.1}, gap=False)
-    arguments = ["--embeddings", name, "--output", "out", "--folds", 2, *(["--scale-offset"] if scale_offset else [])]
+    arguments = ["--embeddings", name, "--output", "out", *(["--scale-offset"] if scale_offset else [])]
     before = Gallery.open(name).metadata
     run(*arguments)
     assert Gallery.open(name).metadata == before
@@ -142,13 +142,6 @@ def test_what_cannot_be_written_to_is_reported_before_anything_is_read(place):
         table = ["--benchmark", "own", "--root", "clips.csv", "--output", "out", "--model", model]
         assert "There is nothing to write to" in run(*table, "--write", code=1)
     assert not (place / "out").exists()
-
-
-def test_only_scalars_score_is_calibrated(place):
-    with GalleryWriter("gallery") as writer:
-        writer.metadata = writer.metadata | {"score_options": {"method": "gram"}}
-        writer.commit()
-    assert "the score of these clips is 'gram'" in run("--embeddings", "gallery", "--output", "out", code=1)
 
 
 def write_clips(folder, ids, encoder, **metadata):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from eval.benchmarks.definition import configure_processor
-from eval.benchmarks.registry import load_benchmark, load_split
-from eval.benchmarks.rows import _say_once, read_row, say_unread, text_columns
+from eval.benchmarks.registry import load_benchmark
+from eval.benchmarks.rows import _say_once, read_row, say_unread
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.run import RunConfig, run
@@ -135,19 +135,6 @@ def test_what_a_benchmark_lacks_is_absent_and_reported_once(place, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "The model does not embed placard: it embeds video, audio, subtitle, title."
     ]
-
-
-def test_a_caption_is_never_evidence():
-    columns = ["video_id", "caption", "video_path", "audio_path", "subtitle", "kind", "title"]
-    assert text_columns(columns, ["title", "caption", "kind", "video", "fused", "subtitle", "screen"]) == ["title"]
-
-
-def test_a_text_alone_is_a_clip(place, tmp_path):
-    (tmp_path / "t.csv").write_text("video_id,caption,path,subtitle,title\na,b,,,c\n")
-    loaded = load_split("own", tmp_path / "t.csv", columns={"title": "title"})
-    _, processor = load_model(place / "five")
-    clip = read_row(processor, loaded.dataset[0])
-    assert loaded.left_out == [] and clip.texts == {"title": "c"} and not clip.is_empty
 
 
 # Training ------------------------------------------------------------------------------------------------------------

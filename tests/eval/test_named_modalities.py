@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,20 +15,22 @@ from typer.testing import CliRunner
 from eval.__main__ import app
 from eval.calibrate import CalibrateConfig, calibrate
 from eval.embedding.embeddings import Embeddings
-from eval.protocol.calibration import Likelihood
+from eval.protocol.calibration import calibrate_embeddings
 from eval.protocol.first_stage import (
     evaluate_embeddings,
     measurable_methods,
     measure_first_stage,
     pathways,
 )
-from eval.protocol.missing import ladder, ladder_masks
+from eval.protocol.missing import ladder
 from eval.protocol.second_stage import _FirstStage
 from eval.reports import figures
 from eval.run import RunConfig, run
 from gallery.gallery import Gallery
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from tests.eval.slow import make_embeddings
 from tests.eval.test_calibrate import Scores
+from tests.modeling_scalar.test_scores_scalar import loop
 from tests.scores import METHODS
 
 FIVE = ("video", "title", "audio", "speech", "screen")
@@ -36,28 +38,8 @@ EIGHT = (*FIVE, "subtitle", "story", "place")
 TAU, CLIPS = 0.2, 24
 
 
-def made(modalities=FIVE, clips=CLIPS, dim=12, seed=0, **changes):
-    """Two captions of each clip, near one of the modalities that it has."""
-    generator, number = torch.Generator().manual_seed(seed), len(modalities)
-    embeds = normalize(torch.randn(clips, number, dim, generator=generator), dim=-1)
-    mask = torch.rand(clips, number, generator=generator) < 0.7
-    mask[torch.arange(clips), torch.arange(clips) % number] = True
-    rows = torch.arange(2 * clips) % clips
-    own = torch.multinomial(mask[rows].float(), 1, generator=generator).squeeze(1)
-    texts = embeds[rows, own] + 0.7 * torch.randn(2 * clips, dim, generator=generator) / dim**0.5
-    names = [f"query{row}" for row in range(2 * clips)]
-    parts = {
-        "text_embeds": normalize(texts, dim=-1),
-        "modality_embeds": embeds * mask[..., None],
-        "modality_mask": mask,
-        "pairs": torch.stack([torch.arange(2 * clips), rows], dim=1),
-        "clip_ids": [f"clip{row}" for row in range(clips)],
-        "query_ids": names,
-        "captions": names,
-        "modalities": modalities,
-        "metadata": {"query_temperature": TAU},
-    }
-    return Embeddings(**parts | changes)
+def made(modalities=FIVE, clips=CLIPS, **changes):
+    return make_embeddings(clips, modalities=modalities, **{"metadata": {"query_temperature": TAU}} | changes)
 
 
 def slow_mask(clip_id, present, rate):
@@ -70,36 +52,14 @@ def slow_mask(clip_id, present, rate):
     return list(present)
 
 
-def slow_weights(cosines, present):
-    powers = [math.exp(cosine / TAU) if here else 0.0 for cosine, here in zip(cosines, present, strict=True)]
-    return [power / sum(powers) for power in powers]
-
-
-def slow_score(text, vectors, present):
-    """Eq. 2 and 3 by the centroid itself; the cosines, and the weights."""
-    cosines = [float(text @ vector) for vector in vectors]
-    weights = slow_weights(cosines, present)
-    centroid = sum(weight * vector for weight, vector in zip(weights, vectors, strict=True))
-    return float(text @ centroid) / float(np.linalg.norm(centroid)), cosines, weights
-
-
 def slow_protocol(embeddings, mask):
-    """Recall of SCALAR and of each modality, weights at the relevant clip, and what decides, for one mask."""
-    texts, vectors = (array.double().numpy() for array in (embeddings.text_embeds, embeddings.modality_embeds))
-    number, weights_of = len(embeddings.modalities), []
-    scores = np.full((len(texts), 1 + number, len(vectors)), -np.inf)
-    for query, text in enumerate(texts):
-        for clip, present in enumerate(mask):
-            if any(present):
-                scores[query, 0, clip], cosines, weights = slow_score(text, vectors[clip], present)
-                scores[query, 1:, clip] = np.where(present, cosines, -np.inf)
-                if clip == query % len(vectors):
-                    weights_of.append(weights)
-    hits = []
-    for query in range(len(texts)):
-        own = scores[query, :, query % len(vectors)]
-        hits.append((scores[query] >= own[:, None]).sum(axis=1) == 1)
-    return 100 * np.mean(hits, axis=0), np.array(weights_of)
+    """Recall of SCALAR and of each modality, and the weights at the clip that a query describes, for one mask."""
+    texts, vectors, mask = embeddings.text_embeds.double(), embeddings.modality_embeds.double(), torch.tensor(mask)
+    scores, weights = loop(texts, vectors, mask, TAU)
+    cosines = torch.einsum("qd,vmd->mqv", texts, vectors).masked_fill(~mask.T[:, None], -torch.inf)
+    every, own = torch.cat([scores[None], cosines]), torch.arange(len(texts)) % len(vectors)
+    hits = (every >= every[:, torch.arange(len(texts)), own, None]).sum(-1) == 1
+    return 100 * hits.double().mean(1).numpy(), weights[torch.arange(len(texts)), own].numpy()
 
 
 @pytest.mark.parametrize("modalities", [("title",), ("audio", "story"), FIVE, EIGHT])
@@ -139,14 +99,6 @@ def test_the_protocol_is_that_of_loops_for_any_number_of_names(modalities):
         assert step["num_unscorable_clips"] == sum(not any(row) for row in left)
         recalls, _ = slow_protocol(embeddings, left)
         assert step["text_to_video_recall_at_1"]["scalar"] == pytest.approx(recalls[0])
-
-
-def test_the_ladder_of_the_papers_names_is_the_papers():
-    names = ("video", "audio", "subtitle")
-    assert ladder(names) == [("video",), ("video", "audio"), names]
-    mask = torch.rand(50, 3, generator=torch.Generator().manual_seed(0)) < 0.6
-    for step, left in zip(ladder(names), ladder_masks(mask), strict=True):
-        assert torch.equal(left, mask & torch.tensor([name in step for name in names]))
 
 
 # Scores --------------------------------------------------------------------------------------------------------------
@@ -202,42 +154,7 @@ def test_the_first_stage_before_a_cross_encoder_reads_modalities_by_name():
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-def test_embeddings_know_their_names_when_they_are_read_again(tmp_path):
-    embeddings = made(metadata={"model": "m", "modalities": ["video", "audio", "subtitle"]})
-    embeddings.save(tmp_path / "store")
-    again, gallery = Embeddings.load(tmp_path / "store"), Gallery.open(tmp_path / "store")
-    assert again.modalities == gallery.modalities == FIVE and again.metadata["modalities"] == list(FIVE)
-    assert embeddings.metadata["modalities"] == ["video", "audio", "subtitle"]  # what was given stays
-    for name in ("text_embeds", "modality_embeds", "modality_mask"):
-        assert torch.equal(getattr(again, name), getattr(embeddings, name))
-
-
 # Calibration ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_likelihood_of_five_modalities_is_that_of_loops():
-    embeddings = made(clips=6)
-    generator = torch.Generator().manual_seed(1)
-    temperatures = torch.tensor([TAU, 0.07], dtype=torch.float64)
-    numbers = torch.cat([temperatures.log(), 0.2 * torch.randn(10, generator=generator, dtype=torch.float64)])
-    scale, offset = numbers[2:7].exp().tolist(), numbers[7:].tolist()
-    texts, vectors = (array.double().numpy() for array in (embeddings.text_embeds, embeddings.modality_embeds))
-    total, lines = 0.0, []
-    for query, text in enumerate(texts):
-        powers = []
-        for rows, present in zip(vectors, embeddings.modality_mask.tolist(), strict=True):
-            cosines = [a * float(text @ row) + b for a, row, b in zip(scale, rows, offset, strict=True)]
-            weights = slow_weights(cosines, present)
-            centroid = sum(weight * row for weight, row in zip(weights, rows, strict=True))
-            score = sum(w * c for w, c in zip(weights, cosines, strict=True)) / np.linalg.norm(centroid)
-            powers.append(math.exp(score / 0.07))
-        total -= math.log(powers[query % 6] / sum(powers)) / 12 / 2
-        lines.append(powers)
-    for clip, powers in enumerate(zip(*lines, strict=True)):
-        total -= math.log((powers[clip] + powers[clip + 6]) / sum(powers)) / 6 / 2
-    prior = ((math.log(TAU) - math.log(0.1)) / 3) ** 2 + ((math.log(0.07) - math.log(0.05)) / 3) ** 2
-    prior += sum(math.log(a) ** 2 for a in scale) + sum(b**2 for b in offset) / 0.25
-    assert Likelihood(embeddings, {})(numbers).item() == pytest.approx(total + prior / 2 / 12, rel=1e-9)
 
 
 def write_model(folder, modalities):
@@ -245,8 +162,9 @@ def write_model(folder, modalities):
 
 
 @pytest.fixture
-def biased(tmp_path):
+def biased(tmp_path, monkeypatch):
     """A gallery in which the cosines of titles lie above all others, and a model that names them in another order."""
+    monkeypatch.setattr("eval.calibrate.calibrate_embeddings", partial(calibrate_embeddings, num_folds=2))
     embeddings = made(clips=60, dim=32)
     way = normalize(torch.randn(32, generator=torch.Generator().manual_seed(2)), dim=-1)
     embeds, texts = embeddings.modality_embeds.clone(), embeddings.text_embeds
@@ -259,7 +177,7 @@ def biased(tmp_path):
 
 
 def test_scales_and_offsets_are_fitted_reported_and_written_by_name(biased):
-    command = ["calibrate", "--embeddings", biased / "gallery", "--output", biased / "out", "--folds", 2, "--write"]
+    command = ["calibrate", "--embeddings", biased / "gallery", "--output", biased / "out", "--write"]
     command += ["--scale-offset", "--model", biased / "model"]
     done = CliRunner().invoke(app, list(map(str, command)))
     assert done.exit_code == 0, done.output
@@ -282,7 +200,7 @@ def test_scales_and_offsets_are_fitted_reported_and_written_by_name(biased):
 def test_numbers_of_some_modalities_are_not_written_into_a_model_of_others(biased):
     write_model(biased / "model", ["video", "story"])
     options = {"embeddings_path": biased / "gallery", "model_path": str(biased / "model"), "write": True}
-    config = CalibrateConfig(biased / "out", **options, scale_offset=True, num_folds=2, progress=False)
+    config = CalibrateConfig(biased / "out", **options, scale_offset=True, progress=False)
     with pytest.raises(ValueError, match="also embeds story, which these clips do not have"):
         calibrate(config)
     _, written = calibrate(replace(config, scale_offset=False))  # a temperature is of no modality
@@ -339,29 +257,4 @@ def test_tables_and_figures_of_five_modalities_show_the_five_names(tmp_path, dra
         assert any(line.startswith(f"{modality} decides {count} queries") for line in reported)
 
 
-def test_colours_are_those_of_the_paper_and_differ_for_eight():
-    colours = figures._colours(("story", *EIGHT))
-    assert {name: colours[name] for name in ("video", "audio", "subtitle")} == figures._MODALITY_COLOURS
-    assert len(set(colours.values())) == len(EIGHT)
-
-
 # Classes -------------------------------------------------------------------------------------------------------------
-
-
-def classes(modalities):
-    rows, names = torch.arange(CLIPS), ["dog", "cat", "rain", "horn"]
-    pairs = torch.stack([rows % 4, rows], dim=1)
-    texts = made(modalities).text_embeds[:4]
-    return made(modalities, text_embeds=texts, pairs=pairs, query_ids=names, captions=names)
-
-
-@pytest.mark.parametrize("modalities", [FIVE, ("title", "speech")])
-def test_classes_of_any_modalities_are_classified(tmp_path, modalities):
-    classes(modalities).save(tmp_path / "gallery")
-    results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "gallery", rates=(0.0,)))
-    assert results["task"] == "classification"
-    tables = (tmp_path / "out" / "report" / "tables.md").read_text()
-    for name in modalities:
-        assert f"| {name} " in tables
-    accuracies = results["retrieval"]["rates"][0]["methods"][modalities[0]]
-    assert f"{accuracies['video_to_text_recall_at_1']:.1f}" in tables

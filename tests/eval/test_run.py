@@ -21,7 +21,6 @@ from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import evaluate_embeddings
 from eval.protocol.rates import RATES
 from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
-from eval.reports.tables import second_stage
 from eval.run import run
 from eval.settings import RunConfig
 from evidence.miniature.generation import generate
@@ -29,27 +28,13 @@ from gallery.matching import POLICIES
 from modeling_scalar import ScalarModel, load_model, scores_scalar
 from modeling_scalar.scores_scalar import register_method
 from tests.conftest import make_tiny_config
+from tests.eval import slow
 from tests.eval.protocol.slow_matching import evaluate_two_stage
 from tests.scores import METHODS
 
 
 def make_embeddings(**changes):
-    generator = torch.Generator().manual_seed(0)
-    mask = torch.rand(12, 3, generator=generator) < 0.8
-    mask[:, 0] = True
-    modality_embeds = torch.nn.functional.normalize(torch.randn(12, 3, 8, generator=generator), dim=-1)
-    text_embeds = modality_embeds[:, 0] + 0.4 * torch.randn(12, 8, generator=generator)
-    parts = {
-        "text_embeds": torch.nn.functional.normalize(text_embeds, dim=-1),
-        "modality_embeds": modality_embeds * mask[..., None],
-        "modality_mask": mask,
-        "pairs": torch.arange(12)[:, None].expand(-1, 2),
-        "clip_ids": [f"clip{i}" for i in range(12)],
-        "query_ids": [f"clip{i}#0" for i in range(12)],
-        "captions": [f"caption {i}" for i in range(12)],
-        "problems": ["clip3: audio is broken"],
-    }
-    return Embeddings(**parts | changes)
+    return slow.make_embeddings(12, 1, dim=8, **{"problems": ["clip3: audio is broken"]} | changes)
 
 
 MODEL = {"model_path": "m", "benchmark": "miniature", "root": "r"}
@@ -110,26 +95,6 @@ def test_recall_is_measured_by_kind_of_caption(whole, data):
         total = sum(entry["num_queries"] * entry["text_to_video_recall_at_1"][method] for entry in kinds)
         assert total / 14 == pytest.approx(metrics["text_to_video_recall_at_1"])
     assert "kinds" not in results["embedded"]
-
-
-def test_kinds_come_from_the_benchmark_where_embeddings_do_not_tell_them(whole, data, tiny_model_dir, tmp_path):
-    folder, first = whole
-    embeddings = Embeddings.load(folder / "embeddings")
-    del embeddings.metadata["kinds"]
-    embeddings.save(tmp_path / "embeddings")
-    alone = run(RunConfig(tmp_path / "alone", embeddings_path=tmp_path / "embeddings", progress=False))
-    assert "kinds" not in alone["retrieval"]
-    assert "kind" not in pq.read_table(tmp_path / "alone" / "queries.parquet").column_names
-    source = {"model_path": str(tiny_model_dir), "benchmark": "miniature", "root": data, "two_stage": False}
-    beside = run(RunConfig(tmp_path / "beside", **source, embeddings_path=tmp_path / "embeddings", progress=False))
-    assert beside["retrieval"] == first["retrieval"]
-
-
-def test_embeddings_whose_kinds_are_no_names_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="`kinds` in the metadata must map identifiers of queries to names, got"):
-        make_embeddings(metadata={"kinds": {"clip0#0": 3}}).kinds()
-    kinds = make_embeddings(metadata={"kinds": {"clip1#0": "single", "other": "several"}}).kinds()
-    assert kinds == [None, "single", *[None] * 10]
 
 
 def test_both_stages_are_measured_under_every_mask_and_policy(whole, data, tiny_model_dir):
@@ -219,17 +184,6 @@ def test_the_weight_of_the_fusion_is_chosen_on_the_other_split(fused, whole, dat
     assert {(entry["rule"], entry["depth"]) for entry in expected} == {
         (r, d) for r in ("match", "fused") for d in (2, 5)
     }
-
-
-def test_a_run_says_what_the_match_separates(fused, whole, data, tiny_model_dir):
-    _, results = whole
-    model, processor = load_model(tiny_model_dir)
-    dataset, embeddings = load_benchmark("miniature", data), Embeddings.load(whole[0] / "embeddings")
-    expected = TwoStage(model, processor, dataset, embeddings, 5, progress=False).diagnostic()
-    assert results["two_stage_diagnostic"] == fused["two_stage_diagnostic"] == pytest.approx(expected)
-    assert expected["num_matched_pairs"] > 0 and results["two_stage_fusion"] is None
-    rules = second_stage([fused]).index.unique("rule")
-    assert set(rules) == {"match", "fused"} and set(second_stage([results]).index.unique("rule")) == {"match"}
 
 
 def test_splits_that_share_clips_are_no_choice(data, tiny_model_dir, tmp_path, monkeypatch):
@@ -352,25 +306,6 @@ def test_what_contradicts_itself_is_refused_before_anything_is_read(tmp_path, ar
     with pytest.raises(ValueError, match=message):
         run(RunConfig(tmp_path / "out", **arguments))
     assert not (tmp_path / "out").exists()
-
-
-def test_result_files_hold_the_configuration_as_text(tmp_path):
-    config = RunConfig(
-        tmp_path, "m", "own", Path("clips.csv"), rates=(0, 0.5), captions="all", columns={"caption": "x"}
-    )
-    arguments = config.arguments()
-    assert json.loads(json.dumps(arguments)) == arguments
-    assert list(arguments)[-1] == "settings"
-    settings = {"captions": "all", "on_missing": "raise", "columns": {"caption": "x"}}
-    settings |= {"holdout": None, "words_of": None}
-    expected = {"output": str(tmp_path), "root": "clips.csv", "rates": [0, 0.5], "methods": None, "settings": settings}
-    assert {name: arguments[name] for name in expected} == expected
-
-
-def test_a_second_stage_needs_clips(tmp_path):
-    make_embeddings().save(tmp_path / "store")
-    with pytest.raises(ValueError, match="cross-encoder"):
-        run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", two_stage=True))
 
 
 def test_command_prints_the_table_and_repeats_rates(tmp_path):

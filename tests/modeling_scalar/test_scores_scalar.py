@@ -51,6 +51,9 @@ def loop(texts, modalities, mask, temperature=0.1, modality_scale=None, modality
     weights = torch.zeros(*scores.shape, number, dtype=torch.float64)
     for q, v in itertools.product(range(len(texts)), range(len(modalities))):
         present = mask[v].nonzero().flatten().tolist()
+        if not present:
+            scores[q, v] = -math.inf
+            continue
         cosines = [scales[m] * (texts[q].double() @ modalities[v, m].double()).item() + offsets[m] for m in present]
         shares = weights_of(cosines, temperature)
         weights[q, v, present] = torch.tensor(shares, dtype=torch.float64)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from datasets import Audio, Dataset, Video
@@ -19,11 +18,9 @@ from gallery.decoding import tolerant
 from modeling_scalar import MODALITIES, ScalarModel
 from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import retrieval_scores
-from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.conftest import ROOT, make_tiny_config
 from tests.eval.protocol.slow_matching import evaluate_two_stage
 from tests.gallery.decoding.reading import read_audio
-from tests.modeling_scalar.test_joint_encoders import DeafEncoder
 
 mteb = pytest.importorskip("mteb")
 
@@ -251,20 +248,6 @@ def test_a_sound_or_a_video_asks_as_a_text_does(model, tiny_processor, sides, em
         assert found[clips["id"][row]] == pytest.approx(dict(zip(documents, values, strict=True)), abs=1e-6)
 
 
-def test_clips_are_ranked_for_texts_after_two_stages_too(model, tiny_processor, sides):
-    captions, clips = sides
-    search = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=3)
-    first = ask(ScalarSearch(model, tiny_processor, "tests/tiny"), "v2t", clips.select(range(5, 10)), captions)
-    second = ask(search, "v2t", clips.select(range(5, 10)), captions)
-    assert list(first) == list(second) == clips["id"][5:10]
-    reordered = 0
-    for before, after in zip(first.values(), second.values(), strict=True):
-        before, after = list(before), list(after)
-        assert set(before[:3]) == set(after[:3]) and before[3:] == after[3:] and len(after) == 10
-        reordered += before != after
-    assert reordered
-
-
 @pytest.mark.parametrize("category", ["t2va", "va2t"])
 def test_scores_are_those_of_the_direction(model, tiny_processor, sides, embeddings, category):
     captions, clips = sides
@@ -343,15 +326,6 @@ def test_every_form_of_a_clip_gives_the_same_scores(model, tiny_processor, sides
             assert other[query] == pytest.approx(found[0][query], abs=1e-6)
 
 
-def test_sound_of_other_rates_is_resampled(model, tiny_processor):
-    wave = np.sin(np.arange(32_000) * 0.05).astype(np.float32)
-    audio = [{"array": wave, "sampling_rate": 32_000}, {"array": wave[::2], "sampling_rate": 16_000}, None]
-    corpus = Dataset.from_dict({"id": ["a", "b", "c"], "audio": audio, "text": ["", "", "hello"]})
-    queries = Dataset.from_dict({"id": ["q"], "text": ["low tone"]})
-    found = ask(ScalarSearch(model, tiny_processor, "tests/tiny"), "t2at", queries, corpus)["q"]
-    assert found["a"] == pytest.approx(found["b"], abs=0.02) and abs(found["a"] - found["c"]) > 0.05
-
-
 @pytest.mark.parametrize("category", ["i2t", "t2it", "vt2v", "va2va"])
 def test_other_tasks_are_refused(model, tiny_processor, sides, category):
     captions, clips = sides
@@ -414,12 +388,6 @@ def test_the_meta_data_say_what_is_known(model, tiny_processor):
     assert meta.memory_usage_mb == pytest.approx(4 * meta.n_parameters / 2**20)
     assert meta.modalities == ["text", "video", "audio"] and meta.similarity_fn_name == "custom"
     assert meta.experiment_kwargs == {"method": "scalar", "query_temperature": 0.1, "rerank_depth": 50}
-
-
-def test_what_a_sentence_transformer_does_not_tell_is_not_known():
-    model = ScalarSentenceModel.from_encoder(DeafEncoder())
-    meta = ScalarSearch(model, ScalarSentenceProcessor(), "tests/deaf").mteb_model_meta
-    assert (meta.n_parameters, meta.n_embedding_parameters, meta.max_tokens, meta.embed_dim) == (1, None, None, 3)
 
 
 OF_SENTENCE_TRANSFORMERS = """

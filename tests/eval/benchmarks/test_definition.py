@@ -6,7 +6,7 @@ import pytest
 
 from eval.benchmarks import registry
 from eval.benchmarks.definition import configure_processor
-from eval.benchmarks.registry import NAMES, find_benchmark, load_split
+from eval.benchmarks.registry import find_benchmark, load_split
 from modeling_scalar import ScalarProcessor
 
 
@@ -21,21 +21,6 @@ def test_a_processor_takes_the_protocol_on_and_the_given_one_stays(tiny_processo
     assert tiny_processor.to_dict() == before
 
 
-def test_msrvtt_crops_and_nothing_else_differs(tiny_processor):
-    configured = configure_processor(tiny_processor, {"resize_mode": "crop"})
-    assert configured.image_processor.resize_mode == "crop"
-    changed = tiny_processor.to_dict()
-    changed["image_processor"]["resize_mode"] = "crop"
-    assert _settings(configured.to_dict()) == _settings(changed)
-
-
-def _settings(content):
-    """Without where the code is, which saving adds to an object."""
-    if not isinstance(content, dict):
-        return content
-    return {name: _settings(value) for name, value in content.items() if name != "auto_map"}
-
-
 def test_a_saved_processor_keeps_what_the_protocol_leaves_alone(tmp_path, tiny_processor):
     tiny_processor.save_pretrained(tmp_path)
     content = json.loads((tmp_path / "processor_config.json").read_text())
@@ -46,31 +31,6 @@ def test_a_saved_processor_keeps_what_the_protocol_leaves_alone(tmp_path, tiny_p
     configured = configure_processor(loaded, find_benchmark("vatex").processing)
     assert configured.image_processor.train_crop_scale is None and configured.presence == "vast"
     assert configured.num_frames == 8 and configured(text="a dog")["input_ids"].shape == (1, 4)
-
-
-@pytest.mark.parametrize(
-    ("processing", "message"),
-    [
-        ({"frames": 8}, r"Settings of a processor are .*'num_frames'.*got \['frames'\]"),
-        ({"resize_mode": "stretch"}, "`resize_mode` must be one of"),
-        ({"num_segments": 0}, "`num_segments` must be a whole number, at least 1"),
-        ({"num_frames": 0}, "`num_frames` must be a whole number, at least 1"),
-    ],
-)
-def test_a_setting_that_is_none_is_refused(tiny_processor, processing, message):
-    with pytest.raises(ValueError, match=message):
-        configure_processor(tiny_processor, processing)
-
-
-@pytest.mark.parametrize("name", ["own", "vast27m"])
-def test_no_protocol_disturbs_the_processor_of_the_rest(name):
-    assert find_benchmark(name).processing == {}
-
-
-def test_the_tasks():
-    tasks = {name: find_benchmark(name).task for name in NAMES}
-    assert {name for name, task in tasks.items() if task == "classification"} == {"vggsound"}
-    assert set(tasks.values()) == {"classification", "retrieval"}
 
 
 @pytest.mark.parametrize(

@@ -193,22 +193,6 @@ def test_a_data_set_folder_is_read_by_split(tmp_path, monkeypatch):
         load_split("own", split="validation", **load)
 
 
-def test_a_data_set_whose_ids_were_taken_for_numbers_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    write(tmp_path / "set", "test.csv", "video_id,caption\n007,one\n008,two\n")
-    with pytest.raises(ValueError, match="Ids must be text, but the column 'video_id' of .*int64"):
-        rows_of(tmp_path / "set")
-
-
-def test_the_hub_out_of_reach_is_said_plainly(monkeypatch):
-    def load(name, split):
-        raise ConnectionError("offline")
-
-    monkeypatch.setattr("eval.benchmarks.own.load_dataset", load)
-    with pytest.raises(FileNotFoundError, match="no file or folder 'nobody/clips', and the Hub cannot be reached"):
-        rows_of("nobody/clips")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [

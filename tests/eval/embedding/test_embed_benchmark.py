@@ -340,7 +340,7 @@ def test_killed_run_goes_on_to_the_same_bytes(embed, commands, tiny_model_dir, d
     embed(tmp_path / "whole", batch_size=1)
     store = tmp_path / "store"
     command = ["-m", "eval", "embed", "--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
-    command += ["--output", store, "--batch-size", "1", "--num-workers", "1", "--dtype", "float32"]
+    command += ["--output", store, "--batch-size", "1", "--dtype", "float32"]
     running, stop = commands.start(*command), time.monotonic() + 60
     while held(store)[0] < 3 and time.monotonic() < stop:
         time.sleep(0.001)

@@ -1,5 +1,4 @@
 import hashlib
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,6 @@ import torch
 from datasets import Dataset, load_from_disk
 
 from eval.embedding.embeddings import Embeddings
-from gallery.gallery import Gallery
-from gallery.storage import read_snapshot
 
 DIM = 8
 NAMES = ("video", "audio", "subtitle")
@@ -119,15 +116,6 @@ def test_manifest_is_the_digest_of_identifiers_and_presence_in_order():
     }
 
 
-def test_manifest_changes_with_order_and_presence_but_not_with_embeddings():
-    digest = Embeddings(**parts()).manifest()["sha256"]
-    assert Embeddings(**parts(modality_embeds=torch.zeros(2, 3, DIM))).manifest()["sha256"] == digest
-    flipped = parts()
-    flipped.update(clip_ids=["b", "ä"], modality_mask=flipped["modality_mask"].flip(0))
-    fuller = parts(modality_mask=torch.ones(2, 3, dtype=torch.bool))
-    assert len({digest, *(Embeddings(**p).manifest()["sha256"] for p in (flipped, fuller))}) == 3
-
-
 # The store
 
 
@@ -137,23 +125,6 @@ def test_saved_embeddings_load_equal(tmp_path):
     assert listing(tmp_path / "new" / "folder") == [".lock", "clips", "gallery-copy.json", "gallery.json", "queries"]
     assert listing(tmp_path / "new") == ["folder"]
     assert_same(Embeddings.load(tmp_path / "new" / "folder"), embeddings)
-
-
-def test_half_precision_is_kept_as_it_is(tmp_path):
-    embeddings = random_embeddings(50, 60)
-    embeddings.save(tmp_path / "half", dtype="float16")
-    half = Embeddings.load(tmp_path / "half")
-    for name in ("text_embeds", "modality_embeds"):
-        assert torch.equal(getattr(half, name), getattr(embeddings, name).half())
-    half.save(tmp_path / "again")
-    assert_same(Embeddings.load(tmp_path / "again"), half)
-    size, full = ((tmp_path / name / "clips").stat() for name in ("half", "again"))
-    assert load_from_disk(tmp_path / "half" / "clips").features["video"].feature.dtype == "float16"
-    with pytest.raises(ValueError, match="float16 or float32, got 'bfloat16'"):
-        embeddings.save(tmp_path / "x", dtype="bfloat16")
-    embeddings.modality_embeds = embeddings.modality_embeds.double()
-    with pytest.raises(ValueError, match="float16 or float32, got 'float64'"):
-        embeddings.save(tmp_path / "x")
 
 
 def test_store_opens_in_datasets_numpy_torch_and_arrow_alone(tmp_path):
@@ -192,25 +163,6 @@ def test_store_opens_where_this_project_is_not_installed(tmp_path):
     assert run.stdout.strip() == f"(30, {DIM})"
 
 
-def test_the_gallery_counts_what_it_holds(tmp_path):
-    embeddings = random_embeddings()
-    embeddings.save(tmp_path)
-    gallery = Gallery.open(tmp_path)
-    assert gallery.facts() == {
-        "dim": DIM,
-        "dtype": "float32",
-        "num_clips": 2500,
-        "num_queries": 3300,
-        "num_pairs": len(embeddings.pairs),
-        "columns": [*NAMES],
-        "gallery_sha256": embeddings.manifest()["sha256"],
-    }
-    # "ä" is none of these clips.
-    assert gallery.metadata == embeddings.metadata | {"problems": embeddings.problems} and gallery.problems() == {}
-    Embeddings(**parts(problems=["ä: no sound", "b: a: b"])).save(tmp_path)
-    assert Gallery.open(tmp_path).problems() == {"ä": ["no sound"], "b": ["a: b"]}
-
-
 def test_absent_rows_are_zero_in_the_store_whatever_they_held(tmp_path):
     embeds = parts()["modality_embeds"].clone()
     embeds[0, 1] = torch.nan
@@ -223,72 +175,6 @@ def test_metadata_that_is_not_json_is_refused_and_writes_nothing(tmp_path, metad
     with pytest.raises(ValueError, match="must be JSON, without NaN and infinity"):
         Embeddings(**parts(metadata=metadata)).save(tmp_path / "store")
     assert listing(tmp_path) == []
-
-
-def test_saving_replaces_a_store_and_nothing_else(tmp_path):
-    store = tmp_path / "store"
-    random_embeddings(5, 5).save(store)
-    Embeddings(**parts()).save(store)
-    assert Embeddings.load(store).clip_ids == ["ä", "b"]
-    assert listing(tmp_path) == ["store"]
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "thesis.tex").write_text("x")
-    for place in (tmp_path / "work", tmp_path / "work" / "thesis.tex"):
-        with pytest.raises(ValueError, match="something other than a gallery|is a file; a gallery is a folder"):
-            Embeddings(**parts()).save(place)
-    assert listing(tmp_path / "work") == ["thesis.tex"]
-
-
-@pytest.mark.parametrize("step", ["_write_new", "write_json", "read_snapshot"])
-@pytest.mark.parametrize("there", [False, True])
-def test_interrupted_save_leaves_the_old_gallery_or_the_new_one(tmp_path, monkeypatch, step, there):
-    store = tmp_path / "store"
-    if there:
-        random_embeddings(5, 5).save(store)
-    calls = []
-
-    def fail(*arguments, **options):
-        if step == "read_snapshot" and len(calls) < there:  # the one with which writing begins
-            calls.append(arguments)
-            return read_snapshot(*arguments, **options)
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(f"gallery.writing.{step}", fail)
-    with pytest.raises(KeyboardInterrupt):
-        Embeddings(**parts()).save(store)
-    assert listing(tmp_path) == ["store"]
-    if step == "read_snapshot":  # after the manifest was replaced
-        assert Embeddings.load(store).clip_ids == ["ä", "b"]
-    elif there:
-        assert len(Embeddings.load(store).clip_ids) == 5
-    else:
-        with pytest.raises(FileNotFoundError, match="no gallery in .*store"):
-            Embeddings.load(store)
-    Embeddings(**parts()).save(store)
-    assert Embeddings.load(store).clip_ids == ["ä", "b"]
-    assert len(list(store.glob("*/*.arrow"))) == 2
-
-
-@pytest.mark.parametrize("name", ["clips", "queries"])
-def test_store_without_a_data_set_or_with_half_of_one_is_refused(tmp_path, name):
-    for kind, damaged in (("ours", "is damaged: it must have"), ("theirs", "cannot be opened as a data set")):
-        folder = tmp_path / kind
-        if kind == "ours":
-            random_embeddings(50, 50).save(folder)
-        else:
-            by_hand(folder)
-        (file,) = (folder / name).glob("*.arrow")
-        content = file.read_bytes()
-        file.write_bytes(content[: len(content) // 2])
-        with pytest.raises(ValueError, match=rf"{name}.* {damaged}"):
-            Embeddings.load(folder)
-        file.unlink()
-        with pytest.raises(ValueError, match=rf"{name}.* (is missing|cannot be opened as a data set)"):
-            Embeddings.load(folder)
-        shutil.rmtree(folder / name)
-        with pytest.raises((FileNotFoundError, ValueError), match=rf"{name}.*is missing|no gallery in|but no queries"):
-            Embeddings.load(folder)
 
 
 # Written by hand
@@ -323,21 +209,6 @@ def test_store_written_with_datasets_alone_loads(tmp_path):
     assert embeddings.modality_mask.tolist() == [[True, False, True], [True, True, True]]
     assert embeddings.pairs.tolist() == [[0, 1], [0, 0], [1, 1]]
     assert embeddings.metadata == {} and embeddings.problems == []
-
-
-def test_store_with_the_large_types_of_other_writers_loads(tmp_path):
-    usual = Embeddings.load(by_hand(tmp_path / "usual"))
-    table = load_from_disk(tmp_path / "usual" / "queries").with_format("arrow")[:]
-    large = {"query_id": pa.large_string(), "caption": pa.large_string(), "clip_ids": pa.large_list(pa.large_string())}
-    for name, kind in large.items():
-        table = table.set_column(table.column_names.index(name), name, table[name].cast(kind))
-    Dataset(table).save_to_disk(tmp_path / "large" / "queries")
-    (tmp_path / "usual" / "clips").rename(tmp_path / "large" / "clips")
-    assert (
-        load_from_disk(tmp_path / "large" / "queries").with_format("arrow")[:].schema.field("clip_ids").type
-        == (large["clip_ids"])
-    )
-    assert_same(Embeddings.load(tmp_path / "large"), usual)
 
 
 E_ = np.eye(2, DIM).tolist()

@@ -1,7 +1,6 @@
 import copy
 import doctest
 import json
-import math
 import re
 import shutil
 import sys
@@ -15,6 +14,7 @@ import yaml
 from sklearn.metrics import average_precision_score, label_ranking_average_precision_score, ndcg_score
 
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
+from tests.eval.slow import slow_metrics, slow_ranks
 
 METRICS = Path(__file__).resolve().parents[3] / "eval" / "metrics"
 SHAPES = [(20, 1), (30, 2), (25, 49), (40, 13)]
@@ -40,39 +40,6 @@ def untied(scores, relevant):
     return np.array(rows)
 
 
-def slow_ranks(scores, pairs):
-    rows, pairs = scores.double().tolist(), pairs.tolist()
-    ranks = []
-    for place, (row, column) in enumerate(pairs):
-        value, others = rows[row][column], {c: p for p, (r, c) in enumerate(pairs) if r == row}
-        irrelevant = sum(score >= value for c, score in enumerate(rows[row]) if c not in others)
-        before = sum(rows[row][c] > value or (rows[row][c] == value and p < place) for c, p in others.items())
-        ranks.append(1 + irrelevant + before)
-    return torch.tensor(ranks)
-
-
-def slow_metrics(ranks, rows):
-    by_query = {}
-    for rank, row in zip(ranks.tolist(), rows.tolist(), strict=True):
-        by_query.setdefault(row, []).append(rank)
-    lists = [sorted(values) for values in by_query.values()]
-    first = [values[0] for values in lists]
-    precision = [sum((i + 1) / r for i, r in enumerate(values)) / len(values) for values in lists]
-    gain = [
-        sum(1 / math.log2(1 + r) for r in values if r <= 10)
-        / sum(1 / math.log2(1 + i) for i in range(1, min(len(values), 10) + 1))
-        for values in lists
-    ]
-    return {
-        **{f"recall_at_{k}": 100 * np.mean([r <= k for r in first]) for k in (1, 5, 10)},
-        "mean_average_precision": 100 * np.mean(precision),
-        "ndcg_at_10": 100 * np.mean(gain),
-        "median_rank": np.median(first),
-        "mean_rank": np.mean(first),
-        "num_queries": len(lists),
-    }
-
-
 @pytest.mark.parametrize("levels", [1, 2, 5, 1000])
 @pytest.mark.parametrize(("queries", "candidates"), SHAPES)
 def test_ranks_and_metrics_agree_with_slow_loops(queries, candidates, levels):
@@ -84,31 +51,12 @@ def test_ranks_and_metrics_agree_with_slow_loops(queries, candidates, levels):
         assert relevant.sum(dim=1).max() > 1 and len(ranks.unique()) > 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_the_order_decides_not_the_number_format(dtype):
-    scores, _, pairs = random_case(25, 49, 5)
-    assert torch.equal(relevant_ranks(scores.to(dtype), pairs), relevant_ranks(scores, pairs))
-
-
-def test_the_other_direction_is_a_transposed_view():
-    scores, relevant, _ = random_case(30, 12, 4)
-    relevant[0] = True  # every column is relevant for some row
-    pairs = relevant.nonzero()
-    expected = relevant_ranks(scores.T.contiguous(), pairs.flip(1))
-    assert torch.equal(relevant_ranks(scores.T, pairs.flip(1)), expected)
-    assert torch.equal(expected, slow_ranks(scores.T, pairs.flip(1)))
-
-
 @pytest.mark.parametrize("value", [0.0, 1.0, -torch.inf])
 def test_constant_scores_rank_last(value):
     scores = torch.full((2, 7), value)
     assert relevant_ranks(scores, torch.tensor([[0, 3], [1, 0]])).tolist() == [7, 7]
     # Three relevant ones of seven: four irrelevant ones before the first, successive places in the order of the pairs.
     assert relevant_ranks(scores[:1], torch.tensor([[0, 6], [0, 0], [0, 2]])).tolist() == [5, 6, 7]
-
-
-def test_zeros_of_either_sign_tie():
-    assert relevant_ranks(torch.tensor([[0.0, -0.0, -0.0]]), torch.tensor([[0, 1], [0, 2]])).tolist() == [2, 3]
 
 
 def test_no_queries_have_no_ranks():
@@ -170,26 +118,6 @@ def test_first_ranks_are_in_the_order_of_the_queries():
     assert first_ranks(ranks, rows).tolist() == [2, 3]
 
 
-def test_metrics_of_known_ranks():
-    # Query 0: relevant ones at 1 and 3. Query 1: at 2 and 12. Query 2: at 11.
-    metrics = retrieval_metrics(torch.tensor([3, 2, 1, 11, 12]), torch.tensor([0, 1, 0, 2, 1]))
-    ideal = 1 + 1 / math.log2(3)
-    assert metrics == pytest.approx(
-        {
-            "recall_at_1": 100 / 3,
-            "recall_at_5": 200 / 3,
-            "recall_at_10": 200 / 3,
-            "mean_average_precision": 100 / 3 * ((1 + 2 / 3) / 2 + (1 / 2 + 2 / 12) / 2 + 1 / 11),
-            "ndcg_at_10": 100 / 3 * ((1 + 1 / 2) / ideal + (1 / math.log2(3)) / ideal),
-            "median_rank": 2,
-            "mean_rank": 14 / 3,
-            "num_queries": 3,
-        }
-    )
-    assert list(retrieval_metrics(torch.tensor([4, 1]), k=(1, 3)))[:2] == ["recall_at_1", "recall_at_3"]
-    assert retrieval_metrics(torch.tensor([4, 1]))["median_rank"] == 2.5
-
-
 @pytest.mark.parametrize(
     ("scores", "pairs", "message"),
     [
@@ -202,18 +130,6 @@ def test_metrics_of_known_ranks():
 def test_bad_scores_and_pairs_are_named(scores, pairs, message):
     with pytest.raises(ValueError, match=message):
         relevant_ranks(scores, torch.tensor(pairs))
-
-
-@pytest.mark.parametrize(
-    ("ranks", "rows", "k", "message"),
-    [
-        ([1, 0], None, (1,), r"counted from 1; got \[1, 0\]"),
-        ([2, 2], [0, 0], (1,), "same rank"),
-    ],
-)
-def test_bad_ranks_are_refused(ranks, rows, k, message):
-    with pytest.raises(ValueError, match=message):
-        retrieval_metrics(torch.tensor(ranks), None if rows is None else torch.tensor(rows), k)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
 from eval.protocol import calibration
-from eval.protocol.calibration import Calibration, Likelihood, calibrate_embeddings, fit
+from eval.protocol.calibration import Likelihood, calibrate_embeddings, fit
 from eval.protocol.folds import groups_of
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
@@ -201,10 +201,3 @@ def test_a_fit_of_many_clips_sees_some_and_the_ranks_all(monkeypatch):
 def test_too_few_clips_are_refused():
     with pytest.raises(ValueError, match="at least 10 clips.*got 9"):
         calibrate_embeddings(made(num_clips=9), BEFORE)
-
-
-def test_a_gain_is_one_if_its_interval_lies_above_zero():
-    def found(low):
-        return Calibration({}, {}, [], {"mean_reciprocal_rank": {"low": low}}, 1, 1)
-
-    assert found(0.1).is_better and not found(0.0).is_better and not found(-0.1).is_better

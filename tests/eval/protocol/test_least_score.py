@@ -8,52 +8,32 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eval.embedding.embeddings import Embeddings
 from eval.protocol.folds import groups_of
 from eval.protocol.least_score import LeastScore, best_scores, fit_least_score, format_least_score, least_score_of
 from eval.protocol.statistics import paired_bootstrap
+from tests.eval.slow import make_embeddings
+from tests.modeling_scalar.test_scores_scalar import loop
 
 OPTIONS = {"query_temperature": 0.2, "modality_scale": [1.0, 1.5, 0.5], "modality_offset": [0.1, 0.0, -0.2]}
 
 
-def made(num_clips=60, captions_each=2, noise=0.7, dim=32, seed=0):
-    """Captions near the vectors of their clips, and some clips without captions."""
-    generator = torch.Generator().manual_seed(seed)
-    embeds = normalize(torch.randn(num_clips, 3, dim, generator=generator, dtype=torch.float64), dim=-1)
-    mask = torch.rand(num_clips, 3, generator=generator) < 0.7
-    mask[torch.arange(num_clips), torch.arange(num_clips) % 3] = True
-    rows = torch.arange(num_clips - 10).repeat_interleave(captions_each)
-    about = (embeds * mask[..., None]).sum(1)[rows]
-    texts = about + noise * torch.randn(len(rows), dim, generator=generator, dtype=torch.float64) / dim**0.5
-    pairs = torch.cat([torch.stack([torch.arange(len(rows)), rows], 1), torch.tensor([[0, 3], [7, num_clips - 1]])])
-    names = [[f"{kind}{row}" for row in range(count)] for kind, count in (("clip", num_clips), ("text", len(rows)))]
-    return Embeddings(normalize(texts, dim=-1).float(), embeds.float(), mask, pairs, *names, names[1])
-
-
-def score(text, vectors, mask, options):
-    """SCALAR's score of one text and one clip, number by number."""
-    scale, offset = (
-        options.get(f"modality_{name}", [number] * 3) for name, number in (("scale", 1.0), ("offset", 0.0))
-    )
-    here = [m for m in range(3) if mask[m]]
-    if not here:
-        return -math.inf
-    cosines = {m: scale[m] * sum(a * b for a, b in zip(text, vectors[m], strict=True)) + offset[m] for m in here}
-    powers = {m: math.exp(cosines[m] / options["query_temperature"]) for m in here}
-    weights = {m: powers[m] / sum(powers.values()) for m in here}
-    centroid = [sum(weights[m] * vectors[m][place] for m in here) for place in range(len(text))]
-    return sum(weights[m] * cosines[m] for m in here) / math.sqrt(sum(number**2 for number in centroid))
+def made(num_clips=60, captions_each=2, seed=0):
+    """Captions near the sum of what their clips have, two of them of a second clip, and ten clips without captions."""
+    embeddings = make_embeddings(num_clips, captions_each, dim=64, seed=seed, undescribed=10)
+    about = embeddings.modality_embeds.sum(1)[embeddings.pairs[:, 1]]
+    noise = torch.randn(about.shape, generator=torch.Generator().manual_seed(seed + 1)) / 64**0.5
+    embeddings.text_embeds = normalize(about + 0.7 * noise, dim=-1)
+    embeddings.pairs = torch.cat([embeddings.pairs, torch.tensor([[0, 3], [7, num_clips - 1]])])
+    return embeddings
 
 
 def by_loops(embeddings, options):
     """The best score of each query among all clips, and among those that it does not describe."""
-    every, other, pairs = [], [], set(map(tuple, embeddings.pairs.tolist()))
-    clips = list(zip(embeddings.modality_embeds.double().tolist(), embeddings.modality_mask.tolist(), strict=True))
-    for query, text in enumerate(embeddings.text_embeds.double().tolist()):
-        line = [score(text, vectors, mask, options) for vectors, mask in clips]
-        every.append(max(line))
-        other.append(max(value for clip, value in enumerate(line) if (query, clip) not in pairs))
-    return np.array(every), np.array(other)
+    options = {"temperature": options["query_temperature"]} | {k: v for k, v in options.items() if "modality" in k}
+    scores, _ = loop(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **options)
+    others = scores.clone()
+    others[tuple(embeddings.pairs.T)] = -math.inf
+    return scores.amax(1).numpy(), others.amax(1).numpy()
 
 
 def by_definition(best, groups):
@@ -127,7 +107,7 @@ def test_of_less_than_nineteen_clips_nothing_can_be_reported():
 
 def test_scores_that_tell_nothing_make_no_claim():
     embeddings = made(num_clips=100, captions_each=1)
-    embeddings.text_embeds = normalize(torch.randn(90, 32, generator=torch.Generator().manual_seed(1)), dim=-1)
+    embeddings.text_embeds = normalize(torch.randn(90, 64, generator=torch.Generator().manual_seed(1)), dim=-1)
     found = fit_least_score(embeddings, OPTIONS, [OPTIONS] * 5)
     assert found.score is not None and not found.is_certain
     assert "The interval includes zero" in format_least_score(found)[-1]

@@ -145,15 +145,3 @@ def test_towers_do_not_read_what_no_view_shows(model, processor, monkeypatch):
     monkeypatch.setattr(model.vision_model, "forward", lambda pixels: frames.append(len(pixels)) or encode(pixels))
     match(model, processor, make_rows(), torch.tensor([[0, 0, 1], [1, 0, 1], [1, 4, 1]]))
     assert frames == [2 * processor.processor.num_frames]  # two clips at once
-
-
-@pytest.mark.parametrize(
-    ("request_", "options", "message"),
-    [
-        ([7, 0, 1], {}, "7 captions"),
-        ([0, 1, 3], {}, r"lack modalities that their embeddings have.*'clip1 \(audio\)'"),
-    ],
-)
-def test_wrong_arguments_are_named(model, processor, request_, options, message):
-    with pytest.raises(ValueError, match=message):
-        match(model, processor, make_rows(), torch.tensor([request_]), **options)

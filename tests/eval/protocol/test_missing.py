@@ -55,29 +55,9 @@ def test_only_available_modalities_are_masked():
     assert masked[:, 0].any() and masked[:, 2].any()
 
 
-def test_seeds_give_different_masks():
-    present = torch.ones(100, 3, dtype=torch.bool)
-    assert not torch.equal(mask_modalities(IDS[:100], present, 0.5, 0), mask_modalities(IDS[:100], present, 0.5, 1))
-
-
-def test_rate_zero_changes_nothing_and_the_input_is_never_changed():
-    present = torch.rand(100, 3, generator=torch.Generator().manual_seed(0)) < 0.7
-    before = present.clone()
-    assert torch.equal(mask_modalities(IDS[:100], present, 0.0), before)
-    assert not torch.equal(mask_modalities(IDS[:100], present, 1.0), before)
-    assert torch.equal(present, before)
-
-
 @pytest.mark.parametrize("rate", [-0.1, 1.1, 50, float("nan")])
 def test_rate_outside_zero_to_one_is_refused(rate):
     with pytest.raises(ValueError, match="between 0 and 1"):
         masked_modality("video0", rate, 3)
     with pytest.raises(ValueError, match="between 0 and 1"):
         mask_modalities([], torch.ones(0, 3, dtype=torch.bool), rate)
-
-
-def test_clip_without_modalities_and_wrong_number_of_identifiers_are_refused():
-    with pytest.raises(ValueError, match="'video0'"):
-        masked_modality("video0", 0.5, 0)
-    with pytest.raises(ValueError, match="2 and 1"):
-        mask_modalities(IDS[:2], torch.ones(1, 3, dtype=torch.bool), 0.5)

@@ -3,7 +3,6 @@
 import math
 from itertools import permutations, product
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,12 +21,12 @@ from gallery.matching import POLICIES
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 from tests.eval.protocol.slow_matching import (
     CAPTIONS,
-    CONTENTS,
     PairByPair,
     evaluate_two_stage,
     make_dataset,
     make_rows,
 )
+from tests.eval.slow import slow_metrics
 
 OPTIONS = {"method": "scalar", "query_temperature": 0.1}
 
@@ -97,30 +96,6 @@ def test_ranks_are_the_worst_that_ties_allow(depth, weight):
     assert (found != relevant_ranks(scores, pairs)).any() or depth == 1 or weight == 0
 
 
-@pytest.mark.parametrize("depth", [1, 4, 7])
-def test_a_match_of_no_weight_leaves_the_first_stage_and_one_of_all_weight_leaves_nothing_of_it(depth):
-    generator = torch.Generator().manual_seed(depth)
-    scores = random_stage((60, 7), generator)
-    relevant = torch.rand(60, 7, generator=generator) < 0.4
-    relevant[~relevant.any(dim=1), 3] = True
-    pairs = relevant.nonzero()
-    candidates = first_candidates(scores, pairs, depth)
-    found = two_stage_ranks(scores, pairs, candidates, random_logits(candidates, generator), 0.0)
-    first = relevant_ranks(scores, pairs)
-    for row in range(60):  # relevant columns of a row have the same places; which has which may differ between equals
-        of_row = pairs[:, 0] == row
-        assert sorted(found[of_row].tolist()) == sorted(first[of_row].tolist())
-
-    # Undefined scores stay last whatever the match says, and of equal matches the score decides: neither is here.
-    scores = torch.randn(60, 7, generator=generator)
-    candidates = first_candidates(scores, pairs, depth)
-    logits = torch.randn(candidates.shape, generator=generator)
-    logits[torch.rand(candidates.shape, generator=generator) < 0.25] = torch.nan
-    match = two_stage_ranks(scores, pairs, candidates, logits)
-    assert torch.equal(two_stage_ranks(scores, pairs, candidates, logits, 1e9), match)
-    assert depth == 1 or not torch.equal(two_stage_ranks(scores, pairs, candidates, logits, 0.3), match)
-
-
 def slow_order(scores, relevant, depth, value):
     """The columns of one row after both stages, best first, by lists; what is relevant comes last among equals."""
     columns = sorted(range(len(scores)), key=lambda c: (-scores[c], c in relevant, c))
@@ -154,46 +129,6 @@ def test_several_relevant_candidates_each_have_a_rank(depth):
         assert sorted(ranks[pairs[:, 0] == row].tolist()) == expected
 
 
-def test_an_unreadable_clip_keeps_its_place_and_the_others_share_the_rest():
-    scores, pairs = torch.tensor([[5.0, 4, 3, 2, 1]]).expand(5, -1), torch.arange(5)[:, None].expand(-1, 2)
-    candidates = torch.arange(4).expand(5, -1)
-    logits = torch.tensor([-1, torch.nan, 2, 0]).expand(5, -1)
-    assert two_stage_ranks(scores, pairs, candidates, logits).tolist() == [4, 2, 1, 3, 5]
-
-
-def test_of_equal_scores_the_relevant_clip_is_the_last_candidate():
-    scores = torch.tensor([[1.0, 2, 1, 2]])
-    assert first_candidates(scores, torch.tensor([[0, 2]]), 3).tolist() == [[1, 3, 0]]
-    assert first_candidates(scores, torch.tensor([[0, 1]]), 3).tolist() == [[3, 1, 0]]
-    assert first_candidates(scores, torch.tensor([[0, 0]]), 3).tolist() == [[1, 3, 2]]
-
-
-def test_scores_of_any_size_keep_their_order():
-    scores = torch.tensor([[-3e30, -1e30, -torch.inf], [-torch.inf, -torch.inf, -torch.inf]])
-    pairs = torch.tensor([[0, 0], [1, 2]])
-    candidates = first_candidates(scores, pairs, 2)
-    final = two_stage_scores(scores, pairs, candidates, torch.tensor([[0.1, 0.9], [0.1, 0.9]]))
-    assert final.argsort(dim=1, descending=True).tolist() == [[0, 1, 2], [1, 0, 2]]
-
-
-def slow_metrics(orders, relevant_rows):
-    """Recall, precision and gain of orders of columns, in plain loops."""
-    first, precision, gain = [], [], []
-    for order, relevant in zip(orders, relevant_rows, strict=True):
-        places = sorted(order.index(column) + 1 for column in relevant)
-        first.append(places[0])
-        precision.append(sum((i + 1) / place for i, place in enumerate(places)) / len(places))
-        ideal = sum(1 / math.log2(1 + i) for i in range(1, min(10, len(places)) + 1))
-        gain.append(sum(1 / math.log2(1 + place) for place in places if place <= 10) / ideal)
-    metrics = {f"recall_at_{k}": 100 * sum(place <= k for place in first) / len(first) for k in (1, 5, 10)}
-    return metrics | {
-        "mean_average_precision": 100 * sum(precision) / len(precision),
-        "ndcg_at_10": 100 * sum(gain) / len(gain),
-        "median_rank": float(np.median(first)),
-        "mean_rank": sum(first) / len(first),
-    }
-
-
 def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options, weight=None):
     """Both directions from the match of every single pair, alone or added to the score with a weight."""
     mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate)
@@ -210,19 +145,21 @@ def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options,
         for query, clip in pairs:
             row, column = (query, clip) if by_text else (clip, query)
             relevant.setdefault(row, []).append(column)
-        orders = []
+        ranks, rows = [], []
         for row, columns in relevant.items():
             values = (scores if by_text else scores.T)[row].tolist()
 
             def chance(column, row=row, by_text=by_text):
                 return matched(row, column) if by_text else matched(column, row)
 
-            orders.append(slow_order(values, columns, depth, chance))
+            order = slow_order(values, columns, depth, chance)
+            ranks += [order.index(c) + 1 for c in columns]
+            rows += [row] * len(columns)
             unread += sum(
                 math.isnan(chance(c))
                 for c in sorted(range(len(values)), key=lambda c: (-values[c], c in columns, c))[:depth]
             )
-        metrics = slow_metrics(orders, relevant.values())
+        metrics = without(slow_metrics(ranks, rows), "num_queries")
         result |= {f"{direction}_{name}": value for name, value in metrics.items()}
     return result | {"num_unread_pairs": unread}
 
@@ -307,21 +244,6 @@ def test_sizes_of_batches_and_blocks_change_nothing(model, processor):
     assert results[0] == results[1] == results[2]
 
 
-@pytest.mark.parametrize("num_clips", [1, 2, 49])
-def test_galleries_smaller_than_the_depth(model, processor, num_clips):
-    contents = [CONTENTS[i % 7] for i in range(num_clips)]
-    rows = make_rows(contents, [f"{CAPTIONS[i % 7]} {CAPTIONS[i // 7]}" for i in range(num_clips)])
-    embeddings = embed_dataset(model, processor, make_dataset(rows), progress=False)
-    embeddings.pairs = embeddings.pairs[::6]  # the slow loop takes one pair at a time
-    (found,) = evaluate_two_stage(model, processor, make_dataset(rows), embeddings, progress=False)
-    pair_by_pair = PairByPair(model, processor, rows)
-    expected = slow_two_stage(pair_by_pair, embeddings, 50, 0.0, "absent", OPTIONS)
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
-    asking = [contents[i] for i in embeddings.pairs[:, 1].tolist()]
-    unread = len(asking) * contents.count(CONTENTS[3]) + asking.count(CONTENTS[3]) * num_clips
-    assert found["num_unread_pairs"] == unread and (unread > 0) == (num_clips == 49)
-
-
 def test_order_of_the_clips_changes_nothing(model, processor):
     results = []
     for rows in (make_rows(), make_rows()[::-1]):
@@ -331,30 +253,6 @@ def test_order_of_the_clips_changes_nothing(model, processor):
         results += evaluate_two_stage(model, processor, dataset, embeddings, **options)
     numbers = [{name: value for name, value in result.items() if not isinstance(value, str)} for result in results]
     assert numbers[0] == pytest.approx(numbers[1]) and numbers[0]["text_to_video_mean_rank"] > 1
-
-
-def test_a_clip_without_a_caption_ranks_nothing_but_is_ranked(model, processor):
-    rows, embeddings = make_set(model, processor, "labels")
-    embeddings.pairs = embeddings.pairs[:5]
-    (found,) = evaluate_two_stage(model, processor, make_dataset(rows), embeddings, depths=(4,), progress=False)
-    expected = slow_two_stage(PairByPair(model, processor, rows), embeddings, 4, 0.0, "absent", OPTIONS)
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"policies": ("mean",)}, "`policies` must be some of"),
-        ({"rates": (1.5,)}, "between 0 and 1"),
-        ({"depths": (0,)}, "`depth` must be at least 1"),
-        ({"weight": -0.1}, "finite number from 0, got -0.1"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(model, processor, options, message):
-    dataset = make_dataset(make_rows())
-    embeddings = embed_dataset(model, processor, dataset, progress=False)
-    with pytest.raises(ValueError, match=message):
-        evaluate_two_stage(model, processor, dataset, embeddings, progress=False, **options)
 
 
 def test_embeddings_of_other_clips_are_refused(model, processor):

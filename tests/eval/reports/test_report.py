@@ -78,13 +78,6 @@ def test_weights_of_queries_are_drawn_where_a_run_wrote_them(tmp_path):
     plot_query_weights({name: column[:1] for name, column in queries.items()}, tmp_path / "one.png")
 
 
-def test_weights_of_class_labels_which_have_many_relevant_clips_are_not_drawn(tmp_path):
-    folder = save(tmp_path, make_run("mine", task="classification"))
-    (folder / "0" / "results" / "queries.parquet").write_bytes(b"never read")
-    write_report(load_results([folder]), tmp_path / "report")
-    assert not list((tmp_path / "report").glob("*.png"))
-
-
 def test_a_report_tells_what_a_reader_must_know_of_the_clips(tmp_path):
     run = make_run("scalar", left_out=["clip9"], problems=["clip3: audio is broken"], trained_on=1200)
     text = write_report({tmp_path / "results.json": run}, tmp_path / "report")

@@ -6,7 +6,7 @@ import pytest
 
 from eval.reports.result_files import load_results
 from eval.reports.result_schema import method_title
-from eval.reports.tables import ABSENT, differences, first_stage, means, report_tables, second_stage, select
+from eval.reports.tables import differences, first_stage, means, report_tables, second_stage, select
 from tests.eval.reports.made_runs import make_run, save, three_labels, with_rules
 from tests.scores import METHODS
 
@@ -72,16 +72,6 @@ def test_noise_of_differences_that_cancel_has_no_sign():
     assert text["gain"].tolist() == ["+0.0 ± 0.2"]
 
 
-def test_a_score_that_one_seed_alone_measured_has_a_row_with_its_number_of_seeds():
-    runs = [make_run("scalar", 50), make_run("scalar", 51)]
-    for entry in runs[1]["retrieval"]["rates"]:
-        entry["methods"]["symile"] = entry["methods"]["uniform"]
-    table = table_of(runs, "scores_text_to_video")
-    assert {names[-1]: row[0] for names, row in rows_of(table).items()} == {
-        "SCALAR (own)": "2", "uniform centroid": "2", "video": "2", "audio *": "2", "Symile": "1",
-    }  # fmt: skip
-
-
 def test_scores_under_missing_modalities_have_a_column_for_each_rate(runs):
     table = table_of(runs, "scores_missing")
     assert [*table.text.columns] == ["n", "0 %", "25 %", "50 %", "75 %", "90 %"]
@@ -90,12 +80,6 @@ def test_scores_under_missing_modalities_have_a_column_for_each_rate(runs):
     alone = table_of([make_run("scalar", rates=(0.5,))], "scores_missing")
     assert rows_of(alone)[("SCALAR (own)",)] == ["20.0"]
     assert not any(table.name == "scores_missing" for table in report_tables([make_run("scalar", rates=(0.0,))]))
-
-
-def test_a_rate_that_a_score_lacks_is_a_dash():
-    run = make_run("scalar")
-    del run["retrieval"]["rates"][2]["methods"]["uniform"]
-    assert rows_of(table_of([run], "scores_missing"))[("uniform centroid",)][2] == ABSENT
 
 
 def test_every_rule_and_depth_has_a_row_in_both_directions():
@@ -115,24 +99,9 @@ def test_every_rule_and_depth_has_a_row_in_both_directions():
     assert "Weight of miniature test: scalar, seed 50: 0.100, chosen on validation." in table.note
 
 
-def test_labels_without_a_second_stage_are_not_in_its_table():
-    runs = [make_run("scalar", two_stage=30.0), make_run("gram", method="gram") | {"two_stage": []}]
-    rows = rows_of(table_of(runs, "second_stage"))
-    assert [names[1:3] for names in rows] == [("scalar", "first stage"), ("scalar", "match"), ("scalar", "match")]
-    both = rows_of(table_of([*runs, make_run("volume", method="gram")], "second_stage"))
-    assert [names[1] for names in both] == ["scalar"] * 3 + ["volume"] * 3
-    assert not any(table.name == "second_stage" for table in report_tables(runs[1:]))
-
-
 def test_differences_stand_beside_their_bounds():
     table = table_of([make_run("scalar")], "differences")
     assert rows_of(table) == {("SCALAR", "uniform centroid"): ["+2.0", "+0.5", "+3.5", "95 %"]}
-
-
-def test_the_run_is_named_in_rows_only_beside_others(runs):
-    (one,) = {table.text.index.names[0] for table in report_tables([make_run("scalar")])[:3]}
-    assert one == "score"
-    assert all(table.text.index.names[:2] == ["benchmark", "label"] for table in report_tables(runs))
 
 
 def test_names_may_hold_what_a_layout_gives_a_meaning():
