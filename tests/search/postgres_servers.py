@@ -19,6 +19,8 @@ import psutil
 import psycopg
 from psycopg import sql
 
+from search.push import write_extension
+
 _KEEPER = """
 cat
 for file in "$0"/*/postmaster.pid; do
@@ -59,6 +61,7 @@ class PostgresServers:
                 )
             package = self.folder / "wheel" / package.name
         self._programs, self._servers = package / "pginstall" / "bin", []
+        write_extension(self.folder / "share" / "extension")
 
     def __call__(self, count: int = 1) -> list["PostgresServer"]:
         while len(self._servers) < count:
@@ -90,7 +93,8 @@ class PostgresServer:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.address = f"postgresql://postgres@127.0.0.1:{self.port}"
-        settings = [f"--set={name}={value}" for name, value in (_SETTINGS | {"port": self.port}).items()]
+        own = {"port": self.port, "extension_control_path": f"$system:{servers.folder}/share"}
+        settings = [f"--set={name}={value}" for name, value in (_SETTINGS | own).items()]
         locale = ("--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
         servers.run(
             "initdb", f"--pgdata={folder}", "--username=postgres", "--no-sync", "--wal-segsize=1", *locale, *settings

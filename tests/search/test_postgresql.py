@@ -1,0 +1,523 @@
+"""A gallery in a table of PostgreSQL, on one server and on nodes: the score in SQL, pushes, damage, and nodes that
+fail. That hits are right is tested in test_conformance.py."""
+
+import math
+import re
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import psycopg
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gallery.filters import Filter
+from gallery.searcher import Scoring, Selection
+from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
+from search import postgresql
+from search.opening import open_searcher
+from search.postgresql import FUNCTIONS, DamagedTableError, Table, TableAddress, TableError, TableSearcher
+from search.push import PushReport, push, verify_table
+from tests.search.conformance import DAY, Made, make_clips, make_texts
+
+MIN_NORM = 1e-3
+
+
+def execute(database, statement, values=None):
+    with psycopg.connect(database, autocommit=True) as connection:
+        found = connection.execute(statement, values)
+        return found.fetchall() if found.description else None
+
+
+@pytest.fixture
+def database(postgres):
+    return postgres(1)[0].new_database()
+
+
+@pytest.fixture
+def made():
+    return Made(make_clips(seed=3, kinds=("random",), count=90))
+
+
+def pushed(gallery, database, servers=(), timeout=60):
+    """The searcher of a gallery in the table `clips` of a database, with its parts on servers."""
+    address = TableAddress.parse(f"{database}/clips")
+    push(gallery, address, [f"127.0.0.1:{server.port}" for server in servers])
+    return TableSearcher(Table(address, timeout))
+
+
+def partitioned(postgres, count=3):
+    """A new database, on every server, and the servers."""
+    servers = postgres(count)
+    (database, *_) = [server.new_database() for server in servers]
+    return database, servers
+
+
+def ranked(searcher, texts, k=5, temperature=0.1, among=None):
+    return searcher.rank(texts, k, Scoring(options={"query_temperature": temperature}), among or Selection())
+
+
+def names_of(hits):
+    return [hit.clip_id for hit in hits]
+
+
+# The score in SQL ----------------------------------------------------------------------------------------------------
+
+
+def score_of(products, gram, temperature, scales=None, offsets=None):
+    """The score by a loop in float64; None stands for NULL."""
+    number = len(products)
+    scales, offsets = scales or [1.0] * number, offsets or [0.0] * number
+    cosines = {m: products[m] * scales[m] + offsets[m] for m in range(number) if products[m] is not None}
+    if not cosines:
+        return None
+    highest = max(cosines.values())
+    weights = {m: math.exp((cosine - highest) / temperature) for m, cosine in cosines.items()}
+    total = sum(weights.values())
+    squared = sum(weights[m] * weights[n] * gram[m][n] for m in weights for n in weights) / total**2
+    numerator = sum(weights[m] * cosines[m] for m in weights) / total
+    return numerator / max(math.sqrt(max(squared, 0)), MIN_NORM)
+
+
+@pytest.fixture(scope="module")
+def functions(_postgres_servers):
+    (server,) = _postgres_servers(1)
+    database = server.new_database()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(FUNCTIONS.read_text())
+        yield connection
+
+
+@st.composite
+def clips_and_queries(draw):
+    """Products, Gram matrix, temperature, scales and offsets of a clip with one to five modalities, of which some
+    repeat or oppose another."""
+    number = draw(st.integers(1, 5))
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    vectors = generator.standard_normal((number + 1, 7))
+    for row in range(1, number):
+        kind = draw(st.sampled_from(("other", "other", "near", "opposite")))
+        if kind != "other":
+            vectors[row] = (1 if kind == "near" else -1) * vectors[0] + 1e-7 * vectors[row]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    text, vectors = vectors[-1], vectors[:-1]
+    products = [
+        product if draw(st.booleans()) or draw(st.booleans()) else None for product in (vectors @ text).tolist()
+    ]
+    temperature = draw(st.sampled_from((1e-30, 1e-6, 1e-3, 0.1, 3.0, math.inf)))
+    numbers = st.lists(st.floats(0.125, 8), min_size=number, max_size=number)
+    scales, offsets = draw(st.none() | numbers), draw(st.none() | numbers)
+    return products, (vectors @ vectors.T), temperature, scales, offsets
+
+
+SCORE = "SELECT scalar_score(%s::float8[], %s::float8[], %s, %s::float8[], %s::float8[])"
+
+
+@given(clips_and_queries())
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_function_is_the_score_of_a_loop_in_float64(functions, asked):
+    products, gram, temperature, scales, offsets = asked
+    expected = score_of(products, gram, temperature, scales, offsets)
+    triangle = gram[np.tril_indices(len(gram))].tolist()
+    for form in (triangle, gram.tolist(), gram.ravel().tolist()):
+        (found,) = functions.execute(SCORE, (products, form, temperature, scales, offsets)).fetchone()
+        assert found == (None if expected is None else pytest.approx(expected, rel=1e-7, abs=1e-9))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "'{0.6,0.8}', '{1,0}'",
+        "'{0.6,0.8}', '{1,0,0,1,1}'",
+        "'{0.6,0.8}', NULL",
+        "'{0.6,0.8}', '{1,NULL,1}'",
+        "'{0.6,0.8,1}', '{1,0,1}'",
+        "'{0.6,0.8}', '{1,0,1}', 0",
+        "'{0.6,0.8}', '{1,0,1}', 'NaN'",
+        "'{0.6,0.8}', '{1,0,1}', NULL",
+        "'{0.6,0.8}', '{1,0,1}', 0.1, '{1}'",
+        "'{0.6,0.8}', '{1,0,1}', 0.1, NULL, '{1,2,3}'",
+        "'{{0.6,0.8},{0.6,0.8}}', '{1,0,1}'",
+    ],
+)
+def test_arguments_of_which_no_score_can_be_computed_are_errors(functions, arguments):
+    with pytest.raises(psycopg.errors.RaiseException):
+        functions.execute(f"SELECT scalar_score({arguments})")
+
+
+def test_the_list_has_the_best_in_the_order_of_their_numbers_beyond_float64(functions):
+    generator = np.random.default_rng(0)
+    rows = [(float(score), 2**60 - number) for number, score in enumerate(generator.integers(0, 40, 3000) / 8)]
+    rows += [(1e300, 5), (-math.inf, 6), (None, 7), (0.1 + 0.2, 8)]
+    functions.execute("CREATE TEMP TABLE IF NOT EXISTS scored (score float8, id bigint)")
+    functions.cursor().executemany("INSERT INTO scored VALUES (%s, %s)", rows)
+    known = [(score, number) for score, number in rows if score is not None]
+    known.sort(key=lambda row: (-row[0], len(str(row[1])), row[1]))
+    for k in (1, 7, 4000):
+        for kind in ("bigint", "text"):
+            ((best,),) = functions.execute(f"SELECT scalar_best(score, id::{kind}, {k}) FROM scored").fetchall()
+            assert [(float(score), int(number)) for score, number in best] == known[:k]
+    ((nothing,),) = functions.execute("SELECT scalar_best(score, id, 3) FROM scored WHERE id = 7").fetchall()
+    assert nothing == []
+    for wrong in ("scalar_best('NaN', id, 3)", "scalar_best(score, id, 0)", "scalar_best(score, NULL::text, 3)"):
+        with pytest.raises(psycopg.errors.RaiseException):
+            functions.execute(f"SELECT {wrong} FROM scored WHERE score IS NOT NULL")
+
+
+def test_several_processes_of_a_server_find_the_same_list(database):
+    execute(database, FUNCTIONS.read_text())
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE scored AS SELECT i AS id, (i * 7919 % 10007) / 64.0::float8 AS score "
+            "FROM generate_series(1, 20000) i"
+        )
+        asked = "SELECT scalar_best(score, id, 30) FROM scored"
+        alone = connection.execute(asked).fetchall()
+        connection.execute(
+            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; "
+            "SET parallel_tuple_cost = 0; ANALYZE scored"
+        )
+        plan = str(connection.execute(f"EXPLAIN {asked}").fetchall())
+        assert "Partial Aggregate" in plan and connection.execute(asked).fetchall() == alone
+
+
+# Answers -------------------------------------------------------------------------------------------------------------
+
+
+HARD = ("random", "cancelling", "tied")
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.e2e)])
+def test_a_thousand_queries_find_what_float64_finds(postgres, tmp_path, count):
+    made = Made(make_clips(seed=4, kinds=HARD, count=100))
+    database, servers = partitioned(postgres, count)
+    gallery = made.write(tmp_path)
+    embeds, mask = gallery.modality_embeds().double(), gallery.modality_mask
+    names = np.array(gallery.clip_ids)
+    with closing(pushed(gallery, database, servers if count > 1 else ()).table) as table:
+        searcher, differing = TableSearcher(table), 0
+        for seed, temperature in enumerate((1e-6, 0.03, 0.1, 1.0, math.inf)):
+            texts = make_texts(made, 200, seed)
+            for text, hits in zip(texts, ranked(searcher, texts, 5, temperature), strict=True):
+                options = ScoreOptions(temperature)
+                scores = exact_scores(text.expand(len(embeds), -1), embeds, mask, MIN_NORM, options).numpy()
+                best = np.argsort(-scores, kind="stable")[:5]
+                differing += names_of(hits) != names[best].tolist()
+    assert differing == 0
+
+
+WHOLE = Filter(
+    ("clips/**", "*.mp4"), min_duration=1, max_duration=100, after="1970-01-01", before="2100-01-01", has="video",
+    lacks="subtitle", words=("a dog",),
+)  # fmt: skip
+
+
+@pytest.mark.e2e
+def test_every_node_computes_its_scores_its_list_and_its_counts(postgres, tmp_path, made, monkeypatch):
+    database, servers = partitioned(postgres)
+    searcher = pushed(made.write(tmp_path), database, servers)
+    run, plans = Table.run, []
+
+    def explaining(self, connection, statement, values=None, binary=False, **parts):
+        if "scalar_best" in statement:
+            plan = run(self, connection, f"EXPLAIN (VERBOSE, COSTS OFF) {statement}", values, **parts)
+            plans.append([line.strip() for (line,) in plan])
+        return run(self, connection, statement, values, binary, **parts)
+
+    monkeypatch.setattr(Table, "run", explaining)
+    for among in (Selection(), Selection(WHOLE, None, ("audio", "video"), "/clips/1.mp4", frozenset({"/b"}), "/c")):
+        ranked(searcher, make_texts(made, 1), among=among)
+        plan = plans[-1]
+        assert plan[0] == "Append" and plan.count("->  Async Foreign Scan") == 3
+        relations = sorted(re.sub(" clips.*", "", line) for line in plan if line.startswith("Relations: "))
+        assert relations == [f"Relations: Aggregate on (public.clips_at_{number}" for number in range(3)]
+    searcher.table.close()
+
+
+def test_a_filter_with_nul_or_a_lone_surrogate_finds_nothing(database, tmp_path, made):
+    searcher, texts = pushed(made.write(tmp_path), database), make_texts(made, 1)
+    for text in ("\0", "a\0b", "\ud800"):
+        words = Filter(words=f"a {text}")
+        for among in (Selection(Filter(text)), Selection(words), Selection(inside=text)):
+            (hits,) = ranked(searcher, texts, among=among)
+            assert len(hits) == hits.num_allowed == 0
+        with pytest.raises(ValueError, match="no clip"):
+            searcher.clip_named(text)
+        with pytest.raises(KeyError):
+            searcher.clips([text])
+    assert len(ranked(searcher, texts)[0]) == 5
+    searcher.table.close()
+
+
+# Pushing -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("data", "A second push to PostgreSQL writes only what changed, in one transaction")
+def test_a_second_push_writes_only_what_changed(database, tmp_path, made):
+    searcher = pushed(gallery := made.write(tmp_path), database)
+    address, before = searcher.table.address, execute(database, "SELECT clip_id, xmin::text FROM clips ORDER BY _id")
+    count = len(made.clips)
+    assert push(gallery, address) == PushReport(unchanged=count)
+    assert execute(database, "SELECT clip_id, xmin::text FROM clips ORDER BY _id") == before
+    assert searcher.current() is searcher
+    new = [replace(clip, name=f"{clip.name} new") for clip in made.clips[:3]]
+    other = replace(made.clips[7], vectors=made.clips[8].vectors)
+    gallery = made.write(tmp_path, [*new, other], [made.clips[5].name])
+    assert push(gallery, address) == PushReport(new=3, changed=1, unchanged=count - 2, removed=1)
+    found = execute(database, "SELECT clip_id FROM clips WHERE _id >= 0 ORDER BY _id")
+    assert [name for (name,) in found] == gallery.clip_ids
+    assert len(searcher.current()) == count + 2 and verify_table(address) == count + 2
+    searcher.table.close()
+
+
+def test_a_push_that_ends_early_leaves_what_was_there(database, tmp_path, made, monkeypatch):
+    searcher = pushed(made.write(tmp_path), database)
+    before, texts = ranked(searcher, made_texts := make_texts(made, 1)), made_texts
+    other = made.write(tmp_path, [replace(clip, name=f"{clip.name} new") for clip in made.clips])
+
+    def failing(self, *arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("search.push._Push.write_version", failing)
+        with pytest.raises(KeyboardInterrupt):
+            push(other, searcher.table.address)
+    assert names_of(ranked(searcher, texts)[0]) == names_of(before[0])
+    assert push(other, searcher.table.address).new == len(made.clips)
+    searcher.table.close()
+
+
+def test_of_two_pushers_one_waits_for_the_other(database, tmp_path, made):
+    gallery = made.write(tmp_path)
+    table = pushed(gallery, database).table
+    with table.transaction("READ WRITE") as connection:
+        table.run(connection, "SELECT pg_advisory_xact_lock(hashtext('scalar push'))")
+        other = threading.Thread(target=push, args=(gallery, table.address))
+        other.start()
+        time.sleep(0.3)
+        assert other.is_alive()
+    other.join(60)
+    assert not other.is_alive()
+    table.close()
+
+
+def test_what_is_not_of_this_version_or_model_is_refused(database, tmp_path, made):
+    address = TableAddress.parse(f"{database}/clips")
+    gallery = made.write(tmp_path / "one")
+    with pytest.raises(FileNotFoundError, match="scalar push"):
+        open_searcher(f"{database}/clips")
+    execute(database, "CREATE TABLE clips (mine int)")
+    for refused in (lambda: push(gallery, address), lambda: open_searcher(f"{database}/clips")):
+        with pytest.raises(ValueError, match="not made by `scalar push`"):
+            refused()
+    execute(database, "DROP TABLE clips")
+    searcher = pushed(gallery, database)
+    other = replace(made, metadata={"fingerprint": "g" * 64}).write(tmp_path / "two")
+    with pytest.raises(ValueError, match="fingerprint"):
+        push(other, address)
+    with pytest.raises(ValueError, match="--nodes"):
+        push(gallery, address, ["db.example"])
+    execute(database, "UPDATE clips SET _about = '{\"format\": 99}' WHERE _id = -1")
+    with pytest.raises(ValueError, match="not made by `scalar push` of this version"):
+        searcher.current()
+
+
+# Damage --------------------------------------------------------------------------------------------------------------
+
+CHANGES = {
+    "vectors swapped": ("UPDATE clips SET video = audio, audio = video WHERE {best}", {}),
+    "an opposite vector": (
+        "UPDATE clips SET video = array_fill(-1::real, ARRAY[24])::vector * video::vector WHERE {best}",
+        {},
+    ),
+    "a vector less": ("UPDATE clips SET video = NULL WHERE {best}", {"has": "video"}),
+    "no vectors": ("UPDATE clips SET video = NULL, audio = NULL, subtitle = NULL WHERE {best}", {}),
+    "larger inner products": ("UPDATE clips SET _gram = array_fill(1e6::float8, ARRAY[6]) WHERE {best}", {}),
+    "no inner products": ("UPDATE clips SET _gram = '{{}}' WHERE {best}", {}),
+    "another path": ("UPDATE clips SET _path = '/other/a.mp4' WHERE {best}", {"paths": "clips/**"}),
+    "another length": ("UPDATE clips SET _seconds = 1000 WHERE {best}", {"max_duration": 100}),
+    "another date": ("UPDATE clips SET _changed = 0 WHERE {best}", {"after": "1970-01-02"}),
+    "other words": ("UPDATE clips SET _words = '' WHERE {best}", {"words": "dog"}),
+    "fewer words": ("UPDATE clips SET _all_words = NOT _all_words WHERE {best}", {}),
+    "another name": ("UPDATE clips SET clip_id = 'other' WHERE {best}", {}),
+    "another number": ("UPDATE clips SET _id = 10000 WHERE {best}", {}),
+    "another hash": ("UPDATE clips SET _digest = md5('other') WHERE {best}", {}),
+    "a clip less": ("DELETE FROM clips WHERE {best}", {}),
+    "a clip more": ("INSERT INTO clips (_node, _id, clip_id) VALUES ('', 10000, 'more')", {}),
+    "no clips": ("TRUNCATE clips", {}),
+    "another version": ("UPDATE clips SET _about = replace(_about, '0.1', '0.2') WHERE _id = -1", {}),
+    "fewer clips for all": ("UPDATE clips SET _about = replace(_about, '\"\": ', '\"\": 1') WHERE _id = -1", {}),
+}
+"""Changes of the row of the best clip, and the filter of a search from whose answer it may then be missing."""
+
+
+@pytest.mark.promise(
+    "data", "A row in PostgreSQL that others changed, even without triggers, is an error that names it"
+)
+def test_whatever_is_changed_is_an_error_and_the_next_push_repairs_it(database, tmp_path):
+    clips = [
+        replace(clip, seconds=5.0, changed=DAY, said="a dog")
+        for clip in make_clips(seed=3, kinds=("random",), count=120)
+        if len(clip.vectors) > 1
+    ]
+    made = Made(clips, metadata={"query_temperature": 0.1})
+    best = next(clip for clip in clips if len(clip.vectors) == 3)
+    text = torch.tensor(best.vectors["video"] + 0.3 * best.vectors["audio"]).float()
+    text = torch.nn.functional.normalize(text, dim=-1)[None]
+    searcher, missed = pushed(gallery := made.write(tmp_path), database), []
+    for name, (statement, wanted) in CHANGES.items():
+        among = Selection(Filter(**wanted))
+        before = names_of(ranked(searcher, text, among=among)[0])
+        assert before[0] == best.name
+        execute(
+            database, "SET session_replication_role = replica; " + statement.format(best=f"clip_id = '{best.name}'")
+        )
+        for check in (
+            lambda among=among: ranked(searcher, text, among=among),
+            lambda: verify_table(searcher.table.address),
+        ):
+            try:
+                check()
+                missed.append(name)
+            except (DamagedTableError, FileNotFoundError) as error:
+                is_gone = (
+                    "TRUNCATE" in statement or "DELETE" in statement or "INSERT" in statement or "_about" in statement
+                )
+                assert is_gone or name == "another name" or best.name in str(error), name
+        push(gallery, searcher.table.address)
+        assert names_of(ranked(searcher, text, among=among)[0]) == before
+    searcher.table.close()
+    assert missed == []
+
+
+# Addresses -----------------------------------------------------------------------------------------------------------
+
+
+def test_addresses_are_read():
+    parsed = TableAddress.parse("postgresql://me@one:5433,[::1]/media/mine.videos")
+    assert (parsed.server, parsed.schema, parsed.table) == ("postgresql://me@one:5433,[::1]/media", "mine", "videos")
+    assert parsed.name == "one:5433,[::1]/media/mine.videos"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://me:secret@one/media/videos",
+        "postgresql://one/media/videos?password=secret",
+        "postgresql://one/media",
+        "postgresql://one/media/vid-eos",
+        "postgresql://one/media/videos,postgresql://secret/media/videos",
+        "postgres://secret/media/videos",
+    ],
+)
+def test_what_is_no_address_is_refused_without_its_secrets(text):
+    with pytest.raises(ValueError) as caught:
+        TableAddress.parse(text)
+    assert "secret" not in str(caught.value)
+
+
+# Nodes ---------------------------------------------------------------------------------------------------------------
+
+
+def answer(searcher, texts):
+    """The names of the best clips, or the error."""
+    try:
+        return [names_of(hits) for hits in ranked(searcher, texts)]
+    except TableError as error:
+        return str(error)
+
+
+@pytest.mark.e2e
+@pytest.mark.promise("search", "An answer of several PostgreSQL nodes is whole, or an error that names the node")
+def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgres, tmp_path, made, monkeypatch):
+    monkeypatch.setattr(postgresql, "_HASTE", 0.5)
+    database, servers = partitioned(postgres)
+    gallery, texts = made.write(tmp_path), make_texts(made, 2)
+    searcher = pushed(gallery, database, servers, timeout=1)
+    right = answer(searcher, texts)
+    assert right == [names_of(hits) for hits in gallery.search(texts, 5)]
+    name = [f"127.0.0.1:{server.port}" for server in servers]
+    node = f"{servers[2].address}/{database.rpartition('/')[2]}"
+
+    servers[1].kill()
+    assert name[1] in answer(searcher, texts)
+    servers[1].start()
+    assert answer(searcher, texts) == right
+
+    servers[2].pause()
+    begun = time.monotonic()
+    assert name[2] in answer(searcher, texts) and time.monotonic() - begun < 8
+    servers[2].resume()
+    assert answer(searcher, texts) == right
+
+    # A node is replaced: by nothing, by an older copy, by a copy of another node.
+    execute(node, "CREATE TABLE copy AS SELECT * FROM clips_2")
+    for statement in (
+        "TRUNCATE clips_2",
+        "UPDATE clips_2 SET _about = replace(_about, '\"version\": ', '\"version\": -') WHERE _id = -1",
+        f"UPDATE clips_2 SET _node = '{name[1]}'",
+        "DELETE FROM clips_2 WHERE _id = (SELECT max(_id) FROM clips_2)",
+        "ALTER TABLE clips_2 RENAME TO other",
+    ):
+        execute(node, statement)
+        assert name[2] in answer(searcher, texts) or name[1] in answer(searcher, texts), statement
+        if "RENAME" not in statement:
+            execute(node, "TRUNCATE clips_2; INSERT INTO clips_2 SELECT * FROM copy")
+            assert answer(searcher, texts) == right
+    execute(node, "ALTER TABLE other RENAME TO clips_2; DELETE FROM clips_2 WHERE _id > 50")
+    assert push(gallery, searcher.table.address).unchanged > 0
+    assert answer(searcher, texts) == right and verify_table(searcher.table.address) == len(made.clips)
+    searcher.table.close()
+
+
+@pytest.mark.e2e
+def test_of_several_hosts_the_first_that_answers_is_used(postgres, tmp_path, made):
+    servers = postgres(2)
+    database, texts = servers[0].new_database(), make_texts(made, 1)
+    right = answer(pushed(made.write(tmp_path), database), texts)
+    servers[1].kill()
+    searcher = open_searcher(f"{database.replace('127', f'127.0.0.1:{servers[1].port},127', 1)}/clips")
+    assert answer(searcher, texts) == right
+    searcher.table.close()
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_two_hundred_answers_of_nodes_that_fail_are_right_or_name_the_node(postgres, tmp_path, made, monkeypatch):
+    monkeypatch.setattr(postgresql, "_HASTE", 0.5)
+    database, servers = partitioned(postgres)
+    gallery, generator = made.write(tmp_path), np.random.default_rng(0)
+    searcher = pushed(gallery, database, servers, timeout=1)
+    counts = {"right": 0, "named": 0}
+    for number in range(200):
+        texts = make_texts(made, 1, number)
+        place = int(generator.integers(1, 3))
+        what = generator.choice(("nothing", "kill", "pause", "restart", "delete"))
+        server, node = servers[place], f"{servers[place].address}/{database.rpartition('/')[2]}"
+        if what in ("kill", "restart"):
+            server.kill()
+        if what == "restart":
+            server.start()
+        if what == "pause":
+            server.pause()
+        if what == "delete":
+            execute(node, f"DELETE FROM clips_{place} WHERE _id = (SELECT max(_id) FROM clips_{place})")
+        found = answer(searcher, texts)
+        if isinstance(found, str):
+            assert f"127.0.0.1:{server.port}" in found and what in ("kill", "pause", "delete"), (what, found)
+            counts["named"] += 1
+        else:
+            assert found == [names_of(hits) for hits in gallery.search(texts, 5)] and what in ("nothing", "restart")
+            counts["right"] += 1
+        if what == "kill":
+            server.start()
+        if what == "pause":
+            server.resume()
+        if what == "delete":
+            push(gallery, searcher.table.address)
+    assert min(counts.values()) > 50
+    searcher.table.close()
