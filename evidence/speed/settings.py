@@ -100,6 +100,15 @@ class JointEncoderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PostgresqlConfig:
+    """Time of a query in PostgreSQL, on one server and on three nodes."""
+
+    clips: Annotated[int, Option(min=1, help="Number of clips.")] = 100_000
+    dim: Dim = 64
+    queries: Annotated[int, Option(min=1, help="Number of queries.")] = 5
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScoringConfig:
     """Time of the closed form (Eq. 4) as a ratio to matrix products."""
 

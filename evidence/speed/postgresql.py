@@ -1,0 +1,97 @@
+"""Time of a query in PostgreSQL, on one server and on three nodes.
+
+    python -m evidence speed postgresql [--clips 100000] [--dim 64] [--queries 5]
+
+The servers are those of the tests, on this machine. The list of a query is the statement that scores, counts and
+checks every clip; it is compared with its own products: the largest inner product of each modality, over the same
+nodes, which is the least that any score costs. A whole query also reads the clips of the list and scores them in
+float64.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from evidence.speed.search import fill, made_vectors
+from evidence.speed.settings import PostgresqlConfig
+from gallery.searcher import Scoring, Selection
+from modeling_scalar.scores_scalar import ScoreOptions
+from search.postgresql import Table, TableAddress, TableSearcher, _Ranking
+from search.push import push
+
+TEMPERATURES = (1e-6, 0.1, 0.3)
+K = 10
+
+
+def median_ms(ask: Callable[[torch.Tensor], object], texts: torch.Tensor) -> float:
+    """The median time of queries in milliseconds."""
+    seconds = []
+    for text in texts:
+        begun = time.perf_counter()
+        ask(text)
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds) * 1e3
+
+
+def ask_products(searcher: TableSearcher, text: torch.Tensor) -> None:
+    """Compute the inner products of every clip, and nothing else."""
+    vector = f"[{','.join(map(str, text.tolist()))}]"
+    products = ", ".join(f"max(-({name} <#> %(query)s::halfvec))" for name in searcher.pushed.modalities)
+    statement = f"SELECT _node, {products} FROM {{table}} GROUP BY _node"
+    with searcher.table.transaction() as connection:
+        searcher.table.run(connection, statement, {"query": vector})
+
+
+def ask_list(searcher: TableSearcher, text: torch.Tensor, temperature: float) -> None:
+    """Run the one statement of a query."""
+    with searcher.table.transaction() as connection:
+        _Ranking(searcher, connection, ScoreOptions(temperature), Selection()).bounds(text, K + 16)
+
+
+def main(config: PostgresqlConfig) -> None:
+    from tests.search.postgres_servers import PostgresServers
+
+    torch.set_num_threads(1)
+    servers = PostgresServers()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            gallery = fill(Path(folder), config.clips, config.dim, "float16", data="clustered")
+            texts = made_vectors("clustered", (config.queries, config.dim), torch.Generator().manual_seed(1))
+            for count in (1, 3):
+                servers.renew()
+                databases = [server.new_database() for server in servers(count)]
+                address = TableAddress.parse(f"{databases[0]}/clips")
+                begun = time.perf_counter()
+                push(gallery, address, [f"127.0.0.1:{server.port}" for server in servers(count)] if count > 1 else [])
+                rate = config.clips / (time.perf_counter() - begun)
+                print(f"{count} nodes, {config.clips:,} clips x 3 x {config.dim}: pushed {rate:,.0f} a second")
+                searcher = TableSearcher(Table(address, 600))
+                ask_products(searcher, texts[0])
+                products = median_ms(lambda text: ask_products(searcher, text), texts)  # noqa: B023
+                for temperature in TEMPERATURES:
+                    scoring = Scoring(options={"query_temperature": temperature})
+                    found = searcher.rank(texts, K, scoring, Selection())
+                    known = gallery.search(texts, K, temperature)
+                    wrong = sum(
+                        [hit.clip_id for hit in hits] != [hit.clip_id for hit in right]
+                        for hits, right in zip(found, known, strict=True)
+                    )
+                    listed = median_ms(lambda text: ask_list(searcher, text, temperature), texts)  # noqa: B023
+                    whole = median_ms(
+                        lambda text: searcher.rank(text[None], K, scoring, Selection()),  # noqa: B023
+                        texts,
+                    )
+                    print(
+                        f"    temperature {temperature:g}: products {products:.0f} ms, list {listed:.0f} "
+                        f"({listed / products:.1f} times), query {whole:.0f}; {wrong} of {len(texts)} lists differ "
+                        "from the folder's"
+                    )
+                    sys.stdout.flush()
+                searcher.table.close()
+    finally:
+        servers.close()
