@@ -23,7 +23,7 @@ from gallery.published import is_from_hub, lies_in_gallery
 from gallery.subtitles import MEDIA_FILES, TEXT_FILES, find_sidecar
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
 from gallery.windows import Place
-from gallery.words import folded
+from gallery.words import folded, places_of
 from modeling_scalar.scores_scalar import kind_of
 
 _REMEMBERED = 64  # files whose cues are cached: finding a track means reading the whole file
@@ -80,6 +80,16 @@ def within(cues: Sequence[Cue], start: float | None, stop: float | None) -> list
     """The cues that are said, at least partly, between two times in seconds."""
     least, most = start or 0.0, float("inf") if stop is None else stop
     return [cue for cue in cues if cue.stop > least and cue.start < most]
+
+
+def cues_with(words: Sequence[str], cues: Sequence[Cue]) -> list[Cue]:
+    """The cues that contain one of some words or phrases, also those that share a phrase with the next ones."""
+    ends = np.cumsum([len(cue.text) + 1 for cue in cues])
+    found = set()
+    for start, stop in places_of(words, " ".join(cue.text for cue in cues)):
+        first, last = np.searchsorted(ends, (start, stop - 1), side="right")
+        found.update(range(first, last + 1))
+    return [cues[row] for row in sorted(found)]
 
 
 def may_have_words(presence: Mapping[str, bool]) -> bool:
@@ -236,6 +246,7 @@ __all__ = [
     "ClipWords",
     "Texts",
     "cues_of",
+    "cues_with",
     "may_have_words",
     "read_cues",
     "within",

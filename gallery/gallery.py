@@ -10,9 +10,11 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,10 +75,24 @@ if TYPE_CHECKING:
     from gallery.searching import FolderSearcher
 
 
+_LOADING = Lock()
+
+
 def is_gallery(path: str | os.PathLike) -> bool:
     """Whether a folder holds embedded clips, damaged or not."""
     path = Path(path)
     return (path / MANIFEST).is_file() or has_lost_its_manifest(path) or are_data_sets(path)
+
+
+def stamp_of(folder: Path | None) -> tuple[int, ...] | None:
+    """A value that changes with every commit; `None` if the gallery is gone or has another format."""
+    if folder is None:
+        return None
+    try:
+        stat = os.stat(folder / MANIFEST)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 class Gallery(Contents):
@@ -87,6 +103,11 @@ class Gallery(Contents):
 
     Everything is read when it is needed: the time to open a gallery does not depend on the number of clips.
     """
+
+    query_model: "QueryModel | None" = None
+    """The model that embeds texts, once it is loaded."""
+    stamp: tuple[int, ...] | None = None
+    """A value that differs after every commit; `None` if nothing is committed in the folder."""
 
     @cached_property
     def searcher(self) -> "FolderSearcher":
@@ -113,9 +134,12 @@ class Gallery(Contents):
         """
         folder = Path(path) if os.path.exists(path) else folder_of(path)
         if (folder / MANIFEST).is_file():
+            stamp = stamp_of(folder)  # before the manifest is read: a later commit is noticed
             snapshot = read_snapshot(folder, verified=verify)
             tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
-            return cls(*tables, snapshot.manifest["metadata"], folder)
+            gallery = cls(*tables, snapshot.manifest["metadata"], folder)
+            gallery.stamp = stamp
+            return gallery
         if not are_data_sets(folder):
             raise FileNotFoundError(
                 f"There is no gallery in {str(folder)!r}: neither {MANIFEST} nor the data set `clips`."
@@ -369,24 +393,38 @@ class Gallery(Contents):
 
     # Search --------------------------------------------------------------------------------------------------------
 
-    def search(self, *asked: Any, **options: Any) -> "Hits | Results":
+    def search(
+        self, queries: "str | Sequence[str] | torch.Tensor | None" = None, *asked: Any, **options: Any
+    ) -> "Hits | Results":
         """Find the k best clips for texts or vectors, or those most like a clip: [`~gallery.searching.search`]."""
-        return self.searcher.search(*asked, **options)
+        from gallery.searching import search
 
-    def to(self, device: str | torch.device) -> "FolderSearcher":
-        """Copy what is ranked into the memory of a device; returns its [`~gallery.searching.FolderSearcher`]."""
+        def load() -> "QueryModel":
+            with _LOADING:
+                return self.query_model or self.load_model()
+
+        return search(self.searcher, queries, *asked, **{"load": load} | options)
+
+    def to(self, device: str | torch.device) -> "Gallery":
+        """The same gallery with what is ranked copied into the memory of a device, for many searches."""
         from gallery.searching import FolderSearcher
 
-        searcher = FolderSearcher(self, device)
-        searcher.query_model = self.searcher.query_model
-        searcher.clip_words = self.searcher.clip_words
-        return searcher
+        moved = copy(self)
+        moved.searcher = FolderSearcher(moved, device)
+        return moved
 
     def load_model(
         self, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
     ) -> "QueryModel":
-        """Load the model that embeds texts: [`~gallery.querying.load_query_model`]."""
-        return self.searcher.load_model(model, device, dtype)
+        """Load the model that embeds texts, and keep it: [`~gallery.querying.load_query_model`]."""
+        from gallery.querying import load_query_model
+
+        self.query_model = load_query_model(self, model, device, dtype)
+        return self.query_model
+
+    def newest(self) -> "Gallery":
+        """The latest committed state: itself if nothing has changed."""
+        return self if stamp_of(self.path) == self.stamp else Gallery.open(self.path)
 
 
 def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:

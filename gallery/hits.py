@@ -1,12 +1,20 @@
-"""What a search finds, and how it is shown: in a terminal (by the commands and by `print`) and in a notebook."""
+"""What a search finds, as columns, and how it is shown: in a terminal (by the commands and by `print`) and in a
+notebook.
+
+Shapes: K hits, M modalities.
+"""
 
 import html
+import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
 
 from commands.texts import plain
 from gallery.filters import DATE, DURATION, WORDS
@@ -20,51 +28,23 @@ _SHOWN = 50  # most hits that a notebook or a prompt shows
 _COPIES = 5  # most copies that are named
 _UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed", WORDS: "what is said in them"}
 _PER_LINE = 4  # weights per line
-_COLORS = {"video": "#3b8fc4", "audio": "#d08a00", "subtitle": "#1a9e78"}  # visible on white and on black
-# Colours of other modalities, in order: each as far as possible from the previous ones in any kind of colour vision.
-_FURTHER = ("#9600ff", "#c30f2d", "#9678ff", "#b41e87", "#f03c69", "#ff1ec3", "#a50fc3", "#e1693c")
-_NUMBERS = dict.fromkeys(("", "score", "match"), ' class="n"')  # columns of numbers, by their headings
-_STYLE = """\
-.scalar-hits { font: 13px/1.5 system-ui, sans-serif; max-width: 60rem; margin: .3rem 0 .9rem; overflow-x: auto; }
-.scalar-hits table { border-collapse: collapse; width: 100%; margin: .2rem 0 .6rem; background: none; color: inherit;
-  font: inherit; }
-.scalar-hits th, .scalar-hits td { border: 0; border-top: 1px solid rgba(128, 128, 128, .3); padding: .25rem .5rem;
-  text-align: left; vertical-align: middle; background: none; color: inherit; }
-.scalar-hits th { border-top: 0; font-weight: 600; }
-.scalar-hits .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.scalar-hits .name { overflow-wrap: anywhere; width: 50%; min-width: 14em; }
-.scalar-hits .soft { opacity: .7; }
-.scalar-hits .w { white-space: nowrap; font-variant-numeric: tabular-nums; }
-.scalar-hits .bar { display: inline-block; width: 4rem; height: .6rem; margin-right: .35rem; border-radius: .2rem;
-  background: rgba(128, 128, 128, .25); overflow: hidden; }
-.scalar-hits .bar i { display: block; height: 100%; }"""
-
-
-class Certainty(StrEnum):
-    """What is known of a result."""
-
-    EXACT = "exact"
-    """These are the best of all clips."""
-    INDEX = "exact up to the index"
-    """The proof is complete for the list that a vector engine's index gave, which may have missed clips."""
-    STOPPED = "stopped early"
-    """There may be better clips: the list became too long before the proof was complete, or bounds proved nothing."""
-
-
-_OTHERS = {
-    Certainty.EXACT: "the others proved to be below the best",
-    Certainty.INDEX: "the others proved to be below the best, but for what the index missed",
-    Certainty.STOPPED: "there may be better ones among the others",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One result. `weights` are the query's modality weights, `None` for a score without weights; `match` is the match
-    logit of the second stage, `None` if it did not read the clip; `key` identifies the clip in a vector engine, where
-    clips of several galleries may have the same name; `place` is its file, for a window with its seconds, by default
-    from `clip_id`; `problems` say what could not be read and counts as absent, if known; `copies` are the clips with
-    the same content that it represents, if each content is found once."""
+    """
+    One result.
+
+    Args:
+        rank (`int`): from 1.
+        clip_id (`str`), score (`float`).
+        weights (`dict[str, float]`, *optional*): the query's modality weights, if the score has weights.
+        presence (`dict[str, bool]`): the modalities of the clip.
+        match (`float`, *optional*): the match logit of the second stage, if it read the clip.
+        place ([`~gallery.windows.Place`], *optional*): its file, for a window with its seconds.
+        problems (`tuple[str, ...]`): what could not be read and counts as absent, if known.
+        copies (`tuple[str, ...]`): the clips with the same content that it represents, if each content is found once.
+    """
 
     rank: int
     clip_id: str
@@ -72,150 +52,205 @@ class Hit:
     weights: dict[str, float] | None
     presence: dict[str, bool]
     match: float | None = None
-    key: str | None = None
     place: Place | None = None
     problems: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
 
 
-def _can_print(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
+class Texts(NamedTuple):
+    """The texts of K hits: `clip_ids`, `places`, `problems` and `copies`, one per hit."""
+
+    clip_ids: Sequence[str]
+    places: Sequence[Place]
+    problems: Sequence[tuple[str, ...]]
+    copies: Sequence[tuple[str, ...]]
 
 
-def _encoding() -> str:
-    return getattr(sys.stdout, "encoding", None) or "ascii"
-
-
-def _color_of(modality: str, modalities: Iterable[str]) -> str:
-    further = [name for name in modalities if name not in _COLORS]
-    return _COLORS.get(modality) or _FURTHER[further.index(modality) % len(_FURTHER)]
-
-
-def _weights_lines(hit: Hit, encoding: str) -> list[str]:
-    if hit.weights is None:
-        return _in_lines([f"{name} present" for name, here in hit.presence.items() if here])
-    full, rest, dash = ("█", "░", "–") if _can_print("█░–", encoding) else ("#", ".", "-")
-    parts = []
-    for name, weight in hit.weights.items():
-        if not hit.presence[name]:
-            parts.append(f"{name} {dash} absent")
-            continue
-        filled = round(weight * _BAR_WIDTH)
-        parts.append(f"{name} {full * filled}{rest * (_BAR_WIDTH - filled)} {weight:.2f}")
-    return _in_lines(parts)
-
-
-def _in_lines(parts: Sequence[str]) -> list[str]:
-    return ["  ".join(parts[place : place + _PER_LINE]) for place in range(0, len(parts), _PER_LINE)]
-
-
-class Hits(list):
+class Hits(Sequence[Hit]):
     """
-    The hits of one query, best first, and how they were found. They can be shown by `print` and in a notebook.
+    The hits of one query as columns, best first, and how they were found. A [`Hit`] is made when it is accessed by its
+    index or in a loop; slices are `Hits`. They can be shown by `print` and in a notebook.
 
     Args:
-        hits (`list[Hit]`).
+        modalities (sequence of `str`): names along the axis M.
+        scores (`torch.FloatTensor` of shape `(K,)`): NaN for listed clips, which have none.
+        presence (`torch.BoolTensor` of shape `(K, M)`): the modalities of each clip.
+        read (`Callable`): returns the [`Texts`] of the hits; called when these are first needed.
+        weights (`torch.FloatTensor` of shape `(K, M)`, *optional*): the query's modality weights, if the score has
+            weights.
+        rows (`torch.LongTensor` of shape `(K,)`, *optional*): indices of the clips in a gallery in a folder.
+        matches (`torch.DoubleTensor` of shape `(K,)`, *optional*): match logits of the second stage, NaN for clips
+            that it could not read.
         num_clips (`int`): clips in the gallery.
-        num_scored (`int`): clips that were scored in full; `certainty` says what is known of the others.
+        num_scored (`int`): clips that were scored in full; the others proved to be below the best.
         num_allowed (`int`, *optional*): clips in the gallery that could be hits; by default all.
+        num_files (`int`, *optional*): files in a list of files.
         unknown (`dict[str, int]`, *optional*): how many clips a filter left out because a fact that it needs is
             unknown, see [`~gallery.filters.Allowed`].
         query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, of the search.
+        words (`tuple[str, ...]`): the words in quotation marks, which all hits contain.
         root (`str`, *optional*): the folder to which the names of files are relative when shown.
         reason (`str`, *optional*): why there are no hits.
         notes (`list[str]`): sentences with further remarks on these hits.
-        certainty ([`Certainty`]).
-        is_estimate (`bool`): whether `num_clips` and `num_allowed` are estimates.
         least_score (`float`, *optional*): the score that the best hit must have to match well, if it was fitted to
             such searches, see [`~gallery.described.LEAST_SCORE`].
+        first_rank (`int`): rank of the first hit; in a list, one more than the number of skipped clips.
     """
 
     def __init__(
         self,
-        hits: Iterable[Hit],
+        modalities: Sequence[str],
+        scores: torch.Tensor,
+        presence: torch.Tensor,
+        read: Callable[[], Texts],
+        *,
         num_clips: int,
         num_scored: int,
+        weights: torch.Tensor | None = None,
+        rows: torch.Tensor | None = None,
+        matches: torch.Tensor | None = None,
         num_allowed: int | None = None,
+        num_files: int | None = None,
         unknown: Mapping[str, int] | None = None,
-        *,
         query: str | None = None,
         like: str | None = None,
+        words: tuple[str, ...] = (),
         root: str | None = None,
         reason: str | None = None,
         notes: Iterable[str] = (),
-        certainty: Certainty = Certainty.EXACT,
-        is_estimate: bool = False,
         least_score: float | None = None,
+        first_rank: int = 1,
     ):
-        super().__init__(hits)
-        self.num_clips, self.num_scored = num_clips, num_scored
+        self.modalities, self.scores, self.presence = tuple(modalities), scores, presence
+        self.weights, self.rows, self.matches = weights, rows, matches
+        self.num_clips, self.num_scored, self.num_files = num_clips, num_scored, num_files
         self.num_allowed = num_clips if num_allowed is None else num_allowed
         self.unknown = dict(unknown or {})
-        self.query, self.like, self.root, self.reason = query, like, root, reason
-        self.notes, self.certainty, self.is_estimate = list(notes), certainty, is_estimate
-        self.least_score = least_score
+        self.query, self.like, self.words = query, like, words
+        self.root, self.reason, self.notes = root, reason, list(notes)
+        self.least_score, self.first_rank = least_score, first_rank
+        self._read = read
+
+    @classmethod
+    def of(cls, hits: Iterable[Hit], modalities: Sequence[str] | None = None, **facts: Any) -> "Hits":
+        """Make columns of hits, in this order; `facts` are further arguments of [`Hits`]."""
+        hits = list(hits)
+        if modalities is None:
+            modalities = tuple(hits[0].presence) if hits else ()
+        places = [Place(hit.clip_id) if hit.place is None else hit.place for hit in hits]
+        texts = Texts(
+            [hit.clip_id for hit in hits],
+            places,
+            [hit.problems for hit in hits],
+            [hit.copies for hit in hits],
+        )
+        if hits and hits[0].weights is not None:
+            facts["weights"] = torch.tensor([[hit.weights[name] for name in modalities] for hit in hits])
+        if any(hit.match is not None for hit in hits):
+            matches = [math.nan if hit.match is None else hit.match for hit in hits]
+            facts["matches"] = torch.tensor(matches, dtype=torch.float64)
+        presence = torch.tensor([[hit.presence[name] for name in modalities] for hit in hits], dtype=torch.bool)
+        scores = torch.tensor([hit.score for hit in hits], dtype=torch.float32)
+        return cls(modalities, scores, presence.view(len(hits), len(modalities)), lambda: texts, **facts)
+
+    # As a sequence -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The texts of the hits, read when they are first needed."""
+        return self._read()
+
+    @property
+    def clip_ids(self) -> list[str]:
+        """The identifiers of the clips."""
+        return list(self.texts.clip_ids)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, index: "int | slice") -> "Hit | Hits":
+        if isinstance(index, slice):
+            return self.select(range(len(self))[index])
+        row = range(len(self))[index]
+        weights, match = None, None
+        if self.weights is not None:
+            weights = dict(zip(self.modalities, self.weights[row].tolist(), strict=True))
+        if self.matches is not None and not self.matches[row].isnan():
+            match = self.matches[row].item()
+        return Hit(
+            self.first_rank + row,
+            self.texts.clip_ids[row],
+            self.scores[row].item(),
+            weights,
+            dict(zip(self.modalities, self.presence[row].tolist(), strict=True)),
+            match,
+            self.texts.places[row],
+            self.texts.problems[row],
+            self.texts.copies[row],
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None
+
+    def select(self, order: Sequence[int], notes: Iterable[str] = ()) -> "Hits":
+        """Some of these hits, in the given order, with more notes."""
+        some, places = copy(self), list(order)
+        vars(some).pop("texts", None)
+        for name in ("scores", "presence", "weights", "rows", "matches"):
+            column = getattr(self, name)
+            if column is not None:
+                setattr(some, name, column[places])
+        some._read = lambda: Texts(*([column[place] for place in places] for column in self.texts))
+        some.notes = [*self.notes, *notes]
+        return some
+
+    def best_of_files(self, k: int) -> "Hits":
+        """The first hit of each file, for the best `k` files."""
+        first: dict[str, int] = {}
+        for row, place in enumerate(self.texts.places):
+            first.setdefault(place.path, row)
+        return self.select(list(first.values())[:k])
+
+    def continued(self, rest: "Hits") -> "Hits":
+        """These hits followed by those of the same query among other clips."""
+        both = copy(self)
+        vars(both).pop("texts", None)
+        for name in ("scores", "presence", "weights", "rows"):
+            column = getattr(self, name)
+            if column is not None:
+                setattr(both, name, torch.cat([column, getattr(rest, name)]))
+        both._read = lambda: Texts(*([*a, *b] for a, b in zip(self.texts, rest.texts, strict=True)))
+        both.num_scored = min(self.num_scored + rest.num_scored, self.num_allowed)
+        return both
 
     @property
     def matches_well(self) -> bool | None:
         """Whether the best hit scores as relevant clips do; `None` if unknown."""
-        if self.least_score is None or not self:
+        if self.least_score is None or not len(self):
             return None
-        is_enough = self[0].score >= self.least_score
-        return None if not is_enough and self.certainty is Certainty.STOPPED else is_enough
-
-    def having(self, hits: Iterable[Hit], notes: Iterable[str] = ()) -> "Hits":
-        """The same search with other hits, in this order, and more notes."""
-        same = copy(self)
-        same[:] = [replace(hit, rank=rank) for rank, hit in enumerate(hits, start=1)]
-        same.notes = [*self.notes, *notes]
-        return same
-
-    def place_of(self, hit: Hit) -> Place:
-        """The file of a hit; for a window also its seconds."""
-        return Place(hit.clip_id) if hit.place is None else hit.place
-
-    def best_of_files(self, k: int) -> "Hits":
-        """The first hit of each file, for the best `k` files."""
-        best: dict[str, Hit] = {}
-        for hit in self:
-            best.setdefault(self.place_of(hit).path, hit)
-        return self.having(list(best.values())[:k])
-
-    def standing_for(self, copies: Mapping[str, Sequence[str]]) -> "Hits":
-        """The same hits with their copies, given by `clip_id`."""
-        same = copy(self)
-        same[:] = [replace(hit, copies=tuple(copies.get(hit.clip_id, ()))) for hit in self]
-        return same
-
-    def going_on(self, rest: "Hits") -> "Hits":
-        """These hits followed by those of the same query among other clips."""
-        hits = self.having([*self, *rest])
-        hits.certainty = _worst([self, rest])
-        hits.num_scored = min(self.num_scored + rest.num_scored, self.num_allowed)
-        return hits
+        return self.scores[0].item() >= self.least_score
 
     @property
     def title(self) -> str | None:
         """What was searched for."""
-        asked = {"query": self.query, "like": self.like}
-        return next((f"{name}: {value}" for name, value in asked.items() if value is not None), None)
+        if self.query is not None:
+            return f"query: {self.query}"
+        return None if self.like is None else f"like: {self.like}"
 
     # Showing -------------------------------------------------------------------------------------------------------
 
     def name_of(self, hit: Hit) -> str:
         """The name of a hit: its path below `root`, or another identifier, and its seconds."""
-        place = self.place_of(hit)
+        place = hit.place
         is_below = self.root is not None and os.path.isabs(place.path)
         name = os.path.relpath(place.path, self.root) if is_below else place.path
         return name if place.span is None else f"{name} [{place.span}]"
 
     def _short_name(self, hit: Hit, encoding: str) -> str:
         """A name that is cut from the left if it is long, without losing the seconds."""
-        name, span = self.name_of(hit), self.place_of(hit).span
+        name, span = self.name_of(hit), hit.place.span
         name, seconds = (name, "") if span is None else (name[: -len(span) - 3], f" [{span}]")
         if len(name) > _NAME_WIDTH:
             mark = "…" if _can_print("…", encoding) else "..."
@@ -225,7 +260,7 @@ class Hits(list):
     def copies_line(self, hit: Hit) -> str:
         """The copies that a hit represents; only if there are some."""
         names, more = hit.copies[:_COPIES], len(hit.copies) - _COPIES
-        if self.place_of(hit).start is not None:  # at the same seconds
+        if hit.place.start is not None:  # at the same seconds
             names = [name.rpartition("#t=")[0] for name in names]
         names = [os.path.relpath(name, self.root) if self.root and os.path.isabs(name) else name for name in names]
         copies = "1 copy" if len(hit.copies) == 1 else f"{len(hit.copies)} copies"
@@ -234,7 +269,8 @@ class Hits(list):
     def lines(self, encoding: str = "utf-8", most: int | None = None) -> list[str]:
         """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
         lines = [] if self.title is None else [self.title]
-        lines += [NOTHING_MATCHES] if self.matches_well is False else []
+        if self.matches_well is False:
+            lines.append(NOTHING_MATCHES)
         for hit in self[:most]:
             match = "" if hit.match is None else f"  match {hit.match:+.2f}"
             lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
@@ -242,10 +278,12 @@ class Hits(list):
             if hit.copies:
                 lines.append(f"     {self.copies_line(hit)}")
         more = len(self) - len(self[:most])
-        return [*lines, *([f"and {more} more"] if more else [])]
+        if more:
+            lines.append(f"and {more} more")
+        return lines
 
     def remarks(self) -> list[str]:
-        """Sentences on how the hits were found: how exact they are, and what was left out."""
+        """Sentences on how the hits were found: how many were scored, and what was left out."""
         return remarks_of([self])
 
     def __str__(self) -> str:
@@ -271,6 +309,28 @@ class Results(list):
         return _page(self)
 
 
+def _can_print(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _weights_lines(hit: Hit, encoding: str) -> list[str]:
+    full, rest, dash = ("█", "░", "–") if _can_print("█░–", encoding) else ("#", ".", "-")
+    parts = []
+    for name, is_there in hit.presence.items():
+        if hit.weights is None:
+            parts += [f"{name} present"] if is_there else []
+        elif is_there:
+            filled = round(hit.weights[name] * _BAR_WIDTH)
+            parts.append(f"{name} {full * filled}{rest * (_BAR_WIDTH - filled)} {hit.weights[name]:.2f}")
+        else:
+            parts.append(f"{name} {dash} absent")
+    return ["  ".join(parts[start : start + _PER_LINE]) for start in range(0, len(parts), _PER_LINE)]
+
+
 def _why_none(hits: Hits) -> str:
     asked = hits.query if hits.like is None else hits.like
     return f"No hits{'' if asked is None else f' for {asked!r}'}{'' if hits.reason is None else f': {hits.reason}'}."
@@ -278,84 +338,69 @@ def _why_none(hits: Hits) -> str:
 
 def remarks_of(results: Sequence[Hits]) -> list[str]:
     """Sentences on how the hits of queries to one gallery were found, each once, with the largest numbers."""
-    return list(dict.fromkeys([*(_why_none(hits) for hits in results if not hits), *_how_found(results)]))
+    sentences = [_why_none(hits) for hits in results if not len(hits)]
+    if results:
+        unknown = max((hits.unknown for hits in results), key=lambda counts: sum(counts.values()))
+        for name, count in unknown.items():
+            clips = "1 clip was" if count == 1 else f"{count:,} clips were"
+            sentences.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
+    for hits in results:
+        sentences += hits.notes
+    if any(map(len, results)):
+        sentences.append(_how_exact(results))
+    return list(dict.fromkeys(sentences))
 
 
-def _how_found(results: Sequence[Hits]) -> list[str]:
-    if not results:
-        return []
-    sentences, about = [], "about " if any(hits.is_estimate for hits in results) else ""
-    for name, count in max((hits.unknown for hits in results), key=lambda unknown: sum(unknown.values())).items():
-        clips = "1 clip was" if count == 1 else f"{about}{count:,} clips were"
-        sentences.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
-    sentences += [note for hits in results for note in hits.notes]
-    if not any(results):
-        return sentences
-    widest, certainty = max(results, key=lambda hits: hits.num_scored), _worst(results)
-    allowed, scored = widest.num_allowed, widest.num_scored
-    of_all = "" if allowed == widest.num_clips else f" of {widest.num_clips:,}"
-    among = f"{about}{allowed:,}{of_all} clips"
-    others = f"{scored:,} scored in full, {_OTHERS[certainty]}"
-    if certainty is Certainty.EXACT and scored >= allowed:
+def _how_exact(results: Sequence[Hits]) -> str:
+    widest = max(results, key=lambda hits: hits.num_scored)
+    of_all = "" if widest.num_allowed == widest.num_clips else f" of {widest.num_clips:,}"
+    others = f"{widest.num_scored:,} scored in full, the others proved to be below the best"
+    if widest.num_scored >= widest.num_allowed:
         others = "all were scored in full"
-    how = f"{certainty} among {among}: {others}."
-    is_reordered = any(hit.match is not None for hits in results for hit in hits)
-    return [*sentences, f"First stage: {how}" if is_reordered else how.capitalize()]
-
-
-def _worst(results: Sequence[Hits]) -> Certainty:
-    """The least certainty of several results."""
-    return max((hits.certainty for hits in results), key=list(Certainty).index)
+    is_reordered = any(hits.matches is not None for hits in results)
+    return f"{'First stage: exact' if is_reordered else 'Exact'} among {widest.num_allowed:,}{of_all} clips: {others}."
 
 
 def _text(results: Sequence[Hits], most: int | None) -> str:
-    encoding = _encoding()
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     lines = [line for hits in results for line in hits.lines(encoding, most)]
     return "\n".join(plain(line, "utf-8") for line in [*lines, *remarks_of(results)])
 
 
-def _weight_cell(hit: Hit, name: str) -> str:
-    if not hit.presence[name]:
-        return '<td class="w soft">absent</td>'
-    if hit.weights is None:
-        return '<td class="w">present</td>'
-    weight = hit.weights[name]
-    bar = f'<i style="width: {100 * weight:.0f}%; background: {_color_of(name, hit.presence)}"></i>'
-    return f'<td class="w"><span class="bar">{bar}</span>{weight:.2f}</td>'
+def _escaped(text: str) -> str:
+    return html.escape(plain(text, "utf-8"))
 
 
 def _table(hits: Hits) -> str:
-    def cell(text: str) -> str:
-        return html.escape(plain(text, "utf-8"))
-
-    title = "" if hits.title is None else f"<div><strong>{cell(hits.title)}</strong></div>"
-    if not hits:
-        return f'{title}<div class="soft">{cell(_why_none(hits))}</div>'
-    title += f"<div>{NOTHING_MATCHES}</div>" if hits.matches_well is False else ""
-    has_match = any(hit.match is not None for hit in hits)
-    head = ["", "score", *(["match"] if has_match else []), "clip", *hits[0].presence]
-    rows = []
+    head = ["", "score", *(["match"] if hits.matches is not None else []), "clip", *hits.modalities]
+    lines = [head]
     for hit in hits[:_SHOWN]:
-        match = "–" if hit.match is None else f"{hit.match:+.2f}"
-        name = cell(hits.name_of(hit)[-500:])
-        copies = f'<div class="soft">{cell(hits.copies_line(hit))}</div>' if hit.copies else ""
-        rows.append(
-            f'<tr><td class="n soft">{hit.rank}</td><td class="n">{hit.score:.3f}</td>'
-            + (f'<td class="n">{match}</td>' if has_match else "")
-            + f'<td class="name" title="{cell(hit.clip_id[-500:])}"><bdi dir="ltr">{name}</bdi>{copies}</td>'
-            + "".join(_weight_cell(hit, name) for name in hit.presence)
-            + "</tr>"
-        )
-    more = len(hits) - len(rows)
-    rest = f'<div class="soft">and {more} more</div>' if more else ""
-    heads = "".join(f'<th scope="col"{_NUMBERS.get(name, "")}>{name}</th>' for name in head)
-    return f"{title}<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>{rest}"
+        line = [str(hit.rank), f"{hit.score:.3f}"]
+        if hits.matches is not None:
+            line.append("–" if hit.match is None else f"{hit.match:+.2f}")
+        copies = f" {hits.copies_line(hit)}" if hit.copies else ""
+        line.append(hits.name_of(hit)[-500:] + copies)
+        for name, is_there in hit.presence.items():
+            present = "present" if hit.weights is None else f"{hit.weights[name]:.2f}"
+            line.append(present if is_there else "absent")
+        lines.append(line)
+    rows = ["".join(f"<td>{_escaped(cell)}</td>" for cell in line) for line in lines]
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 def _page(results: Sequence[Hits]) -> str:
-    remarks = "".join(f"<div>{html.escape(plain(line, 'utf-8'))}</div>" for line in dict.fromkeys(_how_found(results)))
-    tables = "".join(map(_table, results))
-    return f'<div class="scalar-hits"><style>{_STYLE}</style>{tables}<div class="soft">{remarks}</div></div>'
+    parts = []
+    for hits in results:
+        if hits.title is not None:
+            parts.append(f"<strong>{_escaped(hits.title)}</strong>")
+        if hits.matches_well is False:
+            parts.append(NOTHING_MATCHES)
+        if len(hits):
+            parts.append(_table(hits))
+        if len(hits) > _SHOWN:
+            parts.append(f"and {len(hits) - _SHOWN} more")
+    parts += map(_escaped, remarks_of(results))
+    return "".join(f"<div>{part}</div>" for part in parts)
 
 
-__all__ = ["NOTHING_MATCHES", "Certainty", "Hit", "Hits", "Results", "remarks_of"]
+__all__ = ["NOTHING_MATCHES", "Hit", "Hits", "Results", "Texts", "remarks_of"]

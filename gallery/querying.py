@@ -143,13 +143,13 @@ def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | Non
 
 
 def load_query_model(
-    searcher: Described, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
+    described: Described, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
 ) -> QueryModel:
     """
-    Load the model that embeds texts; by default it is loaded for the first search by text.
+    Load the model that embeds texts.
 
     Args:
-        searcher ([`~gallery.searching.Searcher`]): what is searched; it keeps the model.
+        described ([`~gallery.described.Described`]): what is searched.
         model (`str`, *optional*): where the model is now, a folder or a Hub id; by default where it was.
         device (`str`, *optional*), dtype (`str`, *optional*): device and precision, by name; by default those of the
             commands.
@@ -161,11 +161,12 @@ def load_query_model(
     # Not at the top: they import transformers, which no other kind of query needs.
     from modeling_scalar.model_identity import device_of_name, dtype_of_name, identify
 
-    revision = searcher.model_revision if model is None else None
-    model = model or searcher.model
+    revision = described.model_revision if model is None else None
+    model = model or described.model
     if model is None:
         raise ValueError(
-            f"{searcher.path} does not say which model made it. Name it with --model, or `gallery.load_model(FOLDER)`."
+            f"{described.path} does not say which model made it. Name it with --model, or "
+            "`gallery.load_model(FOLDER)`."
         )
     try:
         identity = identify(model, revision)
@@ -175,11 +176,10 @@ def load_query_model(
             f"{error} Queries need this model, with which the gallery was made. If it has moved, name its folder: "
             "`--model FOLDER`, or `gallery.load_model(FOLDER)`."
         ) from error
-    searcher.check_model(str(model), identity.fingerprint)
-    chosen = modalities_option(identity, searcher.modalities)
+    described.check_model(str(model), identity.fingerprint)
+    chosen = modalities_option(identity, described.modalities)
     loaded = modeling_scalar.load_model(folder, dtype_of_name(dtype), device_of_name(device), **chosen)  # without code
-    searcher.query_model = QueryModel(*loaded)
-    return searcher.query_model
+    return QueryModel(*loaded)
 
 
 def query_like(embeds: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

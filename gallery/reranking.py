@@ -9,28 +9,25 @@ Shape letters: N ranked lists, K candidates in each.
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from operator import attrgetter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gallery.decoding import num_processors, tolerant
 from gallery.embedding import Batch, read_batches
-from gallery.hits import Hit, Hits
+from gallery.hits import Hits
 from gallery.matching import clip_views, match_logits
 from gallery.media import has_given_words, is_as_known
 from gallery.querying import QueryModel
-from gallery.transcripts import Transcripts
-from gallery.windows import Place
+from gallery.searcher import Clip
 from gallery.words import split_query
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from modeling_scalar.processing_scalar import Clip
+    from modeling_scalar.processing_scalar import Clip as ClipInputs
 
 _BATCH_SIZE = 8
 _TOLD = 3  # most clips named among those that keep their place
@@ -103,12 +100,10 @@ def check_can_match(model: "PreTrainedModel") -> None:
 def rerank(
     results: Sequence[Hits],
     query_model: QueryModel,
-    files: Mapping[str, Any],
+    clips: Mapping[str, Clip],
     depth: int,
     modalities: Sequence[str] = MODALITIES,
     weight: float | None = None,
-    transcripts: Transcripts | None = None,
-    media_of: Callable[[Place], str | None] = attrgetter("path"),
 ) -> list[Hits]:
     """
     Reorder the first hits of texts by the match of the cross-encoder, with condition tokens computed from the files.
@@ -116,13 +111,11 @@ def rerank(
     Args:
         results (`list[Hits]`): with their `query`.
         query_model ([`~gallery.querying.QueryModel`]): with a cross-encoder.
-        files (`dict[str, MediaFile]`): the gallery's records of the files of these hits.
+        clips (`dict[str, Clip]`): the clips of these hits, by identifier.
         depth (`int`): number of hits of each query.
         modalities (`list[str]`): the selected modalities; the cross-encoder uses only the paper's.
         weight (`float`, *optional*): weight of the match logit, which is added to the first-stage score; by default
             only the match counts.
-        transcripts ([`~gallery.transcripts.Transcripts`], *optional*): those of the gallery.
-        media_of (`Callable`): returns the path of a clip's file.
 
     Returns:
         `list[Hits]`: hits that were read have a `match`; clips that could not be read keep their place, and a note
@@ -135,45 +128,46 @@ def rerank(
     check_can_match(query_model.model)
     if weight is not None:
         check_weight(weight)
-    if not any(results):
+    if not any(map(len, results)):
         return list(results)
-    if not files:
+    first = [hits[:depth] for hits in results]
+    presence = {hit.clip_id: hit.presence for hits in first for hit in hits}
+    names, condition_on = list(presence), query_model.model.config.condition_on
+    if all(clips[name].record is None for name in names):
         raise ValueError(
             "The second stage reads the files of clips, which this gallery does not record; galleries made by "
             "`scalar index` do. Search without reranking."
         )
-    first = [hits[:depth] for hits in results]
-    clips = {hit.clip_id: hit for hits in first for hit in hits}
-    rows = {name: row for row, name in enumerate(clips)}
-    places = {hit.clip_id: hits.place_of(hit) for hits in results for hit in hits[:depth]}
-    condition_on, reasons = query_model.model.config.condition_on, {}
-    present = [[hit.presence.get(name, False) and name in modalities for name in MODALITIES] for hit in clips.values()]
-    views = clip_views(torch.tensor(present).view(-1, len(MODALITIES)), condition_on)
-    for name, view in zip(clips, views.tolist(), strict=True):
+
+    # What the cross-encoder is shown of each clip.
+    shown = [[has.get(name, False) and name in modalities for name in MODALITIES] for has in presence.values()]
+    views, reasons = clip_views(torch.tensor(shown), condition_on), {}
+    for name, view in zip(names, views.tolist(), strict=True):
         if not view:
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"
-
     processor = tolerant(query_model.processor)
 
-    def read(name: str) -> "tuple[str, Clip | None]":
-        shown = _shown(views[rows[name]], condition_on)
-        clip, reason = _read(processor, places[name], files, shown, transcripts, media_of)
+    def read(row: int) -> "tuple[str, ClipInputs | None]":
+        needed = [name for name, is_shown in zip(MODALITIES, shown[row], strict=True) if is_shown]
+        needed = [name for name in needed if name in condition_on]
+        inputs, reason = _read(processor, clips[names[row]], needed)
         if reason is not None:
-            reasons[name] = reason
-        return name, clip
+            reasons[names[row]] = reason
+        return names[row], inputs
 
     def batches(wanted: list[int]) -> Iterator[Batch]:
-        names = [list(clips)[row] for row in wanted]
-        return read_batches(processor, names, read, _BATCH_SIZE, min(1 + num_processors(), _BATCH_SIZE))
+        return read_batches(processor, wanted, read, _BATCH_SIZE, min(1 + num_processors(), _BATCH_SIZE))
 
-    requests = [
-        [query, rows[hit.clip_id], int(views[rows[hit.clip_id]])] for query, hits in enumerate(first) for hit in hits
-    ]
+    # The match of each query with its first hits.
+    rows = {name: row for row, name in enumerate(names)}
+    requests = []
+    for query, hits in enumerate(first):
+        requests += [[query, rows[name], int(views[rows[name]])] for name in hits.clip_ids]
     with query_model.lock:
         logits = match_logits(
             query_model.model,
             query_model.processor,
-            list(clips),
+            names,
             [split_query(hits.query)[0] for hits in results],
             torch.tensor(requests, dtype=torch.long).view(-1, 3),
             batches,
@@ -184,69 +178,55 @@ def rerank(
     return [_reordered(hits, part, depth, weight, reasons) for hits, part in zip(results, found, strict=True)]
 
 
-def _shown(view: torch.Tensor, condition_on: Sequence[str]) -> list[str]:
-    return [name for bit, name in enumerate(MODALITIES) if int(view) >> bit & 1 and name in condition_on]
-
-
-def _read(
-    processor: Any,
-    place: Place,
-    files: Mapping[str, Any],
-    needed: Sequence[str],
-    transcripts: Transcripts | None,
-    media_of: Callable[[Place], str | None],
-) -> "tuple[Clip | None, str | None]":
+def _read(processor: Any, clip: Clip, needed: Sequence[str]) -> "tuple[ClipInputs | None, str | None]":
     """A clip as it was when it was embedded, or why it is not available."""
-    known = files.get(place.path)
-    if known is None:
+    if clip.record is None:
         return None, "the gallery has no record of its file"
-    path = media_of(place)
-    if path is None or not os.path.exists(path):
-        return None, "its file is gone"
-    if not is_as_known(path, known):
+    if clip.media is None:
+        return None, "its file is gone, or has changed since it was embedded"
+    if not is_as_known(os.fspath(clip.media), clip.record):
         return None, "its file or its subtitle file has changed, or was replaced, since it was embedded"
-    if "subtitle" in needed and has_given_words(known):
+    if "subtitle" in needed and has_given_words(clip.record):
         return None, "its words came from a list, and are not in its file"
-    options: dict[str, Any] = {} if place.start is None else {"window": (place.start, place.stop)}
-    words = transcripts.with_words(known.sha256) if transcripts is not None and "subtitle" in needed else None
-    options |= {} if words is None else {"subtitle": str(words)}
+    options: dict[str, Any] = {} if clip.place.start is None else {"window": (clip.place.start, clip.place.stop)}
+    if "subtitle" in needed and clip.subtitle is not None:
+        options["subtitle"] = os.fspath(clip.subtitle)
     try:
-        clip = processor.read_clip(path, processed=True, **options)
+        inputs = processor.read_clip(os.fspath(clip.media), processed=True, **options)
     except (OSError, ValueError) as error:
         return None, f"its file cannot be read: {error}"
-    if lost := [name for name in needed if not clip.has(name)]:
+    if lost := [name for name in needed if not inputs.has(name)]:
         return None, f"{' and '.join(lost)} cannot be read from its file as when it was embedded"
-    return clip, None
+    return inputs, None
 
 
 def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | None, reasons: Mapping[str, str]) -> Hits:
     """Hits in the order of the second stage, with notes on it."""
-    first = hits[:depth]
-    if not first:
+    first, count = hits[:depth], min(depth, len(hits))
+    if not count:
         return hits
-    scores = torch.tensor([[hit.score for hit in first]], dtype=torch.float64)
-    values = logits[None].double() if weight is None else fused_values(scores, logits[None], weight)
-    order: list[Hit | None] = [None] * len(first)
-    for hit, place, logit in zip(first, places_of(values, torch.zeros_like(values))[0].tolist(), logits, strict=True):
-        order[place] = hit if logit.isnan() else replace(hit, match=logit.item())
-    by = (
-        "by the cross-encoder"
-        if weight is None
-        else f"by the score and {weight:g} times the match of the cross-encoder"
-    )
-    what = "The first hit was" if len(first) == 1 else f"The first {len(first)} hits were"
-    unread = [hit for hit, logit in zip(first, logits, strict=True) if logit.isnan()]
+    logits = logits.double()
+    values = logits[None] if weight is None else fused_values(first.scores[None], logits[None], weight)
+    places = places_of(values, torch.zeros_like(values))[0]
+    order = [*places.argsort().tolist(), *range(count, len(hits))]
+
+    # A note on what was reordered, and on what could not be.
+    by = "by the cross-encoder"
+    if weight is not None:
+        by = f"by the score and {weight:g} times the match of the cross-encoder"
+    what = "The first hit was" if count == 1 else f"The first {count} hits were"
+    unread = logits.isnan().nonzero()[:, 0].tolist()
     notes = [f"{what} put in order {by}."]
     if unread:
-        named = "; ".join(
-            f"{hits.name_of(hit)}: {reasons.get(hit.clip_id, 'it was not read')}" for hit in unread[:_TOLD]
-        )
-        more = f"; and {len(unread) - _TOLD} more" if len(unread) > _TOLD else ""
+        told = [f"{hits.name_of(hits[row])}: {reasons.get(hits[row].clip_id, 'it was not read')}" for row in unread]
+        named = "; ".join(told[:_TOLD]) + (f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else "")
         verb = "1 keeps its place" if len(unread) == 1 else f"{len(unread)} keep their places"
-        notes.append(f"Of these, {verb}: {named}{more}.")
-        if len(unread) == len(first):
-            notes = [f"No hit was put in order {by}, as none of the first {len(first)} could be read: {named}{more}."]
-    return hits.having([*order, *hits[depth:]], notes)
+        notes.append(f"Of these, {verb}: {named}.")
+        if len(unread) == count:
+            notes = [f"No hit was put in order {by}, as none of the first {count} could be read: {named}."]
+    matched = hits.select(range(len(hits)))
+    matched.matches = torch.cat([logits, torch.full((len(hits) - count,), torch.nan, dtype=torch.float64)])
+    return matched.select(order, notes)
 
 
 __all__ = [

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from gallery.columns import MediaFile
+from gallery.cues import cues_with, within
 from gallery.described import Described
 from gallery.filters import Filter
 from gallery.hits import Hits
@@ -68,7 +69,7 @@ class Scoring:
 class Clip:
     """
     One clip, as needed by a query by example, by the second stage and by the page. What requires reading files is
-    computed when it is accessed: subclasses override `media`, `still`, `num_windows` and `words`.
+    computed when it is accessed: subclasses override `media`, `still`, `num_windows`, `subtitle` and `words`.
 
     Args:
         clip_id (`str`), place ([`~gallery.windows.Place`]): its identifier, and its file, for a window with seconds.
@@ -100,9 +101,22 @@ class Clip:
         """The number of windows of its file, in a gallery of windows, if known."""
         return None
 
+    @property
+    def subtitle(self) -> Path | None:
+        """The transcript that takes the place of subtitles, if there is one with words."""
+        return None
+
     def words(self) -> dict[str, list[Cue]]:
         """The words of its file by source: `"subtitle"` or `"speech"`, and `"screen"`."""
         return {}
+
+    def matching(self, words: Sequence[str]) -> list[tuple[str, Cue]]:
+        """The cues that contain one of some words or phrases, with their sources; only those of a window's seconds."""
+        found = []
+        for source, cues in self.words().items():
+            for cue in cues_with(words, within(cues, self.place.start, self.place.stop)):
+                found.append((source, cue))
+        return found
 
 
 class Searcher(Protocol):

@@ -1,116 +1,44 @@
 """Search of embedded clips: which ones match texts, vectors or another clip best, and why. [`search`] is the same for
-every kind of gallery; [`FolderSearcher`] searches one in a folder, exactly.
+every [`~gallery.searcher.Searcher`]; [`FolderSearcher`] searches a gallery in a folder, exactly.
 
-Shapes: Q queries, N clips, D dimensions, K hits.
+Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import islice, repeat
-from threading import Lock
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import embeds_of, gram_of, listed, lists_of, presence_of, stacked, strings, taken, texts_of
+from gallery.columns import embeds_of, listed, lists_of, presence_of, strings, taken, texts_of
 from gallery.contents import Contents
-from gallery.cues import ClipWords
+from gallery.cues import ClipWords, words_of_file
 from gallery.described import Described, score_options_of
-from gallery.exact.blocks import Block, blocks_of, in_one_block
-from gallery.exact.ranking import Ranking, rank
+from gallery.exact.blocks import Block, DamagedVectorsError, block_of
+from gallery.exact.ranking import rank
 from gallery.filters import Allowed, ClipFacts, Filter, ModalityError
-from gallery.hits import Hit, Hits, Results
+from gallery.hits import Hits, Results, Texts
 from gallery.querying import Likeness, QueryModel, check_texts, check_vectors, load_query_model, query_like
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
+from gallery.searcher import Clip, Scoring, Searcher, Selection, UnsupportedError
+from gallery.stills import Stills
 from gallery.storage import DamagedFileError
-from gallery.transcripts import Transcripts
+from gallery.transcripts import KINDS, SPEECH, Cue, Transcripts
 from gallery.windows import SEGMENT
 from gallery.words import split_query
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, WEIGHING, paired_weights
+from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING
 
 _QUERY_BLOCK = 1024
-_LOADING = Lock()
-_WEIGHTS_AT_ONCE = 1024  # hits whose vectors are copied at a time for the weights
-_GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
 _FEWEST = 0.9  # smallest gallery, as a share of the clips that a least score was fitted to
 _FILTERS = 8  # filters whose results are cached
-
-
-class Searcher(Protocol):
-    """
-    What can be searched: a gallery in a folder, or a collection of a vector engine.
-
-    Its properties are those of [`~gallery.described.Described`]. `query_model` embeds texts, once it is loaded. Which
-    clips may be found is represented by an object of its own kind, which `among` makes.
-    """
-
-    path: Any
-    metadata: dict[str, Any]
-    modalities: tuple[str, ...]
-    query_model: QueryModel | None
-
-    @property
-    def model(self) -> str | None: ...
-
-    @property
-    def model_revision(self) -> str | None: ...
-
-    @property
-    def query_temperature(self) -> float: ...
-
-    @property
-    def least_score(self) -> dict[str, Any] | None: ...
-
-    def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None: ...
-
-    def __len__(self) -> int: ...
-
-    def search(self, *asked: Any, **options: Any) -> Hits | Results:
-        """Find the k best clips for texts or vectors, or those most like a clip: [`search`]."""
-
-    def search_vectors(
-        self, text_embeds: torch.Tensor, k: int, query_temperature: float | None, method: str, **options: Any
-    ) -> list[Hits]:
-        """Find the k best clips for each vector."""
-
-    def load_model(self, model: str | None = None, device: str | None = None, dtype: str | None = None) -> QueryModel:
-        """Load the model that embeds texts."""
-
-    def clip_named(self, name: str) -> str:
-        """Find a clip by its identifier or path; raises a ValueError if there is none."""
-
-    def query_like(
-        self, clip_id: str, modalities: Sequence[str] | None, allowed: Any, method: str
-    ) -> tuple[torch.Tensor, Any]:
-        """The query made from a clip, and what may be found: the allowed clips without itself."""
-
-    def among(self, allowed: Any) -> Any:
-        """What may be found, also if there is no restriction."""
-
-    def saying(self, allowed: Any, words: Sequence[str]) -> Any:
-        """The allowed clips in which these words are said."""
-
-    def outside(self, among: Any, hits: Hits) -> Any:
-        """The allowed clips of other files than those of these hits."""
-
-    def once(self, allowed: Any) -> Any:
-        """One allowed clip for each content: exact copies count once."""
-
-    def with_copies(self, hits: Hits, allowed: Any) -> Hits:
-        """These hits with the copies, among the allowed clips, that each represents."""
-
-    def reranked(
-        self, found: list[Hits], model: QueryModel, depth: int, modalities: Sequence[str], weight: float | None
-    ) -> list[Hits]:
-        """The first hits, reordered by the second stage."""
-
-    def why_no_hits(self, method: str, among: Any = None, is_like: bool = False) -> str:
-        """Why a search finds nothing."""
+_ALL = Selection()
 
 
 def seen_of(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[bool, ...]:
@@ -121,57 +49,61 @@ def seen_of(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[boo
     return tuple(name in names for name in known)
 
 
-def _by_name(modalities: Sequence[str], numbers: torch.Tensor) -> Iterator[dict[str, Any]]:
-    """The rows of `(N, M)` as dictionaries by the names of the modalities."""
-    return (dict(zip(modalities, line, strict=True)) for line in zip(*numbers.T.tolist(), strict=True))
+# Of every searcher ---------------------------------------------------------------------------------------------------
 
 
-def _own_method(searcher: Searcher) -> str:
-    return score_options_of(searcher.metadata)["method"]
-
-
-def _learned(searcher: Searcher, method: str) -> dict[str, Any]:
+def _fitted_parameters(described: Described, method: str) -> dict[str, Any]:
     """The fitted parameters of the model's score, if the metadata contain them."""
-    options = score_options_of(searcher.metadata)
+    options = score_options_of(described.metadata)
     is_own = options.pop("method") == method
     return {name: value for name, value in options.items() if is_own and name not in WEIGHING}
 
 
-def _note_least_score(
-    searcher: Searcher, found: list[Hits], temperature: float | None, method: str, modalities: Any, parameters: Any
-) -> None:
-    """Note the least score of a match with hits of queries to all clips, if it was fitted to such searches."""
-    least = searcher.least_score
-    if least is None or method != least["score_options"]["method"] or set(CALIBRATION) & set(parameters):
-        return
-    seen = set(searcher.modalities if modalities is None else modalities)
-    if seen != set(least["modalities"]) or temperature not in (None, searcher.query_temperature):
-        return
-    for hits in found:
-        hits.least_score = least["score"] if hits.num_clips >= _FEWEST * least["num_clips"] else None
+def _least_score(described: Described, scoring: Scoring, modalities: Sequence[str] | None, num_clips: int) -> Any:
+    """The least score of a match, if it was fitted to searches like this one."""
+    least = described.least_score
+    if least is None or scoring.method != least["score_options"]["method"] or set(CALIBRATION) & set(scoring.options):
+        return None
+    if set(described.modalities if modalities is None else modalities) != set(least["modalities"]):
+        return None
+    if scoring.options.get("query_temperature", described.query_temperature) != described.query_temperature:
+        return None
+    return least["score"] if num_clips >= _FEWEST * least["num_clips"] else None
 
 
-def _with_files(
-    searcher: Searcher, found: list[Hits], k: int, find: Callable[[int, int, Any], Hits], allowed: Any
-) -> list[Hits]:
-    """Hits from `k` files, or from all; `find` repeats one query for a number of hits among some clips."""
+def check_supported(searcher: Searcher, among: Selection, *further: str) -> None:
+    """Raise an UnsupportedError if a selection, or something `further`, is more than a searcher can do."""
+    default = Filter()
+    asked = {name for name in vars(default) if getattr(among.filter, name) != getattr(default, name)}
+    given = {"mask": among.mask is not None, "inside": among.inside is not None, "unique": among.unique}
+    asked |= {name for name, is_given in given.items() if is_given} | set(further)
+    missing = sorted(asked & searcher.unsupported)
+    if missing:
+        raise UnsupportedError(
+            f"{searcher.described.path} does not support {', '.join(missing)}; a gallery in a folder does."
+        )
+
+
+def _best_of_files(found: Hits, k: int, find: Callable[[int, Selection], Hits], among: Selection) -> Hits:
+    """The best hit of each of `k` files, or of all; `find` repeats the query for a number of hits."""
     # Asking for ever more hits would not do: a file may have any number of windows.
-    among = searcher.among(allowed)
-    for place, hits in enumerate(found):
-        count, size = 0, max(k, len(hits))
-        while count < len(found[place].best_of_files(k)) < k:
-            count = len(found[place].best_of_files(k))
-            found[place] = found[place].going_on(find(place, size, searcher.outside(among, found[place])))
-    return found
+    best, count, size = found.best_of_files(k), -1, max(k, len(found))
+    while count < len(best) < k:
+        count = len(best)
+        outside = frozenset(place.path for place in found.texts.places)
+        found = found.continued(find(size, replace(among, outside=outside)))
+        best = found.best_of_files(k)
+    return best
 
 
 def search(
-    searcher: "Searcher",
+    searcher: Searcher,
     queries: str | Sequence[str] | torch.Tensor | None = None,
     k: int = 10,
     query_temperature: float | None = None,
     method: str | None = None,
     *,
+    load: Callable[[], QueryModel] | None = None,
     like: str | Likeness | None = None,
     modalities: Sequence[str] | None = None,
     allowed: torch.Tensor | Filter | None = None,
@@ -179,6 +111,7 @@ def search(
     unique: bool = False,
     rerank: int | None = None,
     fusion_weight: float | None = None,
+    inside: str | None = None,
     **score_parameters: float,
 ) -> Hits | Results:
     """
@@ -188,6 +121,7 @@ def search(
     the bound proves that the clip is not among the best (see [`~gallery.exact.screening`]).
 
     Args:
+        searcher ([`~gallery.searcher.Searcher`]): what is searched; `Gallery.search` gives its own, and its model.
         queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)`): texts, which the
             gallery's own model embeds (see [`~gallery.querying.load_query_model`]), or vectors of unit norm.
             Parts of a text in quotation marks must be said in a clip,
@@ -196,6 +130,8 @@ def search(
         query_temperature (`float`, *optional*): by default the gallery's own.
         method (`str`, *optional*): as in `retrieval_scores`; by default the model's own, for vectors `"scalar"`. Clips
             for which it is undefined are not found.
+        load (`Callable`, *optional*): returns the [`~gallery.querying.QueryModel`] that embeds texts, and is called if
+            there are some; by default the model is loaded for each call.
         like (`str` or [`~gallery.querying.Likeness`], *optional*): instead of queries, a clip: finds those most
             similar to it, without itself; or an outside file, embedded by [`~gallery.querying.QueryModel.embed_file`].
             See [`~gallery.querying.query_like`]; scales and offsets, which fit modalities to words, are not used then.
@@ -210,6 +146,7 @@ def search(
             it reads their files again: the second stage of [`~gallery.reranking`].
         fusion_weight (`float`, *optional*): in the second stage, order by the score plus this weight times the match,
             instead of the match alone.
+        inside (`str`, *optional*): the one file whose windows may be found.
         score_parameters (`float`): fitted parameters of the method, the other keyword arguments of
             `retrieval_scores`; by default the model's. The scale and offset of modalities are the gallery's own unless
             they are given.
@@ -222,79 +159,137 @@ def search(
     Raises:
         KeyError: there is no clip `like`.
         FileNotFoundError: the model is missing.
+        UnsupportedError: the searcher cannot do this.
         ValueError: a text is empty, the shape or norm of vectors is wrong, a number is out of range, the model is not
             the gallery's, or the clip has none of the selected modalities.
     """
+    described, is_texts = searcher.described, queries is not None and not isinstance(queries, torch.Tensor)
     if k < 1:
         raise ValueError(f"`k` must be at least 1, got {k}.")
     if (queries is None) == (like is None):
         raise ValueError("Give either `queries` or `like`.")
     if rerank is None and fusion_weight is not None:
         raise ValueError("`fusion_weight` needs the second stage: set `rerank` to the number of hits to reorder.")
-    texts: list[str | None] = [None]
-    if rerank is not None and (like is not None or isinstance(queries, torch.Tensor)):
+    if rerank is not None and not is_texts:
         raise ValueError("The second stage needs texts: use `rerank` only with text queries.")
-    is_outside = isinstance(like, Likeness)
-    if like is not None:
-        method = method or _own_method(searcher)
-        if is_outside:
-            mask = like.mask & torch.tensor(seen_of(modalities, searcher.modalities))
-            embeds = query_like(like.embeds, mask)
-        else:
-            embeds, allowed = searcher.query_like(like, modalities, allowed)
-        score_parameters = _learned(searcher, method) | dict.fromkeys(CALIBRATION) | score_parameters
-    elif isinstance(queries, torch.Tensor):
-        embeds, method, texts = queries, method or "scalar", [None] * (len(queries) if queries.ndim else 0)
-    else:
+    wanted, mask = (allowed, None) if isinstance(allowed, Filter) else (Filter(), allowed)
+    chosen = None if modalities is None else tuple(modalities)
+    among = Selection(wanted, mask, chosen, inside=inside, unique=unique)
+    check_supported(searcher, among, *([] if rerank is None else ["rerank"]))
+
+    # Every kind of query becomes vectors; the words in quotation marks are conditions.
+    texts, words, name = [None], [()], None
+    if is_texts:
         texts = [queries] if isinstance(queries, str) else list(queries)
         check_texts(texts)
         if not texts:
             return Results()
         asked, words = zip(*map(split_query, texts), strict=True)
         check_texts(asked)
-        if len(set(words)) > 1:  # the allowed clips differ
-            options = {"modalities": modalities, "allowed": allowed, "per_file": per_file, "unique": unique}
-            options |= {"rerank": rerank, "fusion_weight": fusion_weight} | score_parameters
-            return Results(searcher.search(text, k, query_temperature, method, **options) for text in texts)
-        if words[0]:
-            allowed = searcher.saying(allowed, words[0])
-        with _LOADING:
-            model = searcher.query_model or searcher.load_model()
+        model = load_query_model(described) if load is None else load()
         if rerank is not None:
             check_depth(rerank)
             check_can_match(model.model)
         embeds, method = model.embed(asked), method or model.method
         score_parameters = (model.learned if method == model.method else {}) | score_parameters
+    elif like is None:
+        embeds, method = queries, method or "scalar"
+        count = len(queries) if queries.ndim else 0
+        texts, words = [None] * count, [()] * count
+    else:
+        method = method or score_options_of(described.metadata)["method"]
+        seen = torch.tensor(seen_of(modalities, described.modalities))
+        if isinstance(like, Likeness):
+            name, embeds = like.name, query_like(like.embeds, like.mask & seen)
+        else:
+            (clip,) = searcher.clips([like])
+            name, embeds = like, query_like(clip.modality_embeds, clip.modality_mask & seen)
+            among = replace(among, without=like)
+        score_parameters = _fitted_parameters(described, method) | dict.fromkeys(CALIBRATION) | score_parameters
+    given = {} if query_temperature is None else {"query_temperature": query_temperature}
+    scoring = Scoring(method, given | score_parameters)
 
-    everything, allowed = allowed, searcher.once(allowed) if unique else allowed
+    # Queries with the same words are ranked at once.
+    size, per_file = max(k, rerank or 0), per_file and described.metadata.get(SEGMENT) is not None
+    found: list[Hits] = [None] * len(texts)
+    for quoted in dict.fromkeys(words) or [()]:
+        rows = [row for row, of_query in enumerate(words) if of_query == quoted]
+        some = replace(among, filter=wanted.saying(quoted)) if quoted else among
+        if quoted:
+            check_supported(searcher, some)
+        for row, hits in zip(rows, searcher.rank(embeds[rows], size, scoring, some), strict=True):
+            if per_file:
 
-    def find(embeds: torch.Tensor, size: int, allowed: Any) -> list[Hits]:
-        options = {"modalities": modalities, "allowed": allowed, **score_parameters}
-        return searcher.search_vectors(embeds, size, query_temperature, method, **options)
+                def find(count: int, of_others: Selection, row: int = row) -> Hits:
+                    return searcher.rank(embeds[row : row + 1], count, scoring, of_others)[0]
 
-    size, per_file = max(k, rerank or 0), per_file and searcher.metadata.get(SEGMENT) is not None
-    found = find(embeds, size, allowed)
-    if per_file:
-        found = _with_files(searcher, found, k, lambda place, *limits: find(embeds[place, None], *limits)[0], allowed)
-    for hits, text in zip(found, texts, strict=True):
-        hits.query, hits.like = text, like.name if is_outside else like
-        if like is not None and not is_outside and not hits:
-            hits.reason = searcher.why_no_hits(method, allowed, is_like=True)
-    is_of_all = everything is None or (isinstance(everything, Filter) and everything.is_empty)
-    if like is None and rerank is None and is_of_all:
-        _note_least_score(searcher, found, query_temperature, method, modalities, score_parameters)
+                hits = _best_of_files(hits, size, find, some)
+            hits.query, hits.like, hits.words = texts[row], name, quoted
+            is_of_all = mask is None and inside is None and some.filter.is_empty
+            if is_of_all and like is None and rerank is None:
+                hits.least_score = _least_score(described, scoring, modalities, hits.num_clips)
+            found[row] = hits
+
     if rerank is not None:
-        names = searcher.modalities if modalities is None else modalities
-        found = searcher.reranked(found, model, rerank, names, fusion_weight)
-        found = [hits.having(hits[:k]) for hits in found] if not per_file else found
-    found = [hits.best_of_files(k) for hits in found] if per_file else found
-    results = Results(searcher.with_copies(hits, everything) for hits in found) if unique else Results(found)
+        first = {clip_id for hits in found for clip_id in hits[:rerank].clip_ids}
+        clips = {clip.clip_id: clip for clip in searcher.clips(list(first))}
+        found = rerank_hits(found, model, clips, rerank, chosen or described.modalities, fusion_weight)
+    results = Results(hits if len(hits) <= k else hits[:k] for hits in found)
     return results[0] if like is not None or isinstance(queries, str) else results
 
 
-class FolderSearcher(Described):
+# Of a gallery in a folder --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FolderClip(Clip):
+    """A clip of a gallery in a folder."""
+
+    searcher: "FolderSearcher"
+
+    @property
+    def media(self) -> Path | None:
+        """Its file, if it is here, has not changed, and may be shown to others."""
+        path = self.searcher.gallery.own_media_of(self.place, self.record)
+        return None if path is None else Path(path)
+
+    @property
+    def still(self) -> Path | None:
+        """A small picture of it, if there is one."""
+        if self.record is None:
+            return None
+        return Stills(self.searcher.gallery.path).find(self.record.sha256, self.place.start)
+
+    @property
+    def num_windows(self) -> int | None:
+        """The number of windows of its file, in a gallery of windows."""
+        return self.searcher.windows_of_files.get(self.place.path)
+
+    @property
+    def subtitle(self) -> Path | None:
+        """The transcript that takes the place of subtitles, if there is one with words."""
+        if self.record is None:
+            return None
+        return Transcripts(self.searcher.gallery.path).with_words(self.record.sha256)
+
+    @property
+    def transcripts(self) -> list[Path]:
+        """The files with the words that were recognised in its file."""
+        if self.record is None:
+            return []
+        paths = [Transcripts(self.searcher.gallery.path, kind).path_of(self.record.sha256) for kind in KINDS]
+        return [path for path in paths if path.is_file()]
+
+    def words(self) -> dict[str, list[Cue]]:
+        """The words of its file by source: `"subtitle"` or `"speech"`, and `"screen"`."""
+        found = words_of_file(self.searcher.gallery, self.place.path, self.record, self.transcripts)
+        others = [cue for cues in found.others for cue in cues]
+        return {SPEECH if found.is_heard else "subtitle": found.said, "screen": others}
+
+
+class FolderSearcher:
     """
-    The search of a gallery; it needs no preparation.
+    The search of a gallery in a folder; it needs no preparation. It is a [`~gallery.searcher.Searcher`].
 
     Args:
         gallery ([`~gallery.contents.Contents`]): as it was opened.
@@ -302,21 +297,21 @@ class FolderSearcher(Described):
             bytes per clip and dimension in float16; this pays off for many searches. `"cpu"` reads it from the files.
     """
 
-    query_model: QueryModel | None = None
+    unsupported: frozenset[str] = frozenset()
 
     def __init__(self, gallery: Contents, device: str | torch.device = "cpu"):
-        self.path, self.metadata, self.modalities = gallery.path, gallery.metadata, gallery.modalities
-        self.gallery, self.device = gallery, torch.device(device)
+        self.gallery = self.described = gallery
+        self.device = torch.device(device)
         self._allowed: dict[Filter, Allowed] = {}
+        self._partial: dict[tuple[bool, ...], Block] = {}
 
     def __len__(self) -> int:
         return len(self.gallery)
 
     @cached_property
-    def blocks(self) -> list[Block]:
+    def block(self) -> Block:
         """The clips in the form in which they are ranked."""
-        blocks = blocks_of(self.gallery.parts)
-        return blocks if self.device.type == "cpu" or not blocks else [in_one_block(blocks, self.device)]
+        return block_of(self.gallery.parts, self.device)
 
     @cached_property
     def clip_words(self) -> ClipWords:
@@ -327,7 +322,7 @@ class FolderSearcher(Described):
     def clip_facts(self) -> ClipFacts:
         """What filters use."""
         gallery = self.gallery
-        has_windows = self.metadata.get(SEGMENT) is not None
+        has_windows = gallery.metadata.get(SEGMENT) is not None
         about = gallery.modality_mask, gallery.modalities, self.clip_words
         return ClipFacts(gallery.clips, gallery.file_rows, has_windows, *about)
 
@@ -335,218 +330,259 @@ class FolderSearcher(Described):
         """Find a clip by name: [`~gallery.contents.Contents.clip_named`]."""
         return self.gallery.clip_named(name)
 
-    search = search
-    load_model = load_query_model
+    def current(self) -> "FolderSearcher":
+        """The latest committed state: itself if nothing has changed. Words that were read, and the model, are kept."""
+        gallery = self.gallery
+        newest = gallery.newest()
+        if newest is gallery:
+            return self
+        newest.query_model = gallery.query_model
+        searcher = newest.searcher if self.device.type == "cpu" else FolderSearcher(newest, self.device)
+        searcher.clip_words = ClipWords(newest, self.clip_words)
+        return searcher
 
-    def search_vectors(
-        self,
-        text_embeds: torch.Tensor,
-        k: int = 10,
-        query_temperature: float | None = None,
-        method: str = "scalar",
-        *,
-        modalities: Sequence[str] | None = None,
-        allowed: torch.Tensor | Filter | None = None,
-        **score_parameters: float,
-    ) -> list[Hits]:
-        """Find the k best clips for each vector: the part of [`search`] after queries are embedded."""
-        text_embeds = check_vectors(text_embeds, k, self.gallery.dim)
-        temperature = self.query_temperature if query_temperature is None else query_temperature
-        seen, results = seen_of(modalities, self.modalities), []
-        options = {"query_temperature": temperature} | self.calibration | score_parameters
-        weighing = {name: options[name] for name in WEIGHING if name in options}
-        among = self.allowed(allowed)
-        blocks = self._limited(self._blocks_of(seen), None if among is None else among.mask)
-        about = (None, None) if among is None else (among.num_clips, among.unknown)
-        for queries in text_embeds.split(_QUERY_BLOCK):
-            ranking = rank(blocks, queries, min(k, len(self)), method, **options)
-            hits_of_each = self._hits(queries, ranking, method, weighing, seen)
-            for hits, num_scored in zip(hits_of_each, ranking.num_scored.tolist(), strict=True):
-                reason = None if hits else self.why_no_hits(method, among)
-                results.append(Hits(hits, len(self), num_scored, *about, reason=reason, root=self.gallery.root))
-        return results
-
-    def why_no_hits(self, method: str, among: Allowed | None = None, is_like: bool = False) -> str:
-        """Why a search with this score, among these clips, finds nothing (or nothing similar, if `is_like`)."""
-        clips = f"the {len(self) - 1} other clips" if is_like else f"the {len(self)} clips"
-        if len(self) <= is_like:
-            return f"{self.path} holds no {'other ' if is_like else ''}clips"
-        if among is None or (is_like and among.num_clips == len(self) - 1):
-            return f"none of {clips} in {self.path} has what the score {method!r} needs"
-        if not among.num_clips:
-            return f"the filter leaves none of {clips} in {self.path}"
-        return f"none of the {among.num_clips} clips that the filter leaves has what the score {method!r} needs"
-
-    def reranked(
-        self, found: list[Hits], model: QueryModel, depth: int, modalities: Sequence[str], weight: float | None
-    ) -> list[Hits]:
-        """The first hits, reordered by the model's cross-encoder, which reads their files again."""
-        paths = {hits.place_of(hit).path for hits in found for hit in hits[:depth]}
-        words = None if self.path is None else Transcripts(self.path)
-        files = self.gallery.files_at(paths)
-        return rerank_hits(found, model, files, depth, modalities, weight, words, self.gallery.media_of)
-
-    def query_like(
-        self, clip_id: str, modalities: Sequence[str] | None, allowed: torch.Tensor | Filter | None
-    ) -> tuple[torch.Tensor, Allowed]:
-        """The query made from a clip, and what may be found: the allowed clips without itself."""
-        row = self.gallery.row_of(clip_id)
-        rows = self.gallery.clips.slice(row, 1)
-        mask = presence_of(rows)[0] & torch.tensor(seen_of(modalities, self.modalities))
-        among = self.among(allowed)
-        others = among.mask.clone()
-        others[row] = False
-        query = query_like(embeds_of(rows)[0], mask)
-        return query, Allowed(others, among.unknown)
+    def counts(self) -> dict[str, int]:
+        """The number of clips by modality, of those whose subtitles are recognised `"speech"`, and of `"files"` in a
+        gallery of windows."""
+        gallery, mask = self.gallery, self.gallery.modality_mask
+        found = dict(zip(gallery.modalities, mask.sum(0).tolist(), strict=True))
+        hashes = [] if gallery.path is None else list(Transcripts(gallery.path, SPEECH).hashes())
+        found[SPEECH] = 0
+        if hashes and "subtitle" in gallery.modalities and gallery.file_rows is not None:
+            files = gallery.file_rows
+            heard = files.column("path").filter(pc.is_in(files.column("sha256"), value_set=strings(hashes)))
+            is_heard = pc.is_in(self.clip_facts.paths, value_set=heard.combine_chunks())
+            has_words = mask[:, gallery.modalities.index("subtitle")]
+            found[SPEECH] = int((has_words & torch.from_numpy(np.array(is_heard, dtype=bool))).sum())
+        if gallery.metadata.get(SEGMENT) is not None:
+            found["files"] = len(self.windows_of_files)
+        return found
 
     @cached_property
-    def _partial(self) -> dict[tuple[bool, ...], list[Block]]:
-        return {(True,) * len(self.modalities): self.blocks}
+    def windows_of_files(self) -> dict[str, int]:
+        """The number of windows of each file, in a gallery of windows."""
+        if self.gallery.metadata.get(SEGMENT) is None or self.gallery.clips is None:
+            return {}
+        counts = pc.value_counts(self.clip_facts.paths)
+        return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
 
-    def _blocks_of(self, seen: tuple[bool, ...]) -> list[Block]:
+    # Ranking -------------------------------------------------------------------------------------------------------
+
+    def rank(self, queries: torch.Tensor, k: int, scoring: Scoring, among: Selection) -> list[Hits]:
+        """Find the exact k best clips of each query, `(Q, D)` of unit norm: see [`~gallery.searcher.Searcher`]."""
+        gallery = self.gallery
+        queries = check_vectors(queries, k, gallery.dim)
+        seen = seen_of(among.modalities, gallery.modalities)
+        options = {"query_temperature": gallery.query_temperature} | gallery.calibration | scoring.options
+        allowed = self.allowed(among)
+        facts = {"num_clips": len(self), "root": gallery.root}
+        if allowed is not None:
+            facts |= {"num_allowed": allowed.num_clips, "unknown": allowed.unknown}
+        block = self._block_of(seen)
+        if allowed is not None:
+            block = block.limited(self._with_removed(allowed.mask))
+        found = []
+        for some in queries.split(_QUERY_BLOCK):
+            try:
+                ranking = rank(block, some, min(k, len(self)), scoring.method, **options)
+            except DamagedVectorsError as error:
+                names = listed(self._texts(error.rows).clip_ids)
+                reason = f"holds vectors that are not as they were written, of {names}"
+                raise DamagedFileError(gallery.path, reason, gallery.path) from error
+            presence, rows = self._presence[ranking.rows], self._kept_rows[ranking.rows]
+            for query, count in enumerate((ranking.scores > -math.inf).sum(1).tolist()):
+                hits = Hits(
+                    gallery.modalities,
+                    ranking.scores[query, :count],
+                    presence[query, :count],
+                    partial(self._texts, ranking.rows[query, :count], among, allowed),
+                    weights=None if ranking.weights is None else ranking.weights[query, :count],
+                    rows=rows[query, :count],
+                    num_scored=ranking.num_scored[query].item(),
+                    reason=None if count else self._why_none(scoring.method, allowed, among),
+                    **facts,
+                )
+                found.append(hits)
+        return found
+
+    @cached_property
+    def _presence(self) -> torch.Tensor:
+        """The modalities of each clip, also of removed ones."""
+        return self.block.modality_mask.cpu()
+
+    @cached_property
+    def _is_there(self) -> torch.Tensor:
+        return self.block.is_there.cpu()
+
+    @cached_property
+    def _kept_rows(self) -> torch.Tensor:
+        """The index of each clip in the gallery, in which removed clips do not count."""
+        return self._is_there.cumsum(0) - 1
+
+    def _with_removed(self, mask: torch.Tensor) -> torch.Tensor:
+        """A mask in gallery order as one of all stored clips."""
+        return self._is_there.clone().masked_scatter_(self._is_there, mask)
+
+    def _block_of(self, seen: tuple[bool, ...]) -> Block:
         """The clips with only the selected modalities; cached for each selection."""
+        if all(seen):
+            return self.block
         if seen not in self._partial:
-            self._partial[seen] = [block.looking_at(torch.tensor(seen)) for block in self.blocks]
+            self._partial[seen] = self.block.with_modalities(torch.tensor(seen))
         return self._partial[seen]
 
-    def allowed(self, wanted: torch.Tensor | Filter | Allowed | None) -> Allowed | None:
-        """
-        Resolve which clips may be found.
+    def _texts(self, rows: torch.Tensor, among: Selection = _ALL, allowed: Allowed | None = None) -> Texts:
+        """The texts of stored clips."""
+        if not len(rows):
+            return Texts([], [], [], [])
+        order, places = rows.unique(return_inverse=True)
+        table = taken((part.table for part in self.gallery.parts), order.numpy(), ("clip_id", "problems"))
+        names, problems = texts_of(table, "clip_id"), lists_of(table, "problems")
+        clip_ids = [names[place] for place in places.tolist()]
+        copies = [()] * len(clip_ids)
+        if among.unique:
+            copies = self._copies(self._kept_rows[rows], among, allowed)
+        return Texts(
+            clip_ids,
+            [self.gallery.place_of(name) for name in clip_ids],
+            [tuple(problems[place]) for place in places.tolist()],
+            copies,
+        )
 
-        Args:
-            wanted (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): the clips, in
-                gallery order, or the conditions that they must meet. The results of the last few filters are cached.
+    def _why_none(self, method: str, allowed: Allowed | None, among: Selection) -> str:
+        """Why a search with this score, among these clips, finds nothing."""
+        path, others = self.gallery.path, len(self) - (among.without is not None)
+        other = "" if among.without is None else "other "
+        if not others:
+            return f"{path} holds no {other}clips"
+        if allowed is None or allowed.num_clips == others:
+            return f"none of the {others} {other}clips in {path} has what the score {method!r} needs"
+        if allowed.num_clips:
+            return f"none of the {allowed.num_clips} clips that the filter leaves has what the score {method!r} needs"
+        reason = f"the filter leaves none of the {others} {other}clips in {path}"
+        if among.filter.paths and not self.clip_facts.allowed(Filter(among.filter.paths)).num_clips:
+            return f"{reason}: {self.clip_facts.why_none_fits(among.filter.paths)}"
+        return reason
 
-        Returns:
-            [`~gallery.filters.Allowed`], `None` if all may be found.
+    # Selection -----------------------------------------------------------------------------------------------------
 
-        Raises:
-            ValueError: not bools, or not one per clip.
-        """
-        if wanted is None or (isinstance(wanted, Filter) and wanted.is_empty):
-            return None
-        if isinstance(wanted, Allowed):
-            return wanted
-        if not isinstance(wanted, Filter):
-            if wanted.dtype != torch.bool or wanted.shape != (len(self),):
-                raise ValueError(
-                    f"`allowed` must be a bool tensor of shape {(len(self),)}, got {wanted.dtype} "
-                    f"{tuple(wanted.shape)}."
-                )
-            return Allowed(wanted)
+    def allowed(self, among: Selection) -> Allowed | None:
+        """The clips that meet a filter and the other conditions, in gallery order; `None` if there is no condition."""
+        found = self._filtered(among.filter, among.mask)
+        is_restricted = among.without is not None or among.inside is not None or among.outside
+        if not is_restricted and not (among.unique and len(self._contents[1])):
+            return found
+        mask = torch.ones(len(self), dtype=torch.bool) if found is None else found.mask.clone()
+        if among.without is not None:
+            mask[self.gallery.row_of(among.without)] = False
+        if among.inside is not None:
+            mask &= self._is_of([among.inside])
+        if among.outside:
+            mask &= ~self._is_of(among.outside)
+        if among.unique:
+            contents, shared = self._contents
+            rows = shared[mask.numpy()[shared]]
+            _, first = np.unique(contents[rows], return_index=True)
+            mask[rows] = False
+            mask[rows[first]] = True
+        return Allowed(mask, {} if found is None else found.unknown)
+
+    def _filtered(self, wanted: Filter, mask: torch.Tensor | None) -> Allowed | None:
+        """The clips of a mask that meet a filter. The results of the last few filters are cached."""
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != (len(self),)):
+            raise ValueError(
+                f"`allowed` must be a bool tensor of shape {(len(self),)}, got {mask.dtype} {tuple(mask.shape)}."
+            )
+        if wanted.is_empty:
+            return None if mask is None else Allowed(mask)
         if self.gallery.clips is None:
             return Allowed(torch.zeros(0, dtype=torch.bool))
+        if mask is not None:
+            return self.clip_facts.allowed(wanted, mask)
         found = self._allowed.pop(wanted, None) or self.clip_facts.allowed(wanted)
         self._allowed[wanted] = found
         while len(self._allowed) > _FILTERS:
             self._allowed.pop(list(self._allowed)[0], None)  # safe if several threads do so at once
         return found
 
-    def among(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed:
-        """What may be found, also if there is no restriction."""
-        return self.allowed(allowed) or Allowed(torch.ones(len(self), dtype=torch.bool))
-
-    def saying(self, allowed: torch.Tensor | Filter | Allowed | None, words: Sequence[str]) -> Filter | Allowed:
-        """The allowed clips in which these words are said."""
-        if allowed is None or isinstance(allowed, Filter):
-            return (allowed or Filter()).saying(words)
-        among = self.among(allowed)
-        found = self.clip_facts.allowed(Filter(words=tuple(words)), among.mask)
-        return Allowed(found.mask, among.unknown | found.unknown)
+    def _is_of(self, files: Collection[str]) -> torch.Tensor:
+        """Which clips `(N,)` are of some files."""
+        is_of = pc.is_in(self.clip_facts.paths, value_set=strings(list(files)))
+        return torch.from_numpy(np.array(is_of, dtype=bool))
 
     @cached_property
     def _contents(self) -> tuple[np.ndarray, np.ndarray]:
         return (np.empty(0), np.empty(0)) if self.gallery.clips is None else self.clip_facts.contents
 
-    def once(self, allowed: torch.Tensor | Filter | Allowed | None) -> Allowed | None:
-        """The first allowed clip for each content."""
+    def _copies(self, rows: torch.Tensor, among: Selection, allowed: Allowed | None) -> list[tuple[str, ...]]:
+        """The other clips with the content of each of these, among those that meet the conditions."""
         contents, shared = self._contents
-        if not len(shared):
-            return self.allowed(allowed)
-        among = self.among(allowed)
-        rows = shared[among.mask.numpy()[shared]]
-        _, first = np.unique(contents[rows], return_index=True)
-        mask = among.mask.clone()
-        mask[rows] = False
-        mask[rows[first]] = True
-        return Allowed(mask, among.unknown)
-
-    def with_copies(self, hits: Hits, allowed: torch.Tensor | Filter | Allowed | None) -> Hits:
-        """These hits with the copies, among the allowed clips, that each represents."""
-        contents, shared = self._contents
-        if not len(shared) or not hits:
-            return hits
-        rows = shared[self.among(allowed).mask.numpy()[shared]]
-        names = texts_of(self.gallery.clips.take(rows), "clip_id")
-        of: dict[int, list[str]] = {}
-        for content, name in zip(contents[rows].tolist(), names, strict=True):
-            of.setdefault(content, []).append(name)
-        return hits.standing_for({names[0]: names[1:] for names in of.values()})
-
-    def outside(self, among: Allowed, hits: Hits) -> Allowed:
-        """The allowed clips of other files than those of these hits."""
-        paths, names = {hits.place_of(hit).path for hit in hits}, [hit.clip_id for hit in hits]
-        of_these = pc.or_(
-            pc.is_in(self.clip_facts.paths, value_set=strings(list(paths))),
-            pc.is_in(self.gallery.clips.column("clip_id"), value_set=strings(names)),
-        )
-        return Allowed(among.mask & ~torch.from_numpy(np.array(of_these, dtype=bool)), among.unknown)
-
-    def _limited(self, blocks: list[Block], allowed: torch.Tensor | None) -> list[Block]:
-        """The clips, of which only the allowed ones, in gallery order, may be found."""
-        if allowed is None:
-            return blocks
-        limited, first = [], 0
-        for block in blocks:
-            here = block.is_there.cpu()
-            limited.append(block.limited(here.masked_scatter(here, allowed[first : first + block.num_there])))
-            first += block.num_there
-        return limited
-
-    def _check_as_written(self, table: pa.Table, embeds: torch.Tensor) -> None:
-        """Raise a DamagedFileError unless the vectors of hits still have their original norms and cosines."""
-        held = stacked(table, ["gram"]).view(-1, *[len(self.modalities)] * 2)
-        wrong = ~((gram_of(embeds.unbind(1)) - held).abs().amax(dim=(1, 2)) <= _GRAM_TOLERANCE)  # nor NaN
-        if wrong.any():
-            names = texts_of(table, "clip_id")
-            bad = listed([names[row] for row in wrong.nonzero()[:, 0].tolist()])
-            raise DamagedFileError(self.path, f"holds vectors that are not as they were written, of {bad}", self.path)
-
-    def _hits(
-        self, queries: torch.Tensor, ranking: Ranking, method: str, weighing: Mapping[str, Any], seen: tuple[bool, ...]
-    ) -> list[list[Hit]]:
-        """The hits of each query; what several queries have found is read once."""
-        is_hit = ranking.scores > -math.inf
-        if not is_hit.any():
-            return [[] for _ in queries]
-        rows, places = ranking.rows[is_hit].unique(return_inverse=True)
-        names = ("clip_id", "presence", "problems", "gram", *self.modalities)
-        table = taken((part.table for part in self.gallery.parts), rows.numpy(), names)
-        embeds = embeds_of(table)
-        self._check_as_written(table, embeds)
-        mask, problems = presence_of(table), map(tuple, lists_of(table, "problems"))
-        clips = [
-            (name, present, self.gallery.place_of(name), reported)
-            for name, present, reported in zip(
-                texts_of(table, "clip_id"), _by_name(self.modalities, mask), problems, strict=True
-            )
-        ]
-        weights: Iterable[dict[str, float] | None] = repeat(None, len(places))
-        if METHODS[method].weights == "query":
-            looked_at = mask & torch.tensor(seen)
-            pairs = zip(
-                *(numbers.split(_WEIGHTS_AT_ONCE) for numbers in (is_hit.nonzero()[:, 0], places)), strict=True
-            )
-            lines = [paired_weights(queries[of], embeds[row], looked_at[row], **weighing) for of, row in pairs]
-            weights = _by_name(self.modalities, torch.cat(lines))
-        found, pairs = [], zip(ranking.scores[is_hit].tolist(), weights, places.tolist(), strict=True)
-        for count in is_hit.sum(dim=1).tolist():
-            hits = []
-            for number, (score, weight, row) in enumerate(islice(pairs, count), start=1):
-                name, present, place, reported = clips[row]
-                hits.append(Hit(number, name, score, weight, present, place=place, problems=reported))
-            found.append(hits)
+        everything = self.allowed(replace(among, unique=False))
+        if everything is not None:
+            shared = shared[everything.mask.numpy()[shared]]
+        names = dict(zip(shared.tolist(), texts_of(self.gallery.clips.take(shared), "clip_id"), strict=True))
+        same: dict[int, list[int]] = {}
+        for row in names:
+            same.setdefault(contents[row], []).append(row)
+        found = []
+        for row in rows.tolist():
+            others = same.get(contents[row], []) if len(contents) else []
+            found.append(tuple(names[other] for other in others if other != row))
         return found
 
+    # Clips ---------------------------------------------------------------------------------------------------------
 
-__all__ = ["FolderSearcher", "Searcher", "search", "seen_of"]
+    def clips(self, clip_ids: Sequence[str]) -> list[Clip]:
+        """Read clips; raises a KeyError that names a missing one."""
+        gallery = self.gallery
+        rows = [gallery.row_of(clip_id) for clip_id in clip_ids]
+        places = [gallery.place_of(clip_id) for clip_id in clip_ids]
+        if not rows:
+            return []
+        table = gallery.clips.select(["clip_id", *gallery.modalities, "presence", "problems"]).take(rows)
+        embeds, mask, problems = embeds_of(table).float(), presence_of(table), lists_of(table, "problems")
+        records = gallery.files_at({place.path for place in places})
+        found = []
+        for row, (clip_id, place) in enumerate(zip(clip_ids, places, strict=True)):
+            about = clip_id, place, embeds[row], mask[row], tuple(problems[row]), records.get(place.path)
+            found.append(FolderClip(*about, searcher=self))
+        return found
+
+    @cached_property
+    def _by_name(self) -> tuple[np.ndarray, np.ndarray]:
+        """The clips in the order of their files, and the number of the file of each."""
+        paths = self.clip_facts.paths
+        table = pa.table({"path": paths, "row": np.arange(len(paths))})
+        order = pc.sort_indices(table, sort_keys=[("path", "ascending"), ("row", "ascending")])
+        return order.to_numpy(), paths.combine_chunks().dictionary_encode().indices.to_numpy()
+
+    def list_clips(self, among: Selection, skip: int, k: int, per_file: bool) -> Hits:
+        """List clips by name, without scores; windows of a file in order."""
+        gallery, allowed = self.gallery, self.allowed(among)
+        rows, num_files = np.empty(0, np.int64), None
+        if len(self):
+            rows, files = self._by_name
+            if allowed is not None:
+                rows = rows[allowed.mask.numpy()[rows]]
+            if per_file and gallery.metadata.get(SEGMENT) is not None:
+                rows = rows[np.flatnonzero(np.diff(files[rows], prepend=-1))]
+                num_files = len(rows)
+        kept = torch.from_numpy(rows[skip : skip + k].astype(np.int64))
+        stored = self._is_there.nonzero()[:, 0][kept]
+        return Hits(
+            gallery.modalities,
+            torch.full((len(kept),), math.nan),
+            self._presence[stored],
+            partial(self._texts, stored, among, allowed),
+            rows=kept,
+            num_clips=len(self),
+            num_scored=0,
+            num_allowed=None if allowed is None else allowed.num_clips,
+            num_files=num_files,
+            unknown=None if allowed is None else allowed.unknown,
+            root=gallery.root,
+            first_rank=skip + 1,
+        )
+
+
+__all__ = ["FolderClip", "FolderSearcher", "check_supported", "search", "seen_of"]

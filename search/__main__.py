@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gallery.gallery import GalleryWriter
     from gallery.hits import Hits
     from gallery.querying import Likeness
-    from gallery.searching import Searcher
 
 app = typer.Typer(
     cls=Commands, help="Search your own videos by text.", no_args_is_help=True, add_completion=False,
@@ -57,14 +56,14 @@ def index(config: IndexConfig) -> None:
 
 
 @contextmanager
-def _opened(place: str, is_patient: bool = True) -> Iterator["Searcher"]:
-    """The searcher of a gallery folder or a vector engine; `is_patient` retries an engine that does not answer."""
+def _opened(place: str, is_patient: bool = True) -> Iterator[Any]:
+    """A gallery in a folder or a vector engine; `is_patient` retries an engine that does not answer."""
     from gallery.gallery import Gallery
 
     from .engine.address import is_address
 
     if not is_address(place):
-        yield Gallery.open(place).searcher
+        yield Gallery.open(place)
         return
     from .engine.asking import EngineSearcher
     from .engine.opening import open_engine
@@ -101,10 +100,6 @@ def query(config: QueryConfig) -> None:
             results = [searcher.search(None, config.k, config.temperature, like=like, **options)]
     for remark in remarks_of(results):
         say(remark)
-    if config.path and not is_address(config.gallery) and len(searcher):
-        facts = searcher.clip_facts
-        if not facts.allowed(Filter(config.path)).num_clips:
-            say(f"--path: {facts.why_none_fits(config.path)}.")
     if config.as_json:
         asked = [{"query": text} for text in config.texts] or [{"like": config.like}]
         answers = [of | _as_json(hits, config) for of, hits in zip(asked, results, strict=True)]
@@ -122,7 +117,7 @@ def _unmasked(modalities: Sequence[str], mask: Sequence[str]) -> list[str]:
     return left
 
 
-def _like(searcher: "Searcher", config: QueryConfig) -> "str | Likeness":
+def _like(searcher: Any, config: QueryConfig) -> "str | Likeness":
     """The clip of the gallery that `--like` names, or the embedding of a file that is not in it."""
     from gallery.described import NoClipError
 
@@ -142,10 +137,10 @@ def _as_json(hits: "Hits", config: QueryConfig) -> dict:
     """What `--json` prints for the answer to one query."""
     from dataclasses import asdict
 
-    left_out = {"key", "place", "problems", *(() if config.rerank else ("match",))}
+    left_out = {"place", "problems", *(() if config.rerank else ("match",))}
     left_out |= set() if config.unique else {"copies"}
-    rows = [hits.place_of(hit)._asdict() | asdict(hit) | {"copies": list(hit.copies)} for hit in hits]
-    numbers = ("certainty", "num_clips", "num_allowed", "num_scored")
+    rows = [hit.place._asdict() | asdict(hit) | {"copies": list(hit.copies)} for hit in hits]
+    numbers = ("num_clips", "num_allowed", "num_scored")
     return {
         "hits": [{name: row[name] for name in row if name not in left_out} for row in rows],
         **{name: getattr(hits, name) for name in numbers},

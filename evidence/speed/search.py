@@ -189,7 +189,7 @@ def measure_search(config: SearchConfig, folder: Path) -> None:
         for name, values in times.items():
             print(f"    {name:28} {statistics.median(values) * 1e3:10.1f} ms   {ratio_of(values, floor):7.2f} x")
         for name, gallery in galleries.items():
-            found = rank(gallery.searcher.blocks, texts, K, "scalar")
+            found = rank(gallery.searcher.block, texts, K, "scalar")
             counts, same = found.num_scored.float(), ""
             if name == "float32":
                 exact = copying_search(texts, vectors, mask)
@@ -215,7 +215,7 @@ def measure_modalities(config: SearchConfig, folder: Path) -> None:
             }
             times = run_in_turn(methods, texts)
             products, search = (statistics.median(values) * 1e3 for values in times.values())
-            scored = rank(gallery.searcher.blocks, texts, K, "scalar").num_scored.float().median()
+            scored = rank(gallery.searcher.block, texts, K, "scalar").num_scored.float().median()
             ratio = ratio_of(times["search"], times["products"])
             print(f"{number:10} {count:8} {products:9.1f} ms {search:9.1f} ms {ratio:7.2f} x {scored:10.0f}")
 
@@ -223,7 +223,7 @@ def measure_modalities(config: SearchConfig, folder: Path) -> None:
 def measure_on_device(config: SearchConfig, folder: Path) -> None:
     """Search a gallery in the memory of a GPU."""
     device = torch.device(config.device)
-    searcher = fill(folder, config.clips, config.dim, "float16", data=config.data, has_codes=False).to(device)
+    gallery = fill(folder, config.clips, config.dim, "float16", data=config.data, has_codes=False).to(device)
     num_bytes = 2 * 3 * config.clips * config.dim
     memory = torch.empty(num_bytes // 4, device=device)
 
@@ -242,8 +242,8 @@ def measure_on_device(config: SearchConfig, folder: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     for count in config.queries:
         texts = made_vectors(config.data, (count, config.dim), generator).to(device)
-        passed = seconds(lambda texts=texts: searcher.search(texts, K))
-        scored = rank(searcher.blocks, texts, K, "scalar").num_scored.float().median()
+        passed = seconds(lambda texts=texts: gallery.search(texts, K))
+        scored = rank(gallery.searcher.block, texts, K, "scalar").num_scored.float().median()
         share = f"{reading / passed:.0%} of reading the vectors once, {scored:.0f} scored in float64 (median)"
         print(f"    {count:5} queries, k = {K}: {passed * 1e3:8.2f} ms, {share}")
 

@@ -135,8 +135,8 @@ def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
 
 def spanned_bound(upper: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     """
-    Bound like [`cone_bound`], where that is positive, at lower cost: by the projection of max(`upper`, 0) on the span
-    of the clip's vectors, c' G^-1 c with c = max(`upper`, 0). (P,)
+    Bound F(w, c) over all weights w >= 0 and all c <= `upper`, where that is positive: by the projection of
+    max(`upper`, 0) on the span of the clip's vectors, c' G^-1 c with c = max(`upper`, 0). (P,)
 
     That is at least c_m^2 / |z_m|^2 for each m. A float32 sum of M (M + 1) / 2 products has an error of (M + 3) 6e-8
     of its absolute terms, which are at most S max_m c_m^2, and a float32 inverse of a Gram matrix one of M 6e-8 S.
@@ -149,32 +149,6 @@ def spanned_bound(upper: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
             row = torch.addcmul(row, second, next(columns))
         total = torch.addcmul(total, first, row)
     return total.clamp(min=0).sqrt() * (1 + 1e-3)
-
-
-def cone_bound(
-    upper: torch.Tensor, gram: torch.Tensor, modality_mask: torch.Tensor, rho: torch.Tensor
-) -> torch.Tensor:
-    """
-    Bound F(w, c) over all weights w >= 0 and all c <= `upper`: by P(`upper`), or hardly more.
-
-    For any sum x of the vectors, F(w, c) is at most |x| plus d / rho, with d the most by which an inner product of x
-    with a vector is below c. For the sum nearest to a text with the inner products `upper`, |x| is P and d is 0.
-
-    Args:
-        upper (`torch.DoubleTensor` of shape `(P, M)`): upper bounds of the (calibrated) cosines.
-        gram (`torch.Tensor` of shape `(P, M, M)`), modality_mask (`torch.BoolTensor` of shape `(P, M)`).
-        rho (`torch.DoubleTensor` of shape `(P,)`): at most [`hull_distance`], and above 0.
-
-    Returns:
-        `torch.DoubleTensor` of shape `(P,)`.
-    """
-    weights, products = _nearest(gram, upper, modality_mask)
-    missed = _ROUNDED * weights.sum(0)
-    lacking = (upper.T - products).masked_fill(~modality_mask.T, 0).amax(0).clamp(min=0) + missed
-    norm = ((weights * products).sum(0) + missed * weights.sum(0)).clamp(min=0).sqrt()
-    largest = upper.T.masked_fill(~modality_mask.T, -1e30).amax(0)
-    simple = torch.where(largest > 0, largest / rho, largest / LONGEST)
-    return torch.where(largest > 0, torch.fmin(norm + lacking / rho, simple), simple)
 
 
 # Errors -------------------------------------------------------------------------------------------------------------
@@ -213,7 +187,6 @@ def product_error(dim: int, norm: float, vectors: torch.Tensor) -> float:
 __all__ = [
     "LONGEST",
     "ROUNDING",
-    "cone_bound",
     "hull_distance",
     "inverse_of",
     "product_error",

@@ -1,21 +1,20 @@
 """Exact ranking of a gallery, from the mapped vectors and what is stored with them: half-precision vectors are
 converted a tile at a time, and nothing else is copied. SCALAR's score is screened in low precision, with proof (see
-[`~gallery.exact.screening`]; for clips in the memory of a GPU, [`~gallery.exact.device_search`]); other scores are
-computed for every clip.
+[`~gallery.exact.screening`]; for clips without codes, [`~gallery.exact.device_search`]); other scores are computed for
+every clip.
 
 Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from gallery.exact.blocks import Block, damaged, in_one_block
+from gallery.exact.blocks import Block, DamagedVectorsError
 from gallery.exact.device_search import find_best_on_device
 from gallery.exact.screening import find_best
-from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, find_method
+from modeling_scalar.scores_scalar import Pairs, ScoreOptions, find_method
 
 # Clips scored and searched at once, for few queries and for many: their scores stay in cache.
 _FEW, _BLOCK_OF_FEW, _BLOCK = 16, 16_384, 2_048
@@ -24,18 +23,20 @@ _SCORES_AT_ONCE = 2**26  # if all scores of a query are needed
 
 
 class Ranking(NamedTuple):
-    """The best clips of each query: `scores` and `rows` `(Q, K)`, best first, and `num_scored` `(Q,)`, the number of
-    clips scored exactly. The others cannot be among the best."""
+    """The best clips of each query: `scores` and `rows` `(Q, K)`, best first; `num_scored` `(Q,)`, the number of
+    clips scored exactly, while the others cannot be among the best; and `weights` `(Q, K, M)`, if the score has
+    weights."""
 
     scores: torch.Tensor
     rows: torch.Tensor
     num_scored: torch.Tensor
+    weights: torch.Tensor | None = None
 
 
 def _check_scores(scores: torch.Tensor) -> None:
     """Raise a ValueError if a score is not a number: NaN would be ranked somewhere, or silently left out."""
     if scores.isnan().any():
-        raise damaged()
+        raise DamagedVectorsError
 
 
 def _sorted(scores: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,45 +68,51 @@ def _merge(
 
 
 def _rank_whole(
-    blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str, options: ScoreOptions
+    block: Block, queries: torch.Tensor, k: int, method: str, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rank from all scores of a query at once: for scores that depend on other clips, and for a large `k`."""
     # Without removed clips, which would take ranks from others.
-    clips = in_one_block(blocks, blocks[0].device)
-    rows = clips.is_there.nonzero().flatten()
-    if len(rows) < len(clips):
-        clips = clips[rows]
+    rows, clips = block.is_there.nonzero().flatten(), block
+    if len(rows) < len(block):
+        clips = block[rows]
     found = []
-    for queries in text_embeds.split(max(1, _SCORES_AT_ONCE // max(1, len(clips)))):
-        scores = Pairs(queries, clips, options).scores(method)
+    for some in queries.split(max(1, _SCORES_AT_ONCE // max(1, len(clips)))):
+        scores = Pairs(some, clips, options).scores(method)
         _check_scores(scores)
-        found.append(_sorted(scores, rows.expand(len(queries), -1), k))
+        found.append(_sorted(scores, rows.expand(len(some), -1), k))
     return tuple(map(torch.cat, zip(*found, strict=True)))
 
 
-def _screen(
-    blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, num_rows: int, options: ScoreOptions
-) -> Ranking:
+def _rank_in_tiles(
+    block: Block, queries: torch.Tensor, k: int, method: str, options: ScoreOptions
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rank from the scores of some clips at a time."""
+    best = queries.new_empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
+    size = _BLOCK_OF_FEW if len(queries) <= _FEW else _BLOCK
+    for start in range(0, len(block), size):
+        scores = Pairs(queries, block[start : start + size], options).scores(method)
+        scores.masked_fill_(~block.is_there[start : start + size], -math.inf)
+        _check_scores(scores)
+        best = _merge(best, scores, start, k)
+    return best
+
+
+def _rank_by_centroids(block: Block, queries: torch.Tensor, k: int, options: ScoreOptions) -> Ranking:
     """Rank by SCALAR's score, with as many queries at once as fit in memory."""
-    found = []
-    find = find_best if blocks[0].device.type == "cpu" else find_best_on_device
-    for queries in text_embeds.split(max(1, _PAIRS_AT_ONCE // (num_rows if 4 * k > num_rows else 4 * k))):
-        try:
-            found.append(find(blocks, queries, min(k, num_rows), options))
-        except FloatingPointError as error:
-            raise damaged() from error
-    scores, rows, num_scored = map(torch.cat, zip(*found, strict=True))
-    rows = rows.masked_fill(scores == -math.inf, 0)
-    return Ranking(scores.float(), rows, num_scored)
+    find, found = find_best_on_device if block.codes is None else find_best, []
+    for some in queries.split(max(1, _PAIRS_AT_ONCE // (len(block) if 4 * k > len(block) else 4 * k))):
+        found.append(find(block, some, k, options))
+    scores, rows, weights, num_scored = map(torch.cat, zip(*found, strict=True))
+    return Ranking(scores.float(), rows, num_scored, weights)
 
 
 @torch.no_grad()
-def rank(blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str, **options: Any) -> Ranking:
+def rank(block: Block, text_embeds: torch.Tensor, k: int, method: str, **options: Any) -> Ranking:
     """
     Find the k best clips of each query, exactly.
 
     Args:
-        blocks (`list[Block]`): of [`~gallery.exact.blocks.blocks_of`].
+        block ([`~gallery.exact.blocks.Block`]): of [`~gallery.exact.blocks.block_of`].
         text_embeds (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
         k (`int`): hits per query.
         method (`str`), options: as in [`~modeling_scalar.scores_scalar.retrieval_scores`].
@@ -115,36 +122,19 @@ def rank(blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str
         removed or not covered by the method score `-inf`. For `"scalar"`, the order is that of the scores in float64.
 
     Raises:
-        ValueError: the method is unknown, an option is out of range, or vectors are damaged.
+        DamagedVectorsError: vectors are not as they were written.
+        ValueError: the method is unknown, or an option is out of range.
     """
-    find_method(method)
-    ranking = _rank(blocks, text_embeds, k, method, ScoreOptions(**options))
-    return Ranking(*(numbers.cpu() for numbers in ranking))
-
-
-def _rank(
-    blocks: Sequence[Block], text_embeds: torch.Tensor, k: int, method: str, score_options: ScoreOptions
-) -> Ranking:
-    num_rows = sum(len(block) for block in blocks)
-    if blocks:
-        text_embeds = text_embeds.to(blocks[0].device)
-    best = text_embeds.new_empty(len(text_embeds), 0), text_embeds.new_empty(len(text_embeds), 0).long()
-    all_of_them = torch.full((len(text_embeds),), sum(block.num_there for block in blocks))
-    if not num_rows or not len(text_embeds):
-        return Ranking(*best, all_of_them)
+    entry, score_options, k = find_method(method), ScoreOptions(**options), min(k, len(block))
+    queries = text_embeds.to(block.device)
+    if not len(block) or not len(queries):
+        nothing = torch.empty(len(queries), 0)
+        return Ranking(nothing, nothing.long(), torch.zeros(len(queries), dtype=torch.long))
     if method == "scalar":
-        return _screen(blocks, text_embeds, k, num_rows, score_options)
-    if METHODS[method].whole or 4 * k > num_rows:
-        return Ranking(*_rank_whole(blocks, text_embeds, k, method, score_options), all_of_them)
-    size = _BLOCK_OF_FEW if len(text_embeds) <= _FEW else _BLOCK
-    for block in blocks:
-        for start in range(0, len(block), size):
-            scores = Pairs(text_embeds, block[start : start + size], score_options).scores(method)
-            if block.num_there < len(block):
-                scores.masked_fill_(~block.is_there[start : start + size], -math.inf)
-            _check_scores(scores)
-            best = _merge(best, scores, block.start + start, k)
-    return Ranking(*best, all_of_them)
+        return _rank_by_centroids(block, queries, k, score_options)
+    is_whole = entry.whole or 4 * k > len(block)
+    scores, rows = (_rank_whole if is_whole else _rank_in_tiles)(block, queries, k, method, score_options)
+    return Ranking(scores.cpu(), rows.cpu(), torch.full((len(queries),), block.num_there))
 
 
 __all__ = ["Ranking", "rank"]

@@ -20,9 +20,8 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from commands.errors import plain
 from gallery.cues import cues_of, may_have_words
-from gallery.filters import Filter
 from gallery.gallery import Gallery
-from gallery.hits import NOTHING_MATCHES, Certainty, Hit, Hits
+from gallery.hits import NOTHING_MATCHES, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.transcripts import Cue
 from gallery.windows import SEGMENT, Place
@@ -117,9 +116,8 @@ class View(ABC):
         """The places, among these, whose files may be played."""
         return set(places)
 
-    def within(self, wanted: Filter | None, key: str) -> Any:
-        """The clips of the same file as a clip that match a filter; an [`UnsupportedError`] if this is not
-        supported."""
+    def path_of(self, key: str) -> str:
+        """The file of a clip, whose windows are searched; an [`UnsupportedError`] if this is not supported."""
         raise UnsupportedError("An engine cannot list the windows of one file; a gallery in a folder can.")
 
     def listed(self, asked: ListRequest) -> Listing:
@@ -140,7 +138,7 @@ class View(ABC):
 
     def found(self, hits: Sequence[Hit], per_file: bool = False) -> list[Found]:
         """Hits in the form of the API."""
-        places = [Place(hit.clip_id) if hit.place is None else hit.place for hit in hits]
+        places = [hit.place for hit in hits]
         entries, playable, with_stills = [], self.playable(places), self.with_stills(places)
         for hit, place in zip(hits, places, strict=True):
             key = self.key_of(hit)
@@ -270,13 +268,14 @@ class Archive:
     def _answer(self, view: View, asked: Asked, **query: Any) -> Answer:
         begun, gallery = time.monotonic(), view.gallery
         temperature = gallery.query_temperature if asked.temperature is None else asked.temperature
-        allowed = asked.allowed if asked.within is None else view.within(asked.allowed, asked.within)
+        inside = None if asked.within is None else view.path_of(asked.within)
         hits = view.search(
             k=asked.k,
             query_temperature=temperature,
             method=self.method,
             modalities=asked.modalities,
-            allowed=allowed,
+            allowed=asked.allowed,
+            inside=inside,
             per_file=asked.per_file,
             unique=asked.unique,
             **(query | self._asking.learned),
@@ -288,13 +287,13 @@ class Archive:
             num_allowed=min(hits.num_allowed, hits.num_clips),  # clips may be pushed during the count
             num_scored=hits.num_scored,
             estimated=view.is_estimate(hits.num_clips),
-            exact=hits.certainty is Certainty.EXACT,
+            exact=True,
             matches_well=hits.matches_well,
-            certainty=hits.certainty,
+            certainty="exact",
             unknown=hits.unknown,
             num_files=view.num_files(asked.per_file),
             seconds=time.monotonic() - begun,
-            note=NOTHING_MATCHES if hits.matches_well is False else None if hits else self._why_none(hits, asked),
+            note=NOTHING_MATCHES if hits.matches_well is False else None if len(hits) else self._why_none(hits, asked),
         )
 
     def _why_none(self, hits: Hits, asked: Asked) -> str:

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from fastapi.exceptions import RequestValidationError
 from mcp.server.lowlevel import Server
@@ -15,8 +15,6 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp
-
-from gallery.hits import Certainty
 
 from .models import LONGEST_KEY, LONGEST_QUERY, Found, Modality, SearchRequest, Wanted
 from .problems import answer_of
@@ -84,7 +82,7 @@ class Moments(BaseModel):
     hits: list[Moment]
     num_clips: int = Field(description="Number of clips in the gallery.")
     num_allowed: int = Field(description="Number of clips that meet the filters.")
-    certainty: Certainty
+    certainty: Literal["exact"]
     unknown: dict[str, int] = Field(description="Number of clips left out because a filtered value is unknown.")
     matches_well: bool | None = Field(
         description="Whether the best hit scores as relevant ones do; null if not calibrated."

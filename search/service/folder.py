@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 import torch
 
 from commands.errors import describe, plain
-from gallery.columns import embeds_of, from_utf8, lists_of, presence_of, texts_of, to_utf8
+from gallery.columns import embeds_of, from_utf8, lists_of, presence_of, to_utf8
 from gallery.contents import folder_of_all
 from gallery.cues import ClipWords, words_of_file
-from gallery.filters import Allowed, ClipFacts, Filter
+from gallery.filters import ClipFacts, Filter
 from gallery.gallery import Gallery
-from gallery.hits import Hit, Hits
+from gallery.hits import Hit
+from gallery.searcher import Selection
 from gallery.stills import Stills
 from gallery.storage import MANIFEST, Shard, damaged_shards
 from gallery.transcripts import SPEECH, Cue, Transcripts
@@ -145,23 +146,9 @@ class FolderView(View):
         """The places, among these, that have a still."""
         return set(self.stills_of(places))
 
-    def within(self, wanted: Filter | None, key: str) -> Allowed:
-        """The clips of the same file as a clip that match a filter; an [`UnknownClipError`] if no clip has this
-        key."""
-        path = self.gallery.place_of(self.clip_of(key)).path
-        is_same = pc.equal(self.gallery.searcher.clip_facts.paths, to_utf8(path))
-        mask = self.gallery.searcher.among(wanted).mask
-        return Allowed(mask & torch.from_numpy(np.array(is_same, dtype=bool)))
-
-    @cached_property
-    def _by_name(self) -> tuple[np.ndarray, np.ndarray]:
-        """The clips in the order of their files, and the number of the file of each."""
-        paths = self.gallery.searcher.clip_facts.paths
-        order = pc.sort_indices(
-            pa.table({"path": paths, "row": np.arange(len(paths))}),
-            sort_keys=[("path", "ascending"), ("row", "ascending")],
-        )
-        return order.to_numpy(), paths.combine_chunks().dictionary_encode().indices.to_numpy()
+    def path_of(self, key: str) -> str:
+        """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
+        return self.gallery.place_of(self.clip_of(key)).path
 
     def _hit(self, rank: int, name: str, presence: list[bool], problems: list[str]) -> Hit:
         """A clip without a score."""
@@ -181,33 +168,16 @@ class FolderView(View):
         """Clips by name, and windows of a file in order."""
         if not len(self.gallery):
             return Listing(hits=[], num_clips=0, num_allowed=0, unknown={}, note="The gallery holds no clips.")
-        among = self.gallery.searcher.among(asked.allowed)
-        if asked.within is not None:
-            among = self.within(asked.allowed, asked.within)
-        everything, searcher = among, self.gallery.searcher
-        if asked.unique:
-            among = searcher.once(among)
-        order, files = self._by_name
-        rows = order[among.mask.numpy()[order]]
-        is_by_file = asked.per_file and self._has_windows
-        if is_by_file:
-            rows = rows[np.append(True, np.diff(files[rows]) != 0)[: len(rows)]]
-        columns = self.gallery.clips.select(["clip_id", "presence", "problems"]).take(
-            rows[asked.skip : asked.skip + asked.k]
-        )
-        clips = zip(
-            texts_of(columns, "clip_id"), presence_of(columns).tolist(), lists_of(columns, "problems"), strict=True
-        )
-        hits = [self._hit(rank, *clip) for rank, clip in enumerate(clips, start=asked.skip + 1)]
-        num_clips = len(self.gallery)
-        hits = Hits(hits, num_clips, 0)
+        inside = None if asked.within is None else self.path_of(asked.within)
+        among = Selection(asked.allowed or Filter(), inside=inside, unique=asked.unique)
+        hits = self.gallery.searcher.list_clips(among, asked.skip, asked.k, asked.per_file)
         return Listing(
-            hits=self.found(searcher.with_copies(hits, everything) if asked.unique else hits, asked.per_file),
-            num_clips=num_clips,
-            num_allowed=among.num_clips,
-            num_files=len(rows) if is_by_file else None,
-            unknown=among.unknown,
-            note=None if len(rows) else f"{leaving(asked)} leave none of the {num_clips} clips.",
+            hits=self.found(hits, asked.per_file),
+            num_clips=hits.num_clips,
+            num_allowed=hits.num_allowed,
+            num_files=hits.num_files,
+            unknown=hits.unknown,
+            note=None if len(hits) else f"{leaving(asked)} leave none of the {hits.num_clips} clips.",
         )
 
     def playable(self, places: Collection[Place]) -> set[Place]:

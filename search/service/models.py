@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from gallery.filters import Filter
-from gallery.hits import Certainty
 from gallery.words import split_query
 
 Modality = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
@@ -208,9 +207,7 @@ class Answer(Listing):
     matches_well: bool | None = Field(
         description="Whether the best clip scores like a relevant one; none if that was not fitted to such a search."
     )
-    certainty: Certainty = Field(
-        description="With a vector engine, the index may have missed clips, or better ones may not have been scored."
-    )
+    certainty: Literal["exact"]
     seconds: float = Field(description="Time of the search, without waiting.")
 
 

@@ -13,6 +13,7 @@ from datasets import Dataset
 
 from gallery.filters import ClipFacts, Filter, ModalityError, fitting
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.searcher import Selection
 from modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 
@@ -45,7 +46,7 @@ def gallery(tmp_path_factory):
 
 def named(gallery, wanted):
     """The clips that fulfil a filter, and how many are left out because something is unknown."""
-    allowed = gallery.searcher.allowed(wanted)
+    allowed = gallery.searcher.allowed(Selection(wanted))
     return [name for name, fits in zip(gallery.clip_ids, allowed.mask.tolist(), strict=True) if fits], allowed.unknown
 
 
@@ -96,7 +97,7 @@ def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
         glob = "".join(random.choices([*letters, "*", "?", "[ab]", "[!a-z]", "[]a]", "[a^]", "[!^]", "[&&]"], k=3))
         if "**" in glob:
             continue
-        fits = [bool(fit) for fit in gallery.searcher.allowed(Filter(paths=glob)).mask]
+        fits = [bool(fit) for fit in gallery.searcher.allowed(Selection(Filter(paths=glob))).mask]
         expected = [fnmatch.fnmatchcase(name, glob) for name in names]
         assert fits == expected, glob
         count += sum(expected)
@@ -194,11 +195,11 @@ def test_conditions_hold_together_as_a_loop_over_clips_says(tmp_path):
 
 def test_what_fulfils_a_filter_is_remembered_for_the_last_few(tmp_path):
     gallery = make_gallery(tmp_path, PATHS)
-    first = gallery.searcher.allowed(Filter(paths="*.mp4"))
-    assert gallery.searcher.allowed(Filter(paths=("*.mp4",))) is first
+    first = gallery.searcher.allowed(Selection(Filter(paths="*.mp4")))
+    assert gallery.searcher.allowed(Selection(Filter(paths=("*.mp4",)))) is first
     for number in range(8):
-        gallery.searcher.allowed(Filter(paths=str(number)))
-    again = gallery.searcher.allowed(Filter(paths="*.mp4"))
+        gallery.searcher.allowed(Selection(Filter(paths=str(number))))
+    again = gallery.searcher.allowed(Selection(Filter(paths="*.mp4")))
     assert again is not first and torch.equal(again.mask, first.mask)
 
 
@@ -242,7 +243,7 @@ def test_a_gallery_without_clips_has_none_that_fulfil_anything(tmp_path):
         writer.metadata = MADE_BY
         writer.commit()
     gallery = Gallery.open(tmp_path)
-    assert gallery.searcher.allowed(Filter(paths="x", min_duration=1, after="2026-01-01")).num_clips == 0
+    assert gallery.searcher.allowed(Selection(Filter(paths="x", min_duration=1, after="2026-01-01"))).num_clips == 0
     assert gallery.search(make_queries(1), allowed=Filter(has="audio")) == [[]]
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 from gallery.described import LEAST_SCORE, Described, fitted_to
 from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.hits import NOTHING_MATCHES, Certainty, Hit, Hits
+from gallery.hits import NOTHING_MATCHES
 from gallery.querying import Likeness
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries
 
@@ -126,13 +126,3 @@ def test_a_further_modality_makes_it_another_search(written):
 def test_metadata_that_are_no_fit_are_refused(written, wrong):
     with pytest.raises(ValueError, match="`least_score` in the metadata of .* must have score, num_clips"):
         Described({LEAST_SCORE: json.loads(json.dumps(wrong))}, "it")
-
-
-def test_where_a_search_was_stopped_a_better_clip_may_match():
-    def found(score, certainty):
-        hit = Hit(1, "a", score, None, {"video": True})
-        return Hits([hit], 10, 5, least_score=0.5, certainty=certainty).matches_well
-
-    assert [found(0.4, certainty) for certainty in Certainty] == [False, False, None]
-    assert [found(0.5, certainty) for certainty in Certainty] == [True] * 3
-    assert Hits([], 10, 5, least_score=0.5).matches_well is None

@@ -1,12 +1,14 @@
 """Each file once, by its best window, whatever number of windows there is."""
 
 import os
+from dataclasses import replace
 
 import torch
 from torch.nn.functional import normalize
 
 from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter
+from gallery.searcher import Selection
 
 
 def windows(place, num_files, num_windows, names="talk{}.mp4"):
@@ -30,10 +32,8 @@ def test_each_file_is_found_by_its_best_window_and_few_searches_are_made(tmp_pat
     best = {}
     for hit in everything:
         best.setdefault(hit.clip_id.partition("#")[0], hit)
-    sizes, search = [], gallery.searcher.search_vectors
-    monkeypatch.setattr(
-        gallery.searcher, "search_vectors", lambda q, k, *a, **o: (sizes.append(k), search(q, k, *a, **o))[1]
-    )
+    sizes, rank = [], gallery.searcher.rank
+    monkeypatch.setattr(gallery.searcher, "rank", lambda q, k, *rest: sizes.append(k) or rank(q, k, *rest))
     for k in (1, 3, 6, 9):
         (hits,) = gallery.search(query, k, per_file=True)
         expected = list(best.values())[:k]
@@ -46,9 +46,13 @@ def test_each_file_is_found_by_its_best_window_and_few_searches_are_made(tmp_pat
 
 def test_a_search_ends_where_no_other_files_are_found(tmp_path, monkeypatch):
     gallery, query = windows(tmp_path, 6, 2)
-    searches, search = [], gallery.searcher.search_vectors
-    monkeypatch.setattr(gallery.searcher, "search_vectors", lambda *a, **o: (searches.append(a), search(*a, **o))[1])
-    monkeypatch.setattr(gallery.searcher, "outside", lambda among, hits: among)  # whatever finds those again
+    searches, rank = [], gallery.searcher.rank
+
+    def again(q, k, scoring, among):  # whatever finds those again
+        searches.append(k)
+        return rank(q, k, scoring, replace(among, outside=frozenset()))
+
+    monkeypatch.setattr(gallery.searcher, "rank", again)
     (hits,) = gallery.search(query, 6, per_file=True)
     assert 0 < len(hits) < 6 and len(searches) == 2
 
@@ -58,4 +62,4 @@ def test_a_pattern_of_paths_takes_no_longer_where_a_name_is_not_utf8(tmp_path):
     gallery, _ = windows(tmp_path, 2, 1, name)
     hostile = "*a" * 25 + "b"  # with backtracking, years
     for pattern, count in ((hostile, 0), ("*a" * 9 + "*", 11), (os.fsdecode(b"*\xff1.mp4"), 1), ("*\xff*", 0)):
-        assert gallery.searcher.allowed(Filter((pattern,))).num_clips == count, pattern
+        assert gallery.searcher.allowed(Selection(Filter((pattern,)))).num_clips == count, pattern

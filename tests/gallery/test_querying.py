@@ -13,6 +13,7 @@ from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import Hits, Results
 from gallery.querying import NothingToCompareError, query_like
+from gallery.searcher import Selection
 from modeling_scalar import load_model
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.model_identity import identify
@@ -199,7 +200,9 @@ def test_what_may_be_found_is_limited_and_the_clip_is_left_out_all_the_same(tmp_
     hits = gallery.search(like=name, k=30, allowed=Filter(has="audio"))
     expected = [hit for hit in gallery.search(like=name, k=30) if hit.presence["audio"]]
     assert [hit.clip_id for hit in hits] == [hit.clip_id for hit in expected] and hits.num_allowed == len(expected)
-    assert gallery.searcher.allowed(Filter(has="audio")).mask[6]  # what is remembered of a filter is not changed
+    assert gallery.searcher.allowed(Selection(Filter(has="audio"))).mask[
+        6
+    ]  # what is remembered of a filter is not changed
 
 
 def test_modalities_that_cancel_have_no_centroid_and_are_a_query_all_the_same():

@@ -11,7 +11,7 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.second_stage import first_candidates, fused_values, match_logits, two_stage_scores
 from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.hits import remarks_of
+from gallery.hits import Hits, remarks_of
 from gallery.matching import clip_views
 from gallery.media import clip_sha256, clip_stat
 from gallery.querying import QueryModel
@@ -77,7 +77,7 @@ def place(tmp_path, model, tiny_processor):
 
 def open_gallery(place, model, processor, name="gallery"):
     gallery = Gallery.open(place / name)
-    gallery.searcher.query_model = QueryModel(model, processor)
+    gallery.query_model = QueryModel(model, processor)
     return gallery
 
 
@@ -115,9 +115,7 @@ def evaluated(model, processor, rows, depth, weight=None, seen=MODALITIES):
 )
 def test_the_order_is_that_of_the_second_stage_of_the_evaluation(place, model, depth, weight, seen):
     folder, rows, gallery = place
-    expected = evaluated(
-        model, FileProcessor(gallery.searcher.query_model.processor.processor), rows, depth, weight, seen
-    )
+    expected = evaluated(model, FileProcessor(gallery.query_model.processor.processor), rows, depth, weight, seen)
     first = gallery.search(CAPTIONS, len(rows), modalities=seen)
     found = gallery.search(CAPTIONS, len(rows), modalities=seen, rerank=depth, fusion_weight=weight)
     for hits, before, line in zip(found, first, expected, strict=True):
@@ -133,15 +131,16 @@ def test_the_order_is_that_of_the_second_stage_of_the_evaluation(place, model, d
 def test_hits_of_other_modalities_are_put_in_order_by_what_the_cross_encoder_reads(place):
     gallery = place[2]
     hits = gallery.search(CAPTIONS[:1], len(place[1]))
-    searcher, files = gallery.searcher, gallery.files
-    expected = rerank(hits, searcher.query_model, files, DEPTH)
+    clips = {clip.clip_id: clip for clip in gallery.searcher.clips(gallery.clip_ids)}
+    expected = rerank(hits, gallery.query_model, clips, DEPTH)
 
     def renamed(hit):
-        presence = {"title": True} | {name: here for name, here in hit.presence.items() if name != "subtitle"}
-        return replace(hit, presence=presence)
+        presence = {"title": True, "video": hit.presence["video"], "audio": hit.presence["audio"]}
+        return replace(hit, presence=presence, weights=None)
 
-    others = [found.having([renamed(hit) for hit in found]) for found in hits]
-    found = rerank(others, searcher.query_model, files, DEPTH, modalities=("title", "video", "audio"))
+    about = {"num_clips": 7, "num_scored": 7, "query": CAPTIONS[0]}
+    others = [Hits.of(map(renamed, found), **about) for found in hits]
+    found = rerank(others, gallery.query_model, clips, DEPTH, modalities=("title", "video", "audio"))
     assert [(hit.clip_id, hit.match) for hit in found[0]] == [(hit.clip_id, hit.match) for hit in expected[0]]
     assert any(hit.match is not None for hit in found[0])
 
@@ -154,9 +153,9 @@ def test_fewer_hits_than_are_reranked_are_the_first_of_them(place):
 
 def test_each_file_is_read_once_for_all_queries(place):
     gallery = place[2]
-    gallery.searcher.query_model.processor.read.clear()
+    gallery.query_model.processor.read.clear()
     gallery.search(CAPTIONS, rerank=50)
-    read = gallery.searcher.query_model.processor.read
+    read = gallery.query_model.processor.read
     readable = sum(video or audio for video, audio, _ in CONTENTS)
     assert len(read) == len(set(read)) == readable < len(CONTENTS)
 
@@ -173,7 +172,7 @@ def test_a_clip_that_cannot_be_read_keeps_its_place_and_is_named(place):
         size, mtime_ns = clip_stat(str(path))
         writer.put_files([replace(known, size=size, mtime_ns=mtime_ns, sha256=clip_sha256(str(path)))])
         writer.commit()
-    gallery = open_gallery(folder, gallery.searcher.query_model.model, gallery.searcher.query_model.processor)
+    gallery = open_gallery(folder, gallery.query_model.model, gallery.query_model.processor)
     hits = gallery.search(text, 7, rerank=7)
     places = {hit.clip_id: place for place, hit in enumerate(whole)}
     unread = [hit for hit in hits if hit.match is None]
@@ -264,16 +263,16 @@ def test_what_has_no_second_stage_says_so(place, tmp_path):
     for asked in ({"queries": torch.eye(gallery.dim)[:1]}, {"like": gallery.clip_ids[0]}):
         with pytest.raises(ValueError, match="only with text queries"):
             gallery.search(**asked, rerank=5)
-    model, processor = gallery.searcher.query_model.model, gallery.searcher.query_model.processor
+    model, processor = gallery.query_model.model, gallery.query_model.processor
     with GalleryWriter(tmp_path / "other", "float32") as writer:
         writer.put_clips(gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask)
         writer.commit()
     other = Gallery.open(tmp_path / "other")
-    other.searcher.query_model = QueryModel(model, processor)
+    other.query_model = QueryModel(model, processor)
     with pytest.raises(ValueError, match="this gallery does not record"):
         other.search("low", rerank=5)
     encoder = SimpleNamespace(config=SimpleNamespace(), score_options=lambda: {"method": "scalar"})
-    gallery.searcher.query_model = QueryModel(encoder, processor)
+    gallery.query_model = QueryModel(encoder, processor)
     with pytest.raises(ValueError, match="The second stage needs a cross-encoder"):
         gallery.search("low", rerank=5)
 

@@ -13,6 +13,7 @@ from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.hits import remarks_of
 from gallery.media import clip_stat
+from gallery.searcher import Selection
 from gallery.transcripts import Transcripts
 from gallery.words import folded, places_of, split_query
 from tests.gallery.conftest import MADE_BY
@@ -95,7 +96,7 @@ def keep(folder, name, *cues):
 
 def said(gallery, *words, **options):
     """The clips that say words, by the end of their names, and how many are left out as it is not known."""
-    allowed = gallery.searcher.allowed(Filter(words=words, **options))
+    allowed = gallery.searcher.allowed(Selection(Filter(words=words, **options)))
     names = [name.rpartition("/")[2] for name in gallery.clip_ids]
     return [name for name, fits in zip(names, allowed.mask.tolist(), strict=True) if fits], allowed.unknown
 
@@ -211,7 +212,7 @@ class Model:
 
 def test_a_search_by_texts_is_the_search_among_clips_that_say_what_is_quoted(place):
     gallery, model = place.gallery, Model()
-    gallery.searcher.query_model = model
+    gallery.query_model = model
     found = gallery.search(['a dog "Karin"', "a dog", '"Karin" on "the sea"'], 9)
     assert model.texts == ["a dog Karin", "a dog", "Karin on the sea"]
     assert [hits.query for hits in found] == ['a dog "Karin"', "a dog", '"Karin" on "the sea"']
@@ -235,6 +236,6 @@ def test_a_gallery_without_clips_says_nothing(tmp_path):
         writer.metadata = MADE_BY
         writer.commit()
     gallery = Gallery.open(tmp_path / "gallery")
-    gallery.searcher.query_model = Model()
+    gallery.query_model = Model()
     assert gallery.search('"Karin"') == [] and Transcripts(gallery.path).kept() == {}
     gallery.searcher.clip_words.read()

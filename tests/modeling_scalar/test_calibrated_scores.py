@@ -7,7 +7,7 @@ import torch
 
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import measure_first_stage
-from gallery.exact.blocks import blocks_of
+from gallery.exact.blocks import block_of
 from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import ScalarConfig
@@ -96,7 +96,7 @@ def test_every_block_and_the_whole_gallery_rank_as_the_matrix_does(tmp_path, mon
     gallery = write_gallery(tmp_path / "g", modalities.half(), mask, {})
     for name in ("_BLOCK", "_BLOCK_OF_FEW"):
         monkeypatch.setattr(f"gallery.exact.ranking.{name}", 4)
-    scores, rows, _ = rank(blocks_of(gallery.parts), texts, k, method, **CALIBRATION)
+    scores, rows, *_ = rank(block_of(gallery.parts), texts, k, method, **CALIBRATION)
     expected = retrieval_scores(texts, modalities.half().float(), mask, method=method, **CALIBRATION)
     torch.testing.assert_close(scores, expected.sort(dim=1, descending=True).values[:, :k], **FLOAT32)
     torch.testing.assert_close(expected.gather(1, rows), scores, **FLOAT32)

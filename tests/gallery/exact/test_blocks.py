@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from gallery.columns import clip_table, gram_of
-from gallery.exact.blocks import Block, blocks_of, in_one_block
+from gallery.exact.blocks import Block, block_of
 from gallery.storage import Part
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, Pairs, ScoreOptions, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
@@ -14,47 +15,37 @@ from tests.scores import METHODS
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.uses_concat_heads])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_stored_clips_score_as_clips_that_are_handed_in(method, dtype, monkeypatch):
-    """Three matrices apart, in the precision they are stored in."""
+    """Three matrices apart, in several chunks, in the precision they are stored in."""
     texts, modalities, mask = random_clips(num_clips=41)
     modalities[5, 1], mask[5] = -modalities[5, 0], torch.tensor([True, True, False])  # they cancel
     modalities = (modalities * mask[..., None]).to(dtype)
     monkeypatch.setattr("modeling_scalar.scores_scalar._TILE", (3, 5))
     monkeypatch.setattr("gallery.exact.blocks._CONVERTED_AT_ONCE", 3)
     expected = retrieval_scores(texts, modalities, mask, method)
-    stored = tuple(modality.contiguous() for modality in modalities.unbind(1))
-    products = gram_of(stored)
-    min_norm = 1e-2 if dtype == torch.float16 else 1e-3
+    chunks = [tuple(column.contiguous() for column in chunk.unbind(1)) for chunk in modalities.split([20, 1, 20])]
     with torch.no_grad():
-        names, there = PAPER_MODALITIES, mask.any(1)
-        clips = Block(stored, mask, min_norm=min_norm, modalities=names, gram=products, is_there=there)
+        clips = Block(
+            chunks, mask, min_norm=1e-2 if dtype == torch.float16 else 1e-3, modalities=PAPER_MODALITIES,
+            gram=gram_of(modalities.unbind(1)), is_there=mask.any(1),
+        )  # fmt: skip
         scores = Pairs(texts, clips, ScoreOptions()).scores(method)
     torch.testing.assert_close(scores, expected, **FLOAT32)
 
 
-def test_stored_inner_products_are_not_computed_again():
-    texts, modalities, mask = random_clips()
-    gram = torch.eye(3).expand(len(mask), -1, -1) * mask[..., None]
-    with torch.no_grad():
-        clips = Block((modalities * mask[..., None]).unbind(1), mask, gram=gram, is_there=mask.any(1))
-        scores = Pairs(texts, clips, ScoreOptions(query_temperature=1e3)).scores("scalar")
-    mean = torch.einsum("qd,vmd->qvm", texts, modalities * mask[..., None]).sum(-1) / mask.sum(1)
-    torch.testing.assert_close(scores, mean * mask.sum(1).sqrt(), atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize("names", [("video",), ("title", "audio"), tuple("abcdefgh")])
-def test_blocks_know_the_modalities_of_their_table(names):
-    generator = torch.Generator().manual_seed(0)
-    embeds = torch.nn.functional.normalize(torch.randn(20, len(names), 8, generator=generator), dim=-1)
-    mask = torch.rand(20, len(names), generator=generator) < 0.8
-    mask[:, 0] |= ~mask.any(1)
+def test_a_part_of_the_clips_of_several_commits_is_the_same_part_of_each_column():
+    embeds = normalize(torch.randn(20, 4, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
+    mask, names = torch.arange(80).view(20, 4) % 7 > 0, tuple("abcd")
     tables = [
         clip_table([str(row) for row in rows], embeds[rows], mask[rows], has_codes=True, modalities=names)
-        for rows in torch.arange(20).split(12)
+        for rows in torch.arange(20).split(6)
     ]
-    blocks = blocks_of(list(map(Part, tables)))
-    seen, some = torch.arange(len(names)) == 0, torch.arange(12) % 2 == 0
-    first, whole = blocks[0], in_one_block(blocks, torch.device("cpu"))
-    for block in (*blocks, whole, first[2:5], first.looking_at(seen), first.limited(some)):
-        assert block.modalities == names and len(block.vectors) == len(names) == block.gram.shape[2]
-    assert torch.equal(whole.modality_mask, mask)
-    torch.testing.assert_close(whole.modality_embeds, embeds * mask[..., None])
+    block, vectors = block_of(list(map(Part, tables))), embeds * mask[..., None]
+    for columns in (slice(0, 20), slice(4, 15), slice(7, 8), torch.tensor([19, 3, 3, 12]), mask[:, 0]):
+        part = block[columns]
+        assert part.modalities == names and torch.equal(part.modality_mask, mask[columns])
+        assert torch.equal(part.modality_embeds, vectors[columns])
+        torch.testing.assert_close(part.gram, vectors[columns] @ vectors[columns].mT)
+    seen = torch.arange(4) == 2
+    hidden = block.with_modalities(seen)
+    assert torch.equal(hidden.modality_embeds, vectors * seen[:, None]) and torch.equal(hidden.allowed, mask[:, 2])
+    assert block.limited(mask[:, 1]).num_there == mask[:, 1].sum() and block.num_there == 20
