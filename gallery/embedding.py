@@ -92,6 +92,9 @@ def read_batches(
         notes, clips = list(zip(*(future.result() for future in reading), strict=True)) or ((), ())
         embeddable = [place for place, clip in enumerate(clips) if clip is not None]
         features = processor(clips=[clips[place] for place in embeddable]) if embeddable else None
+        if features is not None and torch.cuda.is_available():
+            for name, values in features.items():  # into memory from which a GPU copies while others compute
+                features[name] = values.pin_memory() if isinstance(values, torch.Tensor) else values
         return Batch(list(notes), embeddable, features)
 
     # So many batches in advance keep the readers busy while the last clip of a batch is read.
@@ -131,7 +134,10 @@ def embed_clips(model: "PreTrainedModel", features: "BatchFeature") -> tuple[tor
     Returns:
         The embeddings `(batch, M, dim)` and the mask `(batch, M)`; on the CPU, in float32.
     """
-    modality_embeds, modality_mask = model.get_modality_features(**features.to(model.device, model.dtype))
+    features = features.to(model.device, non_blocking=True).to(
+        model.dtype
+    )  # converted there: else it would be unpinned
+    modality_embeds, modality_mask = model.get_modality_features(**features)
     return unit_vectors(modality_embeds), modality_mask.cpu()
 
 
