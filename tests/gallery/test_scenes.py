@@ -9,7 +9,7 @@ from gallery.decoding import SandboxedReader
 from gallery.scenes import PACE, cuts_of, scene_windows
 from gallery.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
 from tests.gallery.decoding.test_program import write_media
-from tests.media_corpus import cut, media, noisy, tone, wav
+from tests.media_corpus import tone, wav
 
 DRAW = np.random.default_rng(0)
 # Colours that people would tell apart, not those of one place seen from another side.
@@ -158,24 +158,6 @@ def test_a_film_is_cut_where_its_scenes_change(tmp_path, name):
     assert starts_of(path) == starts_of(path)
 
 
-def test_what_is_looked_through_piece_by_piece_is_cut_as_a_whole(tmp_path, monkeypatch):
-    path = write_film(tmp_path / "film.mp4", [5, 3.5, 4])
-    expected = starts_of(path)
-    for piece in (1.0, 5.0):
-        monkeypatch.setattr("gallery.decoding.reader._PIECE", piece)
-        assert starts_of(path) == expected
-
-
-def test_frames_at_any_times_are_cut_where_scenes_change(tmp_path):
-    lengths, milliseconds = [25, 31, 24], np.cumsum(DRAW.integers(40, 300, 80)).tolist()
-    numbers = [number for number, length in enumerate(lengths) for _ in range(length)]
-    path = tmp_path / "film.mkv"
-    pictures = lambda index: np.ascontiguousarray(seen(numbers[index], index))  # noqa: E731
-    write_media(path, num_frames=80, size=48, pictures=pictures, milliseconds=milliseconds)
-    first, second = ((milliseconds[place] - milliseconds[0]) / 1000 for place in (25, 56))
-    assert starts_of(path) == pytest.approx([0, first, second], abs=0.31)
-
-
 def test_what_has_no_pictures_is_shared_evenly(tmp_path):
     (tmp_path / "sound.wav").write_bytes(wav(tone(10 * 16_000)))
     assert starts_of(tmp_path / "sound.wav", most=4.0) == pytest.approx([0, 10 / 3, 20 / 3], abs=1e-3)
@@ -188,14 +170,3 @@ def test_a_static_film_and_a_short_one_are_not_cut_and_what_is_gone_is_reported(
     assert starts_of(path) == [0.0]
     with pytest.raises(FileNotFoundError):
         scene_windows(str(tmp_path / "gone.mp4"), 10.0, 60.0, SandboxedReader())
-
-
-def test_of_a_damaged_film_the_scenes_that_can_be_read_are_cut(tmp_path):
-    path = write_film(tmp_path / "film.mkv", [5, 4, 5], options={"g": "10"})
-    whole, data = starts_of(path), (tmp_path / "film.mkv").read_bytes()
-    (tmp_path / "half.mkv").write_bytes(cut(data, 0.6))
-    assert starts_of(tmp_path / "half.mkv")[:2] == whole[:2]
-    (tmp_path / "noisy.mkv").write_bytes(noisy(data, 0.9, 400))
-    assert starts_of(tmp_path / "noisy.mkv")[:2] == whole[:2]
-    (tmp_path / "wrong.mp4").write_bytes(media("mp4", "libx264", frames=60)[:500])
-    assert scene_windows(str(tmp_path / "wrong.mp4"), 6.0, 4.0, SandboxedReader()) == [(0.0, 3.0), (3.0, None)]

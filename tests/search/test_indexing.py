@@ -13,14 +13,12 @@ from tqdm import tqdm
 from transformers import BatchFeature
 
 from gallery.decoding import SandboxedReader
-from gallery.embedding import embed_captions
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.media import clip_sha256
 from modeling_scalar.processing_scalar import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.indexing import index_files
 from search.sources import find_files
-from search.vanished import is_gone, remove
+from search.vanished import is_gone
 
 DIM = 8
 
@@ -149,15 +147,6 @@ def test_the_first_run_embeds_every_file_in_batches(folder):
     assert gallery.clips.column("duration").to_pylist() == [4 / 16_000, None, 4 / 16_000]
 
 
-def test_a_second_run_embeds_only_new_files(folder):
-    run(folder)
-    (folder / "3.mp4").write_text("3 video")
-    report, gallery, model = run(folder)
-    assert model.batches == [[3]]
-    assert names(of(report, "new")) == ["3.mp4"] and len(of(report, "unchanged")) == 3 and not of(report, "changed")
-    assert len(gallery) == 4
-
-
 def test_a_changed_file_is_embedded_again(folder):
     _, before, _ = run(folder)
     (folder / "1.mp4").write_text("9 video")  # same size
@@ -220,12 +209,6 @@ def test_a_file_without_a_clip_is_reported_with_the_reason_and_left_out(folder, 
     assert list(failed(gallery)) == [failure.path] and len(gallery) == len(of(report, "new")) == 3
 
 
-def test_a_broken_link_is_reported_as_unreadable(folder):
-    (folder / "3.mp4").symlink_to(folder / "nowhere.mp4")
-    report, gallery, _ = run(folder)
-    assert names(of(report, "unreadable")) == ["nowhere.mp4"] and len(gallery) == 3
-
-
 def test_what_cannot_be_looked_at_does_not_stand_among_what_is_read_again(folder):
     """Else it would change which clips are embedded together after a kill, and so the last bits of their vectors."""
     (folder / "00.mp4").symlink_to(folder / "nowhere.mp4")
@@ -255,14 +238,6 @@ def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
     assert not of(report, "unreadable") and not failed(gallery) and len(gallery) == 4
 
 
-def test_a_clip_that_becomes_unreadable_leaves_the_gallery(folder):
-    run(folder)
-    (folder / "0.mp4").write_text("0 broken-video")
-    report, gallery, _ = run(folder)
-    assert names(of(report, "unreadable")) == ["0.mp4"]
-    assert names(gallery.clip_ids) == ["1.mp4", "2.mp4"] and names(failed(gallery)) == ["0.mp4"]
-
-
 def test_an_interrupt_keeps_what_was_embedded(folder):
     model = FakeModel()
     embed = model.get_modality_features
@@ -278,37 +253,6 @@ def test_an_interrupt_keeps_what_was_embedded(folder):
     assert names(Gallery.open(folder.parent / "gallery").clip_ids) == ["0.mp4", "1.mp4"]
     report, gallery, _ = run(folder)
     assert names(of(report, "new")) == ["2.mp4"] and len(gallery) == 3
-
-
-def test_every_batch_is_kept_as_soon_as_it_is_embedded(folder):
-    model, seen = FakeModel(), []
-    embed, place = model.get_modality_features, folder.parent / "gallery"
-
-    def look(pixel_values_videos, modality_mask):
-        seen.append(len(Gallery.open(place)) if (place / "gallery.json").exists() else None)
-        return embed(pixel_values_videos, modality_mask)
-
-    model.get_modality_features = look
-    run(folder, model=model, batch_size=1)
-    assert seen == [0, 1, 2]
-
-
-def test_vanished_files_are_kept_until_pruned(folder):
-    (folder / "3.mp4").write_text("3")
-    run(folder)
-    (folder / "1.mp4").unlink()
-    (folder / "3.mp4").unlink()
-    report, gallery, _ = run(folder)
-    assert names(of(report, "gone")) == ["1.mp4"] and len(gallery) == 3 and not of(report, "removed")
-    report, gallery, _ = run(folder, prune=True)
-    assert names(of(report, "removed")) == ["1.mp4"] and not of(report, "gone")
-    assert names(gallery.clip_ids) == ["0.mp4", "2.mp4"] and not failed(gallery)
-
-
-@pytest.mark.parametrize("options", [{"batch_size": 0}, {"num_workers": 0}])
-def test_a_wrong_option_is_refused(folder, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        run(folder, **options)
 
 
 def test_find_files_takes_known_extensions_from_folders_and_any_file_named(tmp_path):
@@ -352,11 +296,6 @@ def test_a_subtitle_file_beside_a_clip_belongs_to_it(folder):
     assert [path.rsplit("/")[-1] for path in of(report, "changed")] == ["1.mp4"]
     report, *_ = run(folder, batch_size=2)
     assert not of(report, "changed") and not of(report, "new")
-
-
-def test_queries_are_embedded_as_unit_rows():
-    embeds = embed_captions(FakeModel(), FakeProcessor(), ["a", "bb"])
-    assert embeds.tolist() == torch.eye(DIM)[[1, 2]].tolist()
 
 
 @pytest.mark.promise("data", "Indexing that is killed repeatedly ends in the same bytes")
@@ -418,26 +357,6 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
     assert listing("killed") == listing("whole") and len(listing("whole")) > 10
 
 
-def test_hashing_touched_files_is_kept_in_batches(folder, monkeypatch):
-    run(folder)
-    for path in folder.iterdir():
-        touch_later(path)
-    hashed = []
-
-    def interrupted(path, subtitle):
-        if len(hashed) == 2:
-            raise KeyboardInterrupt
-        hashed.append(path)
-        return clip_sha256(path, subtitle)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("gallery.media.clip_sha256", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(folder, batch_size=1)
-    known = Gallery.open(folder.parent / "gallery").files
-    assert [known[path].mtime_ns == os.stat(path).st_mtime_ns for path in sorted(known)] == [True, True, False]
-
-
 def again(folder, files, processor=None, **options):
     """Index files that may be gone, as a list names them; returns (report, gallery)."""
     with GalleryWriter(folder.parent / "gallery", "float32") as writer:
@@ -485,19 +404,6 @@ def test_a_file_that_nobody_can_reach_is_not_gone_and_never_pruned(folder, monke
         assert again(folder, files, **options)[0] == report
     report, _ = again(folder, files, **options)
     assert of(report, "unchanged") == files and not of(report, "out of reach")
-
-
-def test_clips_of_files_that_stay_out_of_reach_are_removed_by_name(folder, monkeypatch):
-    other = folder.parent / "other.mp4"
-    other.write_text("1 video")
-    (folder / "empty.mp4").write_text("0")
-    again(folder, find_files([folder, other]))
-    make_fail(monkeypatch, folder)
-    with GalleryWriter(folder.parent / "gallery") as writer:
-        assert remove(writer, [folder]) == 3
-    assert Gallery.open(folder.parent / "gallery").clip_ids == [str(other)]
-    report, _ = again(folder, [])
-    assert not report
 
 
 def lead_nowhere(folder):

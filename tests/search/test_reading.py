@@ -5,20 +5,17 @@ import signal
 import time
 from contextlib import closing
 from threading import Barrier, Event
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from gallery.decoding import Limits, SandboxedReader, Stopped, pool, sandboxed, streams
-from gallery.decoding.subtitles import send_subtitle_file
+from gallery.decoding import Limits, SandboxedReader, Stopped, pool, sandboxed
 from gallery.embedding import read_batches
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat
-from modeling_scalar.media_scalar import MediaError, MediaReader
+from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import index_files
-from search.reading import memory_of_decoders, record_of
+from search.reading import record_of
 from search.sources import find_files
 from tests.gallery.decoding.test_program import write_media
 from tests.search.test_indexing import FakeModel, FakeProcessor, of, old, problems_of
@@ -69,27 +66,6 @@ def test_a_file_that_a_system_makes_up_is_empty_and_never_opened(folder, monkeyp
             )
 
 
-@pytest.mark.parametrize("reader", ["a decoder", "this process"])
-def test_media_and_subtitles_that_a_system_makes_up_are_never_opened(tmp_path, monkeypatch, reader):
-    if not os.path.isfile("/proc/kmsg"):
-        pytest.skip("this system has no /proc/kmsg")
-    (tmp_path / "a.mp4").symlink_to("/proc/kmsg")
-    (tmp_path / "a.srt").symlink_to("/proc/kmsg")
-    for opening in ("gallery.decoding.subtitles.open", "modeling_scalar.media_scalar.av.open"):
-        monkeypatch.setattr(opening, lambda *_, **__: pytest.fail("opened"), raising=False)
-    monkeypatch.setattr("pathlib.Path.read_bytes", lambda path: pytest.fail("opened"))
-    if reader == "a decoder":
-        sent = []
-        send_subtitle_file(str(tmp_path / "a.srt"), SimpleNamespace(send=lambda *message: sent.append(message)))
-        assert sent == [("cues", b"[]")]
-        with pytest.raises(MediaError, match="a.mp4: .* it is empty"), streams.opened(str(tmp_path / "a.mp4")):
-            pass
-    else:
-        assert MediaReader().read_subtitle(tmp_path / "a.srt") == ""
-        with pytest.raises(MediaError, match="a.mp4: .* it is empty"):
-            MediaReader().read_frames(tmp_path / "a.mp4")
-
-
 def never_answers(*arguments):
     Event().wait()
 
@@ -128,11 +104,6 @@ def test_a_run_that_is_interrupted_does_not_wait_for_a_drive_that_hangs(folder, 
         assert next(batches).notes == [0]
         assert asked.wait(30)
     assert len(given_up) == 1  # and not after four minutes
-
-
-def test_a_link_is_found_by_the_file_it_leads_to_and_another_by_its_own_name(folder):
-    (folder / "e.mp4").symlink_to(folder / "a.mp4")
-    assert named(find_files([folder])) == ["a.mp4", "b.mp4", "c.mp4", "d.mp4"]
 
 
 def test_only_files_are_hashed(folder):
@@ -195,29 +166,6 @@ def test_no_more_is_read_ahead_than_keeps_the_readers_busy():
         assert len(asked) == 10  # the batch in hand, and as many more as five readers need and one to be whole
 
 
-@pytest.mark.parametrize(("num_workers", "expected"), [(1, 7), (2, 1), (5, 1)])
-def test_of_files_side_by_side_each_is_decoded_by_one_thread_and_gives_the_same_pictures_again(
-    tmp_path, monkeypatch, num_workers, expected
-):
-    """Of several threads, those of a damaged file would depend on which is faster."""
-    write_media(tmp_path / "a.mp4", 10)
-    asked, converse = [], pool._Decoder.converse
-
-    def listen(decoder, request, answer):
-        asked.append(request["options"]["num_threads"])
-        return converse(decoder, request, answer)
-
-    monkeypatch.setattr(pool._Decoder, "converse", listen)
-    monkeypatch.setattr(pool._Pool, "num_threads", lambda _: 7)
-
-    def read(item):
-        SandboxedReader().read_frames(tmp_path / "a.mp4")
-        return item, Clip()
-
-    assert len(list(read_batches(lambda clips: None, range(4), read, 2, num_workers))) == 2
-    assert asked == [expected] * 4
-
-
 @pytest.mark.promise("files", "An interrupted run does not wait for a decoder that hangs")
 def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_path, monkeypatch):
     decoders = pool._Pool()
@@ -248,31 +196,3 @@ def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_pa
     assert len(stopped) == 1  # and not after four minutes, when a decoder that does nothing is ended
     decoders.close()  # one that was stopped before it was asked would wait for ever
     assert SandboxedReader().read_duration(path) == 1.0  # of others nothing is given up
-
-
-def test_decoders_share_the_processors(monkeypatch):
-    monkeypatch.setattr(pool, "num_processors", lambda: 16)
-    decoders = pool._Pool()
-    shares = []
-    for decoders.at_work in (0, 1, 2, 5, 16, 40):
-        shares.append(decoders.num_threads())
-    assert shares == [8, 8, 8, 3, 1, 1]
-
-
-def test_a_decoder_is_asked_to_take_its_share_unless_a_number_is_given(tmp_path, monkeypatch):
-    write_media(tmp_path / "a.mp4", 10)
-    asked, converse = [], pool._Decoder.converse
-
-    def spy(self, request, answer):
-        asked.append(request["options"]["num_threads"])
-        return converse(self, request, answer)
-
-    monkeypatch.setattr(pool._Decoder, "converse", spy)
-    monkeypatch.setattr(pool, "num_processors", lambda: 5)
-    frames = [SandboxedReader().read_frames(tmp_path / "a.mp4", num_threads=number) for number in (0, 2)]
-    assert asked == [5, 2] and np.array_equal(*frames)
-
-
-def test_as_many_decoders_as_readers_have_memory_but_not_more_than_the_machine(monkeypatch):
-    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PHYS_PAGES": 2**23, "SC_PAGE_SIZE": 2**12}[name])
-    assert [memory_of_decoders(number) / 2**30 for number in (1, 4, 6, 32, 1000)] == [1, 1, 1.5, 8, 8]

@@ -6,7 +6,6 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from gallery.decoding import tolerant
 from gallery.gallery import Gallery
 from search.__main__ import app
 from tests.gallery.decoding.test_program import write_media
@@ -66,18 +65,6 @@ def test_of_half_a_recording_what_there_is_counts_is_reported_and_is_not_read_ag
     gallery = Gallery.open(tmp_path / "gallery")
     assert [len(problems) for problems in gallery.problems().values()] == [2]
     assert "0 new, 0 changed, 4 unchanged" in run(*arguments).output
-
-
-def test_a_truncated_sound_beside_a_whole_picture_counts_as_absent(tiny_model_dir, tmp_path, tiny_processor):
-    write_media(tmp_path / "clip.mp4")
-    write_media(tmp_path / "sound.wav", num_frames=0, seconds_of_audio=2, audio_codec="pcm_s16le")
-    (tmp_path / "sound.m4a").write_bytes(b"no sound")
-    clip = tolerant(tiny_processor).read_clip(tmp_path / "clip.mp4", audio=tmp_path / "sound.m4a")
-    assert clip.frames is not None and clip.waveform is None
-    assert len(clip.problems) == 1 and "sound.m4a" in clip.problems[0]
-    assert tiny_processor(clips=[clip])["modality_mask"].tolist() == [[True, False, False]]
-    with pytest.raises(ValueError, match="sound.m4a"):
-        tiny_processor.read_clip(tmp_path / "clip.mp4", audio=tmp_path / "sound.m4a")
 
 
 def test_the_real_clips_can_be_indexed_queried_and_added_to(shared_dir, tiny_model_dir, tmp_path):

@@ -19,7 +19,6 @@ from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 from search.recognizers import (
     Cue,
     FasterWhisperRecognizer,
-    SpeechError,
     SpeechRecognizer,
     is_understood,
     recognizer_of,
@@ -106,35 +105,6 @@ def test_ctrl_c_ends_hearing_within_a_stretch(whisper, request, is_converted):
     assert len(ended) == 1
 
 
-def test_ctrl_c_ends_hearing_a_stretch_again_at_other_temperatures(converted, monkeypatch):
-    monkeypatch.setattr("search.recognizers._IMPROBABLE", 1.0)  # so that it is heard at each
-    monkeypatch.setattr("search.recognizers._NO_SPEECH", 1.0)
-    recognizer, stop, heard = recognizer_of(converted), Stop(), []
-    network = recognizer._model.model
-
-    class Interrupted:
-        def __getattr__(self, name):
-            return getattr(network, name)
-
-        def generate(self, *arguments, **options):
-            heard.append("once")
-            stop.set()
-            return network.generate(*arguments, **options)
-
-    recognizer._model.model = Interrupted()
-
-    def listen():
-        stop.join()
-        with pytest.raises(Stopped):
-            recognizer(NOISE)
-        heard.append("stopped")
-
-    thread = Thread(target=listen)
-    thread.start()
-    thread.join(60)
-    assert heard == ["once", "stopped"]
-
-
 def test_what_recognises_no_speech_is_reported(tiny_model_dir):
     with pytest.raises(ValueError, match=r"(?i)speech|auto"):
         SpeechRecognizer(str(tiny_model_dir))
@@ -219,14 +189,6 @@ def test_words_of_a_model_without_times_have_those_of_the_sound():
     assert recognizer(NOISE) == [Cue(0.0, 3.0, "some words")] and recognizer.calls == [(len(NOISE), {})]
 
 
-def test_a_model_that_fails_is_named(speech_model):
-    def fail(_):
-        raise RuntimeError("Kernel size can't be greater than actual input size")
-
-    with pytest.raises(SpeechError, match="fake/model could not recognise the words: RuntimeError: Kernel size"):
-        heard_by("whisper", fail)(NOISE)
-
-
 @pytest.fixture(scope="module")
 def converted(whisper, tmp_path_factory):
     """The same Whisper as a folder of CTranslate2."""
@@ -250,10 +212,3 @@ def test_faster_whisper_hears_words_with_times(converted):
     cues = recognizer(MediaReader().read_audio(SPEECH))
     assert recognizer.name == "tiny"
     assert all(0 <= cue.start <= cue.stop <= 6 and cue.text for cue in cues)
-
-
-def test_a_damaged_folder_of_faster_whisper_is_named(tmp_path):
-    pytest.importorskip("faster_whisper")
-    (tmp_path / "model.bin").write_bytes(b"no model")
-    with pytest.raises(ValueError, match="is not a Whisper model of CTranslate2"):
-        recognizer_of(tmp_path)

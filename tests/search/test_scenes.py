@@ -2,13 +2,9 @@
 
 import pytest
 
-from gallery import embedding
-from gallery.gallery import Gallery, GalleryWriter
-from search.indexing import index_files
+from gallery.gallery import Gallery
 from search.settings import IndexConfig
-from search.sources import find_files
 from tests.gallery.test_scenes import write_film
-from tests.search.test_indexing import of
 from tests.search.test_windows import encoder, index, loaded, names, place, run  # noqa: F401
 
 LENGTHS = [3, 2.5, 1, 2.5, 9]
@@ -43,32 +39,6 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
     index("--output", "other", "--segment", "6")
     reported = index("--output", "other", "--segment", "scenes", code=1).stderr
     assert "holds windows of 6 seconds. Omit --segment" in reported
-
-
-def test_a_run_that_was_stopped_goes_on_with_the_same_windows(films, loaded, monkeypatch):  # noqa: F811
-    embedded, embed = [], embedding.embed_clips
-    files = find_files(["clips/film.mp4"])
-
-    def fail_at_the_third(model, features):
-        embedded.append(1)
-        if len(embedded) == 3:
-            raise KeyboardInterrupt
-        return embed(model, features)
-
-    def index_one_by_one():
-        with GalleryWriter("gallery", "float32") as writer:
-            writer.metadata = writer.metadata or {"model": "encoder", "segment": 6.0, "scenes": True}
-            return index_files(files, writer, *loaded, batch_size=1, num_workers=1)
-
-    monkeypatch.setattr(embedding, "embed_clips", fail_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        index_one_by_one()
-    begun = names()
-    assert len(begun) == 2
-    report = index_one_by_one()
-    assert len(embedded) == 6 and set(begun) < set(names()) and len(names()) == 5 and of(report, "new") == files
-    assert Gallery.open("gallery").files[files[0]].reason is None
-    assert of(index_one_by_one(), "unchanged") == files and len(embedded) == 6
 
 
 def test_how_files_are_cut_is_checked_before_anything_is_read(films):

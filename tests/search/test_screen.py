@@ -1,7 +1,6 @@
 """Words on the screen: each line reported once, with its seconds, and kept beside a gallery."""
 
 import os
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
@@ -11,12 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from commands.errors import describe
 from gallery.cues import read_cues
-from gallery.decoding import LIGHT_MEMORY, Limits, SandboxedReader, Stop, Stopped, pool
+from gallery.decoding import SandboxedReader, Stop, Stopped
 from gallery.transcripts import SCREEN, Cue, Transcripts
 from search.screen import (
-    PACE,
     RapidOcrReader,
     Screen,
     ScreenError,
@@ -26,7 +23,7 @@ from search.screen import (
 )
 from tests.gallery.decoding.reading import read_subtitle
 from tests.gallery.decoding.test_program import write_media
-from tests.media_corpus import cut, media, tone, wav
+from tests.media_corpus import tone, wav
 
 FONT = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 GREEN, WHITE = (30, 60, 40), (250, 250, 250)
@@ -170,14 +167,6 @@ def test_what_has_no_words_is_read_once_and_what_has_no_picture_never(slides, tm
     assert screen.is_due("s") and not screen.is_due("d") and not Screen(tmp_path).is_due("s")
 
 
-def test_of_half_a_recording_the_words_are_read_that_are_there(slides, tmp_path):
-    data = media("matroska", "libx264", frames=100, encoder="g=10")
-    (tmp_path / "half.mkv").write_bytes(cut(data, 0.5))
-    fake = Fake()
-    Screen(tmp_path, fake).of(str(tmp_path / "half.mkv"), "a1", SandboxedReader())
-    assert 1 <= len(fake.pictures) < 100 / 10 / PACE
-
-
 def test_a_long_file_is_read_at_a_slower_pace(slides, tmp_path, monkeypatch):
     monkeypatch.setattr("search.screen.MOST_FRAMES", 2)
     reported = []
@@ -185,27 +174,6 @@ def test_a_long_file_is_read_at_a_slower_pace(slides, tmp_path, monkeypatch):
     screen.tell = lambda path, second: reported.append(second)
     screen.of(str(slides), "a1", SandboxedReader())
     assert reported == pytest.approx([0.0, 5.0], abs=0.11)
-
-
-def test_a_reader_that_fails_is_reported_and_asked_again(slides, tmp_path):
-    with pytest.raises(ScreenError):
-        Screen(tmp_path, Fake(fail=True)).of(str(slides), "a1", SandboxedReader())
-    assert os.listdir(tmp_path / "transcripts") == []
-    assert Screen(tmp_path, Fake()).of(str(slides), "a1", SandboxedReader()) is not None
-
-
-def test_reading_pictures_counts_towards_the_memory_of_decoders(slides, tmp_path):
-    taken = []
-
-    class Looking(Fake):
-        def __call__(self, picture):
-            taken.append(pool._pool.taken)
-            return super().__call__(picture)
-
-    Screen(tmp_path, Looking()).of(str(slides), "a1", SandboxedReader())
-    Screen(tmp_path, Looking()).of(str(slides), "a2", SandboxedReader(Limits(memory=LIGHT_MEMORY // 2)))
-    assert taken == [LIGHT_MEMORY] * 3 + [LIGHT_MEMORY // 2] * 3
-    assert pool._pool.taken == 0
 
 
 def test_reading_is_given_up_at_the_next_frame_and_leaves_nothing(slides, tmp_path):
@@ -224,15 +192,6 @@ def test_reading_is_given_up_at_the_next_frame_and_leaves_nothing(slides, tmp_pa
     thread.start()
     thread.join(30)
     assert len(ended) == 1 and len(fake.pictures) == 2 and os.listdir(tmp_path / "transcripts") == []
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rapidocr", None)
-    with pytest.raises(ModuleNotFoundError) as raised:
-        RapidOcrReader()
-    assert describe(raised.value) == (
-        'This needs the package rapidocr, which is not installed: `pip install "scalar-retrieval[screen]"`.'
-    )
 
 
 # The real reader -----------------------------------------------------------------------------------------------------
@@ -324,14 +283,3 @@ def test_a_film_with_moving_words_is_read_through(rapid, tmp_path):
         (0.0, "Opening credits"), (6.0, "The End Thank you for watching"),
     ]  # fmt: skip
     assert [cue.stop for cue in cues] == [4.0, pytest.approx(10.0, abs=0.1)]
-
-
-def test_threads_share_one_reader(rapid):
-    pictures = [drawn((f"number {number}", 20, 20 + 20 * number, 30 + number)) for number in range(4)]
-    found = {}
-    threads = [Thread(target=lambda place=place: found.update({place: rapid(pictures[place])})) for place in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {place: [f"number {place}"] for place in range(4)}

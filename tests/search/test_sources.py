@@ -35,12 +35,6 @@ def names_of(folder, *options):
     return found, sorted(os.path.relpath(path, folder) for path in selection.left_out)
 
 
-def test_recordings_of_cameras_recorders_and_phones_are_taken_whatever_their_case(tmp_path):
-    names = "1.MTS 2.m2ts 3.vob 4.mxf 5.asf 6.3g2 7.opus 8.aac 9.wma a.AIFF b.gif c.mp4".split()
-    below(tmp_path, *names, "d.txt", "e.jpg")
-    assert names_of(tmp_path) == (names, [])
-
-
 def test_what_is_hidden_or_of_a_system_is_left_out_unless_it_is_named(tmp_path):
     hidden = [".trash/1.mp4", ".Trash-1000/files/2.mp4", "@eaDir/3.mp4", "$RECYCLE.BIN/4.mp4", "a/._5.mp4", ".6.mp4"]
     hidden.append("System Volume Information/7.mp4")

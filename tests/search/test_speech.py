@@ -4,7 +4,6 @@ import os
 import shutil
 from threading import Thread
 
-import av
 import numpy as np
 import pytest
 
@@ -165,26 +164,6 @@ def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny
     assert len(recognizer.calls) == 1  # for both
     report, _ = run(videos, tiny_model, tiny_processor, recognizer, segment=3.0)
     assert len(of(report, "unchanged")) == 3 and len(recognizer.calls) == 1
-
-
-def test_what_there_is_of_half_a_recording_is_heard_also_later(videos, tiny_model, tiny_processor):
-    for name in ("silent.mp4", "with subtitles.mp4"):
-        (videos / name).unlink()
-    with av.open(str(videos / "said.mp4")) as source, av.open(str(videos / "half.mkv"), "w") as output:
-        stream = output.add_stream_from_template(source.streams.audio[0])
-        for packet in source.demux(source.streams.audio[0]):
-            if packet.dts is not None:
-                packet.stream = stream
-                output.mux(packet)
-    (videos / "said.mp4").unlink()
-    data = (videos / "half.mkv").read_bytes()
-    (videos / "half.mkv").write_bytes(data[: len(data) * 2 // 3])
-    report, words = run(videos, tiny_model, tiny_processor, None)
-    assert words == {"half.mkv": False} and "could be read" in str(problems_of(report))
-    recognizer = heard_by("whisper", HELLO)
-    for _ in range(2):
-        assert run(videos, tiny_model, tiny_processor, recognizer)[1] == {"half.mkv": True}
-    assert len(recognizer.calls) == 1
 
 
 def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(videos, tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 from gallery.gallery import Gallery, GalleryWriter
 from search.sources import find_files
-from search.states import FileState, Report, Status
 from search.watching import watch
 from tests.search.test_indexing import make_fail
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
@@ -55,26 +54,6 @@ def test_what_is_there_at_first_is_passed_on_at_once_and_subtitles_belong_to_a_f
         (tmp_path / name).touch()
     passed = looks_of(tmp_path, [nothing, lambda: (tmp_path / "b.srt").write_text("words"), nothing], monkeypatch)
     assert passed == [[], [["a.mp4", "b.mp4"]], [], [["b.mp4"]]]
-
-
-def test_files_that_are_gone_are_reported_once(tmp_path, monkeypatch):
-    for name in "ab":
-        (tmp_path / f"{name}.mp4").touch()
-    reported, steps = (
-        [],
-        iter([nothing, (tmp_path / "a.mp4").unlink, nothing, nothing, (tmp_path / "c.mp4").touch, nothing]),
-    )
-
-    def sleep(_):
-        if (step := next(steps, None)) is None:
-            raise KeyboardInterrupt
-        step()
-
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
-    with pytest.raises(KeyboardInterrupt):
-        watch(lambda: map(str, tmp_path.glob("*.mp4")), reported.append, 1)
-    assert sorted(reported[0]) == [str(tmp_path / name) for name in ("a.mp4", "b.mp4")]
-    assert reported[1:] == [[], [str(tmp_path / "c.mp4")]]
 
 
 def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkeypatch, capsys):
@@ -125,20 +104,6 @@ def test_a_drive_that_answers_slowly_is_looked_at_less_often(monkeypatch):
     assert pauses == [7, 20]
 
 
-def test_a_report_of_several_runs_counts_every_file_once():
-    report = Report()
-    for path, status in (("a", "new"), ("b", "new"), ("c", "unchanged"), ("d", "gone")):
-        report.add(FileState(path, Status(status)))
-    later = Report()
-    for path, status in (("a", "changed"), ("b", "unreadable"), ("d", "removed"), ("e", "out of reach")):
-        later.add(FileState(path, Status(status)))
-    report.update(later)
-    assert {path: str(state.status) for path, state in report.items()} == {
-        "a": "changed", "b": "unreadable", "c": "unchanged", "d": "removed", "e": "out of reach"
-    }  # fmt: skip
-    assert report.counts() == "0 new, 1 changed, 1 unchanged, 1 unreadable, 1 out of reach, 1 removed"
-
-
 def test_a_file_that_is_out_of_reach_is_not_reported_as_gone(tmp_path, monkeypatch):
     folder, away = tmp_path / "clips", tmp_path / "away"
     folder.mkdir()
@@ -165,28 +130,6 @@ def test_a_file_that_is_out_of_reach_is_not_reported_as_gone(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         watch(lambda: map(str, folder.glob("*.mp4")), reported.append, 1)
     assert meanwhile == [[real]] and reported[1:] == [[]]
-
-
-def test_the_lost_target_of_a_link_is_reported_once(tmp_path, monkeypatch):
-    file, link, reported = tmp_path / "store" / "a.mp4", tmp_path / "clips" / "a.mp4", []
-    for path in (file, link):
-        path.parent.mkdir()
-    file.touch()
-    link.symlink_to(file)
-    failing = pytest.MonkeyPatch()
-    steps = [nothing, lambda: make_fail(failing, file.parent), nothing, nothing, file.unlink, nothing, failing.undo]
-    waiting = iter([*steps, nothing, nothing, nothing])
-
-    def sleep(_):
-        if (step := next(waiting, None)) is None:
-            raise KeyboardInterrupt
-        step()
-
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
-    with pytest.raises(KeyboardInterrupt):
-        watch(lambda: find_files([link.parent]), reported.append, 1)
-    real = str(file)
-    assert reported == [[real], [real], [real]]  # as it is, out of reach, gone
 
 
 def test_clips_of_what_a_link_led_to_are_pruned_while_its_folder_is_watched(place, monkeypatch):  # noqa: F811

@@ -1,8 +1,5 @@
 """Long files are indexed as windows."""
 
-import json
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -93,23 +90,6 @@ def test_how_long_a_clip_lasts_is_kept_of_files_and_of_windows(place, loaded):
             clips = writer.gallery().clips
         kept = zip(clips.column("clip_id").to_pylist(), clips.column("seconds").to_pylist(), strict=True)
         assert {name.rsplit("/", 1)[-1]: seconds for name, seconds in kept} == pytest.approx(expected, abs=0.05)
-
-
-def test_hits_show_their_seconds_and_a_file_once_if_wanted(place):
-    index("--segment", "2")
-    reported = run("query", "gallery", "word 2").stdout
-    for span in ("talk.mkv [0-2 s]", "talk.mkv [2-4 s]", "talk.mkv [4 s to the end]", "short.wav\n"):
-        assert span in reported
-    (every,) = json.loads(run("query", "gallery", "word 2", "--json").stdout)
-    (once,) = json.loads(run("query", "gallery", "word 2", "--json", "--per-file", "--k", "2").stdout)
-    assert [hit["rank"] for hit in once["hits"]] == [1, 2] and len(every["hits"]) == 4
-    best = next(hit for hit in every["hits"] if hit["path"].endswith("talk.mkv"))
-    shown = next(hit for hit in once["hits"] if hit["path"].endswith("talk.mkv"))
-    assert shown | {"rank": 0} == best | {"rank": 0} and {hit["path"][-8:] for hit in once["hits"]} == {
-        "talk.mkv",
-        "hort.wav",
-    }
-    assert (best["start"], best["stop"]) in ((0.0, 2.0), (2.0, 4.0), (4.0, None))
 
 
 def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkeypatch):
@@ -222,16 +202,6 @@ def test_sound_that_the_encoder_does_not_hear_is_reported_with_the_way_to_keep_i
     monkeypatch.setattr(SandboxedReader, "read_duration", lambda *_: None)
     reported = index_windows("unreported", "2")
     assert "longer than the header says" in reported and "--segment" not in reported
-
-
-def test_a_few_milliseconds_more_than_the_encoder_hears_are_not_worth_a_word(place, loaded, monkeypatch, caplog):
-    processor = loaded[1]
-    monkeypatch.setattr(processor, "max_audio_seconds", 1)
-    type(logging.getLogger("transformers")).warning_once.cache_clear()
-    for more, is_reported in ((479, False), (480, True)):
-        (place / "clips" / "short.wav").write_bytes(wav(tone(16_000 + more)))
-        processor.read_clip("clips/short.wav", processed=True)
-        assert ("reads the first 1 s" in caplog.text) == is_reported
 
 
 def test_speed_and_time_left_are_said_after_the_first_batch(place):

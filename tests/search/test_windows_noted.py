@@ -1,16 +1,13 @@
 """What a gallery notes of files that are cut into windows: changes, losses, and what could not be read."""
 
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from tqdm import TqdmWarning
 from typer.testing import CliRunner
 
 from gallery.decoding import Limits, SandboxedReader
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.repair import repair
+from gallery.gallery import Gallery, GalleryWriter
 from gallery.windows import PARTLY
 from search.__main__ import app
 from search.indexing import index_files
@@ -88,19 +85,6 @@ def test_windows_of_a_file_that_is_gone_are_pruned(place):
     ]
 
 
-def test_repairing_keeps_windows_and_forgets_files_of_which_one_is_lost(place):
-    write_talk(place, 3)
-    run(place, batch_size=1)
-    (place / "gallery" / "gallery.json").unlink()
-    repair(place / "gallery")
-    report, gallery, _ = run(place)
-    assert len(gallery) == 4 and len(of(report, "unchanged")) == 2
-    sorted((place / "gallery" / "clips").glob("*.arrow"))[-1].write_bytes(b"damaged")
-    repair(place / "gallery")
-    assert len(Gallery.open(place / "gallery")) < 4
-    assert len(run(place)[1]) == 4
-
-
 def test_windows_that_failed_are_noted_of_their_file_and_reported_in_later_runs(place):
     talk = str(place / "clips" / "talk.mp4")
     report, gallery, embedded = run(place)
@@ -142,19 +126,6 @@ def test_windows_that_failed_are_read_once_their_limit_is_raised_and_no_others(p
     assert problems_of(run(place)[0]) == {}
 
 
-def test_windows_that_failed_for_two_limits_are_read_again_once_either_is_raised(place):
-    talk = place / "clips" / "talk.mp4"
-    talk.write_text("1 video\n2 slow huge video")
-    run(place)
-    run(place, Limits(time=61))
-    reported = run(place)[1].files[str(talk)].reason
-    assert (
-        reported.startswith(PARTLY + "2 s to the end: video: its pictures; the limit is pixels=")
-        and "time=61" in reported
-    )
-    assert run(place, Limits(time=120))[2] == [2]
-
-
 def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monkeypatch):
     _, before, _ = run(place)
 
@@ -171,16 +142,6 @@ def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monke
     assert len(of(report, "unchanged")) == 2
 
 
-def test_a_file_of_which_windows_failed_is_reported_when_it_is_gone(place):
-    run(place)
-    (place / "clips" / "talk.mp4").unlink()
-    assert names(of(run(place)[0], "gone")) == ["talk.mp4"]
-    report, gallery, _ = run(place, prune=True)
-    assert names(of(report, "removed")) == ["talk.mp4"] and names(gallery.clip_ids) == names(gallery.files) == [
-        "short.mp4"
-    ]
-
-
 def test_windows_that_were_cut_otherwise_go_when_their_file_is_finished(place):
     run(place)
     talk = str(place / "clips" / "talk.mp4")
@@ -190,28 +151,6 @@ def test_windows_that_were_cut_otherwise_go_when_their_file_is_finished(place):
         writer.commit()
     _, gallery, embedded = run(place, Limits(time=120))
     assert embedded == [5] and f"{talk}#t=9" not in gallery.clip_ids and len(gallery) == 5
-
-
-def test_parts_of_files_never_add_up_to_more_than_there_are(place):
-    for name in ("a", "b"):
-        (place / "clips" / f"{name}.mp4").write_text("1 video")
-    write_talk(place, 10)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", TqdmWarning)  # the bar's, of what lies beyond its end
-        run(place, batch_size=1, progress=True)
-
-
-def test_after_a_loss_a_file_of_which_windows_failed_is_embedded_again(tmp_path):
-    vectors = torch.nn.functional.normalize(torch.ones(1, 3, 8), dim=-1)
-    with GalleryWriter(tmp_path / "gallery") as writer:
-        for name in ("a#t=0,30", "b#t=0,30"):
-            writer.put_clips([name], vectors, torch.ones(1, 3, dtype=torch.bool))
-            writer.put_files([MediaFile(name[0], 1, 1, "", PARTLY + "30 s to the end: cannot decode")])
-            writer.commit()
-    assert not repair(tmp_path / "gallery") and len(Gallery.open(tmp_path / "gallery").files) == 2
-    sorted((tmp_path / "gallery" / "clips").glob("*.arrow"))[-1].write_bytes(b"damaged")
-    repair(tmp_path / "gallery")
-    assert not Gallery.open(tmp_path / "gallery").files  # of the other nothing tells which windows it had
 
 
 def test_windows_that_are_out_of_reach_keep_what_is_known_and_are_read_later(place, monkeypatch):
