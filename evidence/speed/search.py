@@ -249,14 +249,17 @@ def measure_on_device(config: SearchConfig, folder: Path) -> None:
 
 
 def measure_growth(config: SearchConfig, folder: Path) -> None:
-    """Time to add a batch of 8 clips and to open the gallery, at several sizes."""
+    """Time to add a batch of 8 clips, to open the gallery, and to remove clips, at several sizes."""
     generator = torch.Generator().manual_seed(2)
     print(f"batches of 8 clips x 3 x {config.dim}, float16: {8 * 3 * config.dim * 2} bytes of vectors each")
     for count in config.growth:
         place = folder / str(count)
-        fill(place, count, config.dim, "float16")
+        begun = time.perf_counter()
+        fill(place, count, config.dim, "float16", batch=10_000)
+        filled = time.perf_counter() - begun
         written, seconds = [], []
         with GalleryWriter(place) as writer:
+            num_files = len(writer.snapshot.shards["clips"])
             for number in range(300):
                 clips = made_clips(8, config.dim, generator, config.data)
                 writer.put_clips([f"new {number} {row}" for row in range(8)], *clips)
@@ -269,20 +272,38 @@ def measure_growth(config: SearchConfig, folder: Path) -> None:
             start = time.perf_counter()
             Gallery.open(place)
             opening.append(time.perf_counter() - start)
-        replaced = time.perf_counter()
+        texts = made_vectors(config.data, (1, config.dim), generator)
+        searching = _seconds_of_query(place, texts)
+        removals = {}
+        for what, names in (("one clip", ["clip 5"]), ("half", [f"clip {row}" for row in range(0, count, 2)])):
+            start = time.perf_counter()
+            with GalleryWriter(place) as writer:
+                before = writer.bytes_written
+                writer.remove_clips(names)
+                writer.commit()
+                removals[what] = f"{time.perf_counter() - start:.2f} s and {writer.bytes_written - before:,} bytes"
         with GalleryWriter(place) as writer:
-            writer.remove_clips(["clip 5"])
-            before = writer.bytes_written
-            writer.commit()
-            removal = writer.bytes_written - before
-        replaced = time.perf_counter() - replaced
+            writer.compact()
+        compacted = _seconds_of_query(place, texts)
         print(
-            f"{count:>9} clips: a commit writes {statistics.median(written):,.0f} bytes (median), "
-            f"{sum(written) / len(written):,.0f} (mean), {max(written):,} (most), of which the manifest "
-            f"{(place / MANIFEST).stat().st_size:,}; takes {statistics.median(seconds) * 1e3:.1f} ms (median); "
-            f"removing one clip writes {removal:,} bytes in {replaced:.2f} s; opening takes "
-            f"{statistics.median(opening) * 1e3:.1f} ms"
+            f"{count:>9} clips: {filled:.1f} s in batches of 10,000, which leave {num_files} files; a commit writes "
+            f"{statistics.median(written):,.0f} bytes (median), {sum(written) / len(written):,.0f} (mean), "
+            f"{max(written):,} (most), of which the manifest {(place / MANIFEST).stat().st_size:,}; takes "
+            f"{statistics.median(seconds) * 1e3:.1f} ms (median); opening takes {statistics.median(opening) * 1e3:.1f} "
+            f"ms; one query {searching * 1e3:.1f} ms; removing one clip takes {removals['one clip']}, half of them "
+            f"{removals['half']}; one query of the other half, compact, {compacted * 1e3:.1f} ms"
         )
+
+
+def _seconds_of_query(place: Path, texts: torch.Tensor) -> float:
+    """Median time of a search in processor seconds, without the first."""
+    gallery = Gallery.open(place)
+    times = []
+    for _ in range(2 * ROUNDS):
+        start = time.process_time()
+        gallery.search(texts, K)
+        times.append(time.process_time() - start)
+    return statistics.median(times[1:])
 
 
 def main(config: SearchConfig) -> None:
