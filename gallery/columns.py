@@ -131,7 +131,7 @@ def from_utf8(text: str) -> str:
 
 def strings(texts: Sequence[str]) -> pa.Array:
     """A column of texts or file names."""
-    return pa.array(list(map(to_utf8, texts)), pa.string())
+    return pa.array(list(texts), pa.string())
 
 
 # Writing ----------------------------------------------------------------------------------------------------------
@@ -176,51 +176,6 @@ def _derived_of(
     return columns
 
 
-def with_modality(table: pa.Table, name: str, vectors: torch.Tensor, there: torch.Tensor) -> pa.Table:
-    """
-    Add a modality to clips. Everything stored of the other modalities stays the same, bit for bit, except the codes.
-
-    Args:
-        table (`pa.Table`): clips as they are stored; none of their modalities has this name.
-        name (`str`): name of the new modality.
-        vectors (`torch.Tensor` of shape `(clips, D)`), there (`torch.BoolTensor` of shape `(clips,)`): its vectors,
-            of the same dtype as the others and zero where absent, and which clips have it.
-    """
-    known = modalities_of(table)
-    columns = [*stacked(table, known).unbind(1), vectors]
-    number = len(known)
-    gram = gram_of(columns)
-    gram[:, :number, :number] = stacked(table, ["gram"]).view(-1, number, number)
-    return _with_vectors(table, columns, torch.cat([presence_of(table), there[:, None]], 1), gram, (*known, name))
-
-
-def without_modality(table: pa.Table, name: str) -> pa.Table:
-    """Remove a modality from clips; what is stored of the others stays the same, bit for bit, except the codes."""
-    known = modalities_of(table)
-    left = [place for place, other in enumerate(known) if other != name]
-    gram = stacked(table, ["gram"]).view(-1, len(known), len(known))[:, left][:, :, left]
-    names = [known[place] for place in left]
-    return _with_vectors(table, stacked(table, names).unbind(1), presence_of(table)[:, left], gram, names)
-
-
-def _with_vectors(
-    table: pa.Table,
-    vectors: Sequence[torch.Tensor],
-    modality_mask: torch.Tensor,
-    gram: torch.Tensor,
-    modalities: Sequence[str],
-) -> pa.Table:
-    """A table of clips with its vectors replaced by these."""
-    known = modalities_of(table)
-    has_codes = CODE_FACTS[0] in table.column_names
-    replaced = {"clip_id", *known, *codes_columns(known), "presence", "gram"}
-    columns = {"clip_id": table.column("clip_id")}
-    rows_of = dict(zip(modalities, vectors, strict=True))
-    columns |= {name: table.column(name) if name in known else fixed_lists(rows_of[name]) for name in modalities}
-    columns |= _derived_of(vectors, modality_mask, has_codes, modalities, gram)
-    return pa.table(columns | {name: table.column(name) for name in table.column_names if name not in replaced})
-
-
 def clip_table(
     clip_ids: Sequence[str],
     modality_embeds: torch.Tensor,
@@ -258,7 +213,7 @@ def clip_table(
     columns |= _derived_of(vectors, modality_mask, has_codes, modalities, gram_of(vectors))
     columns["duration"] = pa.array([None] * len(clip_ids) if durations is None else list(durations), pa.float64())
     columns["seconds"] = pa.array([None] * len(clip_ids) if seconds is None else list(seconds), pa.float64())
-    reported = [[]] * len(clip_ids) if problems is None else [list(map(to_utf8, of_clip)) for of_clip in problems]
+    reported = [[]] * len(clip_ids) if problems is None else [list(of_clip) for of_clip in problems]
     columns["problems"] = pa.array(reported, pa.list_(pa.string()))
     return pa.table(columns)
 
@@ -288,7 +243,7 @@ def query_table(
             "query_id": strings(query_ids),
             "caption": strings(captions),
             "embedding": fixed_lists(text_embeds.to(precision)),
-            "clip_ids": pa.array([list(map(to_utf8, names)) for names in clip_ids], pa.list_(pa.string())),
+            "clip_ids": pa.array([list(names) for names in clip_ids], pa.list_(pa.string())),
         }
     )
 
@@ -309,13 +264,13 @@ def taken(tables: Iterable[pa.Table], rows: np.ndarray, names: Sequence[str]) ->
 
 def texts_of(table: pa.Table, name: str) -> list[str]:
     """A column of texts as a list."""
-    return list(map(from_utf8, table.column(name).to_pylist()))
+    return table.column(name).to_pylist()
 
 
 def lists_of(table: pa.Table, name: str) -> list[list[str]]:
     """A column of lists of texts."""
     column = table.column(name)
-    texts = map(from_utf8, pc.list_flatten(column).to_pylist())
+    texts = iter(pc.list_flatten(column).to_pylist())
     return [list(islice(texts, count)) for count in pc.list_value_length(column).to_pylist()]
 
 
@@ -393,7 +348,7 @@ def check_hashes(files: pa.Table) -> None:
     is_hash = pc.fill_null(pc.match_substring_regex(hashes, _HASH), False)
     wrong = files.select(["path", "sha256"]).filter(pc.invert(is_hash)).slice(0, 1).to_pylist()
     if wrong:
-        path, found = from_utf8(wrong[0]["path"]), wrong[0]["sha256"]
+        path, found = wrong[0]["path"], wrong[0]["sha256"]
         raise ValueError(f"The hash of the media file {path!r} must be 64 hexadecimal digits, got {found!r:.80}.")
 
 
@@ -469,6 +424,4 @@ __all__ = [
     "text_embeds_of",
     "texts_of",
     "to_utf8",
-    "with_modality",
-    "without_modality",
 ]

@@ -6,7 +6,7 @@ Shapes: N clips, M modalities.
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import MediaFile, check_hashes, from_utf8, modalities_of, presence_of, strings, texts_of, to_utf8
+from gallery.columns import MediaFile, check_hashes, modalities_of, presence_of, strings, texts_of
 from gallery.described import Described, NoClipError
 from gallery.published import media_of
 from gallery.storage import Part, remedy
@@ -29,20 +29,21 @@ def rows_of(parts: Sequence[Part]) -> pa.Table | None:
 def folder_of_all(clip_ids: pa.ChunkedArray) -> str | None:
     """The lowest folder that contains the files of all clips; `None` if there are no files."""
     ends = pc.min_max(clip_ids.filter(pc.starts_with(clip_ids, "/"))).as_py()
-    # Names that are not UTF-8 are stored differently; they are few.
-    odd = [from_utf8(name) for name in clip_ids.filter(pc.starts_with(clip_ids, "\0/")).to_pylist()]
-    first_and_last = [name for name in (*ends.values(), *odd) if name is not None]
-    return os.path.commonpath(map(os.path.dirname, first_and_last)) if first_and_last else None
+    if ends["min"] is None:
+        return None
+    return os.path.commonpath([os.path.dirname(ends["min"]), os.path.dirname(ends["max"])])
 
 
 def _media_files(table: pa.Table | None) -> dict[str, MediaFile]:
     if table is None:
         return {}
     columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
-    return {
-        from_utf8(path): MediaFile(from_utf8(path), size, mtime, sha256, reason and from_utf8(reason), words)
-        for path, size, mtime, sha256, reason, words in zip(*columns, strict=True)
-    }
+    return {row[0]: MediaFile(*row) for row in zip(*columns, strict=True)}
+
+
+def _ends_with(texts: pa.ChunkedArray, endings: Sequence[str]) -> pa.ChunkedArray:
+    """Which texts have one of these endings."""
+    return reduce(pc.or_, [pc.ends_with(texts, ending) for ending in endings])
 
 
 class Contents(Described):
@@ -167,7 +168,7 @@ class Contents(Described):
         if self.file_rows is None:
             return frozenset()
         paths = self.file_rows.column("path")
-        return frozenset(map(from_utf8, paths.filter(pc.match_substring(paths, "#t=")).to_pylist()))
+        return frozenset(paths.filter(pc.match_substring(paths, "#t=")).to_pylist())
 
     def row_of(self, clip_id: str) -> int:
         """The index of a clip in the gallery; raises a KeyError if there is no clip of that name."""
@@ -180,7 +181,7 @@ class Contents(Described):
         if self.clips is None:
             return None
         names = self.clips.column("clip_id")
-        row = pc.index(names, pa.scalar(to_utf8(clip_id), names.type)).as_py()
+        row = pc.index(names, pa.scalar(clip_id, names.type)).as_py()
         return None if row < 0 else row
 
     def clip_named(self, name: str) -> str:
@@ -191,33 +192,35 @@ class Contents(Described):
         Raises:
             ValueError: no clip matches, or several do; for a file that was cut, the message names windows.
         """
-        candidates = [
-            candidate
-            for said in filter(None, (name, clip_id_of_shown(name)))
-            for candidate in (said, *([os.path.join(self.root, said)] if self.root else []), os.path.realpath(said))
-        ]
+        name = name.encode("utf-8", "replace").decode()  # the names of clips are UTF-8
+        names = [known for known in (name, clip_id_of_shown(name)) if known is not None]
+        candidates = []
+        for known in names:
+            candidates += [known, os.path.join(self.root or "", known), os.path.realpath(known)]
         for candidate in candidates:
             if self._find_row(candidate) is not None:
                 return candidate
-
-        def raise_if(found: pa.ChunkedArray, what: str) -> None:
-            if len(found):
-                examples = ", ".join(repr(from_utf8(clip)) for clip in found.slice(0, 3).to_pylist())
-                raise ValueError(f"{name!r} {what} {self.path}. Name one of them, such as {examples}.")
-
-        if self.clips is not None:
-            names = self.clips.column("clip_id")
-            for said in filter(None, (name, clip_id_of_shown(name))):
-                ending = names.filter(pc.ends_with(names, f"/{to_utf8(said)}"))
-                if len(ending) == 1:
-                    return from_utf8(ending[0].as_py())
-                raise_if(ending, "matches several clips in")
-                raise_if(names.filter(pc.match_substring(names, f"/{to_utf8(said)}#t=")), "is cut into windows in")
-            for candidate in candidates:
-                raise_if(names.filter(pc.starts_with(names, to_utf8(f"{candidate}#t="))), "is cut into windows in")
-        raise NoClipError(
-            f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each hit."
-        )
+        if self.clips is None:
+            found = []
+        else:
+            clip_ids = self.clips.column("clip_id")
+            endings = [f"/{known}" for known in names]
+            found = clip_ids.filter(_ends_with(clip_ids, endings))
+            if len(found) == 1:
+                return found[0].as_py()
+            what = "matches several clips in"
+            if not found:
+                paths = pc.replace_substring_regex(clip_ids, WINDOW.pattern, "")
+                is_file = pc.is_in(paths, value_set=strings(candidates))
+                found = clip_ids.filter(pc.or_(is_file, _ends_with(paths, endings)))
+                what = "is cut into windows in"
+        if not found:
+            raise NoClipError(
+                f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each "
+                "hit."
+            )
+        examples = ", ".join(map(repr, found.slice(0, 3).to_pylist()))
+        raise ValueError(f"{name!r} {what} {self.path}. Name one of them, such as {examples}.")
 
     @cached_property
     def root(self) -> str | None:

@@ -50,16 +50,6 @@ def calibration_hint(metadata: Mapping[str, Any], *source: str, columns: str | N
     return f"not calibrated yet:{table} `{command}` reports the gain on held-out clips before anything is written"
 
 
-def recalibrated(options: Mapping[str, Any], before: Sequence[str], after: Sequence[str]) -> dict[str, Any]:
-    """Return how clips are scored once their modalities have changed: a new modality is not calibrated."""
-    changed = {}
-    for name, neutral in CALIBRATION.items():
-        if options.get(name) is not None:
-            known = dict(zip(before, options[name], strict=True))
-            changed[name] = [known.get(modality, neutral) for modality in after]
-    return {**options, **changed}
-
-
 def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return [`score_options_of`] in the form of JSON: the score options that something is fitted to."""
     return {name: str(value) if value == math.inf else value for name, value in score_options_of(metadata).items()}
@@ -100,7 +90,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
     try:
         named = modalities_in(metadata)
         check_calibration(modalities=named if modalities is None else modalities, **calibration_of(metadata))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
     least = metadata.get(LEAST_SCORE, {})
     kinds = {name: type(value) for name, value in least.items()} if isinstance(least, dict) else None
@@ -198,6 +188,5 @@ __all__ = [
     "check_metadata",
     "fitted_to",
     "modalities_in",
-    "recalibrated",
     "score_options_of",
 ]

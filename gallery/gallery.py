@@ -45,9 +45,6 @@ from gallery.columns import (
     strings,
     text_embeds_of,
     texts_of,
-    to_utf8,
-    with_modality,
-    without_modality,
 )
 from gallery.contents import Contents, rows_of
 from gallery.data_sets import are_data_sets, read_data_sets
@@ -56,7 +53,6 @@ from gallery.described import (
     calibration_of,
     check_metadata,
     modalities_in,
-    recalibrated,
     score_options_of,
 )
 from gallery.exact.codes import are_codes_of
@@ -528,87 +524,6 @@ class GalleryWriter(Writer):
         self.remove("clips", self.find("clips", clip_ids))
         self._pending.update(clip_ids)
 
-    def add_modality(self, name: str, clip_ids: Sequence[str], embeds: torch.Tensor) -> None:
-        """
-        Commit pending changes, then add a modality to existing clips, in one commit: all or nothing.
-
-        What is stored of the other modalities stays the same, bit for bit, and so do their scale and offset; those of
-        the new one are 1 and 0.
-
-        Args:
-            name (`str`): name of the new modality.
-            clip_ids (`list[str]`), embeds (`torch.Tensor` of shape `(N, D)`): the clips that have it, and its vectors,
-                of unit norm; all other clips lack it.
-
-        Raises:
-            ValueError: the modality exists already, a clip does not exist, or a vector does not have unit norm or the
-                dimension of the others.
-        """
-        check_modality(name)
-        self.commit()
-        if name in self.modalities:
-            raise ValueError(
-                f"{self.folder} already has the modality {name!r}. Remove it first, or choose another name."
-            )
-        dim = self.gallery().dim
-        if dim is not None and embeds.shape[1:] != (dim,):
-            raise ValueError(f"Vectors of {name!r} must have shape (clips, {dim}), got {tuple(embeds.shape)}.")
-        there = torch.ones(len(clip_ids), 1, dtype=torch.bool)
-        check_rows(clip_ids, embeds[:, None], there, [name])
-        rows, left = {clip_id: row for row, clip_id in enumerate(clip_ids)}, set(clip_ids)
-        embeds = embeds.to(precision_of(self.dtype))
-        tables = []
-        for table in self._kept_clips():
-            names = texts_of(table, "clip_id")
-            left.difference_update(names)
-            found = torch.tensor([rows.get(clip_id, -1) for clip_id in names])
-            has_it = found >= 0
-            vectors = embeds.new_zeros(len(names), embeds.shape[1])
-            vectors[has_it] = embeds[found[has_it]]
-            tables.append(with_modality(table, name, vectors, has_it))
-        if left:
-            raise ValueError(f"Nothing was added: {self.folder} has no clips {listed(sorted(left))}.")
-        self._replace_clips(tables, (*self.modalities, name))
-
-    def remove_modality(self, name: str) -> None:
-        """
-        Commit pending changes, then remove a modality from all clips, in one commit: all or nothing.
-
-        Raises:
-            ValueError: there is no such modality, or clips have no other one; the message names them.
-        """
-        self.commit()
-        left = [other for other in self.modalities if other != name]
-        if len(left) == len(self.modalities):
-            raise ValueError(f"{self.folder} has the modalities {', '.join(left)}, but not {name!r}.")
-        tables = [without_modality(table, name) for table in self._kept_clips()] if left else []
-        alone = [
-            clip_id
-            for table in tables
-            for clip_id, has_others in zip(texts_of(table, "clip_id"), presence_of(table).any(1).tolist(), strict=True)
-            if not has_others
-        ]
-        if alone or not left:
-            raise ValueError(
-                f"Every clip needs a modality; without {name!r}, none is left in {listed(alone) if left else 'any'}. "
-                "Remove these clips first."
-            )
-        self._replace_clips(tables, left)
-
-    def _kept_clips(self) -> list[pa.Table]:
-        """The committed clips, without removed ones."""
-        return [part.kept() for part in self._old("clips")]
-
-    def _replace_clips(self, tables: Sequence[pa.Table], modalities: Sequence[str]) -> None:
-        """Commit the same clips with other modalities; a new one is not calibrated."""
-        options = recalibrated(self.metadata.get("score_options") or {}, self.modalities, modalities)
-        self.metadata |= {MODALITIES: list(modalities)} | ({"score_options": options} if options else {})
-        if tables:
-            self.clear("clips")
-            for table in tables:
-                self.append("clips", table)
-        self.commit()
-
     def put_files(self, files: Sequence[MediaFile]) -> None:
         """Record media files as they are now; earlier records of the same paths are replaced."""
         if not files:
@@ -620,7 +535,7 @@ class GalleryWriter(Writer):
                 "size": pa.array([file.size for file in files], number),
                 "mtime_ns": pa.array([file.mtime_ns for file in files], number),
                 "sha256": strings([file.sha256 for file in files]),
-                "reason": pa.array([file.reason and to_utf8(file.reason) for file in files], texts),
+                "reason": pa.array([file.reason for file in files], texts),
                 "texts": pa.array([file.texts for file in files], texts),
             }
         )

@@ -289,9 +289,10 @@ def measure_growth(config: SearchConfig, folder: Path) -> None:
             f"{count:>9} clips: {filled:.1f} s in batches of 10,000, which leave {num_files} files; a commit writes "
             f"{statistics.median(written):,.0f} bytes (median), {sum(written) / len(written):,.0f} (mean), "
             f"{max(written):,} (most), of which the manifest {(place / MANIFEST).stat().st_size:,}; takes "
-            f"{statistics.median(seconds) * 1e3:.1f} ms (median); opening takes {statistics.median(opening) * 1e3:.1f} "
-            f"ms; one query {searching * 1e3:.1f} ms; removing one clip takes {removals['one clip']}, half of them "
-            f"{removals['half']}; one query of the other half, compact, {compacted * 1e3:.1f} ms"
+            f"{statistics.median(seconds) * 1e3:.1f} ms (median); opening takes "
+            f"{statistics.median(opening) * 1e3:.1f} ms; one query {searching * 1e3:.1f} ms; removing one clip takes "
+            f"{removals['one clip']}, half of them {removals['half']}; then one query takes "
+            f"{compacted * 1e3:.1f} ms, compact"
         )
 
 

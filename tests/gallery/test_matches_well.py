@@ -112,7 +112,13 @@ def test_it_holds_in_galleries_of_more_clips_and_of_a_tenth_less(written, num_cl
 def test_a_further_modality_makes_it_another_search(written):
     gallery, texts = written(fitted())
     with GalleryWriter(gallery.path) as writer:
-        writer.add_modality("screen", gallery.clip_ids[:1], make_queries(1))
+        writer.clear("clips")
+        writer.metadata["modalities"] = [*gallery.modalities, "screen"]
+        screen = torch.nn.functional.one_hot(torch.zeros(len(gallery), 1, dtype=torch.long), gallery.dim)
+        has_screen = torch.arange(len(gallery))[:, None] < 1
+        embeds = torch.cat([gallery.modality_embeds(), screen], dim=1)
+        writer.put_clips(gallery.clip_ids, embeds, torch.cat([gallery.modality_mask, has_screen], dim=1))
+        writer.commit()
     grown = Gallery.open(gallery.path)
     assert grown.least_score is not None and answers(grown.search(texts)) == [None, None]
     assert answers(grown.search(texts, modalities=NAMES)) == [True, False]

@@ -300,12 +300,17 @@ def test_a_step_from_a_gallery_is_the_step_through_the_encoder(place, gallery, t
 def test_a_further_modality_is_trained_by_its_name_and_where_no_clip_has_it_nothing_changes(place, gallery, tmp_path):
     names, results = [*MODALITIES, "title"], []
     for number, modalities in enumerate((MODALITIES, names, names)):
-        folder = Gallery.open(gallery).copy(tmp_path / str(number)).path
-        with GalleryWriter(folder) as writer:
-            titled = writer.gallery().clip_ids[:4] if number == 2 else []
-            vectors = torch.randn(len(titled), writer.gallery().dim, generator=torch.Generator().manual_seed(0))
-            if number:
-                writer.add_modality("title", titled, torch.nn.functional.normalize(vectors, dim=-1))
+        known = Gallery.open(gallery)
+        folder = known.copy(tmp_path / str(number)).path
+        if number:
+            titles = torch.randn(len(known), 1, known.dim, generator=torch.Generator().manual_seed(0))
+            has_title = torch.arange(len(known))[:, None] < (4 if number == 2 else 0)
+            with GalleryWriter(folder) as writer:
+                writer.clear("clips")
+                writer.metadata["modalities"] = names
+                vectors = torch.cat([known.modality_embeds(), torch.nn.functional.normalize(titles, dim=-1)], dim=1)
+                writer.put_clips(known.clip_ids, vectors, torch.cat([known.modality_mask, has_title], dim=1))
+                writer.commit()
         model, processor = load(place, "heads", random=False, modalities=list(modalities))
         dataset = dataset_of(place, folder, model, processor)
         batch = collate_embeddings([dataset[index] for index in range(6)])
