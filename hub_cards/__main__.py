@@ -38,7 +38,8 @@ def _command(kind: str, settings: type[Push], about: str) -> None:
         else:
             show(f"Nothing has changed since the last push: {done.url}")
 
-    run.__name__, run.__doc__ = kind, about
+    run.__name__ = kind
+    run.__doc__ = about
     command_of(app, settings)(run)
 
 

@@ -87,7 +87,8 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     commit, `adapter_model.safetensors`, and the inputs of [`~hub_cards.model.model_card`]. Errors are as there.
     """
     data, variables = describe(folder, repo_id, "adapter_model*.safetensors")
-    adapter, parts = read_json(folder / "adapter_config.json"), variables["counts"]
+    adapter = read_json(folder / "adapter_config.json")
+    parts = variables["counts"]
     added = [part for part in parts if part in _SCALARS or part.endswith("_head")]
     is_of_heads = len(added) == len(parts)
     if not is_of_heads:

@@ -282,13 +282,15 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> Pub
     name = given or metadata.get("model")
     if name is None:
         return None
-    if given is None and Path(name).is_dir() and identify(name).fingerprint != metadata.get("fingerprint"):
+    found = find_model(api, name, None, metadata.get("weights") or {}, offline)
+    if found is None:
+        return None
+    if Path(name).is_dir() and identify(name).fingerprint != metadata.get("fingerprint"):
         raise ValueError(
             f"{source} was not made by the model that is now in {name}, so their vectors cannot be compared. Make it "
             "again, or name the model with --model."
         )
-    found = find_model(api, name, None, metadata.get("weights") or {}, offline)
-    if found is not None and found.fingerprint is None and name == metadata.get("model"):
+    if found.fingerprint is None and name == metadata.get("model"):
         found = replace(found, fingerprint=metadata.get("fingerprint"))
     return found
 

@@ -15,7 +15,8 @@ from .settings import MetricPush
 
 _PAGE = Path(__file__).with_name("metric_page.py")
 _APP = "app.py"
-GRADIO_VERSION, PYTHON_VERSION = "6.31.0", "3.11"
+GRADIO_VERSION = "6.31.0"
+PYTHON_VERSION = "3.11"
 """The versions that the page is tested with."""
 _REQUIRED = ("README.md", "example.json", "requirements.txt")
 

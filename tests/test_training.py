@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from safetensors.torch import load_file
 from evidence.building import build_backbone
 from evidence.miniature.generation import generate
 from modeling_scalar import load_model
+from tests.trainer.test_killed import wait_until
 from tests.trainer.test_scalar_trainer import run_together
 from trainer.checkpoints import last_checkpoint
 from trainer.recipe import parse_arguments
@@ -254,19 +254,11 @@ def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, 
     arguments += ["--per_device_train_batch_size", "8", "--loss_warmup_steps", "5", "--disable_tqdm", "true"]
     ended = commands.run(*arguments, "--output_dir", tmp_path / "straight", cwd=ROOT, timeout=300)
     assert ended.code == 0, ended.stderr[-3000:]
-    process = subprocess.Popen(
-        [sys.executable, *map(str, [*arguments, "--output_dir", tmp_path / "killed"])],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    while last_checkpoint(tmp_path / "killed") is None and process.poll() is None:
-        time.sleep(0.01)
+    running = commands.start(*arguments, "--output_dir", tmp_path / "killed", cwd=ROOT)
+    wait_until(lambda: last_checkpoint(tmp_path / "killed") is not None, running)
     time.sleep(random.uniform(0, 1))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    running.kill()
+    running.wait()
     assert not (tmp_path / "killed" / "recipe.json").exists(), "the run ended before it was killed"
     resumed = ("--output_dir", tmp_path / "killed", "--resume_from_checkpoint", "last")
     ended = commands.run(*arguments, *resumed, cwd=ROOT, timeout=300)

@@ -58,7 +58,8 @@ _COMMAND = "python -m trainer.cache_features"
 _PER_SHARD = 1024  # clips, which a kill may lose
 _READERS = 2  # threads that read batches ahead
 
-_POOLED, _STATES = ("video_pooled", "audio_pooled"), ("video_states", "audio_states")
+_POOLED = ("video_pooled", "audio_pooled")
+_STATES = ("video_states", "audio_states")
 _TOKENS = ("video_soft_tokens", "audio_soft_tokens")
 _SEQUENCES = ("video_input_ids", "audio_input_ids")
 _CHECKED = {
@@ -74,7 +75,8 @@ _CHECKED = {
 def _towers_sha256(model: ScalarRetrievalModel) -> str:
     config = model.config
     if isinstance(config, ScalarJointConfig):
-        settings, config = [], config.backbone_config
+        settings = []
+        config = config.backbone_config
     else:
         settings = [config.vision_pooling, config.audio_pooling]
     settings += [part and settings_of(part) for part in (config.vision_config, config.audio_config)]
@@ -151,7 +153,8 @@ def _compute(
     batch_size: int,
 ) -> Iterator[dict[str, Any]]:
     """Yield the features of consecutive clips, in the view of the data set's epoch."""
-    collate, lock = ScalarDataCollator(dataset.processor), Lock()
+    collate = ScalarDataCollator(dataset.processor)
+    lock = Lock()
 
     def read(indices: range) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
         examples = [dataset[index] for index in indices]
@@ -238,7 +241,8 @@ def cache_features(
     dataset = ClipDataset(rows, processor, seed)
     columns = _columns(isinstance(model.config, ScalarJointConfig), with_states, dtype)
     # `datasets` takes a shard of the same fingerprint from the folder; one that was interrupted has no valid name.
-    fingerprint, shards = digest(identity)[:32], []
+    fingerprint = digest(identity)[:32]
+    shards = []
     for view in range(views):
         dataset.set_epoch(view)
         for start in range(0, len(rows), _PER_SHARD):
@@ -333,7 +337,8 @@ class FeatureDataset(Examples):
         return super().identity() | {"use of stored features": True, "views of stored features": views}
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row, view = self.rows[index], self.epoch % self.num_views
+        row = self.rows[index]
+        view = self.epoch % self.num_views
         stored = self._table[view * len(self) + index]
         present = stored["presence"][0].as_py()
         example = {"caption": row["caption"], "index": index, "presence": torch.tensor(present)}
@@ -351,7 +356,8 @@ def _tensor(values: pa.Array) -> torch.Tensor:
     """The tensor of nested lists that have equal lengths; copied, because the files are mapped read-only."""
     shape = [len(values)]
     while pa.types.is_list(values.type):
-        num_lists, values = len(values), values.flatten()
+        num_lists = len(values)
+        values = values.flatten()
         shape.append(len(values) // num_lists)
     return torch.from_numpy(values.to_numpy().copy()).reshape(shape)
 

@@ -45,7 +45,8 @@ class StopOnInterrupt(TrainerCallback):
         if self.interrupted and now - self._since > self._SAME_SECONDS:
             raise KeyboardInterrupt
         if not self.interrupted:
-            self.interrupted, self._since = True, now
+            self.interrupted = True
+            self._since = now
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -270,7 +270,8 @@ def find_start(args: ScalarTrainingArguments) -> tuple[Path | None, bool]:
         FileNotFoundError: If the checkpoint does not exist.
         ValueError: If the checkpoint cannot be resumed from, or a new run would begin where one is.
     """
-    folder, wanted = Path(args.output_dir), args.resume_from_checkpoint
+    folder = Path(args.output_dir)
+    wanted = args.resume_from_checkpoint
     if args.process_index == 0:
         for name in (RECIPE, RECORD):  # the names `write_json` uses until they are complete
             for file in folder.glob(f".{name}.[0-9]*"):
@@ -279,7 +280,8 @@ def find_start(args: ScalarTrainingArguments) -> tuple[Path | None, bool]:
     if wanted not in (None, "last", "auto"):
         check_checkpoint(wanted)
         return Path(wanted), False
-    ended, checkpoint = folder / RECIPE, last_checkpoint(folder)
+    ended = folder / RECIPE
+    checkpoint = last_checkpoint(folder)
     if wanted is None:
         if ended.is_file() or checkpoint is not None:
             raise ValueError(

@@ -48,8 +48,11 @@ class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
         rank: int = 0,
         num_processes: int = 1,
     ):
-        self.num_examples, self.batch_size, self.seed = num_examples, batch_size, seed
-        self.rank, self.num_processes = rank, num_processes
+        self.num_examples = num_examples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.num_processes = num_processes
         self.epoch = 0
         full, rest = divmod(num_examples, batch_size)
         self._num_batches = full + int(rest >= num_processes and not drop_last)
@@ -137,7 +140,8 @@ class ClipDataset(Examples):
         return read_row(self.processor, row, num_frames="all")
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row, generator = self.rows[index], derived_generator(self.seed, self.epoch, index)
+        row = self.rows[index]
+        generator = derived_generator(self.seed, self.epoch, index)
         if self._clips is not None:
             clip = self._clips[index]
         else:

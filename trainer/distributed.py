@@ -70,9 +70,11 @@ class RowLayout:
         """
         if len(self.counts) == 1:
             return tensor
-        if ragged and (missing := _longest(tensor.shape[1], tensor.device) - tensor.shape[1]):
-            padding = tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])
-            tensor = torch.cat([tensor, padding], dim=1)
+        if ragged:
+            missing = _longest(tensor.shape[1], tensor.device) - tensor.shape[1]
+            if missing:
+                padding = tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])
+                tensor = torch.cat([tensor, padding], dim=1)
         most = max(self.counts)
         if len(tensor) < most:  # collectives need equal shapes; the padding is removed below
             tensor = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])

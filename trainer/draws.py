@@ -157,11 +157,14 @@ def choose_pairs(
     anyone = torch.ones_like(readable)
     of_clips = batch.paired_clip_to_text if paired else batch.clip_to_text
     wrong_texts = draw_negatives(of_clips, anyone, draws[:, 1], offset, temperature)
-    texts, clips = torch.cat([own, own, wrong_texts]), torch.cat([own, wrong_clips, own])
+    texts = torch.cat([own, own, wrong_texts])
+    clips = torch.cat([own, wrong_clips, own])
     is_match = torch.arange(len(texts), device=own.device) < len(own)
     keep = (texts >= 0) & (clips >= 0)
     keep &= readable[clips.clamp(min=0)]
-    texts, clips, is_match = texts[keep], clips[keep], is_match[keep]
+    texts = texts[keep]
+    clips = clips[keep]
+    is_match = is_match[keep]
     num_pairs = mean_over_processes(len(is_match), is_match.device)
     return MatchingPairs(input_ids[texts], attention_mask[texts], clips, condition_mask[clips], is_match, num_pairs)
 

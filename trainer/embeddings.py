@@ -84,7 +84,8 @@ class EmbeddingDataset(Examples):
                 f"{gallery.path} holds {', '.join(gallery.modalities)}, but the model embeds "
                 f"{', '.join(base.config.modalities)}. Embed the split with this model."
             )
-        self._names, self._mask = gallery.modalities, gallery.modality_mask[places]
+        self._names = gallery.modalities
+        self._mask = gallery.modality_mask[places]
         self._modalities = gallery.modality_embeds()[places]
         self._texts = _texts_of(gallery, base, processor, rows["caption"], progress)
 

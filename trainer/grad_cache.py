@@ -96,7 +96,9 @@ class BatchInParts:
         autocast: Callable[[], AbstractContextManager],
         condition_on: tuple[str, ...] | None = None,
     ):
-        self.size, self.autocast, self.scalar_model = size, autocast, scalar_model
+        self.size = size
+        self.autocast = autocast
+        self.scalar_model = scalar_model
         options = {} if condition_on is None else {"select_pairs": no_pairs, "condition_on": condition_on}
         self._with_states = condition_on is not None
         self._encode = partial(model, return_scores=False, **options)

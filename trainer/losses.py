@@ -324,7 +324,8 @@ class PathwaysLoss(nn.Module):
         """
         targets = torch.arange(len(text_embeds), device=text_embeds.device) + offset
         processes = len(all_text_embeds) / (len(text_embeds) if num_rows is None else num_rows)
-        total, terms = text_embeds.new_zeros(()), 0
+        total = text_embeds.new_zeros(())
+        terms = 0
         for modality in range(modality_mask.shape[1]):
             rows = modality_mask[:, modality].nonzero().flatten()
             absent = ~all_modality_mask[:, modality]

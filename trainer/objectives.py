@@ -179,7 +179,8 @@ class ScalarObjective(Objective):
                 f"The objective 'scalar' needs centroids: `aggregation` must be one of {weighted}, got "
                 f"{config.aggregation!r}. For another score use the objective 'contrastive'."
             )
-        if given := [name for name in CALIBRATION if getattr(config, name) is not None]:
+        given = [name for name in CALIBRATION if getattr(config, name) is not None]
+        if given:
             raise ValueError(
                 "The objective 'scalar' needs plain cosines, but this model calibrates them with "
                 f"{' and '.join(map('`{}`'.format, given))} of its configuration. Train the model without, and "
@@ -195,7 +196,8 @@ class ScalarObjective(Objective):
 
     def forward(self, batch: Batch, step: int) -> Terms:
         """Compute the terms of this process's rows at an optimizer step."""
-        args, rows = self.args, batch.rows
+        args = self.args
+        rows = batch.rows
         alignment = self.alignment(
             batch.text_to_clip, batch.clip_to_text, rows.offset, rows.mean, temperature=batch.temperature
         )
@@ -241,8 +243,11 @@ class ContrastiveObjective(Objective):
 
     def forward(self, batch: Batch, step: int) -> Terms:
         """Compute the term of this process's rows."""
-        text_to_clip, clip_to_text, rows = batch.text_to_clip, batch.clip_to_text, batch.rows
-        offset, num_rows = rows.offset, rows.mean
+        text_to_clip = batch.text_to_clip
+        clip_to_text = batch.clip_to_text
+        rows = batch.rows
+        offset = rows.offset
+        num_rows = rows.mean
         if self.method.scorable or self.method.needs or self.method.reads is not None:
             covered = self.method.covers(batch.all_masks[1])  # (B,)
             text_to_clip, clip_to_text = (
@@ -251,7 +256,8 @@ class ContrastiveObjective(Objective):
             if not covered.any():
                 nothing = 0 * (batch.texts.sum() + batch.modalities.sum())
                 return {"align": (1.0, nothing)}
-            offset, num_rows = int(covered[: rows.offset].sum()), int(covered.sum()) / len(rows.counts)
+            offset = int(covered[: rows.offset].sum())
+            num_rows = int(covered.sum()) / len(rows.counts)
         return {"align": (1.0, self.alignment(text_to_clip, clip_to_text, offset, num_rows, batch.temperature))}
 
 

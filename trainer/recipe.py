@@ -141,7 +141,8 @@ class RunArguments:
 
     def check_batch(self, training: ScalarTrainingArguments) -> None:
         """Raise a ValueError unless the contrastive batch has `global_batch_size` clips."""
-        size, processes = training.per_device_train_batch_size, training.world_size
+        size = training.per_device_train_batch_size
+        processes = training.world_size
         if self.global_batch_size not in (None, size * processes):
             raise ValueError(
                 f"`global_batch_size` is {self.global_batch_size}, but {processes} processes with "
@@ -235,7 +236,8 @@ def parse_arguments(
         usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
         description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
     )
-    flags, recipe = list(arguments), {}
+    flags = list(arguments)
+    recipe = {}
     while flags and not flags[0].startswith("-"):
         recipe |= read_recipe(find_packaged(flags.pop(0)))
     # YAML values are passed as flags, so that one parser converts and checks both; the last value wins.

@@ -43,7 +43,8 @@ class RunningMeans:
     """
 
     def __init__(self, sums: dict[str, torch.Tensor] | None = None, counts: dict[str, int] | None = None):
-        self.sums, self.counts = sums or {}, counts or {}
+        self.sums = sums or {}
+        self.counts = counts or {}
 
     def add(self, values: dict[str, torch.Tensor]) -> None:
         """Add one value to each sum; some values may be missing at some steps."""
@@ -55,7 +56,8 @@ class RunningMeans:
         """Return the names and their means, and reset."""
         names = sorted(self.sums)
         means = torch.stack([self.sums[name] / self.counts[name] for name in names])
-        self.sums, self.counts = {}, {}
+        self.sums = {}
+        self.counts = {}
         return names, means
 
 

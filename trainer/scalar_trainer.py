@@ -138,7 +138,8 @@ class ScalarTrainer(ResumableTrainer):
         processing_class = self.processor if hasattr(self.processor, "tokenizer") else None
         super().__init__(model, args, processing_class=processing_class, **kwargs)
         self.semantic_targets = semantic_targets
-        self.scalar_model, self.scalar_config = without_adapter(model), config
+        self.scalar_model = without_adapter(model)
+        self.scalar_config = config
         self.objective = objective.to(args.device)
         self.matching_loss = MatchingLoss()
         self.matches = args.uses_matching and self.scalar_config.has_cross_attention
@@ -155,8 +156,10 @@ class ScalarTrainer(ResumableTrainer):
         self._reset_counts()
 
     def _reset_counts(self) -> None:
-        self._last_step, self._micro_step = -1, 0
-        self._clips_since_log, self._time_of_log = 0, 0.0
+        self._last_step = -1
+        self._micro_step = 0
+        self._clips_since_log = 0
+        self._time_of_log = 0.0
 
     def describe_identity(self) -> dict[str, Any]:
         """Describe what identifies this run."""
@@ -302,7 +305,8 @@ class ScalarTrainer(ResumableTrainer):
         """Equivalent to [`compute_loss`] and its backward pass, a few clips at a time; see `trainer.grad_cache`."""
         step = self._start_step(inputs)
         model = self.accelerator.unwrap_model(self.model_wrapped)
-        size, condition_on = self.args.mini_batch_size, tuple(self.scalar_config.condition_on)
+        size = self.args.mini_batch_size
+        condition_on = tuple(self.scalar_config.condition_on)
         condition_on = condition_on if self.matches else None
         parts = BatchInParts(model, self.scalar_model, size, self.accelerator.autocast, condition_on)
         whole = parts.forward(step.inputs)

@@ -208,7 +208,8 @@ class SemanticTargets:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
         except SafetensorError as error:
             raise ValueError(f"{self.path} is truncated or damaged ({error}). Recreate it: `{_COMMAND}`.") from error
-        self.neighbors, self.cosines = tensors["neighbors"], tensors["cosines"]  # (clips, neighbors)
+        self.neighbors = tensors["neighbors"]
+        self.cosines = tensors["cosines"]  # (clips, neighbors)
         self.clip_of_row = tensors["clip_of_row"]  # (rows,)
 
     def __reduce__(self):
@@ -242,8 +243,10 @@ class SemanticTargets:
             the column's clip is a stored neighbour of the row's clip, and 0 where unknown. Not symmetric: a stored
             neighbour of a clip need not have that clip among its own.
         """
-        row_index, column_index = row_index.cpu(), column_index.cpu()
-        rows, columns = self.clip_of_row[row_index].long(), self.clip_of_row[column_index].long()
+        row_index = row_index.cpu()
+        column_index = column_index.cpu()
+        rows = self.clip_of_row[row_index].long()
+        columns = self.clip_of_row[column_index].long()
         # The column of each clip; several captions of one clip share the column of one of them.
         place_of_clip = torch.full((len(self.neighbors),), -1)
         place_of_clip[columns] = torch.arange(len(columns))

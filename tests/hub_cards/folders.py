@@ -74,20 +74,17 @@ def write_card(folder, card):
     return ModelCard(card)
 
 
-def write_result(folder, model, benchmark="miniature", sha256="a" * 64, weights=None, **changes):
-    metrics = {"text_to_video_recall_at_1": 12.5, "video_to_text_recall_at_1": 10.0}
-    rate = {"rate": 0.0, "methods": {"gram": metrics}, "best_pathway": {}, "aggregation_gain": {"gram": 1.0}}
-    protocol = {"num_queries": 2, "num_clips": 2, "num_pairs": 2, "mask_seed": 0, "tie_rule": "against"}
-    result = {
-        "label": "gram", "seed": 1, "model": str(model), "benchmark": benchmark, "split": "test", "task": "retrieval",
-        "score": {"method": "gram", "query_temperature": 0.1}, "retrieval": protocol | {"rates": [rate]},
-        "two_stage": [], "left_out": [], "problems": [f"{folder}/clips/b.mp4: no sound"],
-        "gallery": {"num_clips": 2, "ids": ["/data/a.mp4", "b"], "presence": [[1, 1, 1], [1, 0, 0]], "sha256": sha256},
-        "embedded": {"model": str(model), "weights": identify(model).weights if weights is None else weights},
-        "versions": {"torch": "2"}, "source": None, "date": "2026-01-01", "arguments": {"root": "/home/me/data/x"},
-    }  # fmt: skip
+def write_result(folder, model, sha256="a" * 64, weights=None, **changes):
+    """A result of a model as an evaluation leaves it, with paths of this machine."""
+    content = make_content(
+        problems=[f"{folder}/clips/b.mp4: no sound"],
+        gallery={"num_clips": 2, "ids": ["/data/a.mp4", "b"], "presence": [[1, 1, 1], [1, 0, 0]], "sha256": sha256},
+        embedded={"model": str(model), "weights": identify(model).weights if weights is None else weights},
+        arguments={"root": "/home/me/data/x"},
+        **changes,
+    )
     folder.mkdir(parents=True)
-    (folder / "results.json").write_text(json.dumps(result | changes))
+    write_json(content, folder / "results.json")
     (folder / "results.png").write_bytes(b"\x89PNG")
     (folder / "queries.parquet").write_bytes(b"PAR1")
     (folder / "embeddings").mkdir()
