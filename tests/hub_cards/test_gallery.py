@@ -133,16 +133,6 @@ def test_files_keep_their_order_for_datasets_and_one_that_is_gone_is_missed(tmp_
         rows_of(tmp_path / "staged", "clips", tmp_path / "other cache")
 
 
-def test_a_published_gallery_names_its_model_and_its_problems(tmp_path):
-    saved_store(tmp_path / "store", metadata={"left_out": ["gone"]}, problems=["clip 1 é: no sound", "other: odd"])
-    stage_gallery(tmp_path / "store", tmp_path / "staged", PublishedModel("user/scalar", COMMIT))
-    here, there = Gallery.open(tmp_path / "store"), Gallery.open(tmp_path / "staged")
-    assert there.metadata == here.metadata | {"model": "user/scalar", "model_revision": COMMIT}
-    assert there.metadata["left_out"] == ["gone"] and there.problems() == here.problems() != {}
-    card = staged_card(tmp_path / "staged")
-    assert "- clip 1 é: no sound\n- other: odd\n" in card and "- gone\n" in card
-
-
 def test_no_folder_of_this_machine_is_published_and_no_identifier_changed(tmp_path):
     problem = "/videos/clip: /home/jane/clips/a.mp4: audio stream 1: decoding stopped"
     metadata = {"model": "/home/jane/runs/tiny", "plan": {"root": "/home/jane/data"}, "left_out": ["/videos/other"]}
@@ -193,30 +183,23 @@ def test_clips_of_several_places_of_a_machine_would_tell_their_folders(tmp_path,
         stage_gallery(tmp_path / "gallery", tmp_path / "staged")
 
 
-def saved_windows(folder, media, **metadata):
-    """A gallery of two files, the first of which is cut into two windows."""
-    (media / "a").mkdir(parents=True)
-    paths = [media / "a/talk.mp4", media / "b.mp4"]
-    for number, path in enumerate(paths):
-        path.write_bytes(bytes([number]) * 10)
-    names = [f"{paths[0]}#t=0,30", f"{paths[0]}#t=30", str(paths[1])]
-    generator = torch.Generator().manual_seed(0)
-    embeds = torch.nn.functional.normalize(torch.randn(3, 3, DIM, generator=generator), dim=-1)
-    with GalleryWriter(folder) as writer:
-        writer.metadata = {"segment": 30} | metadata
-        writer.put_files([MediaFile(str(path), *clip_stat(str(path)), clip_sha256(str(path))) for path in paths])
-        writer.put_clips(names, embeds, torch.ones(3, 3, dtype=torch.bool), problems=[[f"{names[0]}: dark"], [], []])
-        writer.commit()
-    return ["a/talk.mp4#t=0,30", "a/talk.mp4#t=30", "b.mp4"]
-
-
 def test_windows_share_the_published_file_and_one_that_was_partly_read_is_not_left_out(tmp_path):
-    names = saved_windows(tmp_path / "windows", tmp_path / "videos")
+    videos = tmp_path / "videos"
+    (videos / "a").mkdir(parents=True)
     partly = "not all of its windows could be read: 60-90 s: reading stopped"
+    files = [MediaFile(str(videos / "gone.mp4"), 1, 1, "", "it is cut off")]
+    for name, reason in (("a/talk.mp4", partly), ("b.mp4", None)):
+        path = videos / name
+        path.write_bytes(name.encode())
+        files.append(MediaFile(str(path), *clip_stat(str(path)), clip_sha256(str(path)), reason))
+    names = ["a/talk.mp4#t=0,30", "a/talk.mp4#t=30", "b.mp4"]
+    embeddings = random_embeddings()
     with GalleryWriter(tmp_path / "windows") as writer:
-        known = writer.gallery().files[str(tmp_path / "videos/a/talk.mp4")]
-        gone = str(tmp_path / "videos/gone.mp4")
-        writer.put_files([replace(known, reason=partly), MediaFile(gone, 1, 1, "", "it is cut off")])
+        writer.metadata = {"segment": 30}
+        writer.put_files(files)
+        paths = [f"{videos}/{name}" for name in names]
+        problems = [[f"{paths[0]}: dark"], [], []]
+        writer.put_clips(paths, embeddings.modality_embeds[:3], embeddings.modality_mask[:3], problems=problems)
         writer.commit()
     stage_gallery(tmp_path / "windows", tmp_path / "staged", media=True)
     staged = [path.relative_to(tmp_path / "staged").as_posix() for path in (tmp_path / "staged/media").rglob("*.*")]
@@ -294,9 +277,12 @@ def blocks(card):
     return re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
 
 
-def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
-    embeddings = saved_store(tmp_path / "store", problems=[f"clip {row}: *no* sound" for row in range(12)])
-    stage_gallery(tmp_path / "store", tmp_path / "staged", PublishedModel("user/adapter", COMMIT))
+def test_the_card_of_a_gallery_has_the_numbers_the_model_and_the_problems_of_its_files(tmp_path):
+    problems = [f"clip {row}: *no* sound" for row in range(12)]
+    embeddings = saved_store(tmp_path / "store", metadata={"left_out": ["gone"]}, problems=problems)
+    stage_gallery(tmp_path / "store", tmp_path / "staged", PublishedModel("user/scalar", COMMIT))
+    here, there = Gallery.open(tmp_path / "store"), Gallery.open(tmp_path / "staged")
+    assert there.metadata == here.metadata | {"model": "user/scalar", "model_revision": COMMIT}
     card = staged_card(tmp_path / "staged")
     assert f"| clips | {CLIPS} |" in card and f"| captions | {QUERIES} |" in card
     for index, name in enumerate(MODALITIES):
@@ -305,7 +291,7 @@ def test_the_numbers_of_the_card_are_those_of_the_files(tmp_path):
     assert f"| `SHA-256 of the gallery` | `{embeddings.manifest()['sha256']}` |" in card
     assert "| `query_temperature` | `0.3` |" in card and "(cosines / 0.3)" in card
     assert "Reading errors (12); what could not be read" in card and r"- clip 9: \*no\* sound" in card
-    assert "clip 10" not in card and "- and 2 more" in card
+    assert "clip 10" not in card and "- and 2 more" in card and "- gone\n" in card
     assert f"| `model_revision` | `{COMMIT}` |" in card and "license: cc-by-4.0" in card
 
 
