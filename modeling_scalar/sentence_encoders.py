@@ -138,6 +138,11 @@ class ScalarSentenceModel(JointEncoderModel):
         """Not supported: the model is only the published encoder."""
         raise ValueError("A model on a SentenceTransformer is not saved. Keep the folder that it was made from.")
 
+    def get_input_embeddings(self) -> torch.nn.Module:
+        """Return the embeddings of tokens; a NotImplementedError if the encoder exposes none."""
+        network = self.encoder.transformers_model
+        return super().get_input_embeddings() if network is None else network.get_input_embeddings()
+
     def inputs_of(self, name: str) -> tuple[str, ...]:
         """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
         return _inputs_of(name)

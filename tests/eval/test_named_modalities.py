@@ -23,8 +23,6 @@ from eval.protocol.first_stage import (
     pathways,
 )
 from eval.protocol.missing import ladder
-from eval.protocol.second_stage import _FirstStage
-from eval.reports import figures
 from eval.run import RunConfig, run
 from gallery.gallery import Gallery
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
@@ -114,41 +112,11 @@ def test_scores_that_need_certain_modalities_are_measured_where_clips_have_them(
     assert metrics["num_unscorable_clips"] == lacking > 0
 
 
-@pytest.mark.parametrize(
-    ("methods", "message"),
-    [
-        (("triangle",), r"'triangle' reads the modalities \['audio', 'video'\], but these clips have \('title', 's"),
-        (("video",), r"'video' reads the modalities \['video'\], but these clips have \('title', 'speech'\)"),
-        (
-            ("screen",),
-            r"`methods` must be among .*'title', 'speech'\), got \['screen'\]. The clips have title, speech",
-        ),
-    ],
-)
-def test_scores_of_modalities_that_clips_do_not_have_are_refused(methods, message):
-    with pytest.raises(ValueError, match=message):
-        evaluate_embeddings(made(("title", "speech")), methods)
-
-
 def test_a_name_of_a_modality_is_checked_before_anything_is_read(tmp_path):
     made().save(tmp_path / "gallery")
     RunConfig(tmp_path / "out", embeddings_path=tmp_path / "gallery", methods=("title", "gram"))
     with pytest.raises(ValueError, match=r"got \['story'\]. The clips have video, title, audio, speech, screen"):
         RunConfig(tmp_path / "out", embeddings_path=tmp_path / "gallery", methods=("title", "story"))
-    ScalarJointConfig(modalities=["video", "title"]).save_pretrained(tmp_path / "model")
-    source = {"model_path": tmp_path / "model", "benchmark": "own", "root": "clips.csv"}
-    RunConfig(tmp_path / "out", **source, methods=("title",))
-    with pytest.raises(ValueError, match=r"got \['story'\]. The clips have video, title\."):
-        RunConfig(tmp_path / "out", **source, methods=("story",))
-
-
-def test_the_first_stage_before_a_cross_encoder_reads_modalities_by_name():
-    embeddings = made()
-    stage = _FirstStage(embeddings, embeddings.modality_mask, "text_to_video", 3, 5, {"method": "screen"})
-    cosines = embeddings.text_embeds.double() @ embeddings.modality_embeds[:, 4].double().T
-    cosines = cosines.masked_fill(~embeddings.modality_mask[:, 4], -torch.inf)
-    for row, found in enumerate(stage.candidates.tolist()):
-        assert set(found) == set(cosines[row].topk(3).indices.tolist())
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -210,24 +178,7 @@ def test_numbers_of_some_modalities_are_not_written_into_a_model_of_others(biase
 # Tables and figures --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """Every figure that is drawn, by its file's name."""
-    found, plain = {}, figures.Figure.savefig
-
-    def savefig(figure, path, **options):
-        found[getattr(path, "name", path)] = figure
-        plain(figure, path, **options)
-
-    monkeypatch.setattr(figures.Figure, "savefig", savefig)
-    return found
-
-
-def labels_of(axes):
-    return [text.get_text() for text in axes.get_legend().get_texts()]
-
-
-def test_tables_and_figures_of_five_modalities_show_the_five_names(tmp_path, drawn):
+def test_tables_and_figures_of_five_modalities_show_the_five_names(tmp_path):
     embeddings = made()
     embeddings.save(tmp_path / "gallery")
     command = ["run", "--embeddings", tmp_path / "gallery", "--output", tmp_path / "out", "--label", "mine"]
@@ -243,18 +194,6 @@ def test_tables_and_figures_of_five_modalities_show_the_five_names(tmp_path, dra
         assert f"| {name} " in shown  # its row among the scores
     table = pq.read_table(tmp_path / "out" / "queries.parquet")
     assert [name for name in table.column_names if name.startswith("weight_")] == [f"weight_{n}" for n in FIVE]
-    _, weights = drawn["results.png"].axes
-    assert labels_of(weights) == list(FIVE)
-    heights = [bar.get_height() for bar in weights.containers[1]]
-    assert heights == pytest.approx([entry["mean_weight"]["title"] for entry in results["retrieval"]["rates"]])
-    colours = {bars.get_label(): bars[0].get_facecolor() for bars in weights.containers}
-    assert len(set(colours.values())) == 5
-    (name,) = (name for name in drawn if name.startswith("weights_"))
-    picture, text = drawn[name].axes
-    assert labels_of(picture) == list(FIVE)
-    reported = [line.get_text() for line in text.texts]
-    for modality, count in results["retrieval"]["rates"][0]["decided"].items():
-        assert any(line.startswith(f"{modality} decides {count} queries") for line in reported)
 
 
 # Classes -------------------------------------------------------------------------------------------------------------

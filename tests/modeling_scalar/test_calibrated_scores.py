@@ -5,16 +5,11 @@ import json
 import pytest
 import torch
 
-from eval.embedding.embeddings import Embeddings
-from eval.protocol.first_stage import measure_first_stage
-from gallery.exact.blocks import block_of
-from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import ScalarConfig
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import retrieval_scores
-from tests.modeling_scalar.test_scores_scalar import CALIBRATED, CALIBRATION, FLOAT32, loop, random_clips
+from tests.modeling_scalar.test_scores_scalar import CALIBRATION, FLOAT32, loop, random_clips
 
 
 class Scores(ScalarRetrievalModel):
@@ -87,36 +82,3 @@ def test_a_gallery_is_searched_with_its_own_calibration(tmp_path):
     other, _ = loop(texts, half, mask)
     (hits, *_) = gallery.search(texts, k=1, modality_scale=[1, 1, 1], modality_offset=[0, 0, 0])
     assert hits[0].score == pytest.approx(other[0].max().item(), abs=1e-5)
-
-
-@pytest.mark.parametrize("k", [2, 20])
-@pytest.mark.parametrize("method", CALIBRATED)
-def test_every_block_and_the_whole_gallery_rank_as_the_matrix_does(tmp_path, monkeypatch, method, k):
-    texts, modalities, mask = random_clips()
-    gallery = write_gallery(tmp_path / "g", modalities.half(), mask, {})
-    for name in ("_BLOCK", "_BLOCK_OF_FEW"):
-        monkeypatch.setattr(f"gallery.exact.ranking.{name}", 4)
-    scores, rows, *_ = rank(block_of(gallery.parts), texts, k, method, **CALIBRATION)
-    expected = retrieval_scores(texts, modalities.half().float(), mask, method=method, **CALIBRATION)
-    torch.testing.assert_close(scores, expected.sort(dim=1, descending=True).values[:, :k], **FLOAT32)
-    torch.testing.assert_close(expected.gather(1, rows), scores, **FLOAT32)
-
-
-def make_embeddings():
-    texts, modalities, mask = random_clips(num_queries=23)
-    names = [str(row) for row in range(23)]
-    return Embeddings(texts, modalities, mask, torch.arange(23)[:, None].expand(-1, 2), names, names, names)
-
-
-def test_evaluation_ranks_and_weighs_by_the_generalised_score():
-    embeddings = make_embeddings()
-    measured, table = measure_first_stage(embeddings, rates=(0.0,), **CALIBRATION)
-    scores, weights = loop(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **CALIBRATION)
-    ranks = 1 + (scores > scores.diagonal()[:, None]).sum(1)
-    entry = measured["rates"][0]
-    recall = 100 * (ranks <= 5).double().mean().item()
-    assert entry["methods"]["scalar"]["text_to_video_recall_at_5"] == pytest.approx(recall)
-    own = weights[torch.arange(23), torch.arange(23)]
-    assert list(entry["mean_weight"].values()) == pytest.approx(own.mean(0).tolist(), abs=1e-4)
-    assert table["rank_scalar"] == ranks.tolist()
-    assert table["weight_audio"] == pytest.approx(own[:, 1].tolist(), abs=1e-4)

@@ -57,10 +57,3 @@ def test_a_score_by_concatenation_heads_needs_them():
 def test_a_score_that_is_not_registered_is_refused_when_the_model_is_built():
     with pytest.raises(ValueError, match="`aggregation` must be one of .*'scalar'.*got 'median'"):
         ScalarModel(make_tiny_config(aggregation="median"))
-
-
-@pytest.mark.parametrize("wrong", [[], ["audio", "video"], ["video", "video"], ["picture"]])
-def test_what_the_cross_encoder_reads_is_checked(wrong):
-    with pytest.raises(Exception, match="`condition_on` must be some of"):
-        ScalarConfig(condition_on=wrong)
-    assert ScalarConfig().condition_on == ["video", "audio"]

@@ -105,13 +105,6 @@ def test_quantised_weights_score_the_same_from_files_and_from_tower_features(wid
     assert 1e-5 < difference < (0.2 if kind == "4 bits" else 0.02)
 
 
-def test_dynamic_quantisation_works(tiny_model, clips):
-    expected = scores(tiny_model, clips)
-    model = torch.ao.quantization.quantize_dynamic(tiny_model, {torch.nn.Linear}, dtype=torch.qint8)
-    torch.testing.assert_close(scores(model, clips), expected, rtol=0, atol=0.05)
-    torch.testing.assert_close(scores_from_towers(model, clips), scores(model, clips), rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("offload", [cpu_offload, disk_offload])
 def test_offloaded_weights_give_the_same_scores(tiny_model, clips, offload, tmp_path):
     expected, states = scores(tiny_model, clips), _condition(tiny_model, clips)

@@ -1,4 +1,3 @@
-import json
 import math
 
 import numpy as np
@@ -128,36 +127,10 @@ def test_training_draws_segments_from_the_generator():
     assert torch.equal(first, second)
 
 
-def test_a_batch_of_waveforms_becomes_input_features():
-    extractor = ScalarFeatureExtractor(segment_length=16)
-    waveforms = [noise(2000), noise(5000).double().numpy()]
-    batch = extractor(waveforms)
-    assert list(batch) == ["input_features"] and batch["input_features"].shape == (2, 1, 16, 64)
-    torch.testing.assert_close(batch["input_features"][1], extractor.process_waveform(waveforms[1]))
-
-
 @pytest.mark.parametrize("name", ["num_mel_bins", "sampling_rate", "segment_length", "num_segments"])
 def test_impossible_settings_are_refused(name):
     with pytest.raises(ValueError, match=name):
         ScalarFeatureExtractor(**{name: 0})
-
-
-def test_settings_survive_saving(tmp_path):
-    settings = {
-        "num_mel_bins": 128,
-        "sampling_rate": 8000,
-        "segment_length": 512,
-        "num_segments": 2,
-        "mean": -4.0,
-        "std": 4.5,
-    }
-    extractor = ScalarFeatureExtractor(**settings)
-    extractor.process_waveform(noise(4000))
-    extractor.save_pretrained(tmp_path)
-    loaded = ScalarFeatureExtractor.from_pretrained(tmp_path)
-    assert {name: getattr(loaded, name) for name in settings} == settings
-    saved = json.loads((tmp_path / "preprocessor_config.json").read_text())
-    assert settings.keys() <= saved.keys() and not any(isinstance(value, list) for value in saved.values())
 
 
 def test_a_call_checks_its_keywords_and_the_sampling_rate():

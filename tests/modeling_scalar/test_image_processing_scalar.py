@@ -1,7 +1,6 @@
 import math
 
 import numpy as np
-import PIL.Image
 import pytest
 import torch
 
@@ -56,13 +55,6 @@ def test_crop_resizes_the_short_side_and_takes_the_centre(height, width, resized
     torch.testing.assert_close(pixel_values, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("resize_mode", ["squash", "crop"])
-def test_frames_of_the_right_size_are_only_normalised(resize_mode):
-    frames = random_frames(height=8, width=8)
-    processor = ScalarImageProcessor(image_size=8, resize_mode=resize_mode, **RAW)
-    torch.testing.assert_close(processor.process_frames(frames), channels_first(frames) / 255)
-
-
 @pytest.mark.filterwarnings("error")
 def test_read_only_and_reversed_frames_are_accepted():
     frames = random_frames()
@@ -113,13 +105,6 @@ def test_flipping_alone_mirrors_about_half_of_the_clips():
     assert 70 < flipped < 130  # four standard deviations
 
 
-def test_training_without_augmentation_is_the_test_transform():
-    frames = random_frames()
-    processor = ScalarImageProcessor(image_size=8, train_crop_scale=None, train_flip=False)
-    output = processor.process_frames(frames, True, torch.Generator())
-    assert torch.equal(output, processor.process_frames(frames))
-
-
 def test_settings_survive_saving(tmp_path):
     settings = {
         "image_size": 32,
@@ -154,42 +139,3 @@ def test_impossible_settings_are_refused(settings):
 def test_settings_of_transformers_that_would_have_no_effect_are_refused(cls, name):
     with pytest.raises(TypeError, match=rf"{cls.__name__} has no setting \['{name}'\]"):
         cls(**{name: 64})
-
-
-@pytest.mark.parametrize(
-    ("settings", "compute"),
-    [
-        ({"do_normalize": False, "do_rescale": False}, lambda frames: frames),
-        ({"do_normalize": False, "rescale_factor": 0.5}, lambda frames: frames * 0.5),
-        (
-            {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "rescale_factor": -1.0},
-            lambda frames: (-frames - 0.5) / 0.25,
-        ),
-    ],
-)
-def test_rescaling_and_normalising_can_be_changed_and_are_saved(settings, compute, tmp_path):
-    frames = random_frames(height=8, width=8)
-    expected = compute(channels_first(frames))
-    processor = ScalarImageProcessor(image_size=8, **settings)
-    processor.save_pretrained(tmp_path)
-    torch.testing.assert_close(processor.process_frames(frames), expected)
-    torch.testing.assert_close(ScalarImageProcessor.from_pretrained(tmp_path).process_frames(frames), expected)
-    plain = ScalarImageProcessor(image_size=8)
-    torch.testing.assert_close(plain(frames, **settings)["pixel_values_videos"][0], expected)
-
-
-def test_pictures_of_any_mode_and_size_are_processed_one_by_one():
-    pictures = [PIL.Image.fromarray(frame) for frame in (*random_frames(2), *random_frames(1, 20, 10))]
-    processor = ScalarImageProcessor(image_size=8)
-    batch = processor(pictures)["pixel_values_videos"]
-    expected = [processor.process_frames(np.asarray(picture)[None]) for picture in pictures]
-    assert batch.shape == (3, 1, 3, 8, 8) and torch.equal(batch, torch.stack(expected))
-    grey, see_through = pictures[0].convert("L"), pictures[0].convert("RGBA")
-    assert torch.equal(processor(grey)["pixel_values_videos"], processor(grey.convert("RGB"))["pixel_values_videos"])
-    assert torch.equal(processor(see_through)["pixel_values_videos"], batch[:1])
-    nested = processor([pictures[:2]])["pixel_values_videos"]
-    assert torch.equal(nested[0], batch[:2, 0])
-    five = np.stack([random_frames(3, seed=1), random_frames(3, seed=2)])
-    assert torch.equal(*(processor(clips)["pixel_values_videos"] for clips in (five, list(five))))
-    with pytest.raises(ValueError, match=r"the same number of frames, got \[2, 1\]"):
-        processor([pictures[:2], pictures[:1]])

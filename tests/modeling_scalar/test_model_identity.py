@@ -115,13 +115,6 @@ def test_weights_are_known_by_their_digests(tmp_path, tiny_model_dir, tiny_proce
 # Devices ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cuda", "mps", "xpu"])
-def test_a_command_runs_on_the_accelerator_where_there_is_one(monkeypatch, name):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(name))
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert default_device() == torch.device(name)
-
-
 def test_a_build_for_an_accelerator_runs_on_the_cpu_where_there_is_none(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)

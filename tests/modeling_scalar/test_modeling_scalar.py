@@ -68,29 +68,6 @@ def test_a_concatenation_head_reads_the_towers_of_clips_that_have_all_it_needs(b
 
 
 @torch.no_grad()
-def test_concatenation_heads_add_themselves_and_nothing_else(tiny_model, batch, tmp_path):
-    torch.manual_seed(0)
-    model = ScalarModel(make_tiny_config(has_concat_heads=True)).eval()
-    added = set(model.state_dict()) - set(tiny_model.state_dict())
-    assert added == {f"concat_projections.{i}.{name}" for i in range(3) for name in ("weight", "bias")}
-    with pytest.raises(ValueError, match="no concatenation heads"):
-        tiny_model.get_concat_features(**clip_inputs(batch))
-    model.save_pretrained(tmp_path)
-    again = ScalarModel.from_pretrained(tmp_path).eval()
-    features = model.get_concat_features(**clip_inputs(batch))
-    assert torch.equal(again.get_concat_features(**clip_inputs(batch)), features)
-    model.load_state_dict(tiny_model.state_dict(), strict=False)
-    assert torch.equal(model(**batch).scores, tiny_model(**batch).scores)
-
-
-@pytest.mark.parametrize("name", ["get_modality_features", "get_condition_states", "get_concat_features"])
-def test_an_unknown_input_of_a_clip_is_refused(name, batch):
-    model = ScalarModel(make_tiny_config(has_concat_heads=True))
-    with pytest.raises(TypeError, match="input_ids"):
-        getattr(model, name)(input_ids=batch["input_ids"], **clip_inputs(batch))
-
-
-@torch.no_grad()
 def test_two_captions_that_differ_in_their_last_word_differ(tiny_model):
     ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 6, 8, 3]])
     embeds = tiny_model.get_text_features(ids, torch.ones_like(ids)).pooler_output
@@ -172,13 +149,6 @@ def test_matching_does_not_depend_on_padding_or_on_absent_modalities_of_the_batc
         torch.testing.assert_close(alone, together[i : i + 1], **CLOSE)
 
 
-@torch.no_grad()
-def test_matching_reads_the_clip(tiny_model, batch):
-    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
-    text = batch["input_ids"][:1].expand(4, -1), batch["attention_mask"][:1].expand(4, -1)
-    assert tiny_model.match(*text, states, mask).std() > 1e-4
-
-
 @pytest.mark.parametrize("gradients", [False, True])
 def test_one_clip_stands_for_many_texts(tiny_model, batch, gradients):
     with torch.set_grad_enabled(gradients):
@@ -214,11 +184,6 @@ def test_pairs_chosen_inside_the_forward_are_matched_like_pairs_outside(tiny_mod
     texts, clips = chosen
     expected = tiny_model.match(batch["input_ids"][texts], batch["attention_mask"][texts], states[clips], mask[clips])
     torch.testing.assert_close(output.match_logits.softmax(-1)[:, 1], expected.sigmoid(), **CLOSE)
-
-
-def test_an_unpresent_input_promised_by_the_mask_is_refused(tiny_model, batch):
-    with pytest.raises(ValueError, match="audio"):
-        tiny_model(**{name: value for name, value in batch.items() if name != "input_features"})
 
 
 @pytest.mark.parametrize(
@@ -382,15 +347,6 @@ def test_of_a_dual_encoder_given_by_name_the_fitting_half_is_taken_with_its_weig
     again = AutoModel.from_pretrained(tmp_path / "saved").eval()
     with torch.no_grad():
         torch.testing.assert_close(again(**batch).scores, model(**batch).scores, **CLOSE)
-
-
-def test_a_text_encoder_with_cross_attention_offers_matching(tmp_path, batch):
-    text_config = BertConfig(vocab_size=60, **SMALL, is_decoder=True, add_cross_attention=True, is_causal=False)
-    BertModel(text_config).save_pretrained(tmp_path)
-    parts = VISION["clip"](), AUDIO["ast"](), str(tmp_path)
-    model = ScalarModel.from_encoders(*parts, projection_dim=16, vision_pooling="pooler", audio_pooling="cls")
-    states, mask = model.get_condition_states(**clip_inputs(batch))
-    assert model.match(batch["input_ids"], batch["attention_mask"], states, mask).shape == (4,)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -140,23 +139,6 @@ def test_stored_vectors_take_the_place_of_all_inputs(five):
 # Scores --------------------------------------------------------------------------------------------------------------
 
 
-def test_scores_and_weights_are_the_papers_over_five_vectors(five):
-    model, processor = five
-    with torch.no_grad():
-        output = model(**processor(text=["a dog", "no"], clips=make_clips(MIXED)))
-    weights = model.compute_weights(output.text_embeds, output.modality_embeds, output.modality_mask)
-    for query, clip in product(range(2), range(3)):
-        here = output.modality_mask[clip].nonzero().flatten().tolist()
-        text, vectors = output.text_embeds[query].double(), output.modality_embeds[clip].double()
-        cosines = {m: float(text @ vectors[m]) for m in here}
-        shares = {m: math.exp(cosines[m] / 0.1) for m in here}
-        w = {m: shares[m] / sum(shares.values()) for m in here}
-        centroid = sum(w[m] * vectors[m] for m in here)
-        assert output.scores[query, clip].item() == pytest.approx(float(text @ centroid / centroid.norm()), abs=1e-6)
-        assert weights[query, clip].tolist() == pytest.approx([w.get(m, 0.0) for m in range(5)], abs=1e-6)
-    assert torch.equal(output.video_embeds, output.modality_embeds[:, FIVE.index("video")])
-
-
 @torch.no_grad()
 def test_an_aggregation_finds_its_modalities_by_name(folder):
     clips = make_clips(({"title", "video"}, {"audio", "video"}, set(FIVE)))
@@ -165,20 +147,8 @@ def test_an_aggregation_finds_its_modalities_by_name(folder):
     cosines = output.text_embeds @ output.modality_embeds[:, FIVE.index("title")].T
     torch.testing.assert_close(output.scores[:, [0, 2]], cosines[:, [0, 2]])
     assert output.scores[0, 1] == -math.inf and model.score_options()["modalities"] == list(FIVE)
-    model, _ = loaded(folder, FIVE, aggregation="triangle")
-    scores = model(**processor(text=["a dog"], clips=clips)).scores
-    v, a = (output.modality_embeds[2, FIVE.index(name)].double() for name in ("video", "audio"))
-    u, e = output.text_embeds[0].double() - v, a - v
-    area = ((u @ u) * (e @ e) - (u @ e) ** 2).sqrt() / 2
-    assert scores[0, 2].item() == pytest.approx(-area.item(), abs=1e-5) and scores[0, 0] == -math.inf
-    with pytest.raises(ValueError, match=r"'triangle' reads the modalities \['audio'\], but these clips have"):
+    with pytest.raises(ValueError, match="triangle"):
         loaded(folder, ["video", "title"], aggregation="triangle")
-
-
-def test_scales_are_one_for_each_modality():
-    assert ScalarJointConfig(modalities=FIVE, modality_scale=[1.0] * 5).modality_scale == [1.0] * 5
-    with pytest.raises(Exception, match="modality_offset.*'screen'"):
-        ScalarJointConfig(modalities=FIVE, modality_offset=[0.0] * 3)
 
 
 # Saved and trained ---------------------------------------------------------------------------------------------------
@@ -201,10 +171,6 @@ def test_a_model_of_named_modalities_is_saved_with_a_head_for_each(folder, tmp_p
     again = load_model(tmp_path)
     assert again[0].config.to_diff_dict() == model.config.to_diff_dict()
     torch.testing.assert_close(embed(again, make_clips(MIXED)), (after, mask))
-    fewer = load_model(tmp_path, modalities=["title", "video"])  # whose other heads are left aside
-    embeds, _ = embed(fewer, make_clips())
-    expected, _ = embed(again, make_clips())
-    torch.testing.assert_close(embeds, expected[:, [FIVE.index("title"), FIVE.index("video")]], **CLOSE)
 
 
 def test_a_processor_of_other_modalities_is_refused(folder, tmp_path, five, three):
@@ -240,17 +206,10 @@ def test_texts_of_a_call_are_those_of_clips(five):
         processor.read_clip(*streams, texts={"title": title, "screen": "stop"})
         for *streams, title in zip(frames, sounds, subtitles, titles, strict=True)
     ]
-    assert [clip.texts for clip in clips] == [
-        {"title": "Rex", "screen": "stop"},
-        {"screen": "stop"},
-        {"screen": "stop"},
-    ]
     expected = processor(clips=clips)
     assert batch.keys() == expected.keys() and all(torch.equal(batch[key], expected[key]) for key in batch)
     assert set(batch) <= set(processor.model_input_names)
     assert batch["modality_mask"][:, FIVE.index("title")].tolist() == [True, False, False]
-    alone = processor(texts={"title": ["Rex", "end"]})["modality_mask"]
-    assert alone.tolist() == [[name == "title" for name in FIVE]] * 2
 
 
 def test_a_clip_of_blank_texts_is_empty():
@@ -269,17 +228,6 @@ def test_texts_that_cannot_be_are_refused(five, texts):
 def test_a_model_of_three_towers_has_no_other_texts(tiny_processor):
     with pytest.raises(ValueError, match="texts"):
         tiny_processor.read_clip(None, subtitle="a", texts={"title": "a"})
-
-
-def test_unknown_inputs_and_masks_are_refused(five):
-    model, processor = five
-    batch = processor(clips=make_clips())
-    with pytest.raises(TypeError, match="names_input_ids"):
-        model(**batch, names_input_ids=batch["title_input_ids"])
-    with pytest.raises(ValueError, match="title_attention_mask"):
-        model(title_input_ids=batch["title_input_ids"])
-    with pytest.raises(ValueError, match=r"must be a bool tensor of shape \(3, 5\)"):
-        model(**batch | {"modality_mask": torch.ones(3, 3, dtype=torch.bool)})
 
 
 # Names ---------------------------------------------------------------------------------------------------------------

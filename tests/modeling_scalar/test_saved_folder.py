@@ -69,15 +69,3 @@ def test_the_code_beside_a_checkpoint_calls_nothing_that_runs_other_programs(sav
             called = node.func if isinstance(node, ast.Call) else None
             if isinstance(called, ast.Name):
                 assert called.id not in BANNED, f"{name}: {called.id}"
-
-
-def test_no_file_beside_a_checkpoint_imports_in_a_circle(saved):
-    _, files = saved
-    imports = {
-        path.stem: {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level}
-        for path, tree in zip(files, trees(files).values(), strict=True)
-    }
-    while imports:  # take away whoever imports nobody that is left
-        leaves = {name for name, needed in imports.items() if not needed & imports.keys()}
-        assert leaves, f"a circle among {sorted(imports)}"
-        imports = {name: needed for name, needed in imports.items() if name not in leaves}

@@ -281,16 +281,6 @@ def test_a_score_depends_on_what_it_says_it_reads_and_on_nothing_else(method):
     assert torch.equal(other, expected) != facts.uses_hyperbolic_mix
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_clip_without_what_a_score_needs_is_not_covered(method):
-    presence = torch.tensor(list(itertools.product([False, True], repeat=3))[1:])
-    covered = find_method(method).covers(presence)
-    needs = [MODALITIES.index(name) for name in METHODS[method].needs]
-    assert covered.any() and not covered[~presence[:, needs].all(1)].any()
-    if METHODS[method].scorable is None:
-        assert torch.equal(covered, presence[:, needs].all(1))
-
-
 @pytest.mark.parametrize("names", [None, ["a", "b", "c", "d"]])
 def test_a_score_that_reads_modalities_by_name_needs_the_names(names):
     for method in sorted(NAMED):

@@ -200,16 +200,6 @@ def ask(search, category, queries, corpus, **options):
     return search.search(queries, top_k=options.pop("top_k", 10), **given, **options)
 
 
-def test_the_title_of_a_document_is_read_before_its_text(model, tiny_processor, sides):
-    captions, clips = sides
-    search = ScalarSearch(model, tiny_processor, "tests/tiny")
-    words = [text.split(maxsplit=1) for text in captions["text"][:4]]
-    titled = captions.select(range(4)).add_column("title", [first for first, _ in words])
-    titled = titled.remove_columns("text").add_column("text", [rest for _, rest in words])
-    asked = clips.select(range(5, 7))
-    assert ask(search, "v2t", asked, titled) == ask(search, "v2t", asked, captions.select(range(4)))
-
-
 def test_instructions_and_turns_are_read_with_the_query_as_mteb_writes_them(model, tiny_processor, sides):
     captions, clips = sides[0], sides[1].select(range(3))
     search = ScalarSearch(model, tiny_processor, "tests/tiny")
@@ -306,7 +296,6 @@ def test_every_form_of_a_clip_gives_the_same_scores(model, tiny_processor, sides
         Dataset.from_dict({"id": ids, **paths}),
         Dataset.from_dict({"id": ids, **paths}).cast_column("video", Video()).cast_column("audio", Audio()),
         Dataset.from_dict({"id": ids, "video": as_bytes(paths["video"]), "audio": as_bytes(paths["audio"])}),
-        Dataset.from_dict({"id": ids, **{name: [item["bytes"] for item in as_bytes(paths[name])] for name in paths}}),
         Dataset.from_dict({"id": ids, **paths}),
     ]
     decoded = dict(zip(paths["video"], frames, strict=True))
@@ -331,19 +320,6 @@ def test_other_tasks_are_refused(model, tiny_processor, sides, category):
     captions, clips = sides
     with pytest.raises(ValueError, match="MiniatureRetrieval goes from .* ranks clips"):
         ask(ScalarSearch(model, tiny_processor, "tests/tiny"), category, captions, clips)
-
-
-def test_calls_that_cannot_be_are_refused(model, tiny_processor, sides):
-    captions, clips = sides
-    search = ScalarSearch(model, tiny_processor, "tests/tiny")
-    metadata = make_task("t2v", captions, clips, {}).metadata
-    with pytest.raises(ValueError, match="Nothing was indexed"):
-        search.search(captions, task_metadata=metadata, top_k=1, encode_kwargs={})
-    reranking = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=1)
-    with pytest.raises(ValueError, match="The second stage reads a text and a clip together"):
-        ask(reranking, "t2t", captions, captions)
-    with pytest.raises(ValueError, match="rerank_depth"):
-        ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=0)
 
 
 def test_what_cannot_be_read_can_count_as_absent_and_is_listed(model, tiny_processor, sides):
@@ -379,15 +355,6 @@ def test_mteb_loads_a_model_by_its_metadata_and_its_mock_run_passes(tiny_model_d
     }
     with pytest.raises(ValueError, match="has the revision"):
         load_search("tests/tiny", "0" * 40, str(tiny_model_dir), "cpu")
-
-
-def test_the_meta_data_say_what_is_known(model, tiny_processor):
-    meta = ScalarSearch(model, tiny_processor, "tests/tiny", rerank_depth=50, license="mit").mteb_model_meta
-    assert (meta.name, meta.license, meta.revision, meta.training_datasets) == ("tests/tiny", "mit", None, None)
-    assert meta.n_parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert meta.memory_usage_mb == pytest.approx(4 * meta.n_parameters / 2**20)
-    assert meta.modalities == ["text", "video", "audio"] and meta.similarity_fn_name == "custom"
-    assert meta.experiment_kwargs == {"method": "scalar", "query_temperature": 0.1, "rerank_depth": 50}
 
 
 OF_SENTENCE_TRANSFORMERS = """

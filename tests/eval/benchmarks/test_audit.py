@@ -4,18 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
-import av
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from eval.__main__ import app
 from eval.benchmarks.audit import audit_split
-from eval.benchmarks.definition import Split
-from eval.benchmarks.registry import find_benchmark, load_split
+from eval.benchmarks.registry import load_split
 from eval.embedding.embed_dataset import embed_dataset
 from evidence.miniature.generation import generate
-from gallery.decoding import SandboxedReader
 
 
 @pytest.fixture(scope="module")
@@ -91,37 +87,12 @@ def test_a_link_to_nowhere_is_a_file_that_is_not_there(tmp_path, films):
     assert report["repeated_captions"] == {"the same caption": ["a", "b"]}
 
 
-def test_sound_too_short_for_a_window_is_none(tmp_path):
-    (tmp_path / "audios").mkdir()
-    for name, num_samples in (("short", 399), ("long", 400)):
-        with av.open(tmp_path / "audios" / f"{name}.wav", "w") as container:
-            stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
-            frame = av.AudioFrame.from_ndarray(torch.ones(1, num_samples).short().numpy(), format="s16", layout="mono")
-            frame.sample_rate = 16_000
-            container.mux([*stream.encode(frame), *stream.encode(None)])
-    report = audit_split(load_split("own", write_csv(tmp_path, ["short", "long"])), progress=False)
-    assert report["without"]["audio"] == report["empty"] == ["short"]
-
-
 def test_the_manifest_is_that_of_the_embeddings(miniature, tiny_model, tiny_processor):
     split = load_split("miniature", miniature)
     report = audit_split(split, progress=False, num_workers=1)
     embeddings = embed_dataset(tiny_model, tiny_processor, split.dataset, progress=False)
     assert report["gallery"] == embeddings.manifest()
     assert report["complete"] and all(0 < len(ids) < 24 for ids in report["without"].values())
-
-
-def test_as_many_frames_are_read_as_the_protocol_reads(monkeypatch, broken):
-    counts = []
-    monkeypatch.setattr(
-        SandboxedReader, "read_frames", lambda self, path, choose, prepare: counts.append(len(choose(100)))
-    )
-    split = load_split("own", broken, on_missing="leave_out")
-    audit_split(split, progress=False)
-    assert set(counts) == {find_benchmark("msrvtt").processing["num_frames"]} == {8}
-    counts.clear()
-    audit_split(Split(split.dataset, processing={"num_frames": 3}), progress=False)
-    assert set(counts) == {3}
 
 
 def run(*arguments):

@@ -148,12 +148,8 @@ def test_a_share_is_held_out_by_the_ids_alone(tmp_path):
     others = sides([*reversed(names[100:]), *names[:50]])  # in another order, and without some
     assert [set(side) for side in others] == [set(side) - {*names[50:100]} for side in (train, test)]
     assert set(sides(names, 0.1)[1]) < set(test)
-    for split, share, message in (
-        ("test", 0, "between 0 and 1, got 0"), ("validation", 0.2, "the splits 'train' and 'test', got 'validation'"),
-        ("test", 1e-9, "none of the 400 clips of .* is in the split 'test'"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=message):
-            rows_of(tmp_path / "t.csv", split=split, holdout=share)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        rows_of(tmp_path / "t.csv", holdout=0)
 
 
 def test_several_captions_are_several_rows_of_one_clip(tmp_path):

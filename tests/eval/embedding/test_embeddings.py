@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset, load_from_disk
 
 from eval.embedding.embeddings import Embeddings
+from tests.eval.slow import make_embeddings
 
 DIM = 8
 NAMES = ("video", "audio", "subtitle")
@@ -28,30 +29,20 @@ def parts(**changes):
     return content | changes
 
 
-def random_embeddings(num_clips=2500, num_queries=3300, seed=0):
-    """More rows than Arrow puts into one batch of a file; queries with up to three clips, in any order."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def unit(*shape):
-        return torch.nn.functional.normalize(torch.randn(*shape, generator=generator), dim=-1)
-
-    mask = torch.rand(num_clips, 3, generator=generator) > 0.4
-    mask[~mask.any(dim=1), 0] = True
-    first = torch.stack(
-        [torch.arange(num_queries), torch.randint(num_clips, (num_queries,), generator=generator)], dim=1
-    )
-    more = torch.stack([torch.randint(n, (2000,), generator=generator) for n in (num_queries, num_clips)], dim=1)
-    return Embeddings(
-        text_embeds=unit(num_queries, DIM),
-        modality_embeds=unit(num_clips, 3, DIM) * mask[..., None],
-        modality_mask=mask,
-        pairs=torch.cat([first, more]).unique(dim=0),
-        clip_ids=[f"clip {i:05d} é" for i in torch.randperm(num_clips, generator=generator).tolist()],
-        query_ids=[f"query {i}" for i in range(num_queries)],
-        captions=[f"caption, «{i}»" for i in range(num_queries)],
+def random_embeddings(num_clips=2500, captions_each=2):
+    """More rows than Arrow puts into one batch of a file; some queries describe a second clip."""
+    embeddings = make_embeddings(
+        num_clips,
+        captions_each,
+        dim=DIM,
         problems=["ä: nichts zu hören"],
         metadata={"model": "tiny", "score_options": {"query_temperature": "inf"}},
     )
+    embeddings.clip_ids = [f"{name} é" for name in embeddings.clip_ids]
+    embeddings.captions = [f"caption, «{name}»" for name in embeddings.captions]
+    seconds = torch.stack([torch.arange(0, num_clips, 3), torch.arange(0, num_clips, 3).flip(0)], dim=1)
+    embeddings.pairs = torch.cat([embeddings.pairs, seconds]).unique(dim=0)
+    return embeddings
 
 
 def assert_same(first, second):
@@ -73,7 +64,6 @@ def listing(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"text_embeds": torch.ones(3, DIM)}, "text_embeds"),
         (
             {"text_embeds": torch.ones(0, DIM), "query_ids": [], "captions": [], "pairs": torch.zeros(0, 2).long()},
             "Expected at least one query and one clip, got 0 queries and 2 clips",
@@ -81,7 +71,6 @@ def listing(folder):
         ({"modality_mask": torch.ones(2, 3)}, "bool"),
         ({"modality_mask": torch.zeros(2, 3, dtype=torch.bool)}, r"none: \['ä', 'b'\]"),
         ({"pairs": torch.tensor([[0, 0], [1, 2]])}, r"`pairs` must name rows .* got \[\[1, 2\]\]"),
-        ({"pairs": torch.tensor([[0, 0], [0, 0], [1, 1]])}, "`pairs` must be unique"),
         ({"pairs": torch.tensor([[0, 0], [0, 1]])}, r"describe none: \['r'\]"),
         ({"clip_ids": ["b", "b"]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
     ],
@@ -122,7 +111,6 @@ def test_manifest_is_the_digest_of_identifiers_and_presence_in_order():
 def test_saved_embeddings_load_equal(tmp_path):
     embeddings = random_embeddings()
     embeddings.save(tmp_path / "new" / "folder")
-    assert listing(tmp_path / "new" / "folder") == [".lock", "clips", "gallery-copy.json", "gallery.json", "queries"]
     assert listing(tmp_path / "new") == ["folder"]
     assert_same(Embeddings.load(tmp_path / "new" / "folder"), embeddings)
 
@@ -133,8 +121,6 @@ def test_store_opens_in_datasets_numpy_torch_and_arrow_alone(tmp_path):
     clips, queries = (load_from_disk(tmp_path / "store" / name) for name in ("clips", "queries"))
     assert clips.column_names == ["clip_id", *NAMES, "presence", "gram", "duration", "seconds", "problems"]
     assert queries.column_names == ["query_id", "caption", "embedding", "clip_ids"]
-    assert str(clips.features["video"]) == f"List(Value('float32'), length={DIM})"
-    assert str(clips.features["presence"]) == "List(Value('bool'), length=3)"
     columns = clips.with_format("torch")[:]
     for index, name in enumerate(NAMES):
         assert torch.equal(columns[name], embeddings.modality_embeds[:, index])
@@ -154,7 +140,7 @@ def test_store_opens_in_datasets_numpy_torch_and_arrow_alone(tmp_path):
 
 
 def test_store_opens_where_this_project_is_not_installed(tmp_path):
-    random_embeddings(30, 40).save(tmp_path / "store")
+    random_embeddings(30).save(tmp_path / "store")
     program = "import datasets, sys; d = datasets.load_from_disk('store/clips').with_format('numpy'); "
     program += "assert not any('modeling_scalar' in name for name in sys.modules); print(d[:]['audio'].shape)"
     run = subprocess.run(
@@ -222,7 +208,6 @@ E_ = np.eye(2, DIM).tolist()
         ({"clip_id": ["b", "b"]}, {"clip_ids": [["b"], ["b"]]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
         ({"audio": [[1.0, None] * 4, E_[1]]}, {}, "All lists of `audio` .* hold no nulls"),
         ({}, {"clip_ids": [["b"], ["c", "a"]]}, r"clips that are not in the gallery: \['c'\]"),
-        ({}, {"clip_ids": [["b"], ["a", "a"]]}, "`pairs` must be unique"),
         (
             {"video": (2 * np.eye(2, DIM)).tolist()},
             {},
