@@ -164,9 +164,6 @@ class ScalarConfig(PreTrainedConfig):
             raise ValueError(
                 f"`condition_on` must be some of {MODALITIES}, each once and in this order, got {self.condition_on!r}."
             )
-        for name in ("projection_dim", "num_frame_embeddings", "num_segment_embeddings"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)!r}.")
         for tower in ("vision", "audio", "text"):
             pooling, model_type = getattr(self, f"{tower}_pooling"), getattr(self, f"{tower}_config").model_type
             if pooling not in POOLINGS:

@@ -11,7 +11,7 @@ Such an encoder could embed a clip into one vector. Here each modality keeps its
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -302,13 +302,10 @@ class ScalarJointModel(JointEncoderModel):
         self.add_score_modules()
         self.post_init()
 
-    def train(self, mode: bool = True) -> "ScalarJointModel":
-        """Set the training mode, except of parts without trainable parameters: frozen parts stay deterministic."""
-        super().train(mode)
-        for part in self.backbone.children():
-            if mode and not any(parameter.requires_grad for parameter in part.parameters()):
-                part.eval()
-        return self
+    @property
+    def towers(self) -> Iterator[nn.Module]:
+        """The parts that are frozen as a whole."""
+        return self.backbone.children()
 
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.backbone.get_input_embeddings()
@@ -393,11 +390,6 @@ class ScalarJointModel(JointEncoderModel):
         places = ids == getattr(config, f"{name}_token_id")
         embeds = self.get_input_embeddings()(ids.masked_fill(places, config.text_config.pad_token_id))
         tokens, counts = inputs[f"{name}_soft_tokens"], places.sum(dim=1)  # of each row, (rows,)
-        if int(counts.max()) > tokens.shape[1]:
-            raise ValueError(
-                f"`{name}_soft_tokens` has {tokens.shape[1]} tokens per row, but the sequences have "
-                f"{int(counts.max())} placeholders. Pass those that were computed with `{name}_input_ids`."
-            )
         own = torch.arange(tokens.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
         embeds = embeds.masked_scatter(places[..., None], tokens[own].to(embeds.dtype))
         batch = {"inputs_embeds": embeds, "attention_mask": inputs[f"{name}_attention_mask"]}

@@ -235,13 +235,10 @@ class ScalarModel(ScalarRetrievalModel):
             if module.position_embedding is not None:
                 initialization.normal_(module.position_embedding, mean=0.0, std=self.config.initializer_range)
 
-    def train(self, mode: bool = True) -> "ScalarModel":
-        """Set the training mode, except of towers without trainable parameters: frozen towers stay deterministic."""
-        super().train(mode)
-        for tower in (self.vision_model, self.audio_model, self.text_model):
-            if mode and not any(parameter.requires_grad for parameter in tower.parameters()):
-                tower.eval()
-        return self
+    @property
+    def towers(self) -> Iterator[nn.Module]:
+        """The parts that are frozen as a whole."""
+        return iter((self.vision_model, self.audio_model, self.text_model))
 
     def get_input_embeddings(self) -> nn.Module:
         return self.text_model.get_input_embeddings()
@@ -469,10 +466,6 @@ class ScalarModel(ScalarRetrievalModel):
             `torch.FloatTensor` of shape `(batch, 3, projection_dim)` in the order of `CONCATENATIONS`: unit norm, zero
             where the clip lacks a modality of the head.
         """
-        if not self.config.has_concat_heads:
-            raise ValueError(
-                "This model has no concatenation heads. Convert a checkpoint that has them with `--concat-heads`."
-            )
         modality_mask = self._presence(inputs, modality_mask)
         pooled = {
             name: rows.spread(vectors).to(modality_mask.device)
@@ -541,16 +534,11 @@ class ScalarModel(ScalarRetrievalModel):
         """Return the two logits of each pair, `(batch, 2)`, for training; the arguments are those of [`match`]."""
         self._require_cross_attention()
         one_clip = len(condition_states) == 1 < len(input_ids)
-        if not one_clip and len(condition_states) != len(input_ids):
-            raise ValueError(
-                f"Matching scores pairs: expected as many texts as condition rows, or one row for all texts, got "
-                f"{len(input_ids)} and {len(condition_states)}. Repeat rows to score several pairs."
-            )
         if not len(input_ids):
             return condition_states.new_zeros(0, 2)
         tracing = torch.compiler.is_compiling()
-        if empty := [] if tracing else (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist():
-            # For an empty row sdpa would return zeros and eager attention an undefined average.
+        empty = [] if tracing else (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist()
+        if empty:  # for which sdpa would return zeros and eager attention an undefined average
             raise ValueError(f"`condition_mask` must have at least one True per row; rows {empty[:10]} have none.")
         conditions = {
             "encoder_hidden_states": condition_states,

@@ -6,7 +6,7 @@ imputed and no clip is dropped; the rows of absent modalities hold zeros that ar
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -101,8 +101,7 @@ def take_frames(
         video = [video]
     is_list = isinstance(video, (list, tuple))
     if not (all(map(is_picture, video)) if is_list else isinstance(video, (np.ndarray, torch.Tensor))):
-        kind = type(video).__name__ + (f" of {type(video[0]).__name__}" if is_list else "")
-        raise TypeError(f"A video must be a path, uint8 frames, a list of pictures or None, got {kind}.")
+        raise TypeError(f"A video must be a path, uint8 frames, a list of pictures or None, got {video!r:.80}.")
     if len(video) == 0:
         return None
     if num_frames is None or (not is_list and video.ndim != 4):  # rejected later
@@ -461,10 +460,9 @@ class ScalarProcessor(ProcessorMixin):
         return to_batch(data, return_tensors)
 
     def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:
-        texts = [text] if isinstance(text, str) or not isinstance(text, Iterable) else list(text)
-        if strange := {type(item).__name__ for item in texts if not isinstance(item, str)}:
-            kinds = f"{'a list of ' if isinstance(text, Iterable) else ''}{', '.join(sorted(strange))}"
-            raise TypeError(f"`text` must be a string or a list of strings, got {kinds}.")
+        texts = [text] if isinstance(text, str) else list(text)
+        if not all(isinstance(item, str) for item in texts):
+            raise TypeError(f"`text` must be a string or a list of strings, got {text!r:.80}.")
         return self._tokenize(texts, {"max_length": self.max_text_length} | options, return_tensors)
 
     def _tokenize(self, texts: list, options: dict[str, Any], return_tensors: str | None = "pt") -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ training need only the interface in this file.
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -108,6 +108,19 @@ class ScalarRetrievalModel(PreTrainedModel):
     base_model_prefix = "scalar"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
+
+    @property
+    def towers(self) -> Iterator[nn.Module]:
+        """The parts that are frozen as a whole."""
+        return iter(())
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the training mode, except of towers without trainable parameters: frozen towers stay deterministic."""
+        super().train(mode)
+        for tower in self.towers:
+            if not any(parameter.requires_grad for parameter in tower.parameters()):
+                tower.eval()
+        return self
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):

@@ -1,7 +1,6 @@
 """`eval run` with a tiny model on a few clips, on embeddings alone, and with mistakes."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,15 +106,6 @@ def test_both_stages_are_measured_under_every_mask_and_policy(whole, data, tiny_
     assert results["two_stage"] == [pytest.approx(entry) for entry in expected]
     first = results["retrieval"]["rates"][0]["methods"]["scalar"]
     assert any(entry["text_to_video_mean_rank"] != first["text_to_video_mean_rank"] for entry in expected)
-
-
-def test_every_table_and_figure_is_written(whole):
-    folder, _ = whole
-    for path in (folder / "results.png", *(folder / "report").glob("*.png")):
-        assert path.read_bytes().startswith(b"\x89PNG")
-    tables = (folder / "report" / "tables.md").read_text()
-    for title in ("text to video", "video to text", "missing modalities", "rule and depth", "on the same queries"):
-        assert re.search(f"^## .*{title}$", tables, re.MULTILINE), title
 
 
 def test_embeddings_alone_give_the_same_first_stage(whole, tmp_path):

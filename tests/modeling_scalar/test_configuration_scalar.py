@@ -36,7 +36,6 @@ def test_a_saved_configuration_comes_back_whole(tmp_path):
         ({"vision_pooling": "max"}, "vision_pooling"),
         ({"audio_pooling": "cls"}, "needs a class token"),
         ({"text_config": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}}, "is_causal"),
-        ({"num_frame_embeddings": 0}, "num_frame_embeddings"),
         ({"projection_dim": "512"}, "projection_dim"),
         ({"modalities": ["video", "audio"]}, "modalities"),
         ({"modality_scale": [1.0, 1.0]}, "modality_scale"),

@@ -105,21 +105,6 @@ def test_flipping_alone_mirrors_about_half_of_the_clips():
     assert 70 < flipped < 130  # four standard deviations
 
 
-def test_settings_survive_saving(tmp_path):
-    settings = {
-        "image_size": 32,
-        "resize_mode": "crop",
-        "image_mean": [0.1, 0.2, 0.3],
-        "image_std": [0.5, 0.6, 0.7],
-        "train_crop_scale": None,
-        "train_flip": False,
-    }
-    ScalarImageProcessor(**settings).save_pretrained(tmp_path)
-    loaded = ScalarImageProcessor.from_pretrained(tmp_path)
-    assert {name: getattr(loaded, name) for name in settings} == settings
-    assert ScalarImageProcessor.from_pretrained(tmp_path, image_size=48).image_size == 48
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -335,9 +335,7 @@ def test_sound_beyond_the_limit_is_left_out_and_said_once(folders, joint, caplog
     sound = np.random.default_rng(1).uniform(-0.5, 0.5, 24_000).astype(np.float32)
     with caplog.at_level(logging.WARNING):
         long = [processor.read_clip(None, audio=sound) for _ in range(2)]
-    reported = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert len(reported) == 1 and "0.5 s" in reported[0]
-    assert long[0].duration == 1.5
+    assert caplog.text.count("0.5 s of audio; the rest is left out") == 1 and long[0].duration == 1.5
     torch.testing.assert_close(embed(joint[0], processor, long[:1]), embed(*joint, [Clip(waveform=sound[:8000])]))
 
 
@@ -474,14 +472,6 @@ def test_what_is_no_joint_encoder_is_refused(tiny_model_dir, folders, tmp_path):
         ScalarModel.from_joint_encoder(folders / "plain", heat=1)
     with pytest.raises(ValueError, match="modalities"):
         ScalarModel.from_joint_encoder(folders / "plain", modalities="video")
-
-
-def test_a_processor_of_another_model_is_refused(folders, tmp_path, tiny_processor):
-    model, _ = load_model(folders / "remote")
-    model.save_pretrained(tmp_path)
-    tiny_processor.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="needs a ScalarJointProcessor of"):
-        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("remote", marks=pytest.mark.slow)])

@@ -27,13 +27,6 @@ def test_another_model_is_refused(tmp_path, tiny_processor):
         load_model(tmp_path)
 
 
-def test_a_tokenizer_is_no_processor(tmp_path, tiny_model, tiny_processor):
-    tiny_model.save_pretrained(tmp_path)
-    tiny_processor.tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="processor"):
-        load_model(tmp_path)
-
-
 # Configurations other than the base's ------------------------------------------------------------------------------
 
 

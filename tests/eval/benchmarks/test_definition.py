@@ -1,7 +1,5 @@
 """Benchmarks by name, their settings, and what they set in a processor."""
 
-import json
-
 import pytest
 
 from eval.benchmarks import registry
@@ -19,18 +17,6 @@ def test_a_processor_takes_the_protocol_on_and_the_given_one_stays(tiny_processo
     assert (configured.feature_extractor.num_segments, configured.image_processor.resize_mode) == (2, "squash")
     assert configured.image_processor.image_size == 32 and configured.feature_extractor.segment_length == 64
     assert tiny_processor.to_dict() == before
-
-
-def test_a_saved_processor_keeps_what_the_protocol_leaves_alone(tmp_path, tiny_processor):
-    tiny_processor.save_pretrained(tmp_path)
-    content = json.loads((tmp_path / "processor_config.json").read_text())
-    content["image_processor"]["train_crop_scale"] = None
-    content["presence"] = "vast"
-    (tmp_path / "processor_config.json").write_text(json.dumps(content))
-    loaded = ScalarProcessor.from_pretrained(tmp_path)
-    configured = configure_processor(loaded, find_benchmark("vatex").processing)
-    assert configured.image_processor.train_crop_scale is None and configured.presence == "vast"
-    assert configured.num_frames == 8 and configured(text="a dog")["input_ids"].shape == (1, 4)
 
 
 @pytest.mark.parametrize(

@@ -63,17 +63,6 @@ def test_numbers_of_json_stay_as_they_are_written(tmp_path):
     assert rows_of(path)["video_id"][:] == ["1e5", "7"]
 
 
-def test_whole_numbers_of_parquet_are_ids_and_others_are_not(tmp_path):
-    media(tmp_path, "videos/7.mp4", "videos/8.mp4")
-    frame = pandas.DataFrame({"video_id": [7, 8], "caption": ["a", "b"], "subtitle": [float("nan")] * 2})
-    frame.to_parquet(tmp_path / "table.parquet")
-    assert rows_of(tmp_path / "table.parquet")["video_id"][:] == ["7", "8"]
-    assert rows_of(tmp_path / "table.parquet")["subtitle"][:] == [None, None]
-    frame.astype({"video_id": float}).to_parquet(tmp_path / "table.parquet")
-    with pytest.raises(ValueError, match=r"row 1: 'video_id' must be text, got 7\.0"):
-        rows_of(tmp_path / "table.parquet")
-
-
 def test_columns_may_have_other_names_and_paths_are_relative_to_the_table(tmp_path, monkeypatch):
     media(tmp_path / "set", "films/a.mp4", "wide/b.mkv", "b.wav")
     content = "clip,text,film,track,unused\na,a dog,films/a.mp4,,1\nb,,wide/b.mkv,b.wav,2\n"
