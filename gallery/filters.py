@@ -3,6 +3,7 @@
 A clip for which a fact is unknown cannot meet a condition on it: such clips are left out, and counted.
 """
 
+import fnmatch
 import math
 import os
 import re
@@ -18,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import from_utf8
 from gallery.words import folded
 
 if TYPE_CHECKING:
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 DURATION, DATE, WORDS = "duration", "date", "words"
 """Facts that may be unknown for a clip."""
 
-PLAIN = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
-"""Replaces bytes that are not text, which Python's file names hold as lone surrogates."""
 _NO_DATE = -(2**63)
 _LONGEST = 4096  # characters of a path
-_TOKENS = re.compile(r"(?s)(\*\*/)|(\*\*+)|([*?])|\[(!?)(\]?[^\]]+|\])\]|(.)")
-_FOLDERS = "(?:.*/)?"  # any number of them
+_TOKENS = re.compile(r"(?s)(?<![^/])\*\*/|\*+|\?|\[!?\]?[^\]]*\]|.")
+_FOLDERS, _NOTHING = "(?:.*/)?", r"[^\x00-\x{10ffff}]"  # any number of folders; a character that there is not
 _WINDOW = r"(?s)^(?P<path>.*)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$"
 
 
@@ -44,85 +42,51 @@ class PatternError(ValueError):
     """A path pattern is invalid."""
 
 
-def _members(text: str) -> str:
-    """The characters and ranges between brackets, escaped: engines differ in what a second hyphen means."""
-    parts = []
-    for first, last, letter in re.findall(r"(?s)(.)-(.)|(.)", text):
-        parts.append(f"{_member(first)}-{_member(last)}" if first else _member(letter))
-    return "".join(parts)
-
-
-def _member(letter: str) -> str:
-    return f"\\{letter}" if letter in r"\[]^&~|-" else letter
-
-
-def pattern_of(glob: str) -> str:
-    """A regular expression that matches what a path pattern does, for `re.fullmatch` and between `^` and `$`."""
-    if len(glob) > _LONGEST:
-        raise ValueError(f"A path pattern must have at most {_LONGEST} characters, got {len(glob)}.")
-    try:
-        path = os.path.expanduser(glob)
-    except ValueError:  # no user has a NUL or a lone surrogate in the name
-        path = glob
-    if not path.strip("/"):
-        raise ValueError(f"A path pattern must not be empty, got {glob!r}. Write e.g. 'holiday/**'.")
-    below = "/.*" if path.endswith("/") else "(?:/.*)?"  # a pattern that matches a folder matches all its content
-    path = path.rstrip("/").removeprefix("./")
-    parts, begins = ["" if path.startswith("/") else _FOLDERS], True
-    for folders, anything, inside, negated, members, letter in _TOKENS.findall(path):
-        if folders and parts[-1] == _FOLDERS:
-            continue  # any number of folders below any number
-        if folders:
-            parts.append(_FOLDERS if begins else "[^/]*/")
-        elif anything:
-            parts.append(".*")
-        elif inside:
-            parts.append("[^/]*" if inside == "*" else "[^/]")
-        elif members:
-            members = _members(members)
-            parts.append(f"[^/{members}]" if negated else f"[{members}]")
-        else:
-            parts.append(re.escape(letter))
-        begins = bool(folders) or letter == "/"
-    pattern = f"{''.join(parts)}{below}"
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise PatternError(f"The path pattern {glob!r} is invalid: {error}.") from error
-    return pattern
+def _expression_of(token: str) -> str:
+    """The regular expression of one token of a path pattern; a character or a set of some, as `fnmatch` reads it."""
+    if token.startswith("*"):
+        return {"*": "[^/]*", "**/": _FOLDERS}.get(token, ".*")
+    if token == "?":
+        return "[^/]"
+    expression = fnmatch.translate(token)[4:-3]  # without flags and end
+    if expression.startswith("(?"):
+        return _NOTHING
+    return f"[^/{expression[2:]}" if expression.startswith("[^") else expression
 
 
 def text_pattern_of(glob: str) -> str | None:
-    """The same regular expression for paths as texts, see [`PLAIN`]; `None` if it contains what no path does, NUL or a
-    lone surrogate, and so finds nothing."""
-    pattern = pattern_of(glob).translate(PLAIN)
+    """
+    Translate a path pattern, see [`Filter`].
+
+    Returns:
+        A regular expression that matches what the pattern does, between `^` and `$`; `None` if the pattern contains
+        what no path does, NUL or a lone surrogate, and so matches nothing.
+
+    Raises:
+        PatternError: it is empty or too long.
+    """
+    if not glob.strip("/") or len(glob) > _LONGEST:
+        raise PatternError(f"A path pattern must have 1 to {_LONGEST} characters, like 'holiday/*', got {glob!r:.80}.")
     try:
-        pattern.encode()
-    except UnicodeEncodeError:
+        glob.encode()
+        path = os.path.expanduser(glob)
+    except ValueError:
         return None
+    below = "/.*" if path.endswith("/") else "(?:/.*)?"  # a pattern that matches a folder matches all its content
+    path = path.rstrip("/").removeprefix("./")
+    first = "" if path.startswith("/") else _FOLDERS
+    pattern = first + "".join(map(_expression_of, _TOKENS.findall(path))) + below
     return None if "\0" in pattern else pattern
-
-
-def _folds_case(path: str) -> bool:
-    """Whether the file system finds a file by its name in other upper and lower case."""
-    folder, name = os.path.split(path)
-    try:
-        return name != name.swapcase() and os.path.samefile(path, os.path.join(folder, name.swapcase()))
-    except (OSError, ValueError):  # it does not exist here
-        return False
 
 
 def fitting(globs: Iterable[str]) -> Callable[[str], bool]:
     """A function that tells whether a path matches one of some patterns, see [`Filter`]; a ValueError if invalid."""
-    patterns = [pattern_of(glob) for glob in globs]
-    exact, any_case = ([re.compile(pattern, flags) for pattern in patterns] for flags in (re.S, re.S | re.I))
-
-    def fits(path: str) -> bool:
-        if any(pattern.fullmatch(path) for pattern in exact):
-            return True
-        return any(pattern.fullmatch(path) for pattern in any_case) and _folds_case(path)
-
-    return fits
+    patterns = []
+    for glob in globs:
+        pattern = text_pattern_of(glob)
+        if pattern is not None:
+            patterns.append(re.compile(pattern.replace(_NOTHING, "(?!)"), re.DOTALL))
+    return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
 
 
 def _moment(name: str, value: str | date | datetime | None) -> datetime | None:
@@ -160,9 +124,9 @@ class Filter:
 
     Args:
         paths (`tuple[str]`): patterns, one of which must match the path. `*` and `?` match within a folder or file
-            name, `**` any number of folders, `[...]` one of some characters. A pattern without a leading `/` may match
-            from any folder on: `holiday/*.mp4` means any folder of that name. A pattern that matches a folder matches
-            everything in it.
+            name, `**` any number of folders, `[...]` one of some characters, as in `fnmatch`. A pattern without a
+            leading `/` may match from any folder on: `holiday/*.mp4` means any folder of that name. A pattern that
+            matches a folder matches everything in it.
         min_duration (`float`, *optional*), max_duration (`float`, *optional*): length of the clip or window in
             seconds, both included.
         after (`datetime` or `str`, *optional*), before (`datetime` or `str`, *optional*): when its file, or the
@@ -192,7 +156,7 @@ class Filter:
         for name in ("after", "before"):
             object.__setattr__(self, name, _moment(name, getattr(self, name)))
         for pattern in self.paths:
-            pattern_of(pattern)
+            text_pattern_of(pattern)
         for name in ("min_duration", "max_duration"):
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -338,44 +302,23 @@ class ClipFacts:
         numbers = keys.combine_chunks().dictionary_encode().indices.to_numpy()
         return numbers, np.flatnonzero(np.bincount(numbers)[numbers] > 1)
 
-    def fit(self, glob: str) -> torch.Tensor:
-        """`torch.BoolTensor` of shape `(N,)`: the clips whose path matches a pattern, see [`Filter`]. Upper and lower
-        case count as the same if they do in the file system of the first clip for which that matters."""
-        fits, near = self._matches(glob), self._matches(glob, ignore_case=True)
-        if torch.equal(fits, near):
-            return fits
-        return near if _folds_case(self._path((near & ~fits).int().argmax())) else fits
-
-    def _path(self, row: int) -> str:
-        return from_utf8(self.paths[int(row)].as_py())
-
-    def _matches(self, glob: str, ignore_case: bool = False) -> torch.Tensor:
+    def fit(self, glob: str, ignore_case: bool = False) -> torch.Tensor:
+        """`torch.BoolTensor` of shape `(N,)`: the clips whose path matches a pattern, see [`Filter`]."""
         pattern = text_pattern_of(glob)
         if pattern is None:
             return torch.zeros(len(self.paths), dtype=torch.bool)
         try:
             # by RE2: its time grows only with the length of a name, for any pattern
-            fits = pc.match_substring_regex(self._texts, f"(?s)^(?:{pattern})$", ignore_case=ignore_case)
+            fits = pc.match_substring_regex(self.paths, f"(?s)^(?:{pattern})$", ignore_case=ignore_case)
         except pa.ArrowInvalid as error:
             raise PatternError(f"The path pattern {glob!r:.80} is invalid: {error}.") from error
         return torch.from_numpy(np.array(fits, dtype=bool))
 
-    @cached_property
-    def _texts(self) -> pa.ChunkedArray:
-        """The paths as texts; in the few that are not UTF-8, bytes that are not text are replaced."""
-
-        def replaced(paths: pa.Array) -> pa.Array:
-            is_coded = pc.starts_with(paths, "\0")
-            coded = [from_utf8(path).translate(PLAIN) for path in paths.filter(is_coded).to_pylist()]
-            return pc.replace_with_mask(paths, is_coded, pa.array(coded, paths.type)) if coded else paths
-
-        return pa.chunked_array(map(replaced, self.paths.chunks), self.paths.type)
-
     def why_none_fits(self, globs: Iterable[str]) -> str:
         """Why no path matches one of some patterns: those that would if upper and lower case were the same, or else an
         example of a path."""
-        near = torch.stack([self._matches(glob, ignore_case=True) for glob in globs]).any(0)
-        such = self._path(near.int().argmax())
+        near = torch.stack([self.fit(glob, ignore_case=True) for glob in globs]).any(0)
+        such = self.paths[int(near.int().argmax())].as_py()
         if near.any():
             return f"no path matches, but {int(near.sum())} would in other upper and lower case, such as {such}"
         return f"no path matches; paths look like {such}"
@@ -413,7 +356,6 @@ class ClipFacts:
 __all__ = [
     "DATE",
     "DURATION",
-    "PLAIN",
     "WORDS",
     "Allowed",
     "ClipFacts",
@@ -421,6 +363,5 @@ __all__ = [
     "ModalityError",
     "PatternError",
     "fitting",
-    "pattern_of",
     "text_pattern_of",
 ]

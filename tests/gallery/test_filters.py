@@ -1,9 +1,7 @@
 import fnmatch
 import itertools
-import os
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from gallery.filters import ClipFacts, Filter, ModalityError, fitting
+from gallery.filters import ClipFacts, Filter, ModalityError
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.searcher import Selection
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -81,6 +79,9 @@ def named(gallery, wanted):
         ("odd*", [6]),
         ("odd.name.mp4", []),
         (("*.mkv", "sea.*"), [1, 3, 4]),
+        ("[z-a]*", []),
+        ("\0*", []),
+        ("\ud800*", []),
         ("**", list(range(7))),
     ],
 )
@@ -111,19 +112,6 @@ def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
 def test_a_filter_asks_for_modalities_that_clips_know(gallery, options, message):
     with pytest.raises(ModalityError, match=message):
         gallery.searcher.clip_facts.allowed(Filter(**options))
-
-
-def test_upper_and_lower_case_are_the_same_where_the_file_system_says_so(tmp_path):
-    names = [str(tmp_path / name) for name in ("Holiday/Beach.mp4", "Holiday/beach2.mp4", "work.mp4")]
-    (tmp_path / "Holiday").mkdir()
-    for name in names:
-        Path(name).touch()
-    facts = make_gallery(tmp_path / "gallery", names).searcher.clip_facts
-    excluded = fitting(["HOLIDAY"])
-    assert not facts.fit("HOLIDAY").any() and not excluded(names[0])
-    os.link(names[0], tmp_path / "Holiday" / "bEACH.MP4")  # found by that name too, as where case is folded
-    assert facts.fit("HOLIDAY").tolist() == [True, True, False] and excluded(names[0])
-    assert facts.fit("WORK.mp4").tolist() == [False] * 3 and not fitting(["WORK.mp4"])(names[2])
 
 
 def test_a_home_folder_is_understood_in_quotes(tmp_path, monkeypatch):
@@ -237,10 +225,9 @@ def test_dates_are_moments_in_utc():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"paths": ""}, "must not be empty, got ''"),
-        ({"paths": "?" * 5000}, "at most 4096 characters, got 5000"),
-        ({"paths": "/"}, "must not be empty"),
-        ({"paths": "[z-a]"}, r"'\[z-a\]' is invalid"),
+        ({"paths": ""}, "1 to 4096 characters, got ''"),
+        ({"paths": "?" * 5000}, "1 to 4096 characters"),
+        ({"paths": "/"}, "1 to 4096 characters, got '/'"),
         ({"min_duration": -1}, "`min_duration` must be a number of seconds, at least 0, got -1"),
         ({"max_duration": float("nan")}, "`max_duration` must be a number"),
         ({"max_duration": float("inf")}, "`max_duration` must be a number"),
@@ -266,14 +253,12 @@ def test_a_year_that_nanoseconds_cannot_hold_is_before_or_after_every_file(tmp_p
     assert named(gallery, Filter(after="9999-12-31")) == named(gallery, Filter(before="0001-01-02")) == ([], {})
 
 
-def test_two_hundred_thousand_clips_are_filtered_without_a_loop(tmp_path, monkeypatch):
-    """Python looks at no name: nothing is turned into a list."""
+def test_two_hundred_thousand_clips_are_filtered_as_a_loop_does():
     count = 200_000
     names = [f"/x/{number % 100}/{number}.mp4#t=0,{number % 7 + 1}" for number in range(count)]
     files = pa.table({"path": [name.split("#")[0] for name in names], "mtime_ns": np.arange(count) * DAY // 1000})
     clips = pa.table({"clip_id": names, "seconds": pa.nulls(count, pa.float64())})
     facts = ClipFacts(clips, files, True, torch.ones(count, 3, dtype=torch.bool), MODALITIES)
-    monkeypatch.setattr("gallery.filters.from_utf8", None)  # of names that are not UTF-8
     allowed = facts.allowed(Filter("7/*", 3, 5, "1970-01-10", "1970-03-01", "audio"))
     expected = [
         number % 100 == 7 and 3 <= number % 7 + 1 <= 5 and 9 * DAY <= number * DAY // 1000 < 59 * DAY
