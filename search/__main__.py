@@ -6,11 +6,12 @@ Libraries are imported inside the commands, so `--help` is quick.
 import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,6 +19,7 @@ from commands.errors import Commands, run_command, say, show
 from commands.options import command_of
 
 from .settings import (
+    TOKEN_VARIABLE,
     GalleryConfig,
     IndexConfig,
     InfoConfig,
@@ -31,7 +33,8 @@ from .settings import (
 if TYPE_CHECKING:
     from gallery.gallery import GalleryWriter
     from gallery.hits import Hits
-    from gallery.querying import Likeness
+    from gallery.querying import Likeness, QueryModel
+    from gallery.searcher import Searcher
 
 app = typer.Typer(
     cls=Commands, help="Search your own videos by text.", no_args_is_help=True, add_completion=False,
@@ -55,49 +58,36 @@ def index(config: IndexConfig) -> None:
         raise typer.Exit(1)
 
 
-@contextmanager
-def _opened(place: str, is_patient: bool = True) -> Iterator[Any]:
-    """A gallery in a folder or a vector engine; `is_patient` retries an engine that does not answer."""
-    from gallery.gallery import Gallery
-
-    from .engine.address import is_address
-
-    if not is_address(place):
-        yield Gallery.open(place)
-        return
-    from .engine.asking import EngineSearcher
-    from .engine.opening import open_engine
-
-    engine, name = open_engine(place, is_patient, is_new=False)
-    with closing(engine):
-        yield EngineSearcher(engine, name)
-
-
 @command_of(app, QueryConfig)
 def query(config: QueryConfig) -> None:
     """Print the best clips for each query, with the weight of each modality."""
+    if config.service is not None:
+        return _query_service(config)
     from gallery.filters import Filter
     from gallery.hits import remarks_of
-    from gallery.words import split_query
+    from gallery.querying import load_query_model
+    from gallery.searching import search
 
-    from .engine.address import is_address
+    from .opening import open_searcher
 
-    wanted = Filter(
-        config.path, config.min_duration, config.max_duration, config.after, config.before, config.has, config.lacks
-    )
-    options = {"allowed": wanted, "per_file": config.per_file, "unique": config.unique}
-    with _opened(config.gallery) as searcher:
-        options["modalities"] = _unmasked(searcher.modalities, config.mask)
-        if is_address(config.gallery):
-            quoted = [word for text in config.texts for word in split_query(text)[1]]
-            searcher.check_asked(config.rerank, wanted.saying(quoted), config.unique)
-        if config.like is None:
-            searcher.load_model(config.model, config.device, config.model_dtype)
-            options |= {"rerank": config.rerank, "fusion_weight": config.fusion_weight}
-            results = searcher.search(list(config.texts), config.k, config.temperature, **options)
-        else:
-            like = _like(searcher, config)
-            results = [searcher.search(None, config.k, config.temperature, like=like, **options)]
+    searcher = open_searcher(config.gallery)
+    lengths, dates = (config.min_duration, config.max_duration), (config.after, config.before)
+    options = {
+        "modalities": _without(searcher.described.modalities, config.mask),
+        "allowed": Filter(config.path, *lengths, *dates, config.has, config.lacks),
+        "per_file": config.per_file,
+        "unique": config.unique,
+    }
+
+    def load() -> "QueryModel":
+        return load_query_model(searcher.described, config.model, config.device, config.model_dtype)
+
+    if config.like is None:
+        options |= {"rerank": config.rerank, "fusion_weight": config.fusion_weight, "load": load}
+        results = search(searcher, list(config.texts), config.k, config.temperature, **options)
+    else:
+        like = _like(searcher, config.like, load)
+        results = [search(searcher, None, config.k, config.temperature, like=like, **options)]
     for remark in remarks_of(results):
         say(remark)
     if config.as_json:
@@ -109,7 +99,21 @@ def query(config: QueryConfig) -> None:
         show(*hits.lines(sys.stdout.encoding or "ascii"))
 
 
-def _unmasked(modalities: Sequence[str], mask: Sequence[str]) -> list[str]:
+def _query_service(config: QueryConfig) -> None:
+    """Print the answers of a running service."""
+    from .client import ask, lines_of
+
+    answers = list(zip(config.queries, ask(config), strict=True))
+    if config.as_json:
+        typer.echo(json.dumps([{"query": text} | answer for text, answer in answers], indent=2))
+        return
+    for text, answer in answers:
+        if answer["note"] is not None:
+            say(answer["note"])
+        show(*lines_of(text, answer))
+
+
+def _without(modalities: Sequence[str], mask: Sequence[str]) -> list[str]:
     """The modalities that are searched."""
     left = [name for name in modalities if name not in mask]
     if not left or not set(mask) <= set(modalities):
@@ -117,35 +121,31 @@ def _unmasked(modalities: Sequence[str], mask: Sequence[str]) -> list[str]:
     return left
 
 
-def _like(searcher: Any, config: QueryConfig) -> "str | Likeness":
-    """The clip of the gallery that `--like` names, or the embedding of a file that is not in it."""
+def _like(searcher: "Searcher", name: str, load: "Callable[[], QueryModel]") -> "str | Likeness":
+    """The clip of the gallery with a name, or the embedding of a file that is not in it."""
     from gallery.described import NoClipError
 
-    from .engine.address import is_address
-
     try:
-        return searcher.clip_named(config.like)
+        return searcher.clip_named(name)
     except NoClipError:
-        if not Path(config.like).is_file():
+        if not Path(name).is_file():
             raise
-    if is_address(config.gallery):
-        searcher.check_asked(is_outside=True)
-    return searcher.load_model(config.model, config.device, config.model_dtype).embed_file(config.like)
+    return load().embed_file(name)
 
 
 def _as_json(hits: "Hits", config: QueryConfig) -> dict:
     """What `--json` prints for the answer to one query."""
-    from dataclasses import asdict
-
-    left_out = {"place", "problems", *(() if config.rerank else ("match",))}
-    left_out |= set() if config.unique else {"copies"}
-    rows = [hit.place._asdict() | asdict(hit) | {"copies": list(hit.copies)} for hit in hits]
-    numbers = ("num_clips", "num_allowed", "num_scored")
-    return {
-        "hits": [{name: row[name] for name in row if name not in left_out} for row in rows],
-        **{name: getattr(hits, name) for name in numbers},
-        "matches_well": hits.matches_well,
-    }
+    rows = []
+    for hit in hits:
+        row = {**hit.place._asdict(), "rank": hit.rank, "clip_id": hit.clip_id, "score": hit.score}
+        row |= {"weights": hit.weights, "presence": hit.presence}
+        if config.rerank:
+            row["match"] = hit.match
+        if config.unique:
+            row["copies"] = list(hit.copies)
+        rows.append(row)
+    counts = {name: getattr(hits, name) for name in ("num_clips", "num_allowed", "num_scored")}
+    return {"hits": rows, **counts, "matches_well": hits.matches_well}
 
 
 @command_of(app, PushConfig)
@@ -167,19 +167,20 @@ def push(config: PushConfig) -> None:
         show(f"{counts}; {'about ' if collection.is_estimate(held) else ''}{held} clips in the collection")
 
 
+_SERVICE_SECONDS = 10  # that a server of PostgreSQL has for an answer: somebody waits for it
+
+
 @command_of(app, ServeConfig)
 def serve(config: ServeConfig) -> None:
     """Serve a gallery over HTTP, with a search page."""
     from gallery.published import name_of
-    from modeling_scalar import load_model
-    from modeling_scalar.model_identity import device_of_name, dtype_of_name, identify
+    from gallery.querying import load_query_model
 
-    from .engine.address import is_address
+    from .opening import open_searcher
     from .service.app import build_app
     from .service.archive import Archive
-    from .service.folder import Folder
     from .service.guard import Token
-    from .service.server import TOKEN_VARIABLE, address_of, is_loopback, listen, make_server, read_token
+    from .service.server import address_of, is_loopback, listen, make_server, read_token
 
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     secret = read_token(config.token_file)
@@ -191,29 +192,17 @@ def serve(config: ServeConfig) -> None:
             f"read and pass --token-file, or set {TOKEN_VARIABLE}. Use --public to let anybody search."
         )
     token = None if secret is None else Token(secret)
-    with ExitStack() as held:
-        listener = held.enter_context(listen(config.host, config.port))
-        device = device_of_name(config.device)
-        opened = held.enter_context(_opened(config.gallery, is_patient=False))
-        model, revision = config.model or opened.model, opened.model_revision if config.model is None else None
-        if model is None:
-            raise ValueError(f"{config.gallery} does not say which model made it. Name it with --model.")
-        identity = identify(model, revision)
-        folder, fingerprint = identity.download(), identity.fingerprint
-        opened.check_model(model, fingerprint)
-        network, processor = load_model(folder, dtype_of_name(config.model_dtype), device)
-        if is_address(config.gallery):
-            from .service.engine import EngineSource
-
-            source = EngineSource(opened, model, fingerprint)
-        else:
-            source = Folder(opened.path, model, fingerprint, name_of(config.gallery))
+    with closing(listen(config.host, config.port)) as listener:
+        searcher = open_searcher(config.gallery, _SERVICE_SECONDS)
+        model = load_query_model(searcher.described, config.model, config.device, config.model_dtype)
+        name = name_of(config.gallery) or os.path.basename(os.path.abspath(config.gallery))
+        archive = Archive(searcher, model, name)
 
         def tell() -> None:
-            show(f"Serving {len(opened)} clips at {address_of(listener)} until Ctrl-C.")
+            show(f"Serving {len(searcher)} clips at {address_of(listener)} until Ctrl-C.")
             sys.stdout.flush()
 
-        service = build_app(Archive(source, network, processor), token, (config.host, *config.hostname), config.public)
+        service = build_app(archive, token, (config.host, *config.hostname), config.public)
         make_server(service, tell).run(sockets=[listener])
 
 

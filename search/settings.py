@@ -14,12 +14,12 @@ from typer import Argument, Exit, Option, echo
 
 from commands.options import MODEL, READING, Device, Given, Limit, ModelDtype
 
-from .engine.address import is_address
-
 LONGEST_SCENE = 60.0
 """Default maximum length of a window that ends at a scene change, in seconds."""
 DEFAULT_MODEL = "google/embeddinggemma-2"
 """The default model of a new gallery; it needs no training."""
+TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
+"""The environment variable with the token of a service."""
 
 _model, _reading = partial(Option, rich_help_panel=MODEL), partial(Option, rich_help_panel=READING)
 _gallery = partial(Option, rich_help_panel="Gallery")
@@ -33,10 +33,10 @@ def _folder(path: Path) -> Path:
     """Refuse an address where a folder is expected."""
     from gallery.published import is_published
 
-    if is_address(str(path)):
+    if str(path).startswith("postgresql:/"):  # a path has no double slashes
         raise ValueError(
-            "Expected a folder, not the address of a collection. `scalar push` copies a folder into a collection; "
-            "only `scalar query` and `scalar serve` take its address."
+            "Expected a folder, not the address of a table. `scalar push` copies a folder into a table; only `scalar "
+            "query` and `scalar serve` take its address."
         )
     if is_published(path):
         raise ValueError(
@@ -77,8 +77,8 @@ Place = Annotated[
     str,
     Argument(
         metavar="GALLERY",
-        help="Folder of the gallery, a published gallery (hf://datasets/USER/NAME), or the address of a collection "
-        "(see `push`).",
+        help="Folder of the gallery, a published gallery (hf://datasets/USER/NAME), or the address of a table (see "
+        "`push`).",
     ),
 ]
 Moved = Annotated[str | None, _model(help="Path or Hub id of the gallery's model, if it has moved.")]
@@ -203,6 +203,9 @@ class IndexConfig:
             raise ValueError("--device is for a single process: workers of --cluster choose their own.")
 
 
+_NEEDS_GALLERY = ("like", "rerank", "fusion_weight", "model", "device", "model_dtype")
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueryConfig:
     """
@@ -215,8 +218,16 @@ class QueryConfig:
     gallery: Place
     texts: Annotated[
         Sequence[str],
-        Argument(help="One or more queries. Words in quotation marks must be spoken: 'a dog \"good boy\"'."),
+        Argument(help="One or more queries. Words in quotation marks must be in the clip: 'a dog \"good boy\"'."),
     ] = ()
+    service: Annotated[
+        str | None,
+        _query(
+            metavar="URL",
+            help="Ask a running service, such as http://127.0.0.1:8000, and leave out GALLERY. The token, if it needs "
+            f"one, is read from {TOKEN_VARIABLE}.",
+        ),
+    ] = None
     like: Annotated[
         str | None,
         _query(help="Clip of the gallery, or any picture or media file, to search by instead of texts."),
@@ -255,10 +266,20 @@ class QueryConfig:
     k: Annotated[int, Option("--k", min=1, help="Number of hits per query.")] = 5
     as_json: Annotated[bool, Option("--json", help="Print JSON, with full paths.")] = False
 
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """The texts to search by; with a service there is no gallery before them."""
+        return tuple(self.texts) if self.service is None else (self.gallery, *self.texts)
+
     def __post_init__(self) -> None:
-        from gallery.querying import check_texts
+        if self.service is not None:
+            given = [name for name in _NEEDS_GALLERY if getattr(self, name) is not None]
+            if given:
+                raise ValueError(
+                    f"--{given[0].replace('_', '-')} needs the gallery itself; a service cannot be asked."
+                )
+            return
         from gallery.reranking import check_weight
-        from gallery.words import split_query
         from modeling_scalar.model_identity import device_of_name
         from modeling_scalar.scores_scalar import ScoreOptions
 
@@ -275,8 +296,6 @@ class QueryConfig:
             check_weight(self.fusion_weight)
         if self.temperature is not None:
             ScoreOptions(self.temperature)  # raises if it is out of range
-        check_texts(list(self.texts))
-        check_texts([split_query(text)[0] for text in self.texts])
 
 
 def _print_sql(is_asked: bool) -> None:
@@ -330,7 +349,7 @@ class ServeConfig:
     port: Annotated[int, _access(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000
     token_file: Annotated[
         Path | None,
-        _access(help="File with the token that requests must carry; by default SCALAR_SERVICE_TOKEN, if set."),
+        _access(help=f"File with the token that requests must carry; by default {TOKEN_VARIABLE}, if set."),
     ] = None
     public: Annotated[
         bool, _access("--public", help="Answer anybody, without a token; other sites may embed the page.")
@@ -386,5 +405,6 @@ __all__ = [
     "QueryConfig",
     "RemoveConfig",
     "ServeConfig",
+    "TOKEN_VARIABLE",
     "VerifyConfig",
 ]

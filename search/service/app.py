@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -20,21 +21,25 @@ from .archive import Archive
 from .guard import ASSISTANTS, Guard, Token
 from .problems import ANSWERED, answer_of
 
+_SCRIPTS = "https://cdn.jsdelivr.net"  # whence FastAPI's page of the API loads its script
 PAGE = Path(__file__).with_name("page.html")
 
 _page_router = APIRouter(include_in_schema=False)
 
 
+def _hashes(page: str, tag: str) -> str:
+    """What a page holds between tags, as sources of a content security policy."""
+    found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found]
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
 def _content_policy(page: str) -> str:
     """The page's content security policy: run its own scripts and styles, and query this service."""
 
-    def hashes(tag: str) -> str:
-        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found]
-        return " ".join(f"'sha256-{digest}'" for digest in digests)
-
     return (
-        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
+        f"default-src 'none'; script-src {_hashes(page, 'script')}; style-src {_hashes(page, 'style')}; "
+        "connect-src 'self'; "
         "media-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
@@ -53,6 +58,20 @@ async def the_page() -> Response:
     return HTMLResponse(page, headers=headers)
 
 
+@_page_router.get("/docs")
+async def the_reference() -> Response:
+    """The usual page of an API; its script comes from another host, which the browser asks for it."""
+    page = get_swagger_ui_html(
+        openapi_url="api/openapi.json", title="SCALAR search: the API", swagger_favicon_url="data:,"
+    )
+    policy = (
+        f"default-src 'none'; script-src {_SCRIPTS} {_hashes(page.body.decode(), 'script')}; connect-src 'self'; "
+        f"style-src {_SCRIPTS} 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
+    )
+    page.headers["content-security-policy"] = policy
+    return page
+
+
 @_page_router.get("/favicon.ico")
 async def no_icon() -> Response:
     """No content: the icon is in the page."""
@@ -68,9 +87,8 @@ async def _assistants(request: Request) -> ASGIApp:
 
 @asynccontextmanager
 async def _running(app: FastAPI) -> AsyncIterator[None]:
-    """Follow changes of the gallery while the service runs."""
+    """Answer assistants while the service runs."""
     service: routes.Service = app.state.service
-    service.archive.source.start()
     try:
         async with AsyncExitStack() as stack:
             if find_spec("mcp") is not None:
@@ -79,7 +97,6 @@ async def _running(app: FastAPI) -> AsyncIterator[None]:
                 app.state.assistants = await stack.enter_async_context(Assistants(service).running())
             yield
     finally:
-        service.archive.source.stop()
         service.threads.end()
 
 
@@ -105,7 +122,7 @@ def build_app(
         title="SCALAR search",
         summary="Find clips of a gallery by text, and see which modality made them match.",
         version="1",
-        docs_url=None,  # these pages load code from other hosts
+        docs_url=None,  # served below, with a policy of its own
         redoc_url=None,
         openapi_url="/api/openapi.json",
         lifespan=_running,

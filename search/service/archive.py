@@ -1,230 +1,93 @@
-"""
-The gallery and the model behind the service, shared by threads.
+"""The gallery and the model behind the service, shared by threads."""
 
-A source is a gallery in a folder or a vector engine; a view is one state of it.
-"""
-
+import hashlib
+import logging
 import math
 import os
+import re
 import time
-from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
-from transformers import PreTrainedModel, ProcessorMixin
 
-from commands.errors import plain
-from gallery.cues import cues_of, may_have_words
-from gallery.gallery import Gallery
+from commands.errors import describe, plain
+from gallery.cues import may_have_words
 from gallery.hits import NOTHING_MATCHES, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
-from gallery.transcripts import Cue
+from gallery.searcher import Clip, Searcher, Selection
+from gallery.searching import check_supported, search
 from gallery.windows import SEGMENT, Place
-from modeling_scalar.scores_scalar import METHODS, WEIGHING, paired_weights
-from search.engine.errors import UnsupportedError
+from modeling_scalar.scores_scalar import METHODS, WEIGHING, find_method, paired_weights
 
 from .media import kind_of
-from .models import (
-    FILTERS,
-    About,
-    Answer,
-    Asked,
-    Chosen,
-    FilterName,
-    Found,
-    Listing,
-    ListRequest,
-    Modality,
-    WordsSource,
-)
+from .models import FILTERS, About, Answer, Asked, Chosen, Found, Listing, ListRequest
 
-_TEXTS = 1024  # number of cached query embeddings
+logger = logging.getLogger(__name__)
+
+_TEXTS = 1024  # query embeddings that are kept
+_KEYS = 2**17  # keys whose clips are kept
+_KEY_BYTES = 8
+_KEY = re.compile(rf"[0-9a-f]{{{2 * _KEY_BYTES}}}", re.ASCII)
+_RETRY_SECONDS = 2.0  # before another attempt to open a state
+_CHANGED = "The gallery has changed and cannot be opened; see the log. The earlier state is served."
+_UNKNOWN = "There is no such clip in the gallery; it may have changed. Search again."
+_GONE = (
+    "The file of this clip is gone, has changed since it was indexed, or was not published with the gallery. If it is "
+    "yours, run `scalar index` again."
+)
 
 
 class UnknownClipError(ValueError):
-    """No clip of the gallery has this key."""
+    """No clip of the gallery has this key, or it lacks what is requested."""
 
 
-class AwayError(OSError):
-    """The gallery is not available now: a message without internal details, and the seconds until the next try."""
-
-    def __init__(self, sentence: str, seconds: int):
-        super().__init__(sentence)
-        self.seconds = seconds
+def key_of(clip_id: str) -> str:
+    """The key of a clip in requests: always the same, and without any part of its path."""
+    return hashlib.blake2b(clip_id.encode(), digest_size=_KEY_BYTES).hexdigest()
 
 
-class Summary(NamedTuple):
-    """A summary of a gallery: the number of clips, the fraction of clips with each modality, whether these numbers
-    are estimates, what is wrong with the gallery, if anything, and the fraction of clips whose subtitles are speech
-    recognised by machine."""
-
-    gallery: Gallery
-    num_clips: int
-    share: dict[Modality, float]
-    is_estimate: bool = False
-    problem: str | None = None
-    heard: float = 0.0
-
-
-def leaving(asked: Chosen) -> str:
-    """The subject of a sentence on why no clips are left."""
-    return "The filters, or the words in quotation marks," if asked.allowed and asked.allowed.words else "The filters"
-
-
-class View(ABC):
+class _Keys:
     """
-    One state of a gallery.
-
-    Args:
-        gallery ([`~gallery.gallery.Gallery`]): as it was opened.
+    The clips that keys stand for. Those of answers are remembered; others, as in a bookmark from before the service
+    was restarted, are looked up in a list of all clips, which is made for a state of the gallery when it is needed.
     """
 
-    def __init__(self, gallery: Gallery):
-        self.gallery = gallery
+    def __init__(self):
+        self._lock, self._listing = Lock(), Lock()
+        self._recent: OrderedDict[str, str] = OrderedDict()
+        self._listed: Searcher | None = None
+        self._numbers = np.empty(0, np.uint64)  # all keys as numbers, by name of the clip
 
-    def search(self, **asked: Any) -> Hits:
-        """The hits of one query: [`~gallery.gallery.Gallery.search`]."""
-        found = self.gallery.search(**asked)
-        return found if isinstance(found, Hits) else found[0]
+    def add(self, clip_id: str) -> str:
+        """The key of a clip of an answer."""
+        key = key_of(clip_id)
+        with self._lock:
+            self._recent[key] = clip_id
+            self._recent.move_to_end(key)
+            while len(self._recent) > _KEYS:
+                self._recent.popitem(last=False)
+        return key
 
-    def is_estimate(self, count: int) -> bool:
-        """Whether a number of clips is an estimate."""
-        return False
-
-    def num_files(self, per_file: bool) -> int | None:
-        """The number of files if hits are per file and it is known, else `None`."""
-        return None
-
-    def read_words(self) -> None:  # noqa: B027 - an engine has none
-        """Load the words of all clips, once; this may take long."""
-
-    @abstractmethod
-    def key_of(self, hit: Hit) -> str:
-        """The key that identifies a hit in requests."""
-
-    @abstractmethod
-    def clip(self, key: str) -> tuple[Hit, torch.Tensor, torch.Tensor]:
-        """The clip with a key as a hit without a score, its vectors `(M, D)`, and their mask; an
-        [`UnknownClipError`] if there is none."""
-
-    def playable(self, places: Collection[Place]) -> set[Place]:
-        """The places, among these, whose files may be played."""
-        return set(places)
-
-    def path_of(self, key: str) -> str:
-        """The file of a clip, whose windows are searched; an [`UnsupportedError`] if this is not supported."""
-        raise UnsupportedError("An engine cannot list the windows of one file; a gallery in a folder can.")
-
-    def listed(self, asked: ListRequest) -> Listing:
-        """Clips by name; an [`UnsupportedError`] if they cannot be listed."""
-        raise UnsupportedError("An engine does not list clips by name. Enter a query.")
-
-    def num_windows(self, place: Place) -> int | None:
-        """The number of windows of a file, if known."""
-        return None
-
-    def with_stills(self, places: Collection[Place]) -> set[Place]:
-        """The places, among these, that have a still."""
-        return set()
-
-    def name_of(self, place: Place) -> str:
-        """The displayed name of a clip: its file and parent folder, but no more of its path."""
-        return plain(os.sep.join(place.path.split(os.sep)[-2:]).lstrip(os.sep), "utf-8")
-
-    def found(self, hits: Sequence[Hit], per_file: bool = False) -> list[Found]:
-        """Hits in the form of the API."""
-        places = [hit.place for hit in hits]
-        entries, playable, with_stills = [], self.playable(places), self.with_stills(places)
-        for hit, place in zip(hits, places, strict=True):
-            key = self.key_of(hit)
-            kind = kind_of(place.path, hit.presence.get("video", True)) if place in playable else None
-            entries.append(
-                Found(
-                    rank=hit.rank,
-                    key=key,
-                    name=self.name_of(place),
-                    score=None if math.isnan(hit.score) else hit.score,
-                    weights=hit.weights,
-                    presence=hit.presence,
-                    problems=[plain(problem, "utf-8") for problem in hit.problems],
-                    start=place.start,
-                    stop=place.stop,
-                    kind=kind,
-                    media=None if kind is None else f"api/clips/{key}/media",
-                    captions=f"api/clips/{key}/captions" if kind and hit.presence.get("subtitle") else None,
-                    words=f"api/clips/{key}/words" if kind and may_have_words(hit.presence) else None,
-                    still=f"api/clips/{key}/still" if place in with_stills else None,
-                    copies=[self.name_of(self.gallery.place_of(copy)) for copy in hit.copies],
-                    num_windows=self.num_windows(place) if per_file else None,
-                )
-            )
-        return entries
-
-
-class Source(ABC):
-    """
-    The source of a gallery.
-
-    Args:
-        name (`str`): what the page calls it.
-        model (`str`), fingerprint (`str`): the model that queries are embedded with, which it must name.
-    """
-
-    lists = True
-    """Whether clips can be listed by name."""
-    knows_copies = True
-    """Whether it is known which clips are exact copies."""
-    filters: tuple[FilterName, ...] = FILTERS
-    """The supported filters."""
-
-    def __init__(self, name: str, model: str, fingerprint: str):
-        self.name, self._model, self.fingerprint = name, model, fingerprint
-        self.problem: str | None = None  # why the current state of the gallery is not served
-
-    def start(self) -> None:  # noqa: B027 - an engine watches over itself
-        """Start background checks, if any."""
-
-    def stop(self) -> None:  # noqa: B027
-        """Stop them."""
-
-    @abstractmethod
-    def check_method(self, method: str) -> None:
-        """Raise a ValueError unless the gallery can be searched by a score."""
-
-    @abstractmethod
-    def view(self) -> View:
-        """The state that answers are based on."""
-
-    @abstractmethod
-    def summary(self) -> Summary:
-        """A summary of the gallery, even while it is not available."""
-
-    @abstractmethod
-    def clip_of(self, key: str) -> tuple[View, str]:
-        """The state, and the clip with a key in it, in the form for `Gallery.search(like=...)`."""
-
-    @abstractmethod
-    def path_of(self, key: str) -> str:
-        """The file of a clip; an [`UnknownClipError`] if no clip has this key."""
-
-    def texts_of(self, key: str) -> dict[WordsSource, list[Cue]]:
-        """The known words in the file of a clip, by where they come from; an [`UnknownClipError`] if no clip has this
-        key."""
-        return {"subtitle": cues_of(self.path_of(key))}
-
-    def still_of(self, key: str) -> Path | None:
-        """The still of a clip, `None` if there is none; an [`UnknownClipError`] if no clip has this key."""
-        return None
-
-
-def _name_of(model: str) -> str:
-    """The displayed name of a model: its Hub id, or the name of its folder."""
-    return plain(os.path.basename(os.path.normpath(model)) if os.path.isabs(model) else model, "utf-8")
+    def clip_id_of(self, key: str, searcher: Searcher) -> str | None:
+        """The clip of a key; `None` if it is unknown. The gallery may have lost it since."""
+        with self._lock:
+            clip_id = self._recent.get(key)
+        if clip_id is not None or "listing" in searcher.unsupported or _KEY.fullmatch(key) is None:
+            return clip_id
+        with self._listing:
+            if self._listed is not searcher:
+                names = searcher.list_clips(Selection(), 0, len(searcher), per_file=False).clip_ids
+                self._numbers = np.array([int(key_of(name), 16) for name in names], dtype=np.uint64)
+                self._listed = searcher
+            rows = np.flatnonzero(self._numbers == np.uint64(int(key, 16)))
+        if not len(rows):
+            return None
+        return searcher.list_clips(Selection(), int(rows[0]), 1, per_file=False).clip_ids[0]
 
 
 class Archive:
@@ -232,139 +95,280 @@ class Archive:
     A gallery and the model for its queries.
 
     Args:
-        source ([`~search.service.archive.Source`]): where the gallery is.
-        model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`): of the gallery. One thread at a time
-            may use the model: whoever has `lock`.
+        searcher ([`~gallery.searcher.Searcher`]): the gallery.
+        model ([`~gallery.querying.QueryModel`]): its model.
+        name (`str`): what the page calls the gallery.
 
     Raises:
-        ValueError: the gallery cannot be searched by the model's score.
+        ValueError: the model's score is unknown.
     """
 
-    def __init__(self, source: Source, model: PreTrainedModel, processor: ProcessorMixin):
-        self.source, self._asking = source, QueryModel(model, processor)
-        self.lock, self.method = self._asking.lock, self._asking.method
-        source.check_method(self.method)
+    def __init__(self, searcher: Searcher, model: QueryModel, name: str):
+        self.name, self.model, self.method = plain(name, "utf-8"), model, model.method
+        find_method(self.method)
+        self.problem: str | None = None  # why the latest state of the gallery is not served
+        self._opening, self._retry = Lock(), 0.0
+        self._keys = _Keys()
+        self._counted: tuple[Searcher, dict[str, int]] | None = None
         self._texts: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._texts_lock = Lock()
+        self._take(searcher)
+
+    def _take(self, searcher: Searcher) -> None:
+        """Serve a state of the gallery. A clip of it is read first, so that damage is found here, not in an answer."""
+        root = None
+        if "listing" not in searcher.unsupported:
+            hits = searcher.list_clips(Selection(), 0, 1, per_file=False)
+            searcher.clips(hits.clip_ids)
+            root = hits.root
+        self._searcher, self._root = searcher, root  # the common folder of all files
+
+    def searcher(self) -> Searcher:
+        """The latest state of the gallery; if it cannot be opened, the earlier one, and `problem` is set."""
+        is_early = self.problem is not None and time.monotonic() < self._retry
+        # one request at a time opens a state, which may take long; the others do not wait for it
+        if is_early or not self._opening.acquire(blocking=False):
+            return self._searcher
+        try:
+            earlier = self._searcher.described
+            latest = self._searcher.current()
+            if latest is not self._searcher:
+                if earlier.fingerprint is not None:
+                    latest.described.check_model(str(earlier.model), earlier.fingerprint)
+                self._take(latest)
+            self.problem = None
+        except (OSError, ValueError) as error:
+            self.problem = _CHANGED
+            self._retry = time.monotonic() + _RETRY_SECONDS
+            logger.warning("%s cannot be opened: %s", self._searcher.described.path, describe(error))
+        finally:
+            self._opening.release()
+        return self._searcher
+
+    # Queries -------------------------------------------------------------------------------------------------------
 
     def is_known(self, text: str) -> bool:
-        """Whether a text is in the cache, so that [`Archive.embed`] returns at once."""
+        """Whether a text was embedded lately, so that [`Archive.embed`] returns at once."""
         with self._texts_lock:
             return text in self._texts
 
     def embed(self, text: str) -> torch.Tensor:
-        """Embed a query, `(1, D)` or `(1, 3, D)`, or return the cached embedding."""
+        """Embed a query, `(1, D)`, or return the embedding that was kept."""
         with self._texts_lock:
             if text in self._texts:
                 self._texts.move_to_end(text)
                 return self._texts[text]
-        embeds = self._asking.embed([text])
+        embeds = self.model.embed([text])
         with self._texts_lock:
             self._texts[text] = embeds
             while len(self._texts) > _TEXTS:
                 self._texts.popitem(last=False)
         return embeds
 
-    def _answer(self, view: View, asked: Asked, **query: Any) -> Answer:
-        begun, gallery = time.monotonic(), view.gallery
-        temperature = gallery.query_temperature if asked.temperature is None else asked.temperature
-        inside = None if asked.within is None else view.path_of(asked.within)
-        hits = view.search(
-            k=asked.k,
-            query_temperature=temperature,
-            method=self.method,
-            modalities=asked.modalities,
-            allowed=asked.allowed,
-            inside=inside,
-            per_file=asked.per_file,
-            unique=asked.unique,
-            **(query | self._asking.learned),
-        )
-        return Answer(
-            hits=view.found(hits, asked.per_file),
-            temperature="inf" if temperature == float("inf") else temperature,
-            num_clips=hits.num_clips,
-            num_allowed=min(hits.num_allowed, hits.num_clips),  # clips may be pushed during the count
-            num_scored=hits.num_scored,
-            estimated=view.is_estimate(hits.num_clips),
-            exact=True,
-            matches_well=hits.matches_well,
-            certainty="exact",
-            unknown=hits.unknown,
-            num_files=view.num_files(asked.per_file),
-            seconds=time.monotonic() - begun,
-            note=NOTHING_MATCHES if hits.matches_well is False else None if len(hits) else self._why_none(hits, asked),
-        )
-
-    def _why_none(self, hits: Hits, asked: Asked) -> str:
-        if not hits.num_clips:
-            return "The gallery holds no clips."
-        if not hits.num_allowed:
-            return f"{leaving(asked)} leave none of the {hits.num_clips} clips."
-        looked_at = dict.fromkeys(asked.modalities or ())
-        missing = "" if not looked_at else f" of {' or '.join(looked_at)}"
-        what = "in the gallery has" if hits.num_allowed == hits.num_clips else "that could be found has"
-        return f"No clip of the {hits.num_allowed} {what} what the score {self.method!r} needs{missing}."
-
-    def read_words(self) -> None:
-        """Load the words of all clips, if necessary."""
-        self.source.view().read_words()
-
-    def search(self, text: str, asked: Asked) -> Answer:
-        """The best clips for a text, whose embedding may be cached."""
+    def search(self, text: str, asked: Asked) -> tuple[Answer, list[Clip]]:
+        """The best clips for a text."""
         embeds = self.embed(text)
-        return self._answer(self.source.view(), asked, queries=embeds)
+        begun, searcher = time.monotonic(), self.searcher()
+        hits = search(searcher, embeds, **self._options(searcher, asked), **self.model.learned)[0]
+        clips = searcher.clips(hits.clip_ids)
+        return self._answer(searcher, hits, clips, asked, begun), clips
 
     def like(self, key: str, asked: Asked) -> Answer:
         """
-        The clips most similar to one of the gallery, without itself: [`~gallery.gallery.Gallery.search`].
+        The clips most similar to one of the gallery, without itself.
 
         Raises:
-            UnknownClipError: no clip has this key, or it has nothing of what is looked at.
+            UnknownClipError: no clip has this key, or it has none of the selected modalities.
         """
-        view, clip_id = self.source.clip_of(key)
+        begun, searcher = time.monotonic(), self.searcher()
+        clip = self._clip(key, searcher)
         try:
-            return self._answer(view, asked, like=clip_id)
+            hits = search(searcher, like=clip.clip_id, **self._options(searcher, asked))
         except NothingToCompareError as error:
             raise UnknownClipError(str(error)) from error
+        return self._answer(searcher, hits, searcher.clips(hits.clip_ids), asked, begun)
+
+    def _options(self, searcher: Searcher, asked: Asked) -> dict[str, Any]:
+        return {
+            "k": asked.k,
+            "query_temperature": asked.temperature,
+            "method": self.method,
+            "modalities": asked.modalities,
+            "allowed": asked.allowed,
+            "per_file": asked.per_file,
+            "unique": asked.unique,
+            "inside": self._inside(searcher, asked),
+        }
+
+    def _inside(self, searcher: Searcher, asked: Chosen) -> str | None:
+        """The one file that is searched."""
+        return None if asked.within is None else self._clip(asked.within, searcher).place.path
+
+    def _answer(self, searcher: Searcher, hits: Hits, clips: Sequence[Clip], asked: Asked, begun: float) -> Answer:
+        temperature = searcher.described.query_temperature if asked.temperature is None else asked.temperature
+        note = None
+        if not len(hits):
+            note = self._why_none(hits, asked)
+        elif hits.matches_well is False:
+            note = NOTHING_MATCHES
+        return Answer(
+            hits=self._found(hits, clips, asked.per_file),
+            temperature="inf" if temperature == math.inf else temperature,
+            num_clips=hits.num_clips,
+            num_allowed=hits.num_allowed,
+            num_scored=hits.num_scored,
+            num_files=self._counts(searcher).get("files") if asked.per_file else None,
+            matches_well=hits.matches_well,
+            unknown=hits.unknown,
+            seconds=time.monotonic() - begun,
+            note=note,
+        )
+
+    def _why_none(self, hits: Hits, asked: Asked) -> str:
+        if not hits.num_clips or not hits.num_allowed:
+            return _why_none_left(hits, asked)
+        missing = f" of {' or '.join(asked.modalities)}" if asked.modalities else ""
+        what = "in the gallery has" if hits.num_allowed == hits.num_clips else "that could be found has"
+        return f"No clip of the {hits.num_allowed} {what} what the score {self.method!r} needs{missing}."
+
+    # Clips ---------------------------------------------------------------------------------------------------------
+
+    def _clip(self, key: str, searcher: Searcher) -> Clip:
+        clip_id = self._keys.clip_id_of(key, searcher)
+        if clip_id is None:
+            raise UnknownClipError(_UNKNOWN)
+        try:
+            return searcher.clips([clip_id])[0]
+        except KeyError as error:
+            raise UnknownClipError(_UNKNOWN) from error
+
+    def clip(self, key: str) -> Clip:
+        """The clip with a key; an [`UnknownClipError`] if there is none."""
+        return self._clip(key, self.searcher())
+
+    def media_of(self, key: str) -> Path:
+        """The file of a clip; an [`UnknownClipError`] if there is none that may be shown."""
+        media = self.clip(key).media
+        if media is None:
+            raise UnknownClipError(_GONE)
+        return media
+
+    def listed(self, asked: ListRequest) -> Listing:
+        """Clips by name."""
+        searcher = self.searcher()
+        has_files = asked.per_file and searcher.described.metadata.get(SEGMENT) is not None
+        among = Selection(asked.allowed, inside=self._inside(searcher, asked), unique=asked.unique)
+        check_supported(searcher, among, "listing")
+        hits = searcher.list_clips(among, asked.skip, asked.k, per_file=has_files)
+        return Listing(
+            hits=self._found(hits, searcher.clips(hits.clip_ids), asked.per_file),
+            num_clips=hits.num_clips,
+            num_allowed=hits.num_allowed,
+            num_files=hits.num_files,
+            unknown=hits.unknown,
+            note=None if hits.num_allowed else _why_none_left(hits, asked),
+        )
 
     def moment(self, key: str, text: str | None) -> Found:
         """The clip with a key, with its modality weights for a text if the score has weights; an
         [`UnknownClipError`] if there is none."""
-        view = self.source.clip_of(key)[0]
-        hit, embeds, mask = view.clip(key)
+        searcher = self.searcher()
+        clip, described = self._clip(key, searcher), searcher.described
+        weights = None
         if text is not None and METHODS[self.method].weights == "query":
-            gallery = view.gallery
-            options = {"query_temperature": gallery.query_temperature} | gallery.calibration | self._asking.learned
+            options = {"query_temperature": described.query_temperature} | described.calibration | self.model.learned
             weighing = {name: options[name] for name in WEIGHING if name in options}
-            weights = paired_weights(self.embed(text), embeds[None].float(), mask[None], **weighing)[0].tolist()
-            hit = replace(hit, weights=dict(zip(gallery.modalities, weights, strict=True)))
-        return view.found([hit])[0]
+            embeds, mask = clip.modality_embeds[None].float(), clip.modality_mask[None]
+            shares = paired_weights(self.embed(text), embeds, mask, **weighing)[0].tolist()
+            weights = dict(zip(described.modalities, shares, strict=True))
+        presence = dict(zip(described.modalities, clip.modality_mask.tolist(), strict=True))
+        hit = Hit(1, clip.clip_id, math.nan, weights, presence, place=clip.place, problems=clip.problems)
+        return self._entry(hit, clip, self._root)
 
-    def listed(self, asked: ListRequest) -> Listing:
-        """Clips by name."""
-        return self.source.view().listed(asked)
+    def _found(self, hits: Hits, clips: Sequence[Clip], per_file: bool) -> list[Found]:
+        """Hits in the form of the API."""
+        found = []
+        for hit, clip in zip(hits, clips, strict=True):
+            found.append(self._entry(hit, clip, hits.root, per_file))
+        return found
+
+    def _entry(self, hit: Hit, clip: Clip, root: str | None, per_file: bool = False) -> Found:
+        key = self._keys.add(hit.clip_id)
+        # whether a known file is still there is found out when it is played
+        path = clip.place.path if clip.record is not None and clip.record.sha256 else clip.media
+        kind = None if path is None else kind_of(str(path), hit.presence.get("video", True))
+        has_words = kind is not None and may_have_words(hit.presence)
+        return Found(
+            rank=hit.rank,
+            key=key,
+            name=_name_of(clip.place.path, root),
+            score=None if math.isnan(hit.score) else hit.score,
+            weights=hit.weights,
+            presence=hit.presence,
+            problems=[plain(problem, "utf-8") for problem in hit.problems],
+            start=clip.place.start,
+            stop=clip.place.stop,
+            kind=kind,
+            media=None if kind is None else f"api/clips/{key}/media",
+            captions=f"api/clips/{key}/captions" if kind and hit.presence.get("subtitle") else None,
+            words=f"api/clips/{key}/words" if has_words else None,
+            still=None if clip.still is None else f"api/clips/{key}/still",
+            copies=[_name_of(_copy_of(copy, clip.place), root) for copy in hit.copies],
+            num_windows=clip.num_windows if per_file else None,
+        )
+
+    # The gallery ---------------------------------------------------------------------------------------------------
+
+    def _counts(self, searcher: Searcher) -> dict[str, int]:
+        """The counts of a state, which are kept for the latest one."""
+        if self._counted is None or self._counted[0] is not searcher:
+            self._counted = (searcher, searcher.counts())
+        return self._counted[1]
 
     def about(self) -> About:
         """Describe the gallery."""
-        gallery, num_clips, share, is_estimate, problem, heard = self.source.summary()
-        temperature = gallery.query_temperature
+        searcher = self.searcher()
+        described, counts, num_clips = searcher.described, self._counts(searcher), len(searcher)
+        temperature = described.query_temperature
         return About(
-            name=self.source.name,
+            name=self.name,
             num_clips=num_clips,
-            share=share,
-            heard=heard,
-            estimated=is_estimate,
-            model=gallery.model and _name_of(gallery.model),
+            share={name: counts.get(name, 0) / max(1, num_clips) for name in described.modalities},
+            heard=counts.get("speech", 0) / max(1, num_clips),
+            model=described.model and _model_name(described.model),
             method=self.method,
             has_temperature=METHODS[self.method].weights == "query",
-            temperature="inf" if temperature == float("inf") else temperature,
-            segment=gallery.metadata.get(SEGMENT),
-            filters=list(self.source.filters),
-            lists=self.source.lists,
-            copies=self.source.knows_copies,
-            problem=problem and plain(problem, "utf-8"),
+            temperature="inf" if temperature == math.inf else temperature,
+            segment=described.metadata.get(SEGMENT),
+            filters=[name for name in FILTERS if name not in searcher.unsupported],
+            lists="listing" not in searcher.unsupported,
+            copies="unique" not in searcher.unsupported,
+            problem=self.problem,
         )
 
 
-__all__ = ["Archive", "AwayError", "Source", "Summary", "UnknownClipError", "View", "leaving"]
+def _why_none_left(hits: Hits, asked: Chosen) -> str:
+    if not hits.num_clips:
+        return "The gallery holds no clips."
+    what = "The filters, or the words in quotation marks," if asked.allowed.words else "The filters"
+    return f"{what} leave none of the {hits.num_clips} clips."
+
+
+def _copy_of(name: str, place: Place) -> str:
+    """The file of a copy of a clip at this place."""
+    return name if place.start is None else name.rpartition("#t=")[0]
+
+
+def _name_of(path: str, root: str | None) -> str:
+    """The name of a file: below the common folder of all files; without one, with its parent folder."""
+    if root is None or root == os.sep:
+        return plain(os.sep.join(path.split(os.sep)[-2:]).lstrip(os.sep), "utf-8")
+    return plain(path.removeprefix(root + os.sep), "utf-8")
+
+
+def _model_name(model: str) -> str:
+    """The name of a model: its Hub id, or the name of its folder."""
+    return plain(os.path.basename(os.path.normpath(model)) if os.path.isabs(model) else model, "utf-8")
+
+
+__all__ = ["Archive", "UnknownClipError", "key_of"]

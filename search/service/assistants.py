@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from mcp.server.lowlevel import Server
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 _MOST_HITS = 100
 _INSTRUCTIONS = (
     "A gallery of videos and sounds, searched by meaning. `search` finds moments: whole files, or windows of longer "
-    "ones from second `start` to `stop`. Words of a query in quotation marks must be spoken. `get_moment` returns "
-    "what is said in a moment."
+    "ones from second `start` to `stop`. Words of a query in quotation marks must be in them: in subtitles, speech or "
+    "other texts. `get_moment` returns the words of a moment."
 )
 
 
@@ -40,7 +40,7 @@ class SearchArguments(_Arguments):
     query: str = Field(
         min_length=1,
         max_length=LONGEST_QUERY,
-        description='Text to search for; words "in quotation marks" must be spoken.',
+        description='Text to search for; words "in quotation marks" must be in a moment.',
     )
     k: int = Field(10, ge=1, le=_MOST_HITS, description="Maximum number of hits.")
     modalities: list[Modality] | None = Field(None, min_length=1, description="Modalities to search; all by default.")
@@ -48,7 +48,7 @@ class SearchArguments(_Arguments):
 
 
 class MomentArguments(_Arguments):
-    """Return the name, times, modalities and spoken words of a moment."""
+    """Return the name, times, modalities and words of a moment."""
 
     key: str = Field(max_length=LONGEST_KEY, description="`key` of a hit of `search`.")
     query: str | None = Field(
@@ -57,6 +57,14 @@ class MomentArguments(_Arguments):
         max_length=LONGEST_QUERY,
         description="Text for which modalities are weighted and words are selected.",
     )
+
+
+class Line(BaseModel):
+    """Words, with their seconds in the file."""
+
+    start: float
+    stop: float
+    text: str
 
 
 class Moment(BaseModel):
@@ -69,6 +77,7 @@ class Moment(BaseModel):
     score: float | None
     weights: dict[str, float] | None = Field(description="Weight of each modality for the query.")
     presence: dict[str, bool] = Field(description="Whether it has each modality.")
+    said: list[Line] | None = Field(description="The words that best match the query; null if `get_moment` has them.")
 
     @classmethod
     def of(cls, found: Found) -> "Moment":
@@ -82,7 +91,6 @@ class Moments(BaseModel):
     hits: list[Moment]
     num_clips: int = Field(description="Number of clips in the gallery.")
     num_allowed: int = Field(description="Number of clips that meet the filters.")
-    certainty: Literal["exact"]
     unknown: dict[str, int] = Field(description="Number of clips left out because a filtered value is unknown.")
     matches_well: bool | None = Field(
         description="Whether the best hit scores as relevant ones do; null if not calibrated."
@@ -90,18 +98,10 @@ class Moments(BaseModel):
     note: str | None
 
 
-class Said(BaseModel):
-    """Spoken words, with their seconds in the file."""
-
-    start: float
-    stop: float
-    text: str
-
-
 class WholeMoment(Moment):
     """A moment with its words."""
 
-    words: list[Said] = Field(description="In order of time; if there are many, those that best match the query.")
+    said: list[Line] = Field(description="In order of time; if there are many, those that best match the query.")
     num_words: int = Field(description="Total number of lines.")
 
 
@@ -138,14 +138,12 @@ class Assistants:
     async def _search(self, asked: SearchArguments) -> Moments:
         request = SearchRequest(query=asked.query, k=asked.k, modalities=asked.modalities, filter=asked.filters)
         answer = await find(request, self._service)
-        rest = answer.model_dump(include={"num_clips", "num_allowed", "certainty", "unknown", "matches_well", "note"})
+        rest = answer.model_dump(include={"num_clips", "num_allowed", "unknown", "matches_well", "note"})
         return Moments(hits=list(map(Moment.of, answer.hits)), **rest)
 
     async def _moment(self, asked: MomentArguments) -> WholeMoment:
-        found, cues, count = await moment(asked.key, asked.query, self._service)
-        return WholeMoment(
-            **Moment.of(found).model_dump(), words=[Said(**cue._asdict()) for cue in cues], num_words=count
-        )
+        found, found.said, count = await moment(asked.key, asked.query, self._service)
+        return WholeMoment(**Moment.of(found).model_dump(), num_words=count)
 
     async def _list(self, *_: Any) -> ListToolsResult:
         return ListToolsResult(

@@ -29,6 +29,7 @@ MOST_BYTES = 2**16
 """Maximum size of the body of a request."""
 _BODY_SECONDS = 30.0  # until the whole body must have arrived
 _RETRY_SECONDS = 1
+_MOST_DIGITS = 18  # of a number of bytes: longer ones take time to parse
 
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -98,7 +99,7 @@ async def _body_of(headers: Headers, receive: Receive) -> bytes | None:
     does not arrive."""
     length = headers.get("content-length", "")
     too_long = HTTPException(413, f"Expected at most {MOST_BYTES} bytes in the body of the request, got more.")
-    if length.isdigit() and int(length) > MOST_BYTES:
+    if length.isdecimal() and (len(length) > _MOST_DIGITS or int(length) > MOST_BYTES):
         raise too_long
     body = bytearray()
     try:

@@ -1,5 +1,6 @@
 """The requests and responses of the HTTP API."""
 
+import re
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -28,6 +29,14 @@ def _text(value: object) -> object:
     return value
 
 
+def _whole(value: object) -> object:
+    return _SURROGATE.sub("\0", value) if isinstance(value, str) else value
+
+
+# No text of a gallery has a character that is half of another one, nor NUL: a filter by it finds nothing.
+_Text = Annotated[str, BeforeValidator(_whole)]
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 # Parsed by the filter: pydantic would read midnight in any time zone as a day without a zone.
 _Moment = Annotated[
     str | None,
@@ -51,7 +60,7 @@ class _Strict(BaseModel):
 class Wanted(_Strict):
     """Conditions on clips, all of which must hold. A clip whose fact is unknown does not meet its condition."""
 
-    paths: list[Annotated[str, Field(min_length=1, max_length=LONGEST_PATH)]] = Field(
+    paths: list[Annotated[_Text, Field(min_length=1, max_length=LONGEST_PATH)]] = Field(
         [], max_length=MOST_PATHS, description="Patterns, one of which must match its path: `holiday/**`, `*.mkv`."
     )
     min_duration: float | None = Field(
@@ -62,7 +71,7 @@ class Wanted(_Strict):
     before: _Moment = Field(None, description="Its file was changed before this time.")
     has: _Modalities = Field([], description="Modalities that it must have.")
     lacks: _Modalities = Field([], description="Modalities that it must not have.")
-    words: list[Annotated[str, Field(min_length=1, max_length=LONGEST_WORDS)]] = Field(
+    words: list[Annotated[_Text, Field(min_length=1, max_length=LONGEST_WORDS)]] = Field(
         [], max_length=MOST_WORDS, description="Words or phrases that must be in its speech or its other texts."
     )
 
@@ -94,9 +103,9 @@ class Chosen(_Strict):
     )
 
     @property
-    def allowed(self) -> Filter | None:
-        """The gallery's filter on clips; `None` for all."""
-        return None if self.filter is None else self.filter.filter()
+    def allowed(self) -> Filter:
+        """The gallery's filter on clips."""
+        return Filter() if self.filter is None else self.filter.filter()
 
 
 class ListRequest(Chosen):
@@ -125,14 +134,14 @@ class SearchRequest(Asked):
     query: str = Field(
         min_length=1,
         max_length=LONGEST_QUERY,
-        description="The query; words in quotation marks must be spoken in a clip, as with `filter.words`.",
+        description="The query; words in quotation marks must be in a clip, as with `filter.words`.",
     )
 
     @property
-    def allowed(self) -> Filter | None:
+    def allowed(self) -> Filter:
         """The gallery's filter on clips, with the words that the query has in quotation marks."""
-        allowed, (_, words) = super().allowed, split_query(self.query)
-        return (allowed or Filter()).saying(words) if words else allowed
+        _, words = split_query(self.query)
+        return super().allowed.saying(words)
 
 
 class LikeRequest(Asked):
@@ -157,6 +166,10 @@ class Found(BaseModel):
     media: str | None = Field(description="URL of the media file.")
     captions: str | None = Field(description="URL of its subtitles as WebVTT, if any.")
     words: str | None = Field(description="URL of its speech and other texts.")
+    said: list["Said"] | None = Field(
+        None,
+        description="Of a search: its words that best match the query; none if they are not read yet, see `words`.",
+    )
     still: str | None = Field(description="URL of a small JPEG of it, if there is one.")
     copies: list[str] = Field(description="Names of clips with the same content, if these are returned once.")
     num_windows: int | None = Field(
@@ -201,13 +214,10 @@ class Answer(Listing):
     """The clips found, best first."""
 
     temperature: float | Literal["inf"] = Field(description="Temperature of the modality weights.")
-    num_scored: int = Field(description="Number of clips scored in full; `certainty` covers the others.")
-    estimated: bool = Field(description="Whether the counts of clips are estimates by a vector engine.")
-    exact: bool = Field(description="Whether no allowed clip is better than those returned.")
+    num_scored: int = Field(description="Number of clips scored in full; the others are proved to be no better.")
     matches_well: bool | None = Field(
         description="Whether the best clip scores like a relevant one; none if that was not fitted to such a search."
     )
-    certainty: Literal["exact"]
     seconds: float = Field(description="Time of the search, without waiting.")
 
 
@@ -218,7 +228,6 @@ class About(BaseModel):
     num_clips: int
     share: dict[Modality, float] = Field(description="Fraction of the clips that have the modality.")
     heard: float = Field(description="Fraction of the clips whose subtitles are speech recognised by machine.")
-    estimated: bool = Field(description="Whether these are estimates by a vector engine.")
     model: str | None
     method: str = Field(description="The score.")
     has_temperature: bool = Field(description="Whether the score weighs modalities by the query.")

@@ -10,13 +10,15 @@ from starlette.requests import Request
 
 from commands.errors import describe, plain
 from gallery.filters import ModalityError, PatternError
+from gallery.searcher import UnsupportedError
 from gallery.storage import DamagedFileError
-from search.engine.errors import UnsupportedError
 
-from .archive import AwayError, UnknownClipError
+from .archive import UnknownClipError
 from .media import NoMediaError
 
 logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 5
 
 
 def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -47,14 +49,13 @@ async def answer_of(_: Request, error: Exception) -> Response:
             return problem(404, describe(error))
         case UnsupportedError() | ModalityError() | PatternError():
             return problem(422, describe(error))
-        case AwayError():
-            return problem(503, str(error), {"retry-after": str(error.seconds)})
         case DamagedFileError():
             logger.error("%s", describe(error))
             return problem(500, "A file of the gallery is damaged; see the log of the service.")
         case OSError():
             logger.error("%s", describe(error))
-            return problem(507, "The service cannot read or write on its disk; see its log.")
+            retry = {"retry-after": str(_RETRY_SECONDS)}
+            return problem(503, "The gallery cannot be read now; see the log of the service.", retry)
         case _:
             return problem(500, "Internal error of the service; see its log.")
 

@@ -2,20 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import FileResponse, Response
 from starlette.exceptions import HTTPException
 
-from gallery.cues import within
 from gallery.decoding import Stop
-from gallery.transcripts import Cue
-from gallery.words import places_of, split_query
+from gallery.searcher import Clip
+from gallery.words import split_query
 
 from .archive import Archive
 from .guard import COOKIE, Token
@@ -33,17 +32,18 @@ from .models import (
     Problem,
     Said,
     SearchRequest,
-    WordsSource,
 )
-from .words import as_vtt, best_cues
+from .words import as_vtt, words_of
 
 Result = TypeVar("Result")
 
 SEARCHES = min(4, os.cpu_count() or 1)
 """Maximum number of concurrent searches: each uses all cores available to torch."""
 _READERS = 8
-_ASKING = 4  # concurrent look-ups of the gallery's description, and of files of clips
-_MOST_CUES = 2
+_MOST_CUES = 2  # of a hit
+_MOST_HITS = 100  # of an answer that carry words
+_MOST_LINES = 100  # of a moment
+_WORDS_SECONDS = 0.2  # for which an answer waits for the words of its hits
 _STILL_CACHED = "max-age=600"  # seconds, so that browsing back and forth loads each still once
 
 
@@ -52,37 +52,36 @@ def _problems(texts: dict[int, str]) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": text} for status, text in texts.items()}
 
 
-_ALWAYS = _problems(
-    {
-        400: "The request is not valid.",
-        401: "A token is needed.",
-        403: "The request comes from a page of another site.",
-        422: "A field is missing or out of range.",
-        429: "The service is busy; try again after `Retry-After` seconds.",
-        503: "The engine that holds the gallery does not answer; try again after `Retry-After` seconds.",
-    }
+router = APIRouter(
+    prefix="/api",
+    responses=_problems(
+        {
+            400: "The request is not valid.",
+            401: "A token is needed.",
+            403: "The request comes from a page of another site.",
+            422: "A field is missing or out of range.",
+            429: "The service is busy; try again after `Retry-After` seconds.",
+            503: "The gallery cannot be read now; try again after `Retry-After` seconds.",
+        }
+    ),
 )
-router = APIRouter(prefix="/api", responses=_ALWAYS)
 
 
 class Threads:
     """Thread pools: one for each kind of call, so that one kind does not block another."""
 
     def __init__(self):
-        self.model, self.files = ThreadPoolExecutor(1, "model"), ThreadPoolExecutor(_READERS, "read")
-        self.searches, self.summaries, self.paths = (
-            ThreadPoolExecutor(SEARCHES, "search"),
-            ThreadPoolExecutor(_ASKING, "about"),
-            ThreadPoolExecutor(_ASKING, "path"),
-        )
+        self.model = ThreadPoolExecutor(1, "model")
+        self.searches = ThreadPoolExecutor(SEARCHES, "search")
+        self.files = ThreadPoolExecutor(_READERS, "read")
         self._stop = Stop()
-        self.words = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
+        # the first search for quoted words reads those of all clips, which may take long
+        self.quoted = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
 
     def end(self) -> None:
-        """Wait for the model and for files, but not for calls that may wait for an engine."""
-        self._stop.set()  # reading the words of all files may take long
-        self.words.shutdown(wait=False, cancel_futures=True)
-        for pool in (self.searches, self.summaries, self.paths):
+        """Wait for the model and for files, but not for searches, which may wait for a database."""
+        self._stop.set()
+        for pool in (self.quoted, self.searches):
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in (self.model, self.files):
             pool.shutdown(wait=True, cancel_futures=True)
@@ -100,6 +99,10 @@ class Service:
     archive: Archive
     token: Token | None
     threads: Threads = field(default_factory=Threads)
+
+    def pool_of(self, asked: Chosen) -> Executor:
+        """The threads for a search."""
+        return self.threads.quoted if asked.allowed.words else self.threads.searches
 
 
 async def _service(request: Request) -> Service:
@@ -124,13 +127,7 @@ async def begin_session(request: Request, here: Here) -> Response:
 @router.get("/gallery")
 async def about(here: Here) -> About:
     """Describe the gallery that is served."""
-    return await call_in(here.threads.summaries, here.archive.about)
-
-
-async def _ready(asked: Chosen, here: Service) -> None:
-    """Load the words of all clips first, if they are searched, so that other searches do not wait for this."""
-    if asked.allowed is not None and asked.allowed.words:
-        await call_in(here.threads.words, here.archive.read_words)
+    return await call_in(here.threads.files, here.archive.about)
 
 
 @router.post("/search")
@@ -140,28 +137,50 @@ async def search(request: SearchRequest, here: Here) -> Answer:
 
 
 async def find(request: SearchRequest, here: Service) -> Answer:
-    """Answer a text query."""
-    text, _ = split_query(request.query.strip())
+    """Answer a text query, with the words of its hits as far as they are read in time."""
+    text = await _embedded(request.query, here)
+    answer, clips = await call_in(here.pool_of(request), here.archive.search, text, request)
+    await _add_words(answer.hits, clips, request.query, here)
+    return answer
+
+
+async def _embedded(query: str, here: Service) -> str:
+    """The text of a query, once its embedding is known."""
+    text, _ = split_query(query.strip())
     if not text:
         raise HTTPException(422, "`query`: type what you are looking for.")
     if not here.archive.is_known(text):  # searches that need no model never wait for it
         await call_in(here.threads.model, here.archive.embed, text)
-    await _ready(request, here)
-    return await call_in(here.threads.searches, here.archive.search, text, request)
+    return text
+
+
+async def _add_words(hits: Sequence[Found], clips: Sequence[Clip], query: str, here: Service) -> None:
+    """Add words to hits. Where reading them takes long, they stay without: `words` is the URL to get them."""
+    reading: dict[asyncio.Task, Found] = {}
+    for hit, clip in zip(hits, clips, strict=True):
+        if hit.words is not None and len(reading) < _MOST_HITS:
+            asked = (clip, query, hit.start, hit.stop, _MOST_CUES)
+            reading[asyncio.create_task(call_in(here.threads.files, words_of, *asked))] = hit
+    if not reading:
+        return
+    done, late = await asyncio.wait(reading, timeout=_WORDS_SECONDS)
+    for task in late:
+        task.cancel()
+    for task in done:
+        if task.exception() is None:
+            reading[task].said, _ = task.result()
 
 
 @router.post("/clips")
 async def clips(request: ListRequest, here: Here) -> Listing:
     """List clips by name."""
-    await _ready(request, here)
-    return await call_in(here.threads.searches, here.archive.listed, request)
+    return await call_in(here.pool_of(request), here.archive.listed, request)
 
 
 @router.post("/like", responses=_problems({404: "There is no such clip."}))
 async def like(request: LikeRequest, here: Here) -> Answer:
     """Find the clips most similar to one that was found."""
-    await _ready(request, here)
-    return await call_in(here.threads.searches, here.archive.like, request.key, request)
+    return await call_in(here.pool_of(request), here.archive.like, request.key, request)
 
 
 @router.head("/clips/{key}/media", include_in_schema=False)
@@ -175,10 +194,9 @@ async def like(request: LikeRequest, here: Here) -> Answer:
         **_problems({404: "There is no such clip, or its file is gone."}),
     },
 )
-async def media(key: str, here: Here) -> Response:
+async def media(key: str, here: Here) -> FileResponse:
     """Play the file of a clip; the whole file, even for a window."""
-    path = await call_in(here.threads.paths, here.archive.source.path_of, key)
-    return await call_in(here.threads.files, media_response, path)
+    return await call_in(here.threads.files, lambda: media_response(here.archive.media_of(key)))
 
 
 @router.get(
@@ -189,29 +207,22 @@ async def media(key: str, here: Here) -> Response:
         **_problems({404: "There is no such clip, or no still of it."}),
     },
 )
-async def still(key: str, here: Here) -> Response:
+async def still(key: str, here: Here) -> FileResponse:
     """Show a small picture of a clip."""
-    path = await call_in(here.threads.paths, here.archive.source.still_of, key)
-    if path is None:
+    clip = await call_in(here.threads.files, here.archive.clip, key)
+    if clip.still is None:
         raise HTTPException(404, "There is no still of this clip.")
-    return await call_in(here.threads.files, media_response, str(path), _STILL_CACHED)
+    return await call_in(here.threads.files, media_response, clip.still, _STILL_CACHED)
 
 
-_MOST_LINES = 100  # maximum number of cues returned for a moment
-
-
-async def moment(key: str, query: str | None, here: Service) -> tuple[Found, list[Cue], int]:
-    """A clip with its weights for a query, its cues (the best for the query, if there are many), and their number."""
-    text = None if query is None else split_query(query.strip())[0]
-    if text == "":
-        raise HTTPException(422, "`query`: type what you are looking for.")
-    if text is not None and not here.archive.is_known(text):
-        await call_in(here.threads.model, here.archive.embed, text)
-    found = await call_in(here.threads.searches, here.archive.moment, key, text)
-    texts = await call_in(here.threads.files, here.archive.source.texts_of, key)
-    cues = within(sorted(cue for cues in texts.values() for cue in cues), found.start, found.stop)
-    best = await call_in(here.threads.files, best_cues, cues, query or "", _MOST_LINES)
-    return found, [cue for cue, _ in best] if len(cues) > _MOST_LINES else cues, len(cues)
+async def moment(key: str, query: str | None, here: Service) -> tuple[Found, list[Said], int]:
+    """A clip with its weights for a query, its words (those that best match it, if there are many), and the number of
+    all lines."""
+    text = None if query is None else await _embedded(query, here)
+    found = await call_in(here.threads.files, here.archive.moment, key, text)
+    clip = await call_in(here.threads.files, here.archive.clip, key)
+    asked = (clip, query or "", found.start, found.stop, _MOST_LINES, True)
+    return found, *await call_in(here.threads.files, words_of, *asked)
 
 
 _WORDS = _problems({404: "There is no such clip, or it has no known words."})
@@ -224,8 +235,11 @@ _WORDS = _problems({404: "There is no such clip, or it has no known words."})
 )
 async def captions(key: str, here: Here) -> Response:
     """Return the subtitles of the file of a clip as WebVTT."""
-    texts = await _texts_of(key, here)
+    clip = await call_in(here.threads.files, here.archive.clip, key)
+    texts = await call_in(here.threads.files, clip.words)
     said = texts.get("subtitle") or texts.get("speech") or []
+    if not any(texts.values()):
+        raise HTTPException(404, "This clip has no known words.")
     return Response(as_vtt(said), media_type="text/vtt", headers={"cache-control": "no-cache"})
 
 
@@ -238,25 +252,11 @@ async def words(
     stop: Annotated[float | None, Query(ge=0, le=MOST_SECONDS)] = None,
 ) -> list[Said]:
     """Return the words of a clip that best match a query, or its first ones."""
-    texts = await _texts_of(key, here)
-    return await call_in(here.threads.files, _best_of, texts, query, start, stop)
-
-
-def _best_of(texts: dict[WordsSource, list[Cue]], query: str, start: float | None, stop: float | None) -> list[Said]:
-    source_of = {cue: source for source, cues in texts.items() for cue in cues}
-    cues = within(sorted(source_of), start, stop)
-    quoted = split_query(query)[1]
-    return [
-        Said(**cue._asdict(), source=source_of[cue], is_asked=is_asked, marks=places_of(quoted, cue.text))
-        for cue, is_asked in best_cues(cues, query, _MOST_CUES)
-    ]
-
-
-async def _texts_of(key: str, here: Service) -> dict[WordsSource, list[Cue]]:
-    texts = await call_in(here.threads.files, here.archive.source.texts_of, key)
-    if not any(texts.values()):
+    clip = await call_in(here.threads.files, here.archive.clip, key)
+    best, count = await call_in(here.threads.files, words_of, clip, query, start, stop, _MOST_CUES)
+    if not count and not any((await call_in(here.threads.files, clip.words)).values()):
         raise HTTPException(404, "This clip has no known words.")
-    return texts
+    return best
 
 
 __all__ = ["SEARCHES", "Service", "Threads", "find", "moment", "router"]

@@ -14,8 +14,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
-"""The environment variable with the token."""
+from search.settings import TOKEN_VARIABLE
+
 _END_SECONDS = 2
 _MOST_HEAD_BYTES = 2**15
 _MOST_CONNECTIONS = 1000
@@ -161,4 +161,4 @@ def make_server(
     return _Server(config, started)
 
 
-__all__ = ["TOKEN_VARIABLE", "address_of", "is_loopback", "listen", "make_server", "read_token"]
+__all__ = ["address_of", "is_loopback", "listen", "make_server", "read_token"]

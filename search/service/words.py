@@ -1,11 +1,15 @@
-"""Spoken words in answers: the cues that best match a query, and captions for players."""
+"""Words in answers: those of a clip that best match a query, and captions for players."""
 
 import html
 from collections import Counter
 from collections.abc import Sequence
 
+from gallery.cues import within
+from gallery.searcher import Clip
 from gallery.transcripts import Cue
 from gallery.words import folded, places_of, split_query
+
+from .models import Said
 
 _LEAST = 3  # letters that two forms of a word must share at their beginning
 
@@ -37,6 +41,29 @@ def best_cues(cues: Sequence[Cue], query: str, most: int) -> list[tuple[Cue, boo
     return found or [(cue, False) for cue in cues[:most]]
 
 
+def words_of(
+    clip: Clip, query: str, start: float | None, stop: float | None, most: int, is_all: bool = False
+) -> tuple[list[Said], int]:
+    """
+    Read the words of a clip between two seconds.
+
+    Returns:
+        At most `most` lines that best match a query, see [`best_cues`]; with `is_all`, all lines unless there are
+        more. And the number of all lines.
+    """
+    sources = {cue: source for source, cues in clip.words().items() for cue in cues}
+    cues = within(sorted(sources), start, stop)
+    best = best_cues(cues, query, most)
+    if is_all and len(cues) <= most:
+        asked = {cue for cue, is_asked in best if is_asked}
+        best = [(cue, cue in asked) for cue in cues]
+    quoted, lines = split_query(query)[1], []
+    for cue, is_asked in best:
+        marks = places_of(quoted, cue.text)
+        lines.append(Said(**cue._asdict(), source=sources[cue], is_asked=is_asked, marks=marks))
+    return lines, len(cues)
+
+
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(1000 * seconds), 60_000)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest / 1000:06.3f}"
@@ -48,4 +75,4 @@ def as_vtt(cues: Sequence[Cue]) -> str:
     return "\n".join(["WEBVTT\n", *blocks])
 
 
-__all__ = ["as_vtt", "best_cues"]
+__all__ = ["as_vtt", "best_cues", "words_of"]

@@ -16,12 +16,13 @@ from transformers import BatchFeature
 from gallery.decoding import SandboxedReader
 from gallery.described import modalities_in
 from gallery.files import sha256_of
-from gallery.gallery import GalleryWriter, MediaFile
+from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.querying import QueryModel
+from gallery.searcher import Searcher
 from modeling_scalar.processing_scalar import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.service.app import build_app
-from search.service.archive import Archive, Source
-from search.service.folder import Folder
+from search.service.archive import Archive
 from search.service.guard import Token
 from search.service.server import address_of, listen, make_server
 
@@ -163,14 +164,14 @@ def write_gallery(
 def make_app(
     place: Path,
     *,
-    source: Source | None = None,
+    searcher: Searcher | None = None,
     secret: str | None = None,
     names=(),
 ):
-    """The service of the gallery in a folder, or of another source; `app.archive` and `app.model` are what it uses."""
+    """The service of the gallery in a folder, or of another searcher, which `app.archive` uses."""
     model = WordModel()
-    source = source or Folder(place / "gallery", "words", "f" * 64)
-    archive = Archive(source, model, WordProcessor())
+    searcher = searcher or Gallery.open(place / "gallery").searcher
+    archive = Archive(searcher, QueryModel(model, WordProcessor()), "gallery")
     app = build_app(archive, None if secret is None else Token(secret), names)
     app.archive, app.model = archive, model
     return app

@@ -20,7 +20,8 @@ SRT = "1\n00:00:00,500 --> 00:00:01,500\nKarin, sit!\n\n2\n00:00:03,000 --> 00:0
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr("search.service.routes._WORDS_SECONDS", 20)
     names = [*PRESENCE, clip_id_of("talk.webm", (0, 2)), clip_id_of("talk.webm", (2, None))]
     write_gallery(tmp_path, dict.fromkeys(names, b"x"), segment=2)
     (tmp_path / "clips" / "dog.srt").write_text(SRT)
@@ -66,13 +67,15 @@ def test_an_assistant_searches_and_looks_into_what_it_found(place, mode):
         known = http.post("/api/search", json={"query": "a dog", "k": 3}).json()
         other = http.post("/api/search", json={"query": 'x "good dog"', "modalities": ["audio"]}).json()
     for answer, expected in ((found, known), (said, other)):
-        assert answer["hits"] == [{name: hit[name] for name in answer["hits"][0]} for hit in expected["hits"]]
+        assert [hit["key"] for hit in answer["hits"]] == [hit["key"] for hit in expected["hits"]]
+        assert [hit["weights"] for hit in answer["hits"]] == [hit["weights"] for hit in expected["hits"]]
         assert {name: answer[name] for name in answer if name != "hits"}.items() <= expected.items()
     assert len(found["hits"]) == 3 and [hit["name"] for hit in said["hits"]] == ["dog.webm"]
     first = found["hits"][0]
     assert moment["weights"] == pytest.approx(first["weights"]) and moment["name"] == first["name"]
     assert (plain["name"], plain["start"], plain["stop"], plain["weights"]) == ("dog.webm", None, None, None)
-    assert [line["text"] for line in plain["words"]] == ["Karin, sit!", "Good dog."] and plain["num_words"] == 2
+    assert said["hits"][0]["said"] == [{"start": 3.0, "stop": 4.0, "text": "Good dog."}]
+    assert [line["text"] for line in plain["said"]] == ["Karin, sit!", "Good dog."] and plain["num_words"] == 2
 
 
 def test_an_assistant_learns_that_nothing_matches_well(place):
@@ -92,7 +95,7 @@ def test_a_window_has_its_seconds_and_its_words(place):
         key = next(hit["key"] for hit in hits if hit["start"] == 2)
         moment = asking(address, lambda client: call(client, "get_moment", key=key))
     assert (moment["name"], moment["start"], moment["stop"]) == ("talk.webm", 2, None)
-    assert [line["text"] for line in moment["words"]] == ["Good dog."] and moment["presence"]["video"]
+    assert [line["text"] for line in moment["said"]] == ["Good dog."] and moment["presence"]["video"]
 
 
 def test_what_is_wrong_is_reported_in_a_sentence(place):

@@ -1,6 +1,7 @@
 """What is said in a clip, as the service tells it."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,30 @@ def client(tmp_path):
         yield client
 
 
+def test_a_hit_carries_the_words_that_match_and_their_seconds(client, monkeypatch):
+    monkeypatch.setattr("search.service.routes._WORDS_SECONDS", 20)
+    write_modalities(client)
+    found = client.post("/api/search", json={"query": 'rings "dogs answer"', "k": 1}).json()["hits"]
+    said = {"start": 3604.1, "stop": 3605.0, "text": CUES[2].text, "source": "subtitle", "is_asked": True}
+    assert found[0]["said"] == [said | {"marks": [[4, 15]]}]
+    found = hits(client)
+    assert [line["text"] for line in found["talk.webm", 0]["said"]] == [CUES[0].text]
+    assert found["silent.webm", None]["said"] is None
+    listed = client.post("/api/clips", json={}).json()["hits"]
+    assert {hit["said"] for hit in listed} == {None}
+
+
+def test_an_answer_does_not_wait_for_words_that_take_long_to_read(client, monkeypatch):
+    write_modalities(client)
+    monkeypatch.setattr("search.service.routes._WORDS_SECONDS", 0.05)
+    going_on = threading.Event()
+    monkeypatch.setattr("search.service.routes.words_of", lambda *_: going_on.wait(20))
+    try:
+        assert {hit["said"] for hit in hits(client).values()} == {None}
+    finally:
+        going_on.set()
+
+
 def hits(client):
     found = client.post("/api/search", json={"query": "a dog"}).json()["hits"]
     return {(hit["name"], hit["start"]): hit for hit in found}
@@ -139,7 +164,7 @@ def test_what_is_quoted_must_be_said_in_a_clip(client):
     assert found_by(client, 'x "DOGS answer"')[:3] == ({("talk.webm", 2)}, 1, {})
     assert found_by(client, '"a béll"')[:3] == ({("heard.webm", None)}, 1, {})
     both = found_by(client, "x", filter={"words": ["the"]})
-    assert both[:3] == ({("talk.webm", 0), ("talk.webm", 2)}, 2, {}) and both[3]["exact"]
+    assert both[:3] == ({("talk.webm", 0), ("talk.webm", 2)}, 2, {})
     assert found_by(client, '"dog"', filter={"words": ["nothing"]})[1] == 0
     note = found_by(client, '"dog" and "bell"')[3]["note"]
     assert note == "The filters, or the words in quotation marks, leave none of the 4 clips."

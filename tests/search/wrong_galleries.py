@@ -216,40 +216,22 @@ WRONG = [
     # The manifest as a file
     Wrong("no manifest", lambda folder: (folder / MANIFEST).unlink(), GONE),
     Wrong("a folder as manifest", lambda folder: other(os.mkdir)(folder / MANIFEST), GONE),
-    Wrong("a fifo as manifest", lambda folder: other(os.mkfifo)(folder / MANIFEST), GONE),
-    Wrong("a link to nothing", lambda folder: other(lambda p: p.symlink_to("nothing"))(folder / MANIFEST), GONE),
-    Wrong("a link to itself", lambda folder: other(lambda p: p.symlink_to(p.name))(folder / MANIFEST), GONE),
     Wrong("a link to zeros", lambda folder: other(lambda p: p.symlink_to("/dev/zero"))(folder / MANIFEST), GONE),
     # The manifest as text
     Wrong("empty", text(""), "is not JSON"),
     Wrong("half an object", text("{"), "is not JSON"),
     Wrong("half of it", lambda folder: os.truncate(folder / MANIFEST, 300), "is not JSON"),
-    Wrong("more behind it", number("\n}\n", "\n}\n{}"), "is not JSON"),
-    Wrong("zeros", text(bytes(100)), "is not JSON"),
     Wrong("not UTF-8", text(b'{"version": "\xff"}'), "is not JSON"),
-    Wrong("UTF-16", text('{"version": 2}'.encode("utf-16")), "is not JSON"),
-    Wrong("a byte order mark", text(b'\xef\xbb\xbf{"version": 2}'), "is not JSON"),
-    Wrong("single quotes", text("{'version': 2}"), "is not JSON"),
     Wrong("a list", text("[]"), "must hold a JSON object, got list"),
-    Wrong("null", text("null"), "must hold a JSON object, got NoneType"),
-    Wrong("a text", text('"gallery"'), "must hold a JSON object, got str"),
-    Wrong("a number", text("2"), "must hold a JSON object, got int"),
     Wrong("deep lists", text("[" * DEEP), "is not JSON"),
-    Wrong("deep closed lists", text('{"version": ' + "[" * DEEP + "]" * DEEP + "}"), "is not JSON"),
-    Wrong("deep objects", text('{"x":' * DEEP + "1" + "}" * DEEP), "is not JSON"),
     Wrong("NaN", number('"commit": 3', '"commit": NaN'), "NaN is not JSON"),
-    Wrong("infinity", number('"commit": 3', '"commit": -Infinity'), "Infinity is not JSON"),
     Wrong("another number", number('"commit": 3', '"commit": 4'), "has changed since it was written"),
-    Wrong("no hash", number('"sha256"', '"sha255"'), "has changed since it was written"),
     # Fields of the manifest
-    *(
-        Wrong(f"version {value!r:.20}", fields(version=value), "has version .*expected 3")
-        for value in (0, 2, "3", 2.5, None, True, [3], {}, 10**200)
-    ),
+    *(Wrong(f"version {value!r:.20}", fields(version=value), "has version .*expected 3") for value in (2, "3", None)),
     # What the gallery says of itself
     *(
         Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` in the", SCORING)
-        for value in (0, -0.1, 1e-320, 1e-45, "hot", "0.1", "nan", "-inf", True, [0.1], {})
+        for value in (0, 1e-320, "hot", True)
     ),
     Wrong("a score's temperature", metadata(score_options={"query_temperature": -1}), "`query_temp", SCORING),
     # Its tables
@@ -258,19 +240,13 @@ WRONG = [
     Wrong("a row too many", shard(rows=5), "must have 5 rows, got 4"),
     # Files of rows
     Wrong("a shard is gone", file(os.unlink), "data-000001-0.arrow is missing"),
-    Wrong("an empty shard", raw(lambda raw: b""), "bytes, got 0"),
-    Wrong("half a shard", raw(lambda raw: raw[: len(raw) // 2]), "must have .* bytes, got"),
     Wrong("a longer shard", raw(lambda raw: raw + b"x"), "must have .* bytes, got"),
     Wrong("a shard of zeros", raw(lambda raw: bytes(len(raw))), "data-000001-0.arrow"),
-    Wrong("a shard of text", raw(lambda raw: b"clip " * (len(raw) // 5) + b"c" * (len(raw) % 5)), "-0.arrow is dam"),
     Wrong("a file of Arrow's other kind", table(lambda rows: rows, as_file=True), "is damaged"),
     # Vectors that are looked at when they are used
     Wrong("a vector of NaN", column("video", listed(in_first_row(np.nan))), NO_NUMBERS, ("query", "verify", "push")),
-    Wrong("an infinite vector", column("video", listed(in_first_row(np.inf))), NO_NUMBERS, VECTORS[:3]),
     Wrong("a vector of zeros", column("video", listed(in_first_row(0.0))), "unit norm", ("verify", "run")),
-    Wrong("a long vector", column("video", listed(in_first_row(3.0))), "unit norm", ("verify", "run")),
     Wrong("Gram matrices of zeros", column("gram", listed(np.zeros_like)), NO_NUMBERS, ("query",)),
-    Wrong("Gram matrices of NaN", column("gram", listed(lambda m: m * np.nan)), NO_NUMBERS, ("query",)),
     Wrong(
         "clips without anything",
         column("presence", listed(np.zeros_like, pa.bool_())),
@@ -285,7 +261,6 @@ WRONG = [
     ),
     # Lists of removed rows
     Wrong("a list is gone", file(os.unlink, suffix="npy"), "removed-000003-0.npy is missing"),
-    Wrong("a list is empty", raw(lambda raw: b"", suffix="npy"), DAMAGED_LIST),
     Wrong("a list of another row", raw(lambda raw: raw[:-4] + b"\x09\0\0\0", suffix="npy"), DAMAGED_LIST),
     # Media files and captions
     Wrong("a hash that is a path", hash_of_file("../../x"), "must be 64 hexadecimal digits, got '../../x'", FILES),
@@ -295,12 +270,6 @@ WRONG = [
         "captions of unknown clips",
         column("clip_ids", lambda c: pa.array([["nowhere"]] * 3), "queries"),
         "clips that are not in the gallery",
-        ("run",),
-    ),
-    Wrong(
-        "captions of no clips",
-        column("clip_ids", lambda c: pa.array([[]] * 3, pa.list_(pa.string())), "queries"),
-        "must describe a clip",
         ("run",),
     ),
     Wrong(
@@ -319,14 +288,11 @@ WRONG = [
     # What `datasets` alone wrote
     Wrong("a state that is no JSON", of_datasets("{"), "state.json is not JSON", READING),
     Wrong("a state without anything", of_datasets({}), "cannot be opened as a data set", READING),
-    Wrong("a state that is a list", of_datasets([]), "must hold a JSON object|cannot be opened", READING),
     Wrong(
         "a state that names files elsewhere",
         of_datasets(STATE | {"_data_files": [{"filename": "../files/data-000001-0.arrow"}]}),
         "names files outside its folder",
         READING,
     ),
-    Wrong("a state of numbers", of_datasets(STATE | {"_data_files": [1]}), "cannot be opened as a data set", READING),
     Wrong("deep information", of_datasets(STATE, "[" * DEEP), "cannot be opened as a data set", READING),
-    Wrong("information of other kinds", of_datasets(STATE, '{"features": 5}'), "cannot be opened as a data", READING),
 ]
