@@ -99,8 +99,7 @@ def read_batches(
 
     # So many batches in advance keep the readers busy while the last clip of a batch is read.
     ahead = 1 + -(-num_workers // batch_size)
-    # Reading files in parallel keeps the processors busy, and each file always gives the same frames.
-    stop, waiting = Stop(num_threads=1 if num_workers > 1 else 0), deque()
+    stop, waiting = Stop(), deque()
     readers = ThreadPoolExecutor(num_workers, initializer=stop.join)
     # One thread: fast tokenizers fail when two threads set their padding at once.
     preparer = ThreadPoolExecutor(1, initializer=stop.join)

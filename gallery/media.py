@@ -12,7 +12,7 @@ from threading import Thread
 from typing import TypeVar
 
 from gallery.columns import MediaFile
-from gallery.decoding.pool import check_not_stopped
+from gallery.decoding import check_not_stopped
 from gallery.subtitles import find_sidecar
 from modeling_scalar.media_scalar import check_content, names_subtitle_file
 

@@ -1,15 +1,22 @@
-"""Read frames, audio and subtitles of media files with PyAV, in this process.
+"""Read frames, sound and subtitles of media files with PyAV: the one reader of media.
 
-Frames are addressed by their index in presentation order, never by time. A missing stream is absent; a stream that
-cannot be decoded raises a `MediaError`. Only NumPy and PyAV are imported, so that a decoder starts quickly.
+Frames are addressed by their index in presentation order. A missing stream is absent, and a stream is read up to its
+first damage. Only NumPy and PyAV are imported, so that a process that reads files starts quickly.
 """
 
+import copy
 import html
+import io
+import math
 import os
 import re
 import stat
+import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, groupby, pairwise, takewhile
 from operator import attrgetter
 from pathlib import Path
@@ -23,6 +30,14 @@ except ImportError:
     av = None
 
 SAMPLING_RATE = 16_000
+IN_PART = "could be read"
+"""Phrase in messages on damaged streams that were read in part."""
+MEDIA_FILES = frozenset(
+    ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .vob .ts .mts .m2ts .mxf .flv .wmv .asf .ogv .3gp .3g2 .gif "
+    ".wav .mp3 .m4a .aac .flac .ogg .opus .wma .aif .aiff".split()
+)
+"""Extensions of files with pictures or sound, in lowercase."""
+TEXT_FILES = (".srt", ".vtt", ".ass", ".ssa")
 TEXT_CODECS = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text")
 # Without this list FFmpeg renders any text as video (tty), reads single pictures as clips, and follows references to
 # other files and hosts (concat, hls, dash).
@@ -30,6 +45,16 @@ _DEMUXERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,asf,flv,f4v,mpeg,mpegts,mpegvideo,m4v,h264,hevc,av1,ivf,obu,ogg,gif,mxf,"
     "nut,rm,dv,wtv,yuv4mpegpipe,wav,w64,mp3,flac,aac,ac3,eac3,aiff,au,caf,amr,wv,ape,tta"
 )
+# Formats whose duration is missing or guessed from the first bytes.
+_UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
+_LONG_SOUND = 600.0  # seconds; of longer tracks only the chosen parts are decoded
+_RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state between packets
+_MEMORY_PER_BYTE = 256  # of subtitles: lines, their copies, and their tokens
+# Encodings of subtitle files that are not UTF-8.
+_ENCODINGS = (
+    "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8_r cp874 cp932 cp949 gb18030 big5 utf_16 "
+    "utf_32"
+).split()
 
 AnyPath = str | os.PathLike
 Window = tuple[float, float | None]
@@ -38,10 +63,24 @@ Choose = Callable[[int], Sequence[Any]]
 """From the number of frames or samples to the indices, or ranges, to read; it may be called again."""
 Prepare = Callable[[int, int], Callable[[np.ndarray], Any]]
 """Called with height and width before the first frame; returns a function to call with each picture."""
+Select = Callable[[Sequence[float]], Sequence[int]]
+"""From the seconds of frames, in order, to the indices of those to read; it may be called again."""
+Cue = tuple[float, float, list[str]]
+"""Start and end in seconds, and lines."""
 
 
 class MediaError(ValueError):
     """A file or one of its streams cannot be decoded. The message names the file and, where known, the stream."""
+
+
+class _Damage(MediaError):
+    """A stream does not decode any further. `second`: where in the file, if known."""
+
+    second: float = -math.inf
+
+
+class _Unsteady(Exception):
+    """The timestamps of a stream do not lead to its frames."""
 
 
 def check_installed() -> None:
@@ -81,8 +120,9 @@ def open_media(path: AnyPath, **options: str) -> Iterator["av.container.InputCon
         container = av.open(f"file:{os.fspath(path)}", options=options, metadata_errors="replace")
     except av.FFmpegError as error:
         # FFmpeg calls some damage a lack of permission, too
-        if isinstance(error, MemoryError) or (isinstance(error, PermissionError) and not os.access(path, os.R_OK)):
-            raise
+        if isinstance(error, PermissionError) and not os.access(path, os.R_OK):
+            raise PermissionError(error.errno, error.strerror, os.fspath(path)) from error
+        check_memory(error)
         what = f"not a readable video or audio file ({error.strerror})"
         raise MediaError(f"{path}: {what}. Is it empty, truncated, or of another type?") from error
     with container:
@@ -115,10 +155,65 @@ def describe(path: AnyPath, stream: Any) -> str:
     return f"{path}: {stream.type} stream {stream.index} ({stream.codec_context.name})"
 
 
-def damage(where: str, what: str, error: Exception) -> Exception:
-    """Make the error of a damaged stream; an error for lack of memory is returned unchanged."""
-    problem = f"{where}: {what} ({getattr(error, 'strerror', None) or error})."
-    return error if isinstance(error, MemoryError) else MediaError(problem)
+def check_memory(error: Exception) -> None:
+    """Raise an error that is due to lack of memory, for data or for a thread, as a MemoryError."""
+    if isinstance(error, (MemoryError, BlockingIOError)):
+        raise MemoryError(str(error)) from error
+
+
+@dataclass(eq=False)
+class Packets:
+    """The packets of a stream in the order of decoding, read without decoding."""
+
+    name: str  # the file and the stream, as in errors
+    pts: np.ndarray  # (packets,) int64, in ticks
+    dts: np.ndarray
+    sizes: np.ndarray  # in bytes
+    keys: np.ndarray  # (packets,) bool: keyframes
+    hidden: np.ndarray  # (packets,) bool: decoded, but not shown
+    is_named: bool  # whether timestamps identify the frames
+    tick: float  # seconds
+    zero: float  # where the file begins, in seconds on the clock of the stream
+    start: float  # where the stream begins
+    end: float  # where its last packet ends
+    seconds: float  # the durations of all packets together
+    missing: MediaError | None = None  # why there are fewer than the container promises
+    counted: tuple[list[float | None], _Damage | None] | None = None  # see `_Video.read`
+
+    def __len__(self) -> int:
+        return len(self.pts)
+
+    @property
+    def lead(self) -> float:
+        """The second of the file at which the stream begins."""
+        return self.start - self.zero
+
+    @property
+    def length(self) -> float:
+        """Seconds of the stream: gaps between packets do not count, nor packets that overlap."""
+        return min(self.seconds, self.end - self.start)
+
+    def missing_in(self, window: Window | None) -> MediaError | None:
+        """`missing`, unless the window ends before."""
+        is_before = window is not None and window[1] is not None and window[1] <= self.end - self.zero
+        return None if is_before else self.missing
+
+    def seconds_of(self, places: np.ndarray) -> np.ndarray:
+        """The seconds of the file at which the frames of packets appear."""
+        return self.pts[places] * self.tick - self.zero
+
+    def shown(self) -> np.ndarray:
+        """The indices of the packets in the order of presentation, from the first keyframe on."""
+        first = int(self.keys.argmax())
+        is_shown = ~self.hidden & (self.pts >= self.pts[first])
+        is_shown[:first] = False
+        places = np.flatnonzero(is_shown)
+        return places[np.argsort(self.pts[places], kind="stable")]
+
+    def key_of(self, place: int) -> int:
+        """The last keyframe from which a packet decodes: not one of which it is a leading picture (open GOP)."""
+        keys = np.flatnonzero(self.keys[: place + 1])
+        return int(keys[self.pts[keys] <= self.pts[place]][-1])
 
 
 def truncated(path: AnyPath, stream: Any, promised: str, came: str) -> MediaError:
@@ -127,15 +222,87 @@ def truncated(path: AnyPath, stream: Any, promised: str, came: str) -> MediaErro
     return MediaError(f"{describe(path, stream)}: {less}. The file is truncated or damaged.")
 
 
-def check_packets(path: AnyPath, container: Any, stream: Any, num_packets: int) -> None:
-    """Raise a MediaError if fewer packets came than the container promises."""
-    promised = stream.frames
-    if "mp4" in container.format.name and (num_packets or stream.index_entries):
+def what_is_missing(path: AnyPath, container: Any, stream: Any, packets: "Packets") -> MediaError | None:
+    """The error of a stream of which fewer packets came than the container promises, if so."""
+    kind, promised = container.format.name, stream.frames
+    if "mp4" in kind and (len(packets) or stream.index_entries):
         # the sample table also counts packets that an edit list trims; the index built from both does not
         promised = len(stream.index_entries)
     # the first counts frames that are repeated without a packet, the others samples
-    if container.format.name not in ("avi", "aiff", "caf", "flac") and num_packets < promised:
-        raise truncated(path, stream, f"{promised} packets", f"{num_packets}")
+    if kind not in ("avi", "aiff", "caf", "flac") and len(packets) < promised:
+        return truncated(path, stream, f"{promised} packets", f"{len(packets)}")
+    return None
+
+
+def seconds_in_header(container: Any) -> float | None:
+    """The duration in the header of a file; `None` if it is missing or a guess."""
+    if container.duration is None or container.format.name in _UNTIMED:
+        return None
+    return container.duration / av.time_base
+
+
+def zero_of(container: Any) -> float:
+    """The second at which a file begins, on the clock of its streams."""
+    return (container.start_time or 0) / av.time_base
+
+
+def in_part(where: str, error: Exception, seconds: float) -> str:
+    """A sentence on a stream of which only the first seconds could be read, and why."""
+    reason = str(error).removeprefix(f"{where}: ")
+    return f"{where}: only the first {max(0.0, seconds):.1f} s {IN_PART}: {reason}"
+
+
+def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
+    """List the packets of a stream without decoding."""
+    pts, dts, sizes, keys, hidden = array("q"), array("q"), array("q"), bytearray(), bytearray()
+    seconds, end, has_times, missing = 0.0, 0.0, True, None
+    tick = float(stream.time_base or 0)
+    try:
+        for packet in container.demux(stream):
+            if packet.size == 0 and packet.dts is None:  # PyAV's flush packet
+                continue
+            duration = (packet.duration or 0) * tick
+            seconds += duration
+            if packet.pts is None:
+                has_times = False
+            else:
+                end = max(end, packet.pts * tick + duration)
+            pts.append(packet.pts or 0)
+            dts.append(pts[-1] if packet.dts is None else packet.dts)
+            sizes.append(packet.size)
+            keys.append(packet.is_keyframe)
+            hidden.append(packet.is_discard)
+    except av.FFmpegError as error:
+        check_memory(error)
+        what = f"reading stopped after {len(pts)} packets ({error.strerror})"
+        missing = MediaError(f"{describe(path, stream)}: {what}.")
+    # AVI has no presentation times, FFmpeg guesses them; VP8 has packets that are never shown, without marking them
+    context = stream.codec_context
+    is_vague = context.name == "vp8" or (container.format.name == "avi" and getattr(context, "has_b_frames", False))
+    is_named = has_times and not is_vague and any(keys) and len(set(pts)) == len(pts)
+    numbers = [np.array(column, np.int64) for column in (pts, dts, sizes)]
+    flags = [np.array(column, bool) for column in (keys, hidden)]
+    zero = zero_of(container)
+    start = zero if stream.start_time is None else stream.start_time * tick
+    times = (tick, zero, start, end or zero + seconds, seconds)
+    return Packets(describe(path, stream), *numbers, *flags, is_named, *times, missing)
+
+
+def in_window(times: Sequence[float], end: float, window: Window | None) -> np.ndarray:
+    """The indices of the frames that appear at these times and are visible in a window; the last one stays until
+    `end`."""
+    times = np.asarray(times, float)
+    if window is None:
+        return np.arange(len(times))
+    start, stop = window
+    # clocks are rounded; what comes before the start of the file belongs to its start
+    is_inside = (times >= start - 1e-6) | (start <= 0)
+    if stop is not None:
+        is_inside &= times < stop - 1e-6
+    before = np.flatnonzero(times < start)
+    if not is_inside.any() and len(before) and (before[-1] + 1 < len(times) or end > start):
+        return before[-1:]  # a frame that stays visible
+    return np.flatnonzero(is_inside)
 
 
 class Upright:
@@ -147,12 +314,10 @@ class Upright:
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: "av.VideoFrame") -> np.ndarray:
-        if frame.is_corrupt:
-            raise MediaError(f"{self.name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
         share = 1.0 if self.side is None else min(1.0, self.side / max(frame.width, frame.height))
         width, height = (max(1, round(share * length)) for length in (frame.width, frame.height))
         options = {} if share == 1 else {"width": width, "height": height, "interpolation": "AREA"}
-        image = self._reformatter.reformat(frame, format="rgb24", **options).to_ndarray()
+        image = self._reformatter.reformat(frame, format="rgb24", threads=1, **options).to_ndarray()
         image = np.ascontiguousarray(np.rot90(image, k=round(frame.rotation / 90)) if frame.rotation else image)
         size, self.size = self.size or image.shape[:2], image.shape[:2]
         if self.size != size:
@@ -188,18 +353,42 @@ def resample(waveform: np.ndarray, sampling_rate: int, rate: int = SAMPLING_RATE
     return to_float(np.concatenate(list(mono([frame], rate))))
 
 
+@lru_cache(maxsize=32)
+def _subtitles_in(folder: str, version: tuple[int, int]) -> dict[str, list[str]]:
+    """The subtitle files of a folder by the name, without extension, of the media file, best first."""
+    names = [os.path.splitext(name) for name in os.listdir(folder)]
+    media = {stem.casefold() for stem, extension in names if extension.lower() in MEDIA_FILES}
+    texts = ["".join(parts) for parts in names if parts[1].lower() in TEXT_FILES]
+    found: dict[str, list[str]] = {}
+    for name in sorted(texts, key=lambda name: (len(name), name)):
+        parts = os.path.splitext(name)[0].casefold().split(".")
+        for length in range(len(parts), 0, -1):
+            beginning = ".".join(parts[:length])
+            found.setdefault(beginning, []).append(name)
+            if beginning in media:
+                break  # shorter names are other files
+    return found
+
+
 def find_sidecar(path: AnyPath) -> Path | None:
-    """The subtitle file next to a video: its stem with `.srt`, `.vtt`, `.en.srt` or `.en.vtt`, in this order."""
-    files = map(Path(path).with_suffix, (".srt", ".vtt", ".en.srt", ".en.vtt"))
-    return next(filter(os.path.exists, files), None)  # where a name that is too long for the file system is not one
+    """The subtitle file next to a media file, if any: `film.srt` of `film.mp4`, or one with something between the name
+    and the extension, as `film.en.srt`, unless it belongs to a media file with a longer name. The shortest name is
+    used, of equally short ones the first in alphabetical order; case does not matter."""
+    folder, name = os.path.split(os.path.abspath(path))
+    try:
+        changed, now = os.stat(folder).st_mtime_ns, time.time_ns()
+        is_settled = now - changed > 2e9  # the coarsest clock of file systems
+        listed = _subtitles_in(folder, (changed, 0 if is_settled else now // 10**9))
+    except OSError:
+        return None
+    files = [Path(folder, subtitle) for subtitle in listed.get(os.path.splitext(name)[0].casefold(), ())]
+    return next((file for file in files if file.exists()), None)  # no broken link
 
 
 def names_subtitle_file(subtitle: Any) -> bool:
     """Whether a subtitle is the path of a subtitle file, not the text itself."""
     return isinstance(subtitle, os.PathLike) or (
-        isinstance(subtitle, str)
-        and subtitle.lower().endswith((".srt", ".vtt", ".ass", ".ssa"))
-        and "\n" not in subtitle
+        isinstance(subtitle, str) and subtitle.lower().endswith(TEXT_FILES) and "\n" not in subtitle
     )
 
 
@@ -215,12 +404,31 @@ _TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
 _MARKUP = re.compile(r"</?(?:[a-z]+(?:[.\s][^<>]*)?|\d+:\d{2}[\d:.]*(?:\s[^<>]*)?)>|\{\\[^{}]*\}", re.IGNORECASE)
 
 
-def subtitle_cues(path: AnyPath, content: bytes) -> Iterator[tuple[str, str, list[str]]]:
-    """The cues of an `.srt` or `.vtt` file: start and end as written, and lines without markup."""
+def _decoded_text(path: AnyPath, content: bytes) -> str:
+    """The text of a subtitle file; an encoding other than UTF-8 is guessed from its bytes."""
     try:
-        lines = content.decode("utf-8-sig").splitlines()
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MediaError(f"{path}: the subtitle file is not UTF-8 ({error.reason}). Convert it first.") from error
+        problem = f"{path}: the subtitle file is not UTF-8 ({error.reason}). Convert it"
+    try:
+        from charset_normalizer import from_bytes
+    except ImportError:
+        raise MediaError(f"{problem}, or install charset-normalizer.") from None
+    found = list(from_bytes(content, cp_isolation=_ENCODINGS))
+    if not found:
+        raise MediaError(f"{problem}: its encoding is unknown.")
+    likely = [match for match in found if match.chaos <= found[0].chaos]
+    return str(next((match for match in likely if match.encoding == "cp1252"), likely[0]))
+
+
+def _seconds(time_of_cue: str) -> float:
+    *_, hours, minutes, seconds = "0", *time_of_cue.replace(",", ".").split(":")
+    return 3600 * float(hours) + 60 * float(minutes) + float(seconds)  # float accepts thousands of digits
+
+
+def subtitle_cues(path: AnyPath, content: bytes) -> Iterator[Cue]:
+    """The cues of an `.srt` or `.vtt` file, without markup."""
+    lines = _decoded_text(path, content).splitlines()
     is_vtt = bool(lines) and lines[0].startswith("WEBVTT")
     timings = [(place, timing) for place, line in enumerate(lines) if (timing := _TIMING.match(line))]
     if not timings and not is_vtt and any(map(str.strip, lines)):
@@ -231,7 +439,22 @@ def subtitle_cues(path: AnyPath, content: bytes) -> Iterator[tuple[str, str, lis
             cue.pop()  # the number of the next cue
         # up to an empty line, which a cue's name, NOTE or STYLE may follow
         said = takewhile(str.strip, cue) if is_vtt else cue
-        yield timing[1], timing[2], [html.unescape(_MARKUP.sub("", line)) for line in said]
+        yield _seconds(timing[1]), _seconds(timing[2]), [html.unescape(_MARKUP.sub("", line)) for line in said]
+
+
+def script_cues(path: AnyPath, content: bytes) -> Iterator[Cue]:
+    """The cues of a SubStation Alpha script."""
+    if not content.strip():
+        return
+    script = _decoded_text(path, content)
+    if "[Events]" not in script:
+        raise MediaError(f"{path}: the subtitle file has text but no `[Events]`.")
+    try:
+        with av.open(io.BytesIO(script.encode()), format="ass") as container:
+            yield from track_cues(path, container, container.streams.subtitles[0], 0.0)
+    except av.FFmpegError as error:
+        check_memory(error)
+        raise MediaError(f"{path}: the subtitle file does not decode ({error.strerror}).") from error
 
 
 def text_stream(container: Any) -> Any:
@@ -242,60 +465,250 @@ def text_stream(container: Any) -> Any:
     return streams[0] if streams else None
 
 
-def track_lines(path: AnyPath, stream: Any, packets: Iterable) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each event of a text track, and their size in bytes."""
+def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Iterator[Cue]:
+    """The cues of a text track; `zero` is the file's first second."""
+    tick = float(stream.time_base or 0)
+    select(container, stream)
     try:
-        for packet in packets:
+        for packet in container.demux(stream):
+            start = 0.0 if packet.pts is None else packet.pts * tick - zero
             for subtitle in packet.decode():
                 # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
                 text = subtitle.ass.decode("utf-8").split(",", 8)[-1]
                 is_drawing = re.search(r"\{[^{}]*\\p[1-9]", text)
                 text = "" if is_drawing else _MARKUP.sub("", text).replace(r"\h", " ")
-                yield len(subtitle.ass), re.split(r"\\[Nn]|\n", text)
+                yield start, start + (packet.duration or 0) * tick, re.split(r"\\[Nn]|\n", text)
     except (av.FFmpegError, UnicodeDecodeError) as error:
-        raise damage(describe(path, stream), "the subtitle track does not decode", error) from error
+        check_memory(error)
+        what = f"the subtitle track does not decode ({getattr(error, 'strerror', None) or error})"
+        raise MediaError(f"{describe(path, stream)}: {what}.") from error
 
 
-def _refuse(window: Window | None) -> None:
-    if window is not None:
-        raise ValueError("Only `processor.reader = gallery.decoding.SandboxedReader()` reads windows of files.")
+def text_in(cues: Iterable[Cue], window: Window | None = None) -> str:
+    """The words of the cues that are shown in a window, as one string."""
+    start, stop = window or (-math.inf, None)
+    lines = []
+    for begins, ends, said in cues:
+        if max(ends, begins + 1e-3) > start and (stop is None or begins < stop):
+            lines += said
+    return join_lines(lines)
+
+
+class _Video:
+    """Reads frames of an open video stream.
+
+    Attributes:
+        damage (`_Damage`, *optional*): the first damage in what was decoded.
+    """
+
+    def __init__(self, reader: "MediaReader", path: AnyPath, container: Any, stream: Any, packets: Packets):
+        self.reader, self.path, self.container, self.stream, self.packets = reader, path, container, stream, packets
+        self.damage: _Damage | None = None
+        self._place = -2  # of the last packet that was decoded
+
+    def read(self, select: Select, window: Window | None, prepare: Prepare | None, side: int | None) -> list:
+        """Read frames as [`MediaReader.read_timed_frames`] does, up to the first damage."""
+        packets = self.packets
+        if packets.is_named:
+            places = packets.shown()
+            try:
+                return self._read(places, packets.seconds_of(places), self._sought, select, window, prepare, side)
+            except _Unsteady:
+                self.damage = None
+        if packets.counted is None:
+            packets.counted = self._count()
+        times, self.damage = packets.counted
+        if None in times or sorted(times) != times:  # then assume even spacing
+            seconds = [(packets.end - packets.zero) * number / len(times) for number in range(len(times))]
+        else:
+            seconds = [time - packets.zero for time in times]
+        return self._read(np.arange(len(times)), np.array(seconds), self._counted, select, window, prepare, side)
+
+    def _read(self, places: np.ndarray, seconds: np.ndarray, decode: Callable, select, window, prepare, side) -> list:
+        inside = in_window(seconds, self.packets.end - self.packets.zero, window)
+        places, seconds = places[inside], seconds[inside]
+        while len(places):
+            chosen, kept = list(select(seconds.tolist())), {}
+            upright, use = Upright(self.packets.name, side), None
+            wanted = sorted(set(chosen))
+            try:
+                for index, frame in zip(wanted, decode(places[wanted]), strict=True):
+                    picture = upright(frame)
+                    if use is None:
+                        use = prepare(*picture.shape[:2]) if prepare else lambda picture: picture
+                    kept[index] = use(picture)
+                return [(float(seconds[index]), kept[index]) for index in chosen]
+            except _Damage as damage:  # choose again, among the frames before it
+                self.damage = damage
+                places, seconds = places[seconds < damage.second], seconds[seconds < damage.second]
+        return []
+
+    def _sought(self, places: np.ndarray) -> Iterator[Any]:
+        """Decode the frames of packets, in order of presentation, each from the keyframe before it."""
+        self._place, frames = -2, iter(())
+        wanted = set(self.packets.pts[places].tolist())
+        for place in places.tolist():
+            key = self.packets.key_of(place)
+            if key > self._place + 1:  # nothing before it is needed
+                frames = self._from_key(key, wanted)
+            try:
+                yield next(frame for frame in frames if frame.pts == self.packets.pts[place])
+            except StopIteration:
+                raise _Unsteady from None
+
+    def _from_key(self, key: int, wanted: set[int]) -> Iterator[Any]:
+        """Decode the frames from a keyframe on."""
+        first = int(self.packets.pts[key])
+        intact_until = first
+        try:
+            for frame in self.reader.decoded(self.path, self.stream, self._packets_from(key, wanted)):
+                if frame.pts is None:
+                    raise _Unsteady
+                if frame.pts >= first:  # no leading picture, which needs the keyframe before
+                    intact_until = frame.pts + 1
+                    yield frame
+        except _Damage as damage:
+            damage.second = intact_until * self.packets.tick - self.packets.zero
+            raise
+
+    def _packets_from(self, key: int, wanted: set[int]) -> Iterator[Any]:
+        """The packets from a keyframe on, if they are those that were listed."""
+        listed, context = self.packets, self.stream.codec_context
+        self._place = key - 1
+        for packet in self._seek(key):
+            if packet.size or packet.dts is not None:
+                self._place += 1
+                # if packets are missing, some demuxers count differently after a seek
+                if self._place >= len(listed) or packet.pts != listed.pts[self._place]:
+                    raise _Unsteady
+                if packet.size != listed.sizes[self._place]:
+                    raise _Unsteady
+                if packet.is_corrupt:
+                    raise _Damage(f"{listed.name}: a packet is damaged.")
+                if context.name == "h264":  # nothing depends on a non-reference picture: skip it unless requested
+                    context.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
+            yield packet
+
+    def _seek(self, key: int) -> Iterator[Any]:
+        """The packets from a keyframe on, as the container gives them."""
+        # Matroska seeks by pts, mp4 by dts, which is the earlier one
+        self.container.seek(int(self.packets.dts[key]), stream=self.stream)
+        packets = self.container.demux(self.stream)
+        for packet in packets:
+            if packet.pts == self.packets.pts[key]:
+                return chain([packet], packets)
+        raise _Unsteady
+
+    def _in_order(self) -> Iterator[Any]:
+        with self.reader.opened(self.path) as container:
+            stream = first_stream(self.path, container, "video")
+            yield from self.reader.decoded(self.path, stream, container.demux(stream))
+
+    def _count(self) -> tuple[list[float | None], _Damage | None]:
+        """Decode everything: the times of the frames, and the damage after them, if any."""
+        times, damage = [], None
+        try:
+            for frame in self._in_order():
+                times.append(frame.time)
+        except _Damage as error:
+            damage = _Damage(str(error))  # without what its traceback holds
+        if not times and damage is None:
+            damage = _Damage(f"{self.packets.name}: {len(self.packets)} packets, but none decodes to a frame.")
+        if damage is not None:
+            damage.second = times[-1] - self.packets.zero if times and times[-1] is not None else 0.0
+        return times, damage
+
+    def _counted(self, numbers: np.ndarray) -> Iterator[Any]:
+        """Decode frames by their numbers."""
+        frames = enumerate(self._in_order())
+        for wanted in numbers.tolist():
+            yield next(frame for number, frame in frames if number == wanted)
 
 
 class MediaReader:
     """Opens files for a processor, in this process: for trusted files.
 
     A file that makes FFmpeg crash or use all memory affects this process. [`~gallery.decoding.SandboxedReader`]
-    returns the same, bit for bit, and also reads a `window` of a file and the intact part of a damaged stream.
+    reads the same in other processes, within limits.
 
     All methods raise FileNotFoundError if the file does not exist; MediaError if it is not a regular file of a known
     format, fewer packets came than the container promises, or decoding fails; ImportError if PyAV is not installed.
+    A `window` is the part of the file to read, `(start, stop)` in seconds; None is its end.
 
     Attributes:
         on_error (`str`): For a damaged stream, a processor's `read_clip` can `"raise"` a `MediaError`, or treat it as
-            `"missing"`, except for what the reader can still read, with a line in `Clip.problems`.
+            `"missing"`, except for what comes before the damage, with a line in `Clip.problems`.
     """
 
     on_error = "raise"
+    options: dict[str, str] = {}  # of FFmpeg's demuxers and decoders
+    _note: Callable[[str], Any] | None = None
+    _listed: dict[tuple, Packets] = {}  # of the last two streams, shared by all readers: windows are read one by one
 
     def noting(self, note: Callable[[str], Any] | None) -> "MediaReader":
-        """A reader that reports damaged streams to `note` and reads the rest; this one always raises errors."""
-        return self
+        """
+        Return a reader that reads a damaged stream up to its first damage; if nothing comes before, it is an error.
 
-    def _stream(self, path: AnyPath, kind: str, decodes: bool = True) -> Iterator[Any]:
-        """All frames of the first stream of a kind in presentation order, or its packets; empty if there is none."""
-        with open_media(path) as container:
-            stream, num_packets = first_stream(path, container, kind), 0
-            if stream is None:
-                return
-            if kind == "video":  # with several threads, audio decoding ignores damage at the end
-                stream.thread_type = "AUTO"
-            try:
-                for packet in container.demux(stream):
-                    num_packets += packet.size > 0 or packet.dts is not None  # PyAV's flush packet has neither
-                    yield from packet.decode() if decodes else [packet]
-            except av.FFmpegError as error:
-                raise damage(describe(path, stream), f"decoding stopped after {num_packets} packets", error) from error
-            check_packets(path, container, stream, num_packets)
+        Args:
+            note (`Callable`, *optional*): called with a sentence on each damaged stream: how much was read, and why.
+                With None, any damage is an error.
+        """
+        reader = copy.copy(self)
+        reader._note = note
+        return reader
+
+    def check(self, where: str, limit: str, needed: float, what: str) -> None:
+        """Called with what a stream needs of a limit, for readers that have limits."""
+
+    def opened(self, path: AnyPath) -> Any:
+        """Open a file, as a context manager that returns the container."""
+        return open_media(path, **self.options)
+
+    def what_is_missing(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
+        """The error of a stream of which less came than the container promises, if so."""
+        return what_is_missing(path, container, stream, packets)
+
+    def packets_of(self, path: AnyPath, kind: str) -> Packets | None:
+        """The packets of the first stream of a kind; `None` if there is no stream."""
+        check_content(path)
+        status = os.stat(path)
+        key = (type(self), kind, os.path.abspath(path), status.st_size, status.st_mtime_ns)
+        packets = self._listed.get(key)
+        if packets is None:
+            with self.opened(path) as container:
+                stream = first_stream(path, container, kind)
+                if stream is None:
+                    return None
+                packets = list_packets(path, container, stream)
+                packets.missing = packets.missing or self.what_is_missing(path, container, stream, packets)
+            for old in list(self._listed)[:-1]:
+                self._listed.pop(old, None)
+            self._listed[key] = packets
+        self.check(packets.name, "duration", packets.seconds, f"it lasts {packets.seconds:g} s")
+        return packets
+
+    def decoded(self, path: AnyPath, stream: Any, packets: Iterable) -> Iterator[Any]:
+        """The frames of packets, decoded by one thread, so that damage is met where it is."""
+        name, context, count = describe(path, stream), stream.codec_context, 0
+        if not context.is_open:
+            context.options, context.thread_count = dict(self.options), 1
+        try:
+            for packet in packets:
+                for frame in packet.decode():
+                    if stream.type == "video":
+                        self._check_picture(name, frame.width, frame.height)
+                        if frame.is_corrupt:
+                            raise _Damage(f"{name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
+                    count += 1
+                    yield frame
+        except av.FFmpegError as error:
+            check_memory(error)
+            if stream.type == "video":  # decoders refuse pictures above `max_pixels`
+                self._check_picture(name, context.width, context.height)
+            raise _Damage(f"{name}: decoding stopped after {count} frames ({error.strerror}).") from error
+
+    def _check_picture(self, name: str, width: int, height: int) -> None:
+        self.check(name, "pixels", width * height, f"pictures of {width}x{height} = {width * height} pixels")
 
     def read_frames(
         self, path: AnyPath, choose: Choose | None = None, window: Window | None = None, prepare: Prepare | None = None
@@ -308,59 +721,154 @@ class MediaReader:
                 default frames are returned unchanged, uint8 `(height, width, 3)`, RGB and upright.
         Returns:
             The prepared frames, in the order of choice; `None` if the file has no video stream (an attached picture
-            is not one), or one without frames.
+            is not one), or one without frames, or none in the window.
         """
-        _refuse(window)
-        packets = [packet.is_discard for packet in self._stream(path, "video", decodes=False) if packet.size]
-        if not packets:
-            return None
-        count = packets.count(False)
-        for _ in range(3):
-            available, chosen = count, list(choose(count) if choose and count else range(count))
-            places, kept, count = set(chosen), {}, 0
-            upright, use = Upright(os.fspath(path)), None
-            for place, frame in enumerate(self._stream(path, "video")):
-                if place in places:
-                    picture = upright(frame)
-                    use = use or (prepare(*picture.shape[:2]) if prepare else lambda picture: picture)
-                    kept[place] = use(picture)
-                count = place + 1
-            if chosen and count == available:  # if some packets are never shown, choose again among the others
-                return [kept[place] for place in chosen]
-        raise MediaError(f"{path}: of {len(packets)} video packets none decodes, or different ones each time.")
+
+        def select(seconds: Sequence[float]) -> Sequence[int]:
+            return range(len(seconds)) if choose is None else choose(len(seconds))
+
+        return [picture for _, picture in self.read_timed_frames(path, select, window, prepare)] or None
+
+    def read_timed_frames(
+        self,
+        path: AnyPath,
+        select: Select,
+        window: Window | None = None,
+        prepare: Prepare | None = None,
+        side: int | None = None,
+    ) -> list[tuple[float, Any]]:
+        """Read frames as `read_frames` does, each with the second of the file at which it appears.
+
+        Args:
+            select (`Callable`): From the seconds of the frames, in order, to the indices of those to read.
+            side (`int`, *optional*): Maximum width and height in pixels; larger frames are shrunk.
+        """
+        packets, found = self.packets_of(path, "video"), []
+        if packets is None:
+            return []
+        problem, is_lenient = packets.missing_in(window), self._note is not None
+        if len(packets) and (problem is None or is_lenient):
+            with self.opened(path) as container:
+                stream = first_stream(path, container, "video")
+                self._check_picture(packets.name, stream.codec_context.width, stream.codec_context.height)
+                video = _Video(self, path, container, stream, packets)
+                found = video.read(select, window, prepare, side)
+            damage = video.damage
+            if problem is None and damage is not None and (window is None or (window[1] or math.inf) > damage.second):
+                self._report(packets, damage, damage.second, not found)
+        if problem is not None:
+            self._report(packets, problem, packets.end - packets.zero, window is None and not found)
+        return found
+
+    def _report(self, packets: Packets, problem: MediaError, seconds: float, is_nothing: bool) -> None:
+        """Note a problem of a stream of which the first seconds could be read; raise it if there is nothing."""
+        if self._note is None or is_nothing:
+            raise MediaError(str(problem)) from problem
+        self._note(in_part(packets.name, problem, seconds))
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
-        """Read the first audio track, float32 `(samples,)` in [-1, 1], from 16-bit mono; `None` without samples."""
-        _refuse(window)
-        samples = np.concatenate([np.zeros(0, np.int16), *mono(self._stream(path, "audio"), rate)])
+        """Read the first audio track, float32 `(samples,)` in [-1, 1], from 16-bit mono; `None` without samples.
+
+        Windows that follow each other share out the samples of the track. One that begins later than two seconds is
+        found by its timestamps: exactly in PCM and FLAC at `rate`, otherwise within a frame of the codec.
+        """
+        packets = self.packets_of(path, "audio")
+        if packets is None:
+            return None
+        start, stop = 0, None
+        if window is not None and window[0] > 0:
+            start = max(0, round((window[0] - packets.lead) * rate))
+        if window is not None and window[1] is not None:
+            stop = max(0, round((window[1] - packets.lead) * rate))
+        problem, pieces, damage = packets.missing_in(window), [np.zeros(0, np.int16)], None
+        if (problem is None or self._note is not None) and start < packets.length * rate + rate:
+            try:
+                for piece in self._samples(path, start, stop, rate):
+                    pieces.append(piece)
+            except _Damage as error:
+                damage = error
+        samples = np.concatenate(pieces)
+        if problem is not None:
+            self._report(packets, problem, packets.seconds, window is None and not len(samples))
+        elif damage is not None:
+            self._report(packets, damage, (start + len(samples)) / rate, not len(samples))
         return to_float(samples) if len(samples) else None
+
+    def _samples(
+        self, path: AnyPath, start: int, stop: int | None, rate: int, seeks: bool = True
+    ) -> Iterator[np.ndarray]:
+        """The samples of the first audio track from `start` to `stop`, in 16 bits and in pieces."""
+        with self.opened(path) as container:
+            stream = first_stream(path, container, "audio")
+            frames, position = self.decoded(path, stream, container.demux(stream)), 0
+            if seeks and start > _RUN_UP * rate:
+                origin = next(frames, None)
+                try:
+                    container.seek(int(origin.pts + (start / rate - _RUN_UP) / stream.time_base), stream=stream)
+                    frames = self.decoded(path, stream, container.demux(stream))
+                    first = next(frames)
+                    position = round(float((first.pts - origin.pts) * stream.time_base) * rate)
+                except (av.FFmpegError, _Damage, StopIteration, AttributeError, TypeError):  # no timestamps
+                    position = start + 1
+                if position > start:
+                    yield from self._samples(path, start, stop, rate, seeks=False)
+                    return
+                frames = chain([first], frames)
+            for piece in mono(frames, rate):
+                yield piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
+                position += len(piece)
+                if stop is not None and position >= stop:
+                    return
 
     def read_audio_parts(
         self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
     ) -> tuple[list[np.ndarray], int] | None:
-        """Read the ranges of samples that `choose` selects, as in `read_audio`, and count all; `None` if none."""
-        if (waveform := self.read_audio(path, window, rate)) is None:
-            return None
-        return [waveform[start:stop] for start, stop in choose(len(waveform))], len(waveform)
+        """Read the ranges of samples that `choose` selects, as in `read_audio`, and count all; `None` if none.
+
+        Of a track of more than ten minutes only these ranges are decoded; they are found like windows, and the number
+        of samples is that of the packets.
+        """
+        packets = self.packets_of(path, "audio") if window is None else None
+        if packets is None or packets.length <= _LONG_SOUND:
+            waveform = self.read_audio(path, window, rate)
+            if waveform is None:
+                return None
+            return [waveform[start:stop] for start, stop in choose(len(waveform))], len(waveform)
+        parts, available = [], round(packets.length * rate)
+        for start, stop in choose(available):
+            part = self.read_audio(path, (packets.lead + start / rate, packets.lead + stop / rate), rate)
+            samples = np.zeros(stop - start, np.float32)  # the clock of a container may be coarser
+            if part is not None:
+                samples[: len(part)] = part
+            parts.append(samples)
+        return parts, available
+
+    def cues_of_file(self, path: AnyPath) -> list[Cue]:
+        """The cues of a subtitle file."""
+        check_file(path)
+        size = os.path.getsize(path)
+        what = f"a subtitle file of {size} bytes needs {_MEMORY_PER_BYTE} times as much memory"
+        self.check(os.fspath(path), "memory", size * _MEMORY_PER_BYTE, what)
+        content = Path(path).read_bytes() if size else b""  # see `check_content`
+        is_script = os.fspath(path).lower().endswith((".ass", ".ssa"))
+        return list((script_cues if is_script else subtitle_cues)(path, content))
+
+    def cues_of_track(self, path: AnyPath) -> list[Cue] | None:
+        """The cues of the text track of a media file; `None` if there is none."""
+        with self.opened(path) as container:
+            stream = text_stream(container)
+            return None if stream is None else list(track_cues(path, container, stream, zero_of(container)))
 
     def read_subtitle(self, path: AnyPath, window: Window | None = None) -> str:
-        """Read an `.srt` or `.vtt` file as one string, without markup, timings and repeated lines."""
-        _refuse(window)
-        check_file(path)
-        content = Path(path).read_bytes() if os.path.getsize(path) else b""  # see `check_content`
-        cues = subtitle_cues(path, content)
-        return join_lines(line for _, _, lines in cues for line in lines)
+        """Read an `.srt`, `.vtt`, `.ass` or `.ssa` file as one string, without markup, timings and repeated lines. An
+        encoding other than UTF-8 is guessed, if charset-normalizer is installed."""
+        return text_in(self.cues_of_file(path), window)
 
     def read_subtitle_track(self, path: AnyPath, window: Window | None = None) -> str | None:
         """Read the text track of a media file (the default one, else the first), like `read_subtitle`; `None` if there
         is none."""
-        _refuse(window)
-        with open_media(path) as container:
-            if (stream := text_stream(container)) is None:
-                return None
-            select(container, stream)
-            events = track_lines(path, stream, container.demux(stream))
-            return join_lines(line for _, lines in events for line in lines)
+        cues = self.cues_of_track(path)
+        return None if cues is None else text_in(cues, window)
 
     def read_subtitle_of(self, path: AnyPath, window: Window | None = None) -> str | None:
         """Read the subtitle of a video: the file next to it (`find_sidecar`), else its text track, if any."""
@@ -369,12 +877,16 @@ class MediaReader:
 
 
 __all__ = [
+    "IN_PART",
+    "MEDIA_FILES",
     "SAMPLING_RATE",
+    "TEXT_FILES",
     "MediaError",
     "MediaReader",
     "Window",
     "check_content",
     "check_file",
+    "find_sidecar",
     "names_subtitle_file",
     "resample",
 ]

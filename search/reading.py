@@ -138,7 +138,7 @@ class Reader:
     Reads jobs, in threads.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): from [`~gallery.decoding.reader.tolerant`].
+        processor ([`~modeling_scalar.ScalarProcessor`]): from [`~gallery.decoding.tolerant`].
         speech ([`~search.speech.Speech`]), screen ([`~search.screen.Screen`]): the transcripts of the gallery.
     """
 

@@ -20,7 +20,8 @@ ALLOWED = {
 }
 ALLOWED["evidence"] = set(ALLOWED)  # which nothing imports
 REMOTE_CODE = {"torch", "transformers", "huggingface_hub"}
-# NumPy comes with transformers and carries raw frames and sound; PyAV decodes files and may be absent.
+# NumPy comes with transformers and carries raw frames and sound; PyAV decodes files, charset-normalizer guesses what
+# subtitles are encoded in, and both may be absent.
 READERS = {
     "media_scalar.py",
     "feature_extraction_scalar.py",
@@ -78,7 +79,7 @@ def test_remote_code_is_flat_and_needs_nothing_else():
             if level:
                 assert level == 1 and module and "." not in module, f"{path.name}: from {'.' * level}{module}"
             elif (package := module.split(".")[0]) not in REMOTE_CODE:
-                is_reader = path.name in READERS and package in {"numpy", "av"}
+                is_reader = path.name in READERS and package in {"numpy", "av", "charset_normalizer"}
                 assert is_reader or package in sys.stdlib_module_names, f"{path.name} imports {package}"
 
 

@@ -1,11 +1,12 @@
-"""Time to read eight frames of a 30 s, 720p, 30 fps clip: our index and scan, transformers, torchcodec.
+"""Time to read eight frames of a 30 s, 720p, 30 fps clip: our reader, transformers, torchcodec.
 
-    python -m evidence speed decoding --threads 1
+    python -m evidence speed decoding
 
-The sandboxed reader decodes in another process; one line shows the overhead.
+One line reads in another process, which shows the overhead.
 
 The clip is generated (h264, about 2.5 Mb/s, a keyframe every 250 frames). Times are the fastest of `--repeats` runs,
-in which the readers take turns; ratios are to the first reader. All must return the same frames.
+in which the readers take turns; ratios are to the first reader. All must return the same frames. Our reader and
+torchcodec's decode with one thread.
 """
 
 import tempfile
@@ -20,7 +21,7 @@ import numpy as np
 from transformers.video_utils import load_video
 
 from evidence.speed.settings import DecodingConfig
-from gallery.decoding import SandboxedReader, video
+from gallery.decoding import SandboxedReader
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaReader
 
@@ -48,44 +49,20 @@ def make_clip(path: Path, seconds: int) -> None:
         output.mux(stream.encode(None))
 
 
-def make_readers(path: Path, num_frames: int, threads: int) -> dict[str, Callable[[], np.ndarray]]:
+def make_readers(path: Path, num_frames: int) -> dict[str, Callable[[], np.ndarray]]:
     """The readers by name; torchcodec only if it can be imported."""
-
-    def indices(metadata, **_):
-        return np.array(frame_indices(metadata.total_num_frames, num_frames))
-
-    class Here:
-        """Receives the frames of a decoder that runs in this process."""
-
-        def __init__(self) -> None:
-            self.frames: dict[int, np.ndarray] = {}
-
-        def ask(self, _: str, available: int) -> dict[str, list[int]]:
-            return {"chosen": frame_indices(available, num_frames)}
-
-        def send(self, _: str, frame: bytes | np.ndarray = b"", place: int | None = None, **size: int) -> None:
-            if place is not None:
-                self.frames[place] = frame
-
     choose = partial(frame_indices, num_frames=num_frames)
 
-    def in_a_decoder(seek: str):
-        return np.stack(SandboxedReader().read_frames(path, choose, seek=seek, num_threads=threads))
-
-    def in_this_process():
-        here = Here()
-        video.send_frames(str(path), here, False, "index", threads)
-        return np.stack([here.frames[place] for place in range(num_frames)])
+    def indices(metadata, **_):
+        return np.array(choose(metadata.total_num_frames))
 
     def with_torchcodec():
-        decoder = VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=threads)
-        return decoder.get_frames_at(indices=frame_indices(len(decoder), num_frames)).data.numpy()
+        decoder = VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=1)
+        return decoder.get_frames_at(indices=choose(len(decoder))).data.numpy()
 
     readers = {
-        'SandboxedReader (seek="index")': lambda: in_a_decoder("index"),
-        'SandboxedReader (seek="scan")': lambda: in_a_decoder("scan"),
         "MediaReader": lambda: np.stack(MediaReader().read_frames(path, choose)),
-        "the same, decoded in this process": in_this_process,
+        "SandboxedReader": lambda: np.stack(SandboxedReader().read_frames(path, choose)),
         'transformers load_video(backend="pyav")': lambda: load_video(
             str(path), backend="pyav", sample_indices_fn=indices
         )[0],
@@ -102,8 +79,8 @@ def main(config: DecodingConfig) -> None:
         make_clip(path, config.seconds)
         megabits = path.stat().st_size * 8 / 1e6 / config.seconds
         print(f"{config.frames} of {30 * config.seconds} frames, 1280x720, {megabits:.1f} Mb/s, ", end="")
-        print(f"threads={config.threads or 'FFmpeg'}, fastest of {config.repeats}")
-        readers = make_readers(path, config.frames, config.threads)
+        print(f"fastest of {config.repeats}")
+        readers = make_readers(path, config.frames)
         times, frames = {name: [] for name in readers}, {}
         for _ in range(config.repeats):
             for name, read in readers.items():

@@ -33,12 +33,11 @@ from transformers.utils import logging
 
 from evidence.speed.settings import IndexingConfig
 from gallery.decoding import sandboxed
-from gallery.decoding.sound import send_sound
-from gallery.decoding.video import send_frames
 from gallery.gallery import GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model
 from modeling_scalar.image_processing_scalar import frame_indices
+from modeling_scalar.media_scalar import MediaReader
 from modeling_scalar.model_identity import device_of_name
 from search.indexing import index_files
 from search.reading import default_workers
@@ -76,23 +75,11 @@ def make_clip(path: Path, seed: int, seconds: int = 10) -> None:
         output.mux(audio.encode(None))
 
 
-class _Here:
-    """Requests the model's frames from a decoder in this process and discards them."""
-
-    def __init__(self, num_frames: int) -> None:
-        self.num_frames = num_frames
-
-    def ask(self, kind: str, available: int) -> dict[str, list[int]]:
-        return {"chosen": frame_indices(available, self.num_frames)}
-
-    def send(self, *_: object, **__: object) -> None:
-        pass
-
-
 def decode(path: str, num_frames: int) -> None:
     """Decode the frames and audio of one clip in this process, with one thread."""
-    send_frames(path, _Here(num_frames), False, "index", 1)
-    send_sound(path, _Here(num_frames), whole=False)
+    reader = MediaReader()
+    reader.read_frames(path, lambda available: frame_indices(available, num_frames))
+    reader.read_audio(path)
 
 
 _processor = None

@@ -23,7 +23,6 @@ class DecodingConfig:
     seconds: Annotated[int, Option(min=1, help="Length of the clip.")] = 30
     frames: Annotated[int, Option(min=1, help="Frames to read.")] = 8
     repeats: Annotated[int, Option(min=1, help="Runs of each reader.")] = 3
-    threads: Annotated[int, Option(min=0, help="Decoding threads; 0: FFmpeg's choice. load_video has its own.")] = 1
 
 
 @dataclass(frozen=True, kw_only=True)

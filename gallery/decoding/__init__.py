@@ -1,19 +1,22 @@
 """Reading of untrusted media files, in separate processes and within limits.
 
-`reader` is what processors use, `pool` manages the decoders, `answers` checks their messages. A decoder runs `start`,
-with `program`, `video`, `sound` and `subtitles`; these do not import torch.
+`pool` starts the processes and holds the reader that processors use; a process runs `worker`, which imports no torch.
 """
 
-from gallery.decoding.limits import IN_PART, LimitError, Limits
 from gallery.decoding.pool import (
     LIGHT_MEMORY,
+    SandboxedReader,
     Stop,
     Stopped,
     check_not_stopped,
     num_processors,
     room_beside_decoders,
+    sandboxed,
+    showing,
+    tolerant,
 )
-from gallery.decoding.reader import SandboxedReader, sandboxed, showing, tolerant
+from gallery.decoding.worker import LimitError, Limits
+from modeling_scalar.media_scalar import IN_PART
 
 __all__ = [
     "IN_PART",

@@ -1,42 +1,46 @@
-"""Decoders of media files: separate processes that run `program`.
+"""Processes that read media files, and the reader that uses them.
 
-A file that crashes a decoder or exceeds the [`Limits`] fails with an error that names it; the next one gets a fresh
-decoder. Decoders are reused, start when they are first needed, and end with this process. They send bytes and JSON,
-which are checked before use: a decoder that a file has taken over can return wrong pictures, but nothing worse.
+A file that crashes its process, or makes it exceed the [`Limits`], fails with an error that names it; the next file
+gets a fresh process. Processes are used again, start when they are first needed, and end with this one.
+
+Each process has its own pipes. A pool that shares a queue is no choice: `pebble` ends with a process that is killed as
+it sends, and neither it nor `concurrent.futures` starts in the workers of a `DataLoader`.
 """
 
 import atexit
-import errno
-import json
+import copy
 import math
 import os
-import select
+import pickle
 import signal
-import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
-from pathlib import Path
 from threading import Condition, Lock, Timer, local
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from gallery.decoding.answers import Answer, Nonsense, natural
-from gallery.decoding.limits import LimitError, Limits
-from modeling_scalar.media_scalar import MediaError, check_file, check_installed
+from gallery.decoding.worker import Limits
+from modeling_scalar.media_scalar import (
+    SAMPLING_RATE,
+    AnyPath,
+    Choose,
+    MediaError,
+    MediaReader,
+    Prepare,
+    Window,
+    check_file,
+    check_installed,
+)
 
-if sys.platform == "linux":
-    import fcntl
-
-_PROGRAM = Path(__file__).with_name("start.py")
 LIGHT_MEMORY = 2**28
-"""Memory in bytes that a decoder may use while others run; one that needs more runs alone."""
-_MOST_JSON = 2**16
-_PIPE = 2**20  # size of pipes in bytes: frames are large
-_MOST_THREADS = 8  # per decoder: more threads gain little
+"""Memory in bytes that a file may take while others are read; one that needs more is read alone."""
+_PROGRAM = "from gallery.decoding.worker import serve; serve()"
+_PATIENCE = 60.0  # seconds that a process may take to start
+_PIECE = 30.0  # seconds read at a time
+Processor = TypeVar("Processor")
 
 
 def num_processors() -> int:
@@ -44,153 +48,96 @@ def num_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class Stopped(RuntimeError):
+    """Reading was stopped by [`Stop`]."""
+
+
 class _Died(Exception):
-    """The decoder ended."""
+    """The process ended."""
 
 
-class _Overdue(Exception):
-    """The decoder neither answers nor computes."""
-
-
-class _Decoder:
-    """A process that decodes, and the pipes to it."""
+class _Worker:
+    """A process that reads files, one after the other."""
 
     def __init__(self):
-        # The path of this interpreter is passed on and nothing else is looked up: a decoder starts in 0.1 s.
+        # The path of this interpreter is passed on and nothing else is looked up: a process starts in 0.1 s.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
+        command = [sys.executable, "-S", "-P", "-c", _PROGRAM]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,  # Ctrl-C must reach only this process
+        )
+        self.is_late = False
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-S", "-P", str(_PROGRAM)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                env=environment,
-                start_new_session=True,  # Ctrl-C must reach only this process
-            )
-        except OSError as error:
-            raise RuntimeError(f"No decoder of media files can be started: {error}") from error
-        self.source, self.sink = self.process.stdout, self.process.stdin
-        if sys.platform == "linux":
-            with suppress(OSError):  # the number of large pipes per user is limited
-                fcntl.fcntl(self.source, fcntl.F_SETPIPE_SZ, _PIPE)
-        self.poll = None
-        if hasattr(select, "poll"):
-            self.poll = select.poll()
-            self.poll.register(self.source, select.POLLIN)
-        self.is_spent, self.patience = True, 60
-        self.computed: list[bytes] = []  # clock ticks of the process, in user and system mode
-        try:
-            if self._receive()["kind"] != "ready":
-                raise Nonsense
-        except (_Died, Nonsense, _Overdue):
-            code = self.close()
+            self._receive(_PATIENCE)
+        except _Died:
+            code = self.end()
             raise RuntimeError(
-                f"The decoder of media files did not start (exit code {code}). To see why, run "
-                f"`{sys.executable} -S -P {_PROGRAM}`."
+                f"The process that reads media files did not start (exit code {code}). To see why, run "
+                f"`{sys.executable} -S -P -c {_PROGRAM!r}`."
             ) from None
 
-    def close(self) -> int:
+    def ask(self, request: dict[str, Any], callbacks: dict[str, Callable[..., Any]]) -> tuple[str, Any]:
+        """Send a request, answer calls, and return the kind of the answer and its content."""
+        self._send(request)
+        while True:
+            kind, content = self._receive(4 * request["limits"].time)
+            if kind not in callbacks:
+                return kind, content
+            answer = callbacks[kind](*content)
+            if kind == "choose":
+                self._send(answer)
+
+    def _send(self, message: Any) -> None:
+        try:
+            pickle.dump(message, self.process.stdin)
+            self.process.stdin.flush()
+        except OSError as error:
+            raise _Died from error
+
+    def _receive(self, seconds: float) -> tuple[str, Any]:
+        """Wait for a message; a process that sends none for too long is ended."""
+        deadline = Timer(seconds, self._give_up)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            return pickle.load(self.process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise _Died from error
+        finally:
+            deadline.cancel()
+
+    def _give_up(self) -> None:
+        self.is_late = True
+        self.process.kill()
+
+    def end(self) -> int:
         """End the process, whatever it is doing."""
-        with suppress(OSError):
-            self.process.kill()
+        self.process.kill()
         code = self.process.wait()
         self.release()
         return code
 
     def release(self) -> None:
         """Close the pipes."""
-        for pipe in (self.source, self.sink):
-            with suppress(OSError):
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):  # what was not sent cannot be
                 pipe.close()
-
-    def converse(self, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
-        """Send a request and process the messages; returns the last one, `done`, `error` or `memory`."""
-        self.is_spent, self.patience = True, math.ceil(4 * request["limits"]["time"])
-        timer = None if self.poll else Timer(self.patience, self._give_up)
-        try:
-            if timer:
-                timer.start()
-            self._send(request)
-            while (message := self._receive())["kind"] not in ("done", "error", "memory"):
-                if message["size"] > answer.most_bytes():
-                    raise Nonsense
-                payload = np.empty(message["size"], np.uint8)
-                self._read_into(memoryview(payload))
-                if (reply := answer.receive(message["kind"], message, payload)) is not None:
-                    self._send(reply)
-            if message["kind"] == "done":
-                answer.finish()
-        except _Died:
-            if self.patience < 0:
-                raise _Overdue from None
-            raise
-        finally:
-            if timer:
-                timer.cancel()
-        self.is_spent = message["kind"] == "memory" or request["is_heavy"]  # it may not free its memory
-        return message
-
-    def _give_up(self) -> None:
-        self.patience = -1
-        self.process.kill()
-
-    def _send(self, content: dict[str, Any]) -> None:
-        data = json.dumps(content).encode()
-        data = memoryview(struct.pack(">I", len(data)) + data)
-        try:
-            while data:
-                data = data[self.sink.write(data) :]
-        except OSError as error:
-            raise _Died from error
-
-    def _read_into(self, buffer: memoryview) -> None:
-        while buffer:
-            # computing seconds are limited elsewhere; those while this process sleeps do not count
-            while self.poll and not self.poll.poll(1000):
-                self.patience -= not self._computes()
-                if self.patience < 0:
-                    raise _Overdue
-            count = self.source.readinto(buffer)
-            if not count:
-                raise _Died
-            buffer = buffer[count:]
-
-    def _computes(self) -> bool:
-        """Whether the process has computed since the last call, as far as that is known."""
-        before = self.computed
-        with suppress(OSError, IndexError):
-            fields = Path(f"/proc/{self.process.pid}/stat").read_bytes().rpartition(b")")[2].split()
-            self.computed = fields[11:13]
-        return self.computed != before
-
-    def _receive(self) -> dict[str, Any]:
-        length = bytearray(4)
-        self._read_into(memoryview(length))
-        (length,) = struct.unpack(">I", length)
-        if length > _MOST_JSON:
-            raise Nonsense
-        header = bytearray(length)
-        self._read_into(memoryview(header))
-        try:
-            content = json.loads(header)
-        except (ValueError, RecursionError) as error:
-            raise Nonsense from error
-        if not isinstance(content, dict) or not isinstance(content.get("kind"), str):
-            raise Nonsense
-        natural(content, "size")
-        return content
 
 
 class _Pool:
-    """Idle decoders, and the memory that active ones may use together."""
+    """Idle processes, and the memory that active ones may use together."""
 
     def __init__(self):
         self.condition = Condition()
         self.line: list[object] = []
-        self.taken = self.at_work = 0
-        self.idle: list[_Decoder] = []
-        self.all: set[_Decoder] = set()
+        self.taken = 0
+        self.idle: list[_Worker] = []
+        self.all: set[_Worker] = set()
 
     @contextmanager
     def room(self, memory: int, total: int) -> Iterator[None]:
@@ -203,7 +150,6 @@ class _Pool:
                     lambda: self.line[0] is ticket and (not self.taken or self.taken + memory <= total)
                 )
                 self.taken += memory
-                self.at_work += 1
             finally:
                 self.line.remove(ticket)
                 self.condition.notify_all()
@@ -212,55 +158,36 @@ class _Pool:
         finally:
             with self.condition:
                 self.taken -= memory
-                self.at_work -= 1
                 self.condition.notify_all()
 
-    @contextmanager
-    def decoder(self, memory: int, total: int) -> Iterator[_Decoder]:
-        """A decoder, once there is room for it."""
-        with self.room(memory, total):
-            decoder = None
-            try:
-                decoder = self._idle_decoder()
-                if decoder is None:
-                    decoder = _Decoder()
-                    self.all.add(decoder)
-                yield decoder
-            finally:
-                if decoder is not None and decoder.is_spent:
-                    self.end(decoder)
-                elif decoder is not None:
-                    self.idle.append(decoder)
+    def worker(self) -> _Worker:
+        """An idle process, or a new one."""
+        with suppress(IndexError):
+            while True:
+                worker = self.idle.pop()
+                if worker.process.poll() is None:
+                    return worker
+                self.end(worker)
+        worker = _Worker()
+        self.all.add(worker)
+        return worker
 
-    def num_threads(self) -> int:
-        """A decoder's share of the processors: more threads would cost memory and gain nothing."""
-        return min(_MOST_THREADS, max(1, num_processors() // max(1, self.at_work)))
-
-    def _idle_decoder(self) -> _Decoder | None:
-        while self.idle:
-            with suppress(IndexError):  # another thread was faster
-                decoder = self.idle.pop()
-                if decoder.process.poll() is None:
-                    return decoder
-                self.end(decoder)
-        return None
-
-    def end(self, decoder: _Decoder) -> None:
-        """End a decoder and forget it."""
-        self.all.discard(decoder)
-        decoder.close()
+    def end(self, worker: _Worker) -> int:
+        """End a process and forget it."""
+        self.all.discard(worker)
+        return worker.end()
 
     def close(self) -> None:
-        """End all decoders."""
+        """End all processes."""
         self.idle.clear()
-        for decoder in list(self.all):
-            self.end(decoder)
+        for worker in list(self.all):
+            self.end(worker)
 
     def after_fork(self) -> None:
-        """Leave the decoders to the parent: if pipes stayed open here, they would not notice its end."""
-        for decoder in list(self.all):
-            decoder.process.returncode = 0  # not a child of this process: nothing to wait for
-            decoder.release()
+        """Leave the processes to the parent: if pipes stayed open here, they would not notice its end."""
+        for worker in list(self.all):
+            worker.process.returncode = 0  # not a child of this process: nothing to wait for
+            worker.release()
         self.__init__()
 
 
@@ -270,24 +197,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.after_fork)
 
 
-class Stopped(RuntimeError):
-    """Reading was stopped by [`Stop`]."""
-
-
 class Stop:
     """Stops the reading of a group of threads, for programs that are interrupted.
 
-    A thread joins by calling `join`, and belongs to one group at a time. `set` ends the decoders of the group: current
-    and later reading raises [`Stopped`].
-
-    Args:
-        num_threads (`int`): threads per decoder, if the caller does not specify them: 0 for its share of the
-            processors. With more than one, frames of damaged videos may differ each time.
+    A thread joins by calling `join`, and belongs to one group at a time. `set` ends what its threads read: current and
+    later reading raises [`Stopped`].
     """
 
-    def __init__(self, num_threads: int = 0):
-        self._lock, self._decoders, self.is_set = Lock(), set(), False
-        self.num_threads = num_threads
+    def __init__(self):
+        self._lock, self._workers, self.is_set = Lock(), set(), False
 
     def join(self) -> None:
         """Add the calling thread to the group: the `initializer` of a pool of threads."""
@@ -297,16 +215,15 @@ class Stop:
         """Stop current and later reading."""
         with self._lock:
             self.is_set = True
-            for decoder in self._decoders:
-                with suppress(OSError):
-                    decoder.process.kill()
+            for worker in self._workers:
+                worker.process.kill()
 
     @contextmanager
-    def ending(self, decoder: _Decoder) -> Iterator[None]:
-        """End a decoder as soon as this is set."""
+    def ending(self, worker: _Worker) -> Iterator[None]:
+        """End a process as soon as this is set."""
         with self._lock:
             check_not_stopped()
-            self._decoders.add(decoder)
+            self._workers.add(worker)
         try:
             yield
         except _Died:
@@ -314,7 +231,7 @@ class Stop:
             raise
         finally:
             with self._lock:
-                self._decoders.discard(decoder)
+                self._workers.discard(worker)
 
 
 class _Thread(local):
@@ -335,74 +252,240 @@ def check_not_stopped() -> None:
 
 @contextmanager
 def room_beside_decoders(limits: Limits) -> Iterator[None]:
-    """Hold a light share of the memory that decoders may use, for work on pictures in this process."""
+    """Hold a light share of the memory that the processes may use, for work on pictures in this process."""
     total = int(limits.memory)
     with _pool.room(min(LIGHT_MEMORY, total), total):
         yield
 
 
-def ask(what: str, path: str | os.PathLike, answer: Answer, *, is_lenient: bool = False, **options: Any) -> Answer:
-    """Let a decoder answer a request (`program._ANSWERS`), with a light share of memory, then with all of it. If
-    lenient, the readable part of a damaged stream counts, and `answer.problem` says what is wrong."""
+def _ask(
+    limits: Limits,
+    method: str,
+    path: AnyPath,
+    options: dict[str, Any],
+    is_lenient: bool,
+    callbacks: dict[str, Callable],
+) -> tuple[Any, list[str]]:
+    """Let a process call a method of a reader, with a light share of memory, then with all of it. Returns what it
+    returns, and notes on damaged streams."""
     check_installed()
     check_file(path)
-    name, full, limits = os.fspath(path), os.path.abspath(path), answer.limits
-    total = int(limits.memory)
-    answer.name = name
-    request = {"what": what, "path": full, "limits": asdict(limits), "options": options, "is_lenient": is_lenient}
-    for memory, is_heavy in ((min(LIGHT_MEMORY, total), False), (total, True)):
-        try:
-            with _pool.decoder(memory, total) as decoder, _thread.stop.ending(decoder):
-                if options.get("num_threads") == 0:
-                    request["options"] = options | {"num_threads": _thread.stop.num_threads or _pool.num_threads()}
-                message = decoder.converse(request | {"memory": memory, "is_heavy": is_heavy}, answer)
-        except _Overdue:
-            raise limits.exceeded(name, "time", "decoding does not respond") from None
-        except Nonsense:
-            raise MediaError(f"{name}: the decoder returned invalid data. The file is damaged.") from None
-        except _Died:
-            code = decoder.process.returncode
-            if code == -getattr(signal, "SIGXCPU", math.inf):
-                raise limits.exceeded(name, "time", f"decoding took over {limits.time:g} s of CPU time") from None
-            if is_heavy and code == -getattr(signal, "SIGKILL", math.inf):
-                raise limits.exceeded(
-                    name, "memory", "the system ended the decoder, probably for lack of memory"
-                ) from None
-            if is_heavy:  # with the light share, it may have crashed for lack of memory
-                how = f"the decoder crashed ({_ending(code)})"
-                raise MediaError(f"{name}: {how}. The file is damaged, or too large for {total} bytes.") from None
-        else:
-            if message["kind"] == "done":
-                answer.problem = _renamed(message, name, full) if is_lenient and "message" in message else None
-                return answer
-            if message["kind"] == "error":
-                raise _error(message, name, full)
-            if is_heavy:
-                reason = _renamed(message, name, full) if "message" in message else f"{name}: decoding fails."
-                raise limits.exceeded(reason.rstrip("."), "memory", f"{total} bytes of memory may be too few")
-        answer.restart()
-    raise AssertionError
-
-
-def _ending(code: int) -> str:
+    name, total = os.fspath(path), int(limits.memory)
+    request = {"method": method, "path": name, "options": options, "is_lenient": is_lenient, "limits": limits}
+    request["calls"] = list(callbacks)
+    request["folder"] = None if os.path.isabs(name) else os.getcwd()
+    for memory, is_alone in ((min(LIGHT_MEMORY, total), False), (total, True)):
+        code, is_reusable = None, False
+        with _pool.room(memory, total):
+            worker = _pool.worker()
+            try:
+                with _thread.stop.ending(worker):
+                    kind, content = worker.ask(request | {"memory": memory}, callbacks)
+                is_reusable = kind != "memory" and not is_alone  # it may not free its memory
+            except _Died:
+                code = _pool.end(worker)
+            finally:
+                if is_reusable:
+                    _pool.idle.append(worker)
+                elif code is None:
+                    _pool.end(worker)
+        if code is None and kind == "result":
+            return content
+        if code is None and kind == "error":
+            raise content
+        if worker.is_late:
+            raise limits.exceeded(name, "time", "decoding does not respond")
+        if code == -getattr(signal, "SIGXCPU", math.inf):
+            raise limits.exceeded(name, "time", f"decoding took over {limits.time:g} s of CPU time")
+    if code is None:
+        reason = (content or f"{name}: decoding fails").rstrip(".")
+        raise limits.exceeded(reason, "memory", f"{total} bytes of memory may be too few")
+    if code == -getattr(signal, "SIGKILL", math.inf):
+        raise limits.exceeded(name, "memory", "the system ended the decoder, probably for lack of memory")
+    ending = f"exit code {code}"
     with suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"exit code {code}"
+        ending = signal.Signals(-code).name
+    how = f"the decoder crashed ({ending})"
+    raise MediaError(f"{name}: {how}. The file is damaged, or too large for {total} bytes.")
 
 
-def _renamed(message: dict[str, Any], name: str, full: str) -> str:
-    """A decoder's message on a file, with the name that the caller uses."""
-    text = str(message.get("message"))
-    return name + text[len(full) :] if text.startswith(full) else text
+class SandboxedReader(MediaReader):
+    """Reads files in other processes, within limits; otherwise as [`~modeling_scalar.media_scalar.MediaReader`] does.
+
+    A file that makes its process crash, hang or exceed limits fails with a MediaError that names it; the next one gets
+    a fresh process. [`~gallery.decoding.Stop`] stops the reading of threads.
+
+    Args:
+        limits ([`Limits`], *optional*): limits on reading a stream; exceeding one is a `LimitError`.
+    """
+
+    def __init__(self, limits: Limits | None = None):
+        self.limits = limits or Limits()
+        self.show: Callable[[np.ndarray], None] | None = None  # see [`showing`]
+
+    def _ask(self, method: str, path: AnyPath, callbacks: dict[str, Callable] | None = None, **options: Any) -> Any:
+        answer, notes = _ask(self.limits, method, path, options, self._note is not None, callbacks or {})
+        for note in notes:
+            self._note(note)
+        return answer
+
+    def read_frames(
+        self, path: AnyPath, choose: Choose | None = None, window: Window | None = None, prepare: Prepare | None = None
+    ) -> list[Any] | None:
+        """Read frames as [`MediaReader.read_frames`] does. Frames that are stored whole may take no more than the
+        memory limit."""
+        chosen, kept, use, num_bytes = [], [], None, 0
+
+        def select(available: int) -> list[int]:
+            nonlocal chosen
+            chosen = list(range(available) if choose is None else choose(available))
+            return chosen
+
+        def begin(height: int, width: int) -> None:
+            nonlocal use, num_bytes
+            kept.clear()
+            use, num_bytes = (keep if prepare is None else prepare(height, width)), 0
+
+        def keep(picture: np.ndarray) -> np.ndarray:
+            nonlocal num_bytes
+            num_bytes += picture.nbytes
+            what = f"its frames take more than {self.limits.memory} bytes"
+            if num_bytes > self.limits.memory:
+                raise self.limits.exceeded(os.fspath(path), "memory", what)
+            return picture
+
+        def receive(picture: np.ndarray) -> None:
+            if self.show is not None and len(kept) == sorted(set(chosen)).index(chosen[len(chosen) // 2]):
+                self.show(picture)
+            kept.append(use(picture))
+
+        callbacks = {"choose": select, "prepare": begin, "frame": receive}
+        if self._ask("read_frames", path, callbacks, window=window) is None:
+            return None
+        pictures = dict(zip(sorted(set(chosen)), kept, strict=True))
+        return [pictures[index] for index in chosen]
+
+    def read_pictures(
+        self, path: AnyPath, pace: float, side: int, window: Window | None = None
+    ) -> list[tuple[float, np.ndarray]]:
+        """Read frames for other purposes than the model: few, small, and with the second at which each appears.
+
+        Args:
+            path: a local media file.
+            pace (`float`): interval in seconds. The first frame of each interval from 0 on is read, and if a window
+                begins within an interval, the first frame visible in the window.
+            side (`int`): maximum width and height in pixels; larger frames are shrunk.
+            window (`tuple[float, float | None]`, *optional*): as in `read_frames`.
+
+        Returns:
+            The seconds in the file, and uint8 frames `(height, width, 3)`, in order; none if there is no video.
+        """
+        return self._ask("read_pictures", path, pace=pace, side=side, window=window)
+
+    def look_through(self, path: AnyPath, pace: float, side: int) -> Iterator[tuple[float, np.ndarray]]:
+        """All that `read_pictures` returns for a file, read in chunks, so that no file is too long for the limits."""
+        length, last = pace * max(1, _PIECE // pace), -math.inf
+        seconds = self.read_duration(path)
+        pieces = 1 if seconds is None else math.ceil(seconds / length)
+        for piece in range(pieces):
+            window = None if pieces == 1 else (piece * length, (piece + 1) * length)
+            for second, picture in self.read_pictures(path, pace, side, window):
+                if second > last:  # one that stays is visible in the next chunk, too
+                    yield second, picture
+                    last = second
+
+    def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
+        """Read the first audio track as [`MediaReader.read_audio`] does."""
+        return self._ask("read_audio", path, window=window, rate=rate)
+
+    def read_audio_parts(
+        self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
+    ) -> tuple[list[np.ndarray], int] | None:
+        """Read parts of the first audio track as [`MediaReader.read_audio_parts`] does."""
+        return self._ask("read_audio_parts", path, {"choose": choose}, window=window, rate=rate)
+
+    def read_subtitle(self, path: AnyPath, window: Window | None = None) -> str:
+        """Read a subtitle file as [`MediaReader.read_subtitle`] does."""
+        return self._ask("read_subtitle", path, window=window)
+
+    def read_subtitle_track(self, path: AnyPath, window: Window | None = None) -> str | None:
+        """Read the text track as [`MediaReader.read_subtitle_track`] does."""
+        return self._ask("read_subtitle_track", path, window=window)
+
+    def read_cues(self, path: AnyPath) -> list[tuple[float, float, str]]:
+        """The cues of a subtitle file, or of the subtitle of a media file: start and end in seconds, and words."""
+        return self._ask("read_cues", path)
+
+    def read_title(self, path: AnyPath) -> str | None:
+        """The title in the tags of a media file; `None` if there is none."""
+        return self._ask("read_title", path)
+
+    def read_header(self, path: AnyPath, kind: str) -> tuple[bool, float | None]:
+        """Whether the header of a file announces a stream, `"video"` or `"audio"`, and its duration in seconds."""
+        return self._ask("read_header", path, kind=kind)
+
+    def read_duration(self, path: AnyPath) -> float | None:
+        """The length of a file in seconds, from the start of its first stream; `None` if unknown.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            MediaError: not a media file.
+            LimitError: it claims to be longer than the limits allow.
+        """
+        return self._ask("read_duration", path)
 
 
-def _error(message: dict[str, Any], name: str, full: str) -> Exception:
-    text = _renamed(message, name, full)
-    if message.get("error") == "missing":
-        return FileNotFoundError(f"No such media file: {name!r}.")
-    if message.get("error") == "denied":
-        return PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
-    return (LimitError if message.get("error") == "limit" else MediaError)(text)
+def sandboxed(processor: Processor, limits: Limits | None = None, on_error: str | None = None) -> Processor:
+    """Return a processor that reads files through a [`SandboxedReader`].
+
+    Args:
+        processor ([`~modeling_scalar.ScalarProcessor`]): is not changed.
+        limits ([`Limits`], *optional*): of the reader; by default those it has.
+        on_error (`str`, *optional*): what to do about a damaged stream, `"raise"` or `"missing"`, see
+            [`~modeling_scalar.media_scalar.MediaReader`]; by default as before.
+    """
+    if on_error not in (None, "raise", "missing"):
+        raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
+    before = processor.reader
+    if isinstance(before, SandboxedReader) and limits is None:
+        reader = copy.copy(before)
+    else:
+        reader = SandboxedReader(limits)
+    reader.on_error = before.on_error if on_error is None else on_error
+    processor = copy.copy(processor)
+    processor.reader = reader
+    return processor
 
 
-__all__ = ["LIGHT_MEMORY", "Stop", "Stopped", "ask", "check_not_stopped", "num_processors", "room_beside_decoders"]
+def tolerant(processor: Processor) -> Processor:
+    """Return a processor that reads files through a [`SandboxedReader`] and treats damaged streams as missing, as a
+    search does."""
+    return sandboxed(processor, on_error="missing")
+
+
+def showing(processor: Processor, show: Callable[[np.ndarray], None]) -> Processor:
+    """Return a processor that shows one decoded frame of each video that it reads.
+
+    Args:
+        processor ([`~modeling_scalar.ScalarProcessor`]): reads through a [`SandboxedReader`]; is not changed.
+        show (`Callable`): called with the middle one of the chosen frames, uint8 `(height, width, 3)`, RGB and
+            upright; called again if reading restarts.
+    """
+    processor = copy.copy(processor)
+    processor.reader = copy.copy(processor.reader)
+    processor.reader.show = show
+    return processor
+
+
+__all__ = [
+    "LIGHT_MEMORY",
+    "SandboxedReader",
+    "Stop",
+    "Stopped",
+    "check_not_stopped",
+    "num_processors",
+    "room_beside_decoders",
+    "sandboxed",
+    "showing",
+    "tolerant",
+]

@@ -8,7 +8,7 @@ import pytest
 from gallery.decoding import SandboxedReader
 from gallery.scenes import PACE, cuts_of, scene_windows
 from gallery.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
-from tests.gallery.decoding.test_program import write_media
+from tests.gallery.decoding.reading import write_media
 from tests.media_corpus import tone, wav
 
 DRAW = np.random.default_rng(0)

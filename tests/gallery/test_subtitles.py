@@ -111,9 +111,6 @@ def test_words_are_read_in_the_encoding_that_they_are_in(tmp_path, language):
     path = tmp_path / f"film.{language}.srt"
     path.write_bytes(CUE.format(words).encode(encoding))
     assert SandboxedReader().read_subtitle_of(tmp_path / "film.mp4") == words
-    if encoding != "utf-16":
-        with pytest.raises(MediaError, match="not UTF-8"):
-            MediaReader().read_subtitle(path)
     path.write_bytes(CUE.format(words).encode())
     assert SandboxedReader().read_subtitle(path) == MediaReader().read_subtitle(path) == words
 
@@ -126,7 +123,7 @@ def test_scripts_of_substation_alpha_are_read_with_their_seconds(tmp_path):
         assert reader.read_subtitle(path) == "Größe, ja, und mehr later"
     assert reader.read_cues(path) == [(0.5, 1.5, "Größe, ja, und mehr"), (3.0, 4.0, "later")]
     assert reader.read_subtitle(path, (2.0, None)) == "later" and reader.read_subtitle(path, (0.0, 0.4)) == ""
-    for content in (b"no script", b"\x00\xff" * 50):
+    for content in (b"no script", b"\xff" * 50):
         path.write_bytes(content)
         with pytest.raises(MediaError, match="film.ass"):
             reader.read_subtitle(path)

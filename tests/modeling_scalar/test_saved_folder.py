@@ -11,13 +11,15 @@ from tests.conftest import make_tiny_config
 from tests.joint_encoders import write_joint_encoder
 
 MOST = {"towers": (10, 4_050), "joint": (11, 4_280)}
-LIBRARIES = {"torch", "transformers", "huggingface_hub", "numpy", "av"}  # av in a `try`: only files of media need it
+LIBRARIES = {"torch", "transformers", "huggingface_hub", "numpy"}
+LIBRARIES |= {"av", "charset_normalizer"}  # in a `try`: only files of media need them
 # Of the standard library numbers, text and files: nothing that starts processes, calls foreign code or asks a network.
 STANDARD = {
-    "abc", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "html", "importlib", "itertools",
-    "json", "math", "numbers", "operator", "os", "pathlib", "re", "stat", "types", "typing", "warnings", "weakref",
+    "abc", "array", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "html", "importlib", "io",
+    "itertools", "json", "math", "numbers", "operator", "os", "pathlib", "re", "stat", "time", "types", "typing",
+    "warnings", "weakref",
 }  # fmt: skip
-OF_OS = {"PathLike", "R_OK", "access", "environ", "fspath", "path", "stat"}
+OF_OS = {"PathLike", "R_OK", "access", "environ", "fspath", "listdir", "path", "stat"}
 BANNED = {"__import__", "compile", "eval", "exec"}
 
 

@@ -17,7 +17,7 @@ from modeling_scalar.processing_scalar import Clip
 from search.indexing import index_files
 from search.reading import record_of
 from search.sources import find_files
-from tests.gallery.decoding.test_program import write_media
+from tests.gallery.decoding.reading import write_media
 from tests.search.test_indexing import FakeModel, FakeProcessor, of, old, problems_of
 
 
@@ -191,7 +191,7 @@ def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_pa
         assert next(batches).notes == [0]
         together.wait(timeout=30)
         patience = time.monotonic() + 30
-        while not decoders.at_work and time.monotonic() < patience:
+        while not decoders.taken and time.monotonic() < patience:
             time.sleep(0.001)
     assert len(stopped) == 1  # and not after four minutes, when a decoder that does nothing is ended
     decoders.close()  # one that was stopped before it was asked would wait for ever

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
 from search.__main__ import app
-from tests.gallery.decoding.test_program import write_media
+from tests.gallery.decoding.reading import write_media
 
 
 def run(*arguments):

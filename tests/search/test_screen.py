@@ -21,8 +21,7 @@ from search.screen import (
     in_reading_order,
     read_screen,
 )
-from tests.gallery.decoding.reading import read_subtitle
-from tests.gallery.decoding.test_program import write_media
+from tests.gallery.decoding.reading import read_subtitle, write_media
 from tests.media_corpus import tone, wav
 
 FONT = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"

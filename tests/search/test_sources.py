@@ -14,7 +14,7 @@ from gallery.gallery import Gallery
 from gallery.tables import is_table
 from search.__main__ import app
 from search.sources import Selection, find_clips, find_files, read_list
-from tests.gallery.decoding.test_program import write_media
+from tests.gallery.decoding.reading import write_media
 
 
 def generated(path):

@@ -15,8 +15,7 @@ from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 from search.indexing import index_files
 from search.sources import find_files
 from search.speech import Speech
-from tests.gallery.decoding.reading import read_subtitle
-from tests.gallery.decoding.test_program import write_media
+from tests.gallery.decoding.reading import read_subtitle, write_media
 from tests.search.recognizing import heard_by, save_ctc
 from tests.search.sounds import CHORD, SPEECH
 from tests.search.test_indexing import of, problems_of

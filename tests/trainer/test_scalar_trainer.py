@@ -291,7 +291,7 @@ def test_clips_kept_in_memory_give_the_examples_of_clips_read_from_files(tmp_pat
     """Also where a clip has just as many frames as are asked for, or fewer: the draws that follow are the same."""
     import datasets
 
-    from tests.gallery.decoding.test_program import write_media
+    from tests.gallery.decoding.reading import write_media
     from trainer.data import ClipDataset, ScalarDataCollator
 
     path = str(tmp_path / "clip.mp4")

@@ -1,0 +1,318 @@
+"""What a process that reads media files does: it answers requests on its standard input, within limits.
+
+It imports neither torch nor a package that does, and starts in a tenth of a second. Requests and answers are pickles:
+the process has the rights of the user who started it, so its answers are trusted like everything else of this user.
+"""
+
+import math
+import os
+import pickle
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from importlib import import_module
+from typing import Any, BinaryIO
+
+from modeling_scalar.media_scalar import (
+    TEXT_FILES,
+    AnyPath,
+    MediaError,
+    MediaReader,
+    Packets,
+    Window,
+    av,
+    find_sidecar,
+    first_stream,
+    join_lines,
+    seconds_in_header,
+    truncated,
+    zero_of,
+)
+
+if os.name == "posix":
+    import resource
+
+_LARGE_PICTURE = 4096 * 2304  # in pixels: larger ones are not tried with the light share of memory
+_MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and a few more, at 6 bytes per pixel
+_LONGEST = 8000  # characters of a message
+
+
+class LimitError(MediaError):
+    """A file exceeds the [`Limits`]: with higher ones it may be readable."""
+
+    @staticmethod
+    def no_longer_holds(message: str, limits: "Limits") -> bool:
+        """Whether the limit named in a message of this error has been raised since."""
+        match = re.search(r"the limit is (\w+)=([0-9.e+]+?)[.,;]? ", f"{message} ")
+        return match is not None and getattr(limits, match[1], 0) > float(match[2])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on reading one stream of a file; exceeding one is a [`LimitError`] that says how to raise the limit.
+
+    `pixels` and `duration` work everywhere. `memory` needs Linux, `time` a Unix; elsewhere a stream may take four
+    times its `time` by the clock, and as much memory as its pictures need.
+
+    Args:
+        pixels (`int`): maximum size of a frame.
+        duration (`float`): maximum seconds of a stream.
+        memory (`int`): bytes, shared by all decoders of a program, however many files are read at once. A subtitle
+            file may have up to a 256th of it. Data that is read whole, into `Clip.frames` or `Clip.waveform`, may not
+            take more, either.
+        time (`float`): seconds of computing; four times as many of waiting.
+    """
+
+    pixels: int = 8192 * 4320
+    duration: float = 24 * 3600
+    memory: int = 2**30
+    time: float = 60
+
+    def __post_init__(self):
+        for name, value in asdict(self).items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**60:
+                raise ValueError(f"The limit `{name}` must be a number above 0 and below 2**60, got {value!r}.")
+
+    @classmethod
+    def parse(cls, settings: Iterable[str], **defaults: float) -> "Limits":
+        """Parse limits from a command line: `["memory=2GiB", "pixels=70e6"]`; the others keep their defaults.
+
+        Raises:
+            ValueError: the name is unknown, or the value is not a number above 0.
+        """
+        units = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+        names, values = [field.name for field in fields(cls)], {}
+        for setting in settings:
+            name, _, value = (part.strip() for part in setting.partition("="))
+            if name not in names:
+                raise ValueError(f"A limit must be NAME=VALUE with a name in {names}, got {setting!r}.")
+            number = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) *([kmgt]?i?)b?", value.lower())
+            if number is None or number[2] not in units or (number[2] and name != "memory"):
+                example = "2GiB" if name == "memory" else "70e6"
+                raise ValueError(f"The limit `{name}` must be a number above 0 such as {example}, got {value!r}.")
+            try:
+                values[name] = float(number[1]) * units[number[2]]
+            except ValueError as error:
+                raise ValueError(f"The limit `{name}` must be a number, got {value!r}.") from error
+            if name in ("pixels", "memory") and values[name] < 2**60:
+                values[name] = int(values[name])
+        return cls(**(defaults | values))
+
+    def exceeded(self, where: str, name: str, what: str, needed: float | None = None) -> LimitError:
+        """The error that names the file, its need, the limit, and how to raise it."""
+        limit = getattr(self, name)
+        enough = math.ceil(2 * limit if needed is None else max(needed, limit))
+        return LimitError(
+            f"{where}: {what}; the limit is {name}={limit}. To read it, raise the limit: `--limit {name}={enough}`, "
+            f"or `processor.reader = SandboxedReader(Limits({name}={enough}))`."
+        )
+
+
+def _read_number(file: BinaryIO, is_size: bool) -> int | None:
+    """Read an EBML number (RFC 8794); an unknown size is -1, the end of the file `None`."""
+    first = file.read(1)
+    if not first or not first[0]:
+        return None
+    length = 9 - first[0].bit_length()
+    rest = file.read(length - 1)
+    if len(rest) < length - 1:
+        return None
+    number = int.from_bytes(first + rest, "big")
+    if not is_size:
+        return number
+    number &= (1 << 7 * length) - 1
+    return -1 if number == (1 << 7 * length) - 1 else number
+
+
+def _promised_by_riff(path: AnyPath) -> int:
+    """The end of the first part of an AVI file that exceeds the file; 0 if there is none."""
+    size, stop = os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while stop <= size and (header := file.read(8))[:4] == b"RIFF" and len(header) == 8:
+            stop = file.tell() + int.from_bytes(header[4:], "little")
+            file.seek(stop + stop % 2)
+    return stop if stop > size else 0
+
+
+def _promised_by_matroska(path: AnyPath) -> int:
+    """The end of the content of a Matroska file, if it exceeds the file; 0 if not, or if it is not known."""
+    with open(path, "rb") as file:
+        for _ in ("header", "content"):
+            _read_number(file, is_size=False)  # its name
+            length = _read_number(file, is_size=True)
+            if length is None or length < 0:
+                return 0
+            stop = file.tell() + length
+            file.seek(stop)
+    return stop if stop > os.path.getsize(path) else 0
+
+
+class LimitedReader(MediaReader):
+    """Reads files within limits, and checks that nothing is missing at their end.
+
+    Args:
+        limits ([`Limits`]): what a stream may need.
+        memory (`int`): the bytes that it may use now; if that is not all, a MemoryError asks for more.
+    """
+
+    def __init__(self, limits: Limits, memory: int):
+        self.limits, self.memory, self.pixels = limits, memory, 0
+        self.options = {"max_pixels": str(int(limits.pixels))}
+
+    def check(self, where: str, limit: str, needed: float, what: str) -> None:
+        """Raise a LimitError if a stream needs more than a limit, a MemoryError if it may need all the memory."""
+        if needed > getattr(self.limits, limit):
+            raise self.limits.exceeded(where, limit, what, needed)
+        if limit == "pixels":
+            self.pixels = max(self.pixels, int(needed))
+            if needed > _LARGE_PICTURE and self.memory < self.limits.memory:
+                raise MemoryError
+
+    def what_is_missing(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
+        """Compare what came also with the bytes and samples that a container promises."""
+        kind, size = container.format.name, os.path.getsize(path)
+        of_bytes = {"avi": _promised_by_riff, "matroska,webm": _promised_by_matroska}.get(kind)
+        if of_bytes is not None and (end := of_bytes(path)):
+            return truncated(path, stream, f"{end} bytes", f"{size}")
+        if kind in ("aiff", "caf", "flac"):
+            rate = stream.codec_context.sample_rate
+            promised, came = round((stream.duration or 0) * packets.tick * rate), round(packets.seconds * rate)
+            if came < promised - 4096:  # about a packet
+                return truncated(path, stream, f"{promised} samples", f"{came}")
+        # other formats pass on any comment with this name
+        tag = re.fullmatch(r"(\d{1,4}):(\d{2}):(\d{2}\.\d{1,9})", stream.metadata.get("DURATION", ""))
+        if tag and kind == "matroska,webm":
+            duration = int(tag[1]) * 3600 + int(tag[2]) * 60 + float(tag[3])
+            if packets.end < duration - max(1.0, 0.02 * duration):
+                return truncated(path, stream, f"{duration:.2f} s", f"{packets.end:.2f} s")
+        return super().what_is_missing(path, container, stream, packets)
+
+    def read_pictures(self, path: AnyPath, pace: float, side: int, window: Window | None) -> list[tuple[float, Any]]:
+        """See [`~gallery.decoding.SandboxedReader.read_pictures`]."""
+
+        def select(seconds: Sequence[float]) -> list[int]:
+            steps = [math.floor(second / pace + 1e-6) for second in seconds]
+            return [place for place, step in enumerate(steps) if not place or step > steps[place - 1]]
+
+        return self.read_timed_frames(path, select, window, side=side)
+
+    def read_cues(self, path: AnyPath) -> list[tuple[float, float, str]]:
+        """See [`~gallery.decoding.SandboxedReader.read_cues`]."""
+        is_text = os.fspath(path).lower().endswith(TEXT_FILES)
+        file = path if is_text else find_sidecar(path)
+        cues = self.cues_of_track(path) if file is None else self.cues_of_file(file)
+        return sorted((start, stop, text) for start, stop, lines in cues or () if (text := join_lines(lines)))
+
+    def read_title(self, path: AnyPath) -> str | None:
+        """See [`~gallery.decoding.SandboxedReader.read_title`]."""
+        with self.opened(path) as container:
+            titles = [value for name, value in container.metadata.items() if name.lower() == "title"]
+        return " ".join("".join(titles[:1]).split())[:1000] or None
+
+    def read_header(self, path: AnyPath, kind: str) -> tuple[bool, float | None]:
+        """See [`~gallery.decoding.SandboxedReader.read_header`]."""
+        with self.opened(path) as container:
+            seconds = None if container.duration is None else container.duration / av.time_base
+            return first_stream(path, container, kind) is not None, seconds
+
+    def read_duration(self, path: AnyPath) -> float | None:
+        """See [`~gallery.decoding.SandboxedReader.read_duration`]."""
+        with self.opened(path) as container:
+            seconds = seconds_in_header(container)
+            if seconds is None:  # then the packets say
+                ends = [
+                    float((packet.pts + (packet.duration or 0)) * packet.time_base)
+                    for packet in container.demux()
+                    if packet.pts is not None
+                ]
+                seconds = max(ends) - zero_of(container) if ends else None
+        if seconds is not None:
+            self.check(os.fspath(path), "duration", seconds, f"it lasts {seconds:g} s")
+        return seconds
+
+
+def _answer(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any]:
+    """Answer a request: the kind of the answer, `result`, `error` or `memory`, and its content."""
+    path, notes = request["path"], []
+    reader = LimitedReader(request["limits"], request["memory"])
+    try:
+        options = request["options"]
+        if request["folder"] is not None:
+            os.chdir(request["folder"])
+        if "choose" in request["calls"]:
+            options["choose"] = partial(call, "choose")
+        if "prepare" in request["calls"]:
+            options["prepare"] = lambda height, width: call("prepare", height, width) or partial(call, "frame")
+        if request["is_lenient"]:
+            reader = reader.noting(notes.append)
+        return "result", (getattr(reader, request["method"])(path, **options), notes)
+    except (MemoryError, BlockingIOError):  # the second: of a thread
+        return "memory", None
+    except MediaError as error:
+        # decoders also call it damage if there is not enough memory
+        if reader.pixels * _MOST_BYTES_PER_PIXEL > reader.memory and not isinstance(error, LimitError):
+            return "memory", str(error)
+        return "error", type(error)(str(error)[:_LONGEST])
+    except (FileNotFoundError, PermissionError) as error:
+        return "error", error
+    except OSError as error:
+        return "error", MediaError(f"{path}: reading failed ({error}).")
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"[:_LONGEST]
+        return "error", MediaError(f"{path}: unexpected error of the reader; please report it: {problem}")
+
+
+def _restrict(limits: Limits, memory: int, data_at_start: int | None) -> None:
+    """Limit this process: beyond its memory, allocations fail; beyond its time, the system ends it."""
+    if os.name != "posix":
+        return
+    bounds = {resource.RLIMIT_CPU: math.ceil(time.process_time() + limits.time)}
+    if data_at_start is not None:
+        bounds[resource.RLIMIT_DATA] = data_at_start + memory
+    for kind, bound in bounds.items():
+        _, hard = resource.getrlimit(kind)  # set by whoever started this program; it cannot be raised
+        resource.setrlimit(kind, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
+
+
+def _data_size() -> int | None:
+    """Bytes of private writable memory, which `RLIMIT_DATA` limits on Linux; `None` elsewhere."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            return int(re.search(r"VmData:\s*(\d+) kB", file.read())[1]) * 1024
+    except (OSError, TypeError):
+        return None
+
+
+def serve() -> None:
+    """Answer requests until there are no more."""
+    # what libraries print must not get between the answers
+    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 0)
+    os.dup2(2, 1)
+    if os.name == "posix":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name in ("encodings.utf_8_sig", "charset_normalizer", "av.subtitles.subtitle", "av.subtitles.stream"):
+        with suppress(ImportError):
+            import_module(name)  # so that reading a file opens nothing else
+
+    def send(*message: Any) -> None:
+        pickle.dump(message, sink, protocol=5)
+        sink.flush()
+
+    def call(name: str, *arguments: Any) -> Any:
+        send(name, arguments)
+        return pickle.load(source) if name == "choose" else None
+
+    data_at_start = _data_size()
+    send("ready", None)
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            request = pickle.load(source)
+            _restrict(request["limits"], request["memory"], data_at_start)
+            send(*_answer(request, call))
+
+
+__all__ = ["LimitError", "LimitedReader", "Limits", "serve"]

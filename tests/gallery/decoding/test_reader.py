@@ -1,0 +1,559 @@
+"""What is read of files. All are made here; the expected frames are FFmpeg's own, decoded in order."""
+
+from fractions import Fraction
+from functools import partial
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gallery.decoding import IN_PART, LimitError, Limits, SandboxedReader, sandboxed, tolerant
+from modeling_scalar import media_scalar
+from modeling_scalar.image_processing_scalar import frame_indices
+from modeling_scalar.media_scalar import MediaError, MediaReader, resample
+from tests.gallery.decoding.reading import decode_in_order, picture, read_frames, write_media
+from tests.media_corpus import cut, media, noisy, packets_damaged, tone, wav
+
+READER = MediaReader()
+READERS = {"this process": MediaReader(), "another process": SandboxedReader()}
+OPEN_GOP = {"bf": "3", "x264-params": "open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0:log-level=none"}
+VARIABLE = np.cumsum(np.random.default_rng(0).integers(5, 400, 40)).tolist()  # milliseconds
+CLIPS = {
+    "constant.mp4": {"options": {"g": "5", "bf": "0"}},
+    "b_frames.mp4": {"options": {"g": "5", "bf": "3"}},
+    "b_frames.mkv": {"options": {"g": "12", "bf": "3"}},
+    "open_gop.mp4": {"options": OPEN_GOP},
+    "open_gop.mkv": {"options": OPEN_GOP},
+    "open_gop.ts": {"options": OPEN_GOP},
+    "variable.mp4": {"options": {"g": "5", "bf": "2"}, "milliseconds": VARIABLE},
+    "variable.mkv": {"options": {"g": "5", "bf": "2"}, "milliseconds": VARIABLE},
+    "fragments.mp4": {"options": {"g": "5", "bf": "2"}, "container": {"movflags": "frag_keyframe+empty_moov"}},
+    "mpeg4.avi": {"codec": "mpeg4", "options": {"g": "5"}},
+    "b_frames.avi": {"options": {"g": "5", "bf": "2"}},  # no presentation times
+    "vp8.webm": {"codec": "libvpx", "options": {"g": "12"}},  # may hold packets that are never shown
+    "picture.gif": {"codec": "gif", "pixels": "rgb8"},
+    "three.mp4": {"num_frames": 3},
+    "one.mp4": {"num_frames": 1},
+}
+COUNTED = {"b_frames.avi", "vp8.webm"}  # their timestamps do not name frames
+
+
+def write(folder, name, data):
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clips")
+    for name, settings in CLIPS.items():
+        write_media(folder / name, **settings)
+    return folder
+
+
+# ---------------------------------------------------------------- frame_indices
+
+
+@pytest.mark.parametrize("available", [1, 2, 3, 7, 8, 9, 16, 100, 900])
+@pytest.mark.parametrize("num_frames", [1, 2, 3, 8])
+def test_frame_indices_take_the_middle_of_each_part_of_numpy_array_split(available, num_frames):
+    padded = list(range(available)) + [available - 1] * (num_frames - available)
+    expected = [part[(len(part) + 1) // 2 - 1] for part in np.array_split(padded, num_frames)]
+    assert frame_indices(available, num_frames) == expected
+
+
+def test_training_draws_one_index_from_each_part():
+    parts = np.array_split(np.arange(100), 8)
+    generator = torch.Generator().manual_seed(0)
+    draws = [frame_indices(100, 8, training=True, generator=generator) for _ in range(300)]
+    for column, part in zip(zip(*draws, strict=True), parts, strict=True):
+        assert set(column) == set(part.tolist())
+    with pytest.raises(ValueError, match="generator"):
+        frame_indices(8, 2, training=True)
+
+
+# ---------------------------------------------------------------- frames
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_frames_are_those_of_decoding_everything_in_order(clips, name):
+    expected = decode_in_order(clips / name)
+    assert len(np.unique(expected.reshape(len(expected), -1), axis=0)) == len(expected)  # the frames are distinct
+    for num_frames in (1, 2, 5, 8, 16, 60):
+        frames = read_frames(clips / name, num_frames, reader=READER)
+        np.testing.assert_array_equal(frames, expected[frame_indices(len(expected), num_frames)])
+    np.testing.assert_array_equal(read_frames(clips / name, reader=READER), expected)
+    draws = [{"training": True, "generator": torch.Generator().manual_seed(3)} for _ in range(2)]
+    drawn = expected[frame_indices(len(expected), 2, **draws[0])]
+    np.testing.assert_array_equal(read_frames(clips / name, 2, reader=READER, **draws[1]), drawn)
+
+
+@pytest.mark.parametrize("name", sorted(set(CLIPS) - COUNTED))
+def test_every_frame_is_decoded_from_the_keyframe_before_it(clips, name, monkeypatch):
+    monkeypatch.setattr(media_scalar._Video, "_in_order", lambda _: pytest.fail("decoded everything"))
+    for index, expected in enumerate(decode_in_order(clips / name)):
+        (frame,) = READER.read_frames(clips / name, lambda _, chosen=index: [chosen])
+        np.testing.assert_array_equal(frame, expected)
+    packets = READER.packets_of(clips / name, "video")
+    last = packets.shown()[-1]
+    assert name == "picture.gif" or packets.key_of(last) <= last < packets.key_of(last) + 13
+
+
+def test_frames_before_the_start_of_an_edit_list_are_not_shown(clips, tmp_path):
+    path = tmp_path / "trimmed.mp4"
+    with (
+        av.open(str(clips / "b_frames.mp4")) as source,
+        av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as output,
+    ):
+        stream = output.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(source.streams.video[0]):
+            if packet.dts is not None:
+                shift = round(Fraction(14, 10) / packet.time_base)
+                packet.pts, packet.dts, packet.stream = packet.pts - shift, packet.dts - shift, stream
+                output.mux(packet)
+    expected = decode_in_order(path)
+    assert len(expected) == 26  # of the 28 packets from the keyframe before the start
+    np.testing.assert_array_equal(read_frames(path, 8, reader=READER), expected[frame_indices(26, 8)])
+
+
+def test_the_rotation_of_a_phone_is_applied(tmp_path):
+    def white_top(_):
+        image = np.zeros((64, 64, 3), np.uint8)
+        image[:32] = 255
+        return image
+
+    write_media(tmp_path / "phone.mp4", 4, rotation=90, pictures=white_top)  # counter-clockwise: the top goes left
+    left, right = np.split(read_frames(tmp_path / "phone.mp4", 2, reader=READER).astype(int), 2, axis=2)
+    assert left[:, :, :24].min() > 200 and right[:, :, 8:].max() < 50  # the codec blurs the edge
+
+
+def test_cover_art_is_not_video(tmp_path):
+    song = write(tmp_path, "song.mp3", media("mp3", audio="libmp3lame", cover=True))
+    with av.open(str(song)) as container:
+        assert len(container.streams.video) == 1
+    assert READER.read_frames(song) is None and READER.read_audio(song) is not None
+
+
+def test_repeated_timestamps_do_not_hide_frames(clips, tmp_path):
+    twice = write(tmp_path, "twice.ts", (clips / "open_gop.ts").read_bytes() * 2)
+    expected = decode_in_order(twice)
+    assert len(expected) > 60
+    np.testing.assert_array_equal(read_frames(twice, 8, reader=READER), expected[frame_indices(len(expected), 8)])
+
+
+def test_one_whole_frame_is_kept_at_a_time_and_each_is_prepared_once(clips):
+    begun, made = [], []
+
+    def prepare(height, width):
+        begun.append((height, width))
+        return lambda picture: made.append(picture) or len(made)
+
+    kept = READER.read_frames(clips / "constant.mp4", lambda n: [2, 2, 7, n - 1], prepare=prepare)
+    assert begun == [(64, 64)] and kept == [1, 1, 2, 3] and len(made) == 3
+
+
+def test_reading_without_pyav_says_what_to_install(clips, monkeypatch):
+    monkeypatch.setattr(media_scalar, "av", None)
+    for reader in READERS.values():
+        with pytest.raises(ImportError, match="pip install av"):
+            reader.read_frames(clips / "one.mp4")
+
+
+# ---------------------------------------------------------------- frames with their seconds
+
+TIMES = (0, 300, 1000, 1100, 1900, 2050, 2400, 7000, 7200)
+
+
+def expected_places(seconds, pace):
+    """The first frame of each step, found one by one."""
+    places, seen = [], set()
+    for place, second in enumerate(seconds):
+        if (step := int(second / pace + 1e-6)) not in seen:
+            seen.add(step)
+            places.append(place)
+    return places
+
+
+@pytest.mark.parametrize("pace", [0.25, 1.0, 60.0])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kind": "matroska", "video": "mjpeg", "times": TIMES, "frames": len(TIMES)},
+        {"kind": "mp4", "video": "libx264", "frames": 40},
+        {"kind": "webm", "video": "libvpx", "frames": 40},  # its frames are counted
+    ],
+    ids=lambda arguments: arguments["kind"],
+)
+def test_the_first_frame_of_each_step_is_read_with_its_second(tmp_path, monkeypatch, arguments, pace):
+    path = write(tmp_path, "clip", media(**arguments))
+    whole, reader = read_frames(path, reader=READER), SandboxedReader()
+    seconds = [milliseconds / 1000 for milliseconds in arguments.get("times", range(0, 100 * len(whole), 100))]
+    places = expected_places(seconds, pace)
+    if pace < 1.0:  # all in one, and in pieces
+        monkeypatch.setattr("gallery.decoding.pool._PIECE", 1.0)
+    for found in (reader.read_pictures(path, pace, 10_000), list(reader.look_through(path, pace, 10_000))):
+        assert [second for second, _ in found] == pytest.approx([seconds[place] for place in places], abs=2e-3)
+        assert np.array_equal(np.stack([frame for _, frame in found]), whole[places])
+
+
+def test_large_frames_are_shrunk_and_small_ones_stay(tmp_path):
+    write_media(tmp_path / "clip.mp4", num_frames=3, size=256, pictures=lambda index: picture(index, 256) // 4 + 90)
+    whole = decode_in_order(tmp_path / "clip.mp4")
+    ((_, small),) = SandboxedReader().read_pictures(tmp_path / "clip.mp4", 60, 64)
+    assert small.shape == (64, 64, 3)
+    shrunk = np.asarray(Image.fromarray(whole[0]).resize((64, 64), Image.Resampling.BOX), np.float64)
+    assert np.abs(small - shrunk).mean() < 3  # chroma is shrunk before it is turned to colours
+    ((_, same),) = SandboxedReader().read_pictures(tmp_path / "clip.mp4", 60, 256)
+    assert np.array_equal(same, whole[0])
+
+
+# ---------------------------------------------------------------- sound
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [(".mp4", "aac"), (".mkv", "aac"), (".wav", "pcm_s16le")])
+def test_audio_is_the_mean_of_the_channels_at_16_khz(tmp_path, suffix, codec):
+    path = tmp_path / f"tone{suffix}"
+    write_media(path, 0 if suffix == ".wav" else 10, seconds_of_audio=1.0, audio_codec=codec)
+    waveform = READER.read_audio(path)
+    assert waveform.dtype == np.float32 and waveform.ndim == 1
+    assert 16_000 <= len(waveform) < 17_200  # AAC pads its last packet
+    spectrum = np.abs(np.fft.rfft(waveform[2000:14000])) / 6000  # amplitude of each 4/3 Hz
+    assert spectrum.argmax() == 330  # 440 Hz
+    assert spectrum[330] == pytest.approx(0.375, abs=0.01)  # a lossy codec; the mean of 0.5 and 0.25, not their sum
+
+
+def test_a_file_without_a_stream_has_nothing_of_its_kind(clips):
+    assert READER.read_audio(clips / "constant.mp4") is None
+    assert READER.read_subtitle_track(clips / "constant.mp4") is None
+
+
+def test_resample_averages_channels_and_keeps_the_duration():
+    time = np.arange(44_100) / 44_100
+    stereo = np.stack([np.sin(2 * np.pi * 440 * time), np.zeros_like(time)])
+    waveform = resample(stereo, 44_100)
+    assert len(waveform) == pytest.approx(16_000, abs=2)
+    expected = 0.5 * np.sin(2 * np.pi * 440 * np.arange(1000, 15_000) / 16_000)
+    np.testing.assert_allclose(waveform[1000:15_000], expected, atol=2e-3)  # the resampler's passband
+    np.testing.assert_allclose(resample(stereo, 16_000), stereo.mean(axis=0), atol=1e-7)
+
+
+@pytest.mark.parametrize(("index", "seconds"), [(1, 4.39), (2, 14.79), (3, 5.78), (4, 6.73)])
+def test_real_clips_give_frames_and_sound(shared_dir, index, seconds):
+    path = shared_dir / "data" / "videos" / f"video{index}.mp4"
+    expected = decode_in_order(path)
+    np.testing.assert_array_equal(read_frames(path, 8, reader=READER), expected[frame_indices(len(expected), 8)])
+    waveform = READER.read_audio(path)
+    assert len(waveform) / 16_000 == pytest.approx(seconds, abs=0.1)
+    assert 0.01 < np.abs(waveform).max() <= 1
+
+
+@pytest.mark.parametrize("index", [1, 3])
+def test_sound_of_real_clips_is_that_of_the_reference(shared_dir, index):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    reference = safetensors.load_file(shared_dir / "reference" / "kaldi_fbank.safetensors")
+    expected = reference[f"clip{index}.waveform_int16"].astype(np.float32) / 2**15
+    waveform = READER.read_audio(shared_dir / "data" / "videos" / f"video{index}.mp4")[: len(expected)]
+    np.testing.assert_allclose(waveform, expected, atol=1.5 / 2**15)  # one step of 16 bits
+
+
+# ---------------------------------------------------------------- windows
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("matroska", "mjpeg"), ("mp4", "libx264"), ("avi", "mpeg4"), ("webm", "libvpx"), ("mpegts", "mpeg2video")],
+    ids=lambda arguments: arguments[0],
+)
+def test_windows_share_out_the_frames_of_a_file(tmp_path, arguments):
+    options = {"rate": 25} if arguments[0] == "mpegts" else {}
+    path = write(tmp_path, "clip", media(*arguments, frames=50, **options))
+    read = partial(read_frames, path, reader=READER)
+    rate = options.get("rate", 10)
+    whole, cuts = read(), [round(seconds * rate) for seconds in (0, 0.8, 1.6)]
+    windows = [(0, 0.8), (0.8, 1.6), (1.6, None)]
+    for (first, stop), window in zip(zip(cuts, [*cuts[1:], len(whole)], strict=True), windows, strict=True):
+        assert np.array_equal(read(window=window), whole[first:stop]), window
+    chosen = [cuts[1] + place for place in frame_indices(cuts[2] - cuts[1], 2)]
+    assert np.array_equal(read(2, window=windows[1]), whole[chosen])
+    assert read(2, window=(100, 110)) is None
+    assert SandboxedReader().read_duration(path) == pytest.approx(50 / rate, abs=0.1)
+
+
+def test_a_picture_that_stays_is_seen_in_every_window(tmp_path):
+    path = write(tmp_path, "slides.mkv", media("matroska", "mjpeg", frames=3, times=(0, 1000, 9000)))
+    read = partial(read_frames, path, reader=READER)
+    whole = read()
+    assert np.array_equal(read(window=(4, 6)), whole[1:2])
+    assert np.array_equal(read(window=(0, 4)), whole[:2])
+    assert np.array_equal(read(2, window=(8, None)), whole[[2, 2]])
+
+
+SOUNDS = {  # container, codec, and the samples by which its windows may differ from the whole: one frame of the codec
+    "wav": ("wav", "pcm_s16le", 0),
+    "flac": ("flac", "flac", 0),
+    "mp3": ("mp3", "libmp3lame", 1152),
+    "aac.m4a": ("ipod", "aac", 1024),
+    "aac.mkv": ("matroska", "aac", 1024),
+    "opus.ogg": ("ogg", "libopus", 960),
+}
+
+
+@pytest.mark.parametrize("name", SOUNDS)
+def test_windows_share_out_the_sound_of_a_file(tmp_path, name):
+    kind, codec, frame = SOUNDS[name]
+    rate = 48_000 if codec == "libopus" else 16_000
+    path = write(tmp_path, name, media(kind, "", codec, seconds=21.0, sampling_rate=rate))
+    whole = READER.read_audio(path)
+    windows = [(0, 7.5), (7.5, 14.1), (14.1, None)]
+    parts = [READER.read_audio(path, window=window) for window in windows]
+    joined = np.concatenate(parts)
+    assert abs(len(joined) - len(whole)) <= frame and len(parts[1]) == round(6.6 * 16_000)
+    assert READER.read_audio(path, window=(30, None)) is None
+    if not frame:
+        assert np.array_equal(joined, whole)
+    for window, part in zip(windows, parts, strict=True):
+        (chosen,), length = READER.read_audio_parts(path, lambda available: [(100, available - 7)], window=window)
+        assert length == len(part) and np.array_equal(chosen, part[100:-7])
+
+
+@pytest.mark.parametrize("name", SOUNDS)
+def test_of_a_long_track_the_chosen_parts_are_decoded(tmp_path, monkeypatch, name):
+    kind, codec, frame = SOUNDS[name]
+    rate = 48_000 if codec == "libopus" else 16_000
+    path = write(tmp_path, name, media(kind, "", codec, seconds=21.0, sampling_rate=rate))
+    whole = READER.read_audio(path)
+    monkeypatch.setattr(media_scalar, "_LONG_SOUND", 5.0)
+    decoded, mono = [], media_scalar.mono
+
+    def counted(frames, rate):
+        return mono((decoded.append(frame.samples / frame.sample_rate) or frame for frame in frames), rate)
+
+    monkeypatch.setattr(media_scalar, "mono", counted)
+    chosen = [(0, 16_000), (100, 300), (0, 0), (240_001, 256_001), (320_000, 326_123)]
+    parts, available = READER.read_audio_parts(path, lambda available: chosen)
+    assert abs(available - len(whole)) <= 2 * frame and sum(decoded) < 14  # clusters of Matroska are five seconds
+    for (start, stop), part in zip(chosen, parts, strict=True):
+        shifts = [0] if not frame else range(max(-48, -start), 49)  # 3 ms
+        errors = [np.abs(part - whole[start + shift : stop + shift]).max(initial=0) for shift in shifts]
+        assert len(part) == stop - start and min(errors) <= (0.05 if frame else 0)
+
+
+def test_a_file_that_does_not_say_how_long_it_is_is_measured(tmp_path):
+    path = write(tmp_path, "sound.aac", media("adts", "", "aac", seconds=3))
+    assert SandboxedReader().read_duration(path) == pytest.approx(3, abs=0.2)
+    with pytest.raises(LimitError, match="--limit duration"):
+        SandboxedReader(Limits(duration=1)).read_duration(write(tmp_path, "sound.wav", wav(tone(32_000))))
+
+
+# ---------------------------------------------------------------- files that end early
+
+WHOLE = {
+    "h264.mkv": {"options": {"g": "12", "bf": "3"}, "seconds_of_audio": 3.0},
+    "variable.mkv": {"options": {"bf": "2"}, "milliseconds": [0, 40, 80, 1500, 1540, 2900], "num_frames": 6},
+    "longer_sound.mkv": {"seconds_of_audio": 6.0},
+    "shorter_sound.mkv": {"seconds_of_audio": 0.5},
+    "flac.mkv": {"seconds_of_audio": 3.0, "audio_codec": "flac"},
+    "vp9.webm": {"codec": "libvpx-vp9"},
+    "cues_in_front.mkv": {"container": {"reserve_index_space": "2000"}, "seconds_of_audio": 3.0},
+    "index_first.mp4": {"seconds_of_audio": 3.0, "container": {"movflags": "faststart"}},
+    "mpeg4.avi": {"codec": "mpeg4", "seconds_of_audio": 2.0, "audio_codec": "mp3"},  # counts another, empty frame
+    "h264.avi": {"seconds_of_audio": 2.0, "audio_codec": "mp3"},
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_file_is_whole_or_cut_whoever_wrote_it(tmp_path, name):
+    settings = {"num_frames": 30} | WHOLE[name]
+    path = tmp_path / name
+    write_media(path, **settings)
+    reader = SandboxedReader()
+    assert len(reader.read_frames(path)) == settings["num_frames"]
+    assert (reader.read_audio(path) is not None) == ("seconds_of_audio" in settings)
+    data = path.read_bytes()
+    for share in (0.5, 0.9) if path.suffix in (".mp4", ".avi") else (0.5, 0.9, 0.99):
+        path.write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(MediaError, match=f"{name}: .*(promises|decoding|decodes|damaged)"):
+            reader.read_audio(path) if "index_first" in name and share == 0.9 else reader.read_frames(path)
+
+
+@pytest.mark.parametrize(("kind", "codec"), [("aiff", "pcm_s16be"), ("avi", "pcm_s16le"), ("flac", "flac")])
+def test_sound_is_whole_or_cut(tmp_path, kind, codec):
+    path, data = tmp_path / "sound", media(kind, "", codec, seconds=3.0)
+    path.write_bytes(data)
+    assert len(SandboxedReader().read_audio(path)) == pytest.approx(48_000, abs=2)
+    path.write_bytes(cut(data, 0.8))
+    with pytest.raises(MediaError, match=r"promises \d+ (samples|bytes)"):
+        SandboxedReader().read_audio(path)
+
+
+@pytest.mark.parametrize("kind", ["ogg", "nut", "matroska", "mp4"])
+@pytest.mark.parametrize("duration", ["00:59:00.000000000", "99999999999999999999:00:00.0", "-1:00:00.0", "x"])
+def test_a_comment_called_duration_promises_nothing(tmp_path, kind, duration):
+    tags, muxer = (("DURATION", duration),), "movflags=use_metadata_tags" if kind == "mp4" else ""
+    data = media(kind, "", "libopus", sampling_rate=48_000, seconds=1.0, tags=tags, metadata=tags, muxer=muxer)
+    assert len(SandboxedReader().read_audio(write(tmp_path, "song", data))) == pytest.approx(16_000, abs=400)
+
+
+# ---------------------------------------------------------------- damage: what comes before it is read
+
+CHOOSE = partial(frame_indices, num_frames=8)
+SIZES = {"frames": 60, "seconds": 6.0}
+H264 = {"encoder": "g=10 bf=2", **SIZES}
+HARMED = {
+    "h264.mp4": partial(media, "mp4", "libx264", "aac", muxer="movflags=faststart", **H264),
+    "one_keyframe.mp4": partial(media, "mp4", "libx264", "aac", muxer="movflags=faststart", encoder="bf=2", **SIZES),
+    "h264.mkv": partial(media, "matroska", "libx264", "aac", **H264),
+    "h264.ts": partial(media, "mpegts", "libx264", "aac", **H264),
+    "mpeg4.avi": partial(media, "avi", "mpeg4", "libmp3lame", encoder="g=10", **SIZES),
+    "h264.avi": partial(media, "avi", "libx264", "libmp3lame", encoder="g=10 bf=3", **SIZES),
+    "mjpeg.avi": partial(media, "avi", "mjpeg", "pcm_s16le", **SIZES),
+}
+HARM = {
+    "half": lambda data: cut(data, 0.5),
+    "third": lambda data: cut(data, 0.35),
+    "stretch": lambda data: noisy(data, 0.5, 600),
+    "wide": lambda data: noisy(data, 0.4, 5000),
+}
+
+
+def harmed(folder, name, how=None):
+    data = HARMED[name]()
+    return write(folder, f"{how}_{name}", data if how is None else HARM[how](data))
+
+
+def read(path, choose=CHOOSE, window=None, reader=None):
+    """Frames, and what is reported."""
+    reported = []
+    frames = (reader or SandboxedReader()).noting(reported.append).read_frames(path, choose, window)
+    return (None if frames is None else np.stack(frames)), [line.removeprefix(f"{path}: ") for line in reported]
+
+
+def hear(path, window=None):
+    reported = []
+    sound = SandboxedReader().noting(reported.append).read_audio(path, window)
+    return sound, [line.removeprefix(f"{path}: ") for line in reported]
+
+
+UNNOTICED = {("mpeg4.avi", "stretch"), ("mpeg4.avi", "wide"), ("h264.avi", "wide")}  # by FFmpeg
+NOTICED = {("h264.mp4", "stretch"), ("h264.mp4", "wide"), ("one_keyframe.mp4", "wide"), ("h264.ts", "wide")}
+
+
+@pytest.mark.promise("files", "A damaged stream is read up to its first damage, which is reported")
+@pytest.mark.parametrize("how", sorted(HARM))
+@pytest.mark.parametrize("name", sorted(HARMED))
+def test_the_frames_before_the_damage_are_those_of_the_whole_file(tmp_path, name, how):
+    path, whole = harmed(tmp_path, name, how), SandboxedReader().read_frames(harmed(tmp_path, name))
+    every, reported = read(path, None)
+    assert 5 < len(every) <= len(whole) and len(reported) <= 1
+    if (name, how) not in UNNOTICED:
+        assert {frame.tobytes() for frame in every} <= {frame.tobytes() for frame in whole}
+    if (name, how) in NOTICED:
+        assert IN_PART in reported[0] and np.array_equal(every, whole[: len(every)])
+        with pytest.raises(MediaError):
+            SandboxedReader().read_frames(path)
+    chosen, _ = read(path)
+    assert len({frame.tobytes() for frame in chosen}) == min(8, len(every))  # evenly among them
+    in_process, lines = read(path, None, reader=READER)
+    assert np.array_equal(every, in_process) or lines != reported
+
+
+def test_half_a_file_is_reported_with_its_seconds_and_why(tmp_path):
+    path = harmed(tmp_path, "h264.mp4", "half")
+    (_, (pictures,)), (sound, (words,)) = read(path), hear(path)
+    for kind, line in (("video stream 0 (h264)", pictures), ("audio stream 1 (aac)", words)):
+        assert line.startswith(f"{kind}: ") and " s could be read: the container promises" in line
+        assert line.endswith("The file is truncated or damaged.")
+    assert 2 * 16_000 < len(sound) < 4 * 16_000
+    assert np.array_equal(sound[:16_000], SandboxedReader().read_audio(harmed(tmp_path, "h264.mp4"))[:16_000])
+    for strict in (SandboxedReader().read_frames, SandboxedReader().read_audio):
+        with pytest.raises(MediaError, match="promises|decoding stopped"):
+            strict(path)
+
+
+def test_of_a_stream_of_which_nothing_decodes_there_is_the_error_as_ever(tmp_path):
+    path = write(tmp_path, "noise.mkv", packets_damaged(media("matroska", "libx264", "flac", **SIZES), "video"))
+    with pytest.raises(MediaError) as strict:
+        SandboxedReader().read_frames(path, CHOOSE)
+    with pytest.raises(MediaError) as lenient:
+        read(path)
+    assert str(lenient.value) == str(strict.value)
+
+
+@pytest.mark.parametrize("name", ["h264.mp4", "h264.mkv", "mpeg4.avi"])
+def test_windows_before_the_end_of_half_a_file_are_whole_and_those_after_it_are_reported(tmp_path, name):
+    path, whole = harmed(tmp_path, name, "half"), SandboxedReader()
+    expected = harmed(tmp_path, name)
+    for reading, strict in (
+        (read, partial(whole.read_frames, expected, CHOOSE)),
+        (hear, partial(whole.read_audio, expected)),
+    ):
+        found, reported = reading(path, window=(1.0, 2.0))
+        assert np.array_equal(found, np.array(strict(window=(1.0, 2.0)))) and not reported
+        found, reported = reading(path, window=(2.0, 6.0))
+        assert found is not None and len(reported) == 1 and IN_PART in reported[0]
+        for window in ((4.0, 5.0), (5.0, None)):
+            found, lines = reading(path, window=window)
+            assert found is None and lines == reported  # in the same words
+
+
+def test_a_clip_has_what_can_be_read_of_its_file_or_raises(tiny_processor, tmp_path):
+    path, processor = harmed(tmp_path, "h264.mp4", "half"), sandboxed(tiny_processor)
+    clip = tolerant(processor).read_clip(path, processed=True)
+    assert clip.has("video") and clip.has("audio") and 2 < clip.duration < 4
+    assert [line.split(": ")[1] for line in clip.problems] == ["video stream 0 (h264)", "audio stream 1 (aac)"]
+    with pytest.raises(MediaError, match="promises|decoding stopped"):
+        processor.read_clip(path, processed=True)
+
+
+# ---------------------------------------------------------------- subtitles
+
+
+def test_srt_becomes_one_plain_string(tmp_path):
+    path = tmp_path / "clip.srt"
+    path.write_text(
+        "\ufeff1\n00:00:01,000 --> 00:00:02,000\n{\\an8}<i>Hello</i>, <font color='red'>you</font>\n\n"
+        "2\n00:00:02,000 --> 00:00:03,000\nI <3 it &amp; a < b\n\nafter a blank line\n\n"
+        "3\n00:00:03,000 --> 00:00:04,000\n1984\n",
+        encoding="utf-8",
+    )
+    assert READER.read_subtitle(path) == "Hello, you I <3 it & a < b after a blank line 1984"
+
+
+def test_vtt_becomes_one_plain_string(tmp_path):
+    path = tmp_path / "clip.vtt"
+    path.write_text(
+        "WEBVTT - a title\nKind: captions\n\nSTYLE\n::cue { color: red }\n\nNOTE not spoken\n\n"
+        "intro\n00:01.000 --> 00:02.000 align:start\n<v Ann>Hi<00:00:01.500><c> there</c></v>\n\n"
+        "NOTE\nnot spoken either\n\n2\n01:00:02.000 --> 01:00:03.000\nx &lt; y\n"
+    )
+    assert READER.read_subtitle(path) == "Hi there x < y"
+
+
+def test_rolling_captions_say_each_line_once(tmp_path):
+    path = tmp_path / "clip.srt"
+    cues = ["one", "one\ntwo", "two", "two\nthree", "one"]
+    path.write_text("".join(f"{i}\n00:00:0{i},000 --> 00:00:0{i},900\n{cue}\n\n" for i, cue in enumerate(cues)))
+    assert READER.read_subtitle(path) == "one two three one"
+    windows = ((0, 1), (1, 2), (2.95, 3), (4.5, None))
+    assert [READER.read_subtitle(path, window) for window in windows] == ["one", "one two", "", "one"]
+
+
+@pytest.mark.parametrize("content", ["", " \n\n", "WEBVTT\n\n", "1\n00:00:01,000 --> 00:00:02,000\n \n"])
+def test_a_file_without_words_is_an_empty_string(tmp_path, content):
+    (tmp_path / "clip.srt").write_text(content)
+    assert READER.read_subtitle(tmp_path / "clip.srt") == ""
+
+
+@pytest.mark.parametrize(
+    "codec", [("matroska", "subrip"), ("matroska", "ass"), ("matroska", "webvtt"), ("mp4", "mov_text")]
+)
+def test_a_text_track_becomes_one_plain_string(tmp_path, codec):
+    drawing = ["{\\p1}m 0 0 l 100 0 100 100{\\p0}"] if "ass" in codec else []
+    lines = ("Hello, {\\i1}world{\\i0}", *drawing, "Hello, world\\Nsecond line")
+    path = write(tmp_path, "clip", media(codec[0], "libx264", "", codec[1], lines=lines))
+    assert READER.read_subtitle_track(path) == "Hello, world second line"
+    assert READER.read_subtitle_track(path, (len(lines) - 1, None)) == "Hello, world second line"
+    assert READER.read_subtitle_track(path, (0, 0.5)) == "Hello, world"
+    assert len(read_frames(path, 8, reader=READER)) == 8
