@@ -24,7 +24,7 @@ QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo backbone study site test test-fast test-portable suite e2e-test engine-test check clean
+.PHONY: help demo backbone study site test test-fast test-portable suite e2e-test check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -97,11 +97,6 @@ suite: $(SUITE)/.installed ## mixins of transformers' own test suite, and quanti
 
 e2e-test: $(INSTALLED) ## whole processes: training, publishing, kills, hostile files, three nodes, five minutes
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto -m "e2e and not slow"
-
-engine-test: $(INSTALLED) ## galleries in the vector engine at QDRANT_URL; QDRANT_KILL and QDRANT_REVIVE: commands for a node
-	@test -n "$(QDRANT_URL)" || { echo "error: say where the engine is: make engine-test QDRANT_URL=http://localhost:6333" >&2; exit 1; }
-	QDRANT_URL=$(QDRANT_URL) QDRANT_KILL="$(QDRANT_KILL)" QDRANT_REVIVE="$(QDRANT_REVIVE)" OMP_NUM_THREADS=1 \
-		$(PYTEST) -m engine tests/search
 
 # Everything but publishing, which computes nothing. As many processes as cores, counting their threads.
 test-portable: $(INSTALLED) ## as on machines without AVX-512 and AVX2, with one and two threads, half an hour

@@ -24,7 +24,7 @@ _COMMANDS = {
         "repair": (_SEARCH, "Restore the intact parts of a damaged gallery"),
         "compact": (_SEARCH, "Rewrite a gallery without the clips that were removed"),
         "remove": (_SEARCH, "Remove the clips of files and folders from a gallery"),
-        "push": (_SEARCH, "Copy a gallery into a vector engine"),
+        "push": (_SEARCH, "Copy a gallery into a table of PostgreSQL"),
     },
     "Train, evaluate and publish models": {
         "train": ("trainer.run", "Train a model from a recipe"),

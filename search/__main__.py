@@ -150,21 +150,17 @@ def _as_json(hits: "Hits", config: QueryConfig) -> dict:
 
 @command_of(app, PushConfig)
 def push(config: PushConfig) -> None:
-    """Copy a gallery into a vector engine; only what is new, changed or removed is sent."""
+    """Copy a gallery into a table of PostgreSQL; only what is new, changed or removed is sent."""
     from gallery.gallery import Gallery
 
-    from .engine.opening import open_engine
-    from .engine.push import push as push_gallery
+    from .postgresql import TableAddress
+    from .push import push as push_gallery
 
-    gallery = Gallery.open(config.gallery)
-    with closing(open_engine(config.address)[0]) as collection:
-        report = push_gallery(
-            gallery, collection, config.part, config.shards, config.replicas, config.detail, progress=True,
-            rewrite=config.rewrite,
-        )  # fmt: skip
-        counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
-        held = len(collection)
-        show(f"{counts}; {'about ' if collection.is_estimate(held) else ''}{held} clips in the collection")
+    address, gallery = TableAddress.parse(config.address), Gallery.open(config.gallery)
+    nodes = [] if config.nodes is None else config.nodes.split(",")
+    report = push_gallery(gallery, address, nodes, show if nodes else lambda line: None, progress=True)
+    counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
+    show(f"{counts}; {len(gallery)} clips in the table")
 
 
 _SERVICE_SECONDS = 10  # that a server of PostgreSQL has for an answer: somebody waits for it
@@ -263,9 +259,17 @@ def info(config: InfoConfig) -> None:
 
 @command_of(app, VerifyConfig)
 def verify(config: VerifyConfig) -> None:
-    """Compare every file of a gallery with its hash, and check every vector."""
+    """Compare every file of a gallery with its hash, or every row of a table, and check every vector."""
     from gallery.gallery import verify_gallery
 
+    from .opening import is_address
+
+    if is_address(config.gallery):
+        from .postgresql import TableAddress
+        from .push import verify_table
+
+        show(f"{verify_table(TableAddress.parse(config.gallery))} clips are intact.")
+        return
     opened, num_bytes = verify_gallery(config.gallery)
     show(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are intact.")
 

@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gallery.searcher import Searcher
 
-TABLE_PREFIX = "postgresql://"
-
 
 def is_address(text: str) -> bool:
     """Whether a text is the address of a table, not a folder."""
-    return text.startswith(TABLE_PREFIX)
+    return text.startswith("postgresql:/")  # a path leaves out the second slash
 
 
 def open_searcher(place: str, timeout: float = 60) -> "Searcher":
@@ -36,4 +34,4 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
     return Gallery.open(place).searcher
 
 
-__all__ = ["TABLE_PREFIX", "is_address", "open_searcher"]
+__all__ = ["is_address", "open_searcher"]

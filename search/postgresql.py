@@ -36,10 +36,10 @@ from psycopg import sql
 from gallery.columns import check_modality
 from gallery.described import Described, NoClipError
 from gallery.filters import DATE, DURATION, WORDS, text_pattern_of
-from gallery.hits import Hit, Hits
+from gallery.hits import Hits, Texts
 from gallery.querying import check_vectors
 from gallery.searcher import Clip, Scoring, Selection, UnsupportedError
-from gallery.searching import seen_of
+from gallery.searching import check_supported, seen_of
 from gallery.windows import Place, place_of_clip
 from gallery.words import folded
 from modeling_scalar.scores_scalar import MIN_NORM, WEIGHING, ScoreOptions, exact_scores, paired_weights
@@ -279,9 +279,17 @@ class Table:
         while self._idle:
             self._idle.pop().close()
 
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """The context of what the server does, whose errors are those of [`error`]."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self.error(error) from None
+
     def connect(self) -> psycopg.Connection:
         """Open a connection."""
-        try:
+        with self.errors():
             connection = psycopg.connect(
                 self.address.server,
                 autocommit=True,
@@ -290,27 +298,29 @@ class Table:
                 application_name="scalar",
                 client_encoding="utf8",
             )
-        except psycopg.Error as error:
-            raise self.error(error) from None
         self.run(connection, "SET statement_timeout = {limit}", limit=math.ceil(1000 * self.timeout))
         self.run(connection, "SET enable_partitionwise_aggregate = on")
         self.run(connection, "SET jit = off")
         return connection
 
-    @contextmanager
-    def transaction(self, mode: str = "ISOLATION LEVEL REPEATABLE READ READ ONLY") -> Iterator[psycopg.Connection]:
-        """The connection of a transaction, by default of one snapshot of every node."""
-        connection = None
-        while self._idle and connection is None:
+    def begin(self, mode: str) -> psycopg.Connection:
+        """Begin a transaction on a connection that is not in use, or on a new one."""
+        with suppress(IndexError):  # there is none
             connection = self._idle.pop()
             try:
                 self.run(connection, f"BEGIN {mode}")
+                return connection
             except TableError:  # the server was started again
                 connection.close()
-                connection = None
-        if connection is None:
-            connection = self.connect()
-            self.run(connection, f"BEGIN {mode}")
+                self.close()
+        connection = self.connect()
+        self.run(connection, f"BEGIN {mode}")
+        return connection
+
+    @contextmanager
+    def transaction(self, mode: str = "ISOLATION LEVEL REPEATABLE READ READ ONLY") -> Iterator[psycopg.Connection]:
+        """The connection of a transaction, by default of one snapshot of every node."""
+        connection = self.begin(mode)
         try:
             yield connection
             self.run(connection, "COMMIT")
@@ -336,10 +346,9 @@ class Table:
         timer = Timer(self.timeout + _GRACE, _cut, [connection])  # a server that hangs cancels nothing
         timer.start()
         try:
-            found = connection.execute(statement, values, binary=binary)
-            return found.fetchall() if found.description else []
-        except psycopg.Error as error:
-            raise self.error(error) from None
+            with self.errors():
+                found = connection.execute(statement, values, binary=binary)
+                return found.fetchall() if found.description else []
         finally:
             timer.cancel()
 
@@ -512,39 +521,38 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
     known += [f'"{name}" IS NULL' for name in wanted.lacks]
     values: dict[str, Any] = {}
     if wanted.paths:
-        known.append("_path ~ ANY(%(paths)s::text[])")
         patterns = map(text_pattern_of, wanted.paths)
         values["paths"] = [f"^(?:{pattern})$" for pattern in patterns if pattern is not None]
-    if among.without is not None:
-        known.append("clip_id <> %(without)s")
-        values["without"] = among.without
-    if among.outside:
-        known.append("_path <> ALL(%(outside)s::text[])")
-        values["outside"] = sorted(among.outside)
-    if among.inside is not None:
-        known.append("_path = %(inside)s")
-        values["inside"] = among.inside
+        known.append("_path ~ ANY(%(paths)s::text[])")
+    for condition, name, value in (
+        ("clip_id <> %(without)s", "without", among.without),
+        ("_path = %(inside)s", "inside", among.inside),
+        ("_path <> ALL(%(outside)s::text[])", "outside", list(among.outside) or None),
+    ):
+        if value is not None:
+            values[name] = value
+            known.append(condition)
     doubtful = {}
     first, last = (moment and (moment - _EPOCH) // _MICROSECOND for moment in (wanted.after, wanted.before))
-    for fact, column, limits in (
-        (DURATION, "_seconds", {">=": wanted.min_duration, "<=": wanted.max_duration}),
-        (DATE, "_changed", {">=": first, "<": last}),
+    for fact, column, conditions in (
+        (
+            DURATION,
+            "_seconds",
+            {"_seconds >= %(shortest)s": wanted.min_duration, "_seconds <= %(longest)s": wanted.max_duration},
+        ),
+        (DATE, "_changed", {"_changed >= %(first)s": first, "_changed < %(last)s": last}),
     ):
-        given = {sign: limit for sign, limit in limits.items() if limit is not None}
-        names = {sign: f"{column}{number}" for number, sign in enumerate(given)}
-        values |= {names[sign]: limit for sign, limit in given.items()}
+        given = {condition: value for condition, value in conditions.items() if value is not None}
         if given:
-            met = " AND ".join(f"{column} {sign} %({name})s" for sign, name in names.items())
-            doubtful[fact] = f"({met})", f"{column} IS NULL"
+            doubtful[fact] = f"({' AND '.join(given)})", f"{column} IS NULL"
+    values |= {"shortest": wanted.min_duration, "longest": wanted.max_duration, "first": first, "last": last}
     words = {f"word{number}": folded(word) for number, word in enumerate(wanted.words)}
     if words:
         met = " AND ".join(f"strpos(_words, %({name})s) > 0" for name in words)
         doubtful[WORDS] = f"({met})", f"(NOT _all_words AND NOT ({met}))"
-    for name, text in {"inside": among.inside or "", **words}.items():
-        if not _can_be_stored(text):
-            known.append("false")  # nothing has it
-            text = ""
-        values[name] = text
+    values |= words
+    if not all(_can_be_stored(text) for text in (among.inside or "", *words.values())):
+        return _Condition("false", {}, {})
     return _Condition(" AND ".join(known), doubtful, values)
 
 
@@ -600,10 +608,10 @@ class TableSearcher:
             TableError: a server does not answer.
         """
         queries = check_vectors(queries, k, self.pushed.dim)
-        if scoring.method != "scalar" or among.mask is not None or among.unique:
+        check_supported(self, among)
+        if scoring.method != "scalar":
             raise UnsupportedError(
-                f"{self.table.name} has only the score 'scalar', without a mask and `unique`; got {scoring.method!r}. "
-                "Search the gallery in its folder."
+                f"{self.table.name} has only the score 'scalar', got {scoring.method!r}; a folder has others."
             )
         unknown = sorted(set(scoring.options) - set(WEIGHING))
         if unknown:
@@ -642,20 +650,20 @@ class TableSearcher:
 
     def clip_named(self, name: str) -> str:
         """Find a clip by its identifier, its path, or the end of its path; raises a NoClipError."""
-        known = []
+        found = []
         if _can_be_stored(name):
+            statement = (
+                "SELECT clip_id FROM {table} WHERE clip_id = %s OR _path = ANY(%s) OR "
+                "right(_path, length(%s) + 1) = '/' || %s ORDER BY clip_id <> %s, _id LIMIT 4"
+            )
+            paths = [name, os.path.realpath(name)]
             with self.table.transaction() as connection:
-                for where, values in (
-                    ("clip_id = %s", [name]),
-                    ("_path = ANY(%s)", [[name, os.path.realpath(name)]]),
-                    ("right(_path, length(%s) + 1) = '/' || %s", [name, name]),
-                ):
-                    statement = f"SELECT clip_id FROM {{table}} WHERE {where} ORDER BY _id LIMIT 4"
-                    known = known or [clip_id for (clip_id,) in self.table.run(connection, statement, values)]
-        if len(known) == 1:
-            return known[0]
-        which = f"{len(known)} or more clips" if known else "no clip"
-        examples = f": name one, such as {', '.join(map(repr, known[:3]))}" if known else ""
+                rows = self.table.run(connection, statement, [name, paths, name, name, name])
+            found = [clip_id for (clip_id,) in rows]
+        if name in found or len(found) == 1:
+            return found[0]
+        which = f"{len(found)} or more clips" if found else "no clip"
+        examples = f": name one, such as {', '.join(map(repr, found[:3]))}" if found else ""
         raise NoClipError(
             f"There is {which} {name!r} in {self.table.name}{examples}. `scalar query ... --json` prints the "
             "`clip_id` of each hit."
@@ -800,19 +808,28 @@ class _Ranking:
 
     def hits_of(self, query: torch.Tensor, best: Sequence[tuple[float, int]], num_scored: int) -> Hits:
         """The best clips of a query as hits."""
-        modalities, hits = self.pushed.modalities, []
-        if best:
-            texts, embeds, mask = self.arrays(query, [number for _, number in best])
+        numbers = [number for _, number in best]
+        scores = torch.tensor([score for score, _ in best], dtype=torch.float64).float()
+        weights = presence = torch.zeros(0, len(self.seen))
+        if numbers:
+            texts, embeds, presence = self.arrays(query, numbers)
             weighing = {name: getattr(self.options, name) for name in WEIGHING}
-            weights = paired_weights(texts, embeds, mask & torch.from_numpy(self.seen), **weighing).tolist()
-            for rank, (score, number) in enumerate(best, start=1):
-                row = self.rows[number]
-                weight = dict(zip(modalities, weights[rank - 1], strict=True))
-                presence = dict(zip(modalities, row.mask.tolist(), strict=True))
-                hits.append(Hit(rank, row.clip_id, np.float32(score).item(), weight, presence, place=row.place))
-        reason = None if hits else f"none of the clips in {self.table.name} matches the filters"
-        num_clips = sum(self.pushed.num_clips.values())
-        return Hits(hits, num_clips, num_scored, self.num_allowed, self.unknown, reason=reason)
+            weights = paired_weights(texts, embeds, presence & torch.from_numpy(self.seen), **weighing)
+        rows = [self.rows[number] for number in numbers]
+        nothing = [()] * len(rows)
+        texts = Texts([row.clip_id for row in rows], [row.place for row in rows], nothing, nothing)
+        return Hits(
+            self.pushed.modalities,
+            scores,
+            presence.bool(),
+            lambda: texts,
+            weights=weights,
+            num_clips=sum(self.pushed.num_clips.values()),
+            num_scored=num_scored,
+            num_allowed=self.num_allowed,
+            unknown=self.unknown,
+            reason=None if rows else f"none of the clips in {self.table.name} matches the filters",
+        )
 
 
 __all__ = [

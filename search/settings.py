@@ -14,6 +14,8 @@ from typer import Argument, Exit, Option, echo
 
 from commands.options import MODEL, READING, Device, Given, Limit, ModelDtype
 
+from .opening import is_address
+
 LONGEST_SCENE = 60.0
 """Default maximum length of a window that ends at a scene change, in seconds."""
 DEFAULT_MODEL = "google/embeddinggemma-2"
@@ -26,7 +28,6 @@ _gallery = partial(Option, rich_help_panel="Gallery")
 _query = partial(Option, rich_help_panel="Query")
 _filter = partial(Option, rich_help_panel="Filters")
 _access = partial(Option, rich_help_panel="Access")
-_new = partial(Option, rich_help_panel="New collection")
 
 
 def _folder(path: Path) -> Path:
@@ -36,7 +37,7 @@ def _folder(path: Path) -> Path:
     if str(path).startswith("postgresql:/"):  # a path has no double slashes
         raise ValueError(
             "Expected a folder, not the address of a table. `scalar push` copies a folder into a table; only `scalar "
-            "query` and `scalar serve` take its address."
+            "query`, `scalar serve` and `scalar verify` take its address."
         )
     if is_published(path):
         raise ValueError(
@@ -66,6 +67,11 @@ def _read_folder(path: Path) -> Path:
     return folder_of(path) if is_published(path) else _folder(path)
 
 
+def _read_place(place: str) -> str:
+    """The address of a table, or the folder of a gallery to read."""
+    return place if is_address(place) else str(_read_folder(Path(place)))
+
+
 # Fields shared by several settings.
 Folder = Annotated[Path, Argument(help="Folder of the gallery."), Given(Path, _folder)]
 ReadFolder = Annotated[
@@ -73,14 +79,13 @@ ReadFolder = Annotated[
     Argument(help="Folder of the gallery, or a published gallery: hf://datasets/USER/NAME."),
     Given(Path, _read_folder),
 ]
-Place = Annotated[
-    str,
-    Argument(
-        metavar="GALLERY",
-        help="Folder of the gallery, a published gallery (hf://datasets/USER/NAME), or the address of a table (see "
-        "`push`).",
-    ),
-]
+_PLACE = Argument(
+    metavar="GALLERY",
+    help="Folder of the gallery, a published gallery (hf://datasets/USER/NAME), or the address of a table (see "
+    "`push`).",
+)
+Place = Annotated[str, _PLACE]
+ReadPlace = Annotated[str, _PLACE, Given(str, _read_place)]
 Moved = Annotated[str | None, _model(help="Path or Hub id of the gallery's model, if it has moved.")]
 
 
@@ -298,46 +303,59 @@ class QueryConfig:
             ScoreOptions(self.temperature)  # raises if it is out of range
 
 
-def _print_sql(is_asked: bool) -> None:
-    if is_asked:
-        from .engine.scoring import FUNCTION
+def _print_sql(is_given: bool) -> None:
+    if is_given:
+        from .postgresql import FUNCTIONS
 
-        echo(FUNCTION, nl=False)
+        echo(FUNCTIONS.read_text(), nl=False)
+        raise Exit
+
+
+def _write_extension(folder: Path | None) -> None:
+    if folder is not None:
+        from .push import write_extension
+
+        write_extension(folder)
+        echo(f"Wrote scalar.control and scalar--1.sql to {folder}.")
         raise Exit
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushConfig:
-    """Settings of `scalar push`, see [`~search.engine.push.push`]."""
+    """Settings of `scalar push`, see [`~search.push.push`]."""
 
     gallery: ReadFolder
     address: Annotated[
         str,
         Argument(
-            help="Qdrant collection: qdrant+http://HOST:6333/NAME, qdrant+https://HOST/NAME, or without a server "
-            "qdrant+file:///FOLDER/NAME; the key, if any, is read from QDRANT_API_KEY. PostgreSQL table: "
-            "postgresql://[USER@]HOST/DATABASE/TABLE, separated by commas for several nodes; the password is read "
-            "from PGPASSWORD or ~/.pgpass."
+            help="Table: postgresql://[USER@]HOST[:PORT]/DATABASE/[SCHEMA.]TABLE; the password is read from "
+            "PGPASSWORD or ~/.pgpass."
         ),
     ]
-    part: Annotated[str, Option(help="Name of this gallery in a collection of several galleries of one model.")] = ""
-    rewrite: Annotated[
-        bool, Option("--rewrite", help="Write all clips again, which repairs damage in the engine.")
-    ] = False
+    nodes: Annotated[
+        str | None,
+        Option(
+            help="Of a new table: servers that it is partitioned over, HOST or HOST:PORT, separated by commas. Prints "
+            "the SQL that it runs."
+        ),
+    ] = None
     print_sql: Annotated[
         bool,
         Option(
             "--print-sql",
             is_eager=True,
             callback=_print_sql,
-            help="Print SCALAR's score as a PostgreSQL function for any table, and push nothing.",
+            help="Print SCALAR's score and the list of the best as SQL for any table, and push nothing.",
         ),
     ] = False
-    shards: Annotated[int | None, _new(min=1, help="Number of shards (Qdrant).")] = None
-    replicas: Annotated[int | None, _new(min=1, help="Number of copies of each shard (Qdrant).")] = None
-    detail: Annotated[
-        int, _new(min=1, max=6, help="Tightness of bounds (Qdrant): 2 takes least memory, 4 gives short lists.")
-    ] = 3
+    write_extension: Annotated[
+        Path | None,
+        Option(
+            is_eager=True,
+            callback=_write_extension,
+            help="Write these as the two files of an extension, which nodes need, into a folder, and push nothing.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,9 +402,9 @@ class RemoveConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyConfig:
-    """Settings of commands that read a gallery and need nothing else."""
+    """Settings of `scalar verify`."""
 
-    gallery: ReadFolder
+    gallery: ReadPlace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ NOT_OF_A_JOB = {"all", "dev", "docs"}
 JOBS = {
     "search": (
         "search",
-        ("search/distributed.py", "search/engine", "search/service/assistants.py", "search/service/engine.py"),
+        ("search/distributed.py", "search/postgresql.py", "search/push.py", "search/service/assistants.py"),
     ),
     "train": ("trainer", ()),
     "eval": ("eval", ("eval/adapters",)),
@@ -45,7 +45,7 @@ def requirements(extra):
 def test_modules_belong_to_the_extras_that_install_them():
     found = {}
     for extra in PROJECT["optional-dependencies"].keys() - NOT_OF_A_JOB:
-        # An extra on top of another, such as `engine` on `search`, is named for what it adds.
+        # An extra on top of another, such as `postgresql` on `search`, is named for what it adds.
         direct = {Requirement(line).name for line in PROJECT["optional-dependencies"][extra]}
         video = {"av"} if extra in ("search", "train", "eval") else set()
         for name in (direct | video) - {PROJECT["name"]}:

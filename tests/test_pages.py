@@ -73,7 +73,7 @@ def test_every_command_is_accepted_by_its_parser(place):
         ("scalar train recipes/miniature.yaml --learning_rat 1", "learning_rat"),
         ("scalar train recipes/absent.yaml", "absent.yaml"),
         ("python -m trainer.semantics --benchmark miniature", "no module"),
-        ("python -m evidence speed engine --clip-number 3", "clip-number"),
+        ("python -m evidence speed postgresql --clip-number 3", "clip-number"),
         ("accelerate launch --num_process_count 2 train.py recipes/miniature.yaml", "num_process_count"),
         ("scalar index ~/Videos --output galleries/videos \\\n    --batch many", "--batch"),
         ("make demonstration", "no target"),

@@ -8,7 +8,6 @@ from commands.errors import Commands
 from commands.options import command_of
 from evidence.speed.settings import (
     DecodingConfig,
-    EngineConfig,
     EvaluationConfig,
     FiltersConfig,
     IndexingConfig,
@@ -28,7 +27,6 @@ app = typer.Typer(
 
 _SETTINGS = {
     "decoding": DecodingConfig,
-    "engine": EngineConfig,
     "evaluation": EvaluationConfig,
     "filters": FiltersConfig,
     "indexing": IndexingConfig,

@@ -26,34 +26,6 @@ class DecodingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """Candidate lists that a vector engine needs for exact results, and the cost of a query."""
-
-    clips: Annotated[Sequence[int], Option("--clips", help="Number of clips. Repeat for several."), _NUMBERS] = (
-        10_000,
-        100_000,
-    )
-    dim: Dim = 512
-    queries: Annotated[int, Option(min=1, help="Number of queries.")] = 100
-    data: Data = "clustered"
-    dtype: Annotated[Literal["float16", "float32"], Option(help="Precision of the stored vectors.")] = "float16"
-    detail: Annotated[int, Option(min=0, help="Detail of the bounds.")] = 3
-    mask: Annotated[Sequence[str], Option("--mask", help="Modality to ignore. Repeatable."), Given(list[str])] = ()
-    gallery: Annotated[
-        Sequence[Path],
-        Option("--gallery", help="Gallery of real embeddings; the first must have captions. Repeat for several."),
-        Given(list[Path]),
-    ] = ()
-    latency: Annotated[bool, Option("--latency", help="Query the real engine.")] = False
-    postgresql: Annotated[bool, Option("--postgresql", help="Query PostgreSQL servers.")] = False
-    hnsw: Annotated[bool, Option("--hnsw", help="Index the bounds with pgvector.")] = False
-    workers: Annotated[int, Option(min=0, help="Parallel workers per query, with --postgresql.")] = 0
-    quantization: Annotated[Literal["int8", "binary"] | None, Option(help="With --latency.")] = None
-    url: Annotated[str | None, Option(help="Server, with --latency.")] = None
-    threads: Threads = 1
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     """Time of every score and of a whole evaluation."""
 

@@ -5,8 +5,6 @@ from importlib.util import find_spec
 
 import pytest
 
-pytest.register_assert_rewrite("tests.search.conformance")
-
 
 @pytest.fixture(scope="session")
 def _postgres_servers():
