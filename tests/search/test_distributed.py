@@ -163,6 +163,7 @@ class Deadly(distributed.WorkerPlugin):
         Reader.__call__ = read_or_die
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "files", "On a cluster, a file that kills every worker is reported by name and costs no other clip"
 )
