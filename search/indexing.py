@@ -6,8 +6,6 @@
 """
 
 import os
-import sys
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -77,7 +75,7 @@ class _Source:
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     is_transcribed: bool = False
-    heard: float | None = None
+    max_audio: float | None = None
 
     def __post_init__(self) -> None:
         self.num_clips = self.num_windows - len(self.windows)  # clips from earlier runs
@@ -101,12 +99,12 @@ class _Source:
         self.num_clips += found.reason is None
         self.num_lost += found.is_lost
         self.is_transcribed |= found.is_transcribed
-        self.heard = self.heard or found.heard
+        self.max_audio = self.max_audio or found.max_audio
         wrong = self.problems if found.reason is None else self.reasons
         for problem in found.problems or filter(None, [found.reason]):
             wrong.setdefault(problem, []).append(read.span)
-        if found.unheard is not None:
-            self.problems.setdefault(found.unheard, []).append(read.span)
+        if found.failure is not None:
+            self.problems.setdefault(found.failure, []).append(read.span)
 
     def noted(self) -> MediaFile:
         """The record of the file for the gallery."""
@@ -131,7 +129,7 @@ class _Source:
         # a stream that ends within a window is missing in the windows after it
         texts = dict.fromkeys([*self.problems, *self.reasons])
         found = {text: self.problems.get(text, []) + self.reasons.get(text, []) for text in texts}
-        flags = {"is_transcribed": self.is_transcribed, "heard": self.heard}
+        flags = {"is_transcribed": self.is_transcribed, "max_audio": self.max_audio}
         return FileState(self.path, status, problems=tuple(self._messages(found)), **flags)
 
     def _messages(self, found: dict[str, list[str | None]]) -> list[str]:
@@ -238,7 +236,7 @@ class Indexer:
             more than the number of CPUs.
         prune (`bool`): remove clips of deleted files, see [`~search.vanished.deleted`], instead of only reporting
             them. Clips of inaccessible files are kept.
-        progress (`bool`): show a progress bar on stderr and, after the first batch, the speed.
+        progress (`bool`): show a progress bar on stderr.
         embed ([`Embed`], *optional*): reads and embeds elsewhere, see [`~search.distributed.Cluster`]; by default this
             process does.
 
@@ -499,18 +497,12 @@ class Indexer:
         )  # fmt: skip
         self._speech.tell = lambda path, second: bar.set_postfix_str(_at("transcribing", path, second))
         self._screen.tell = lambda path, second: bar.set_postfix_str(_at("reading words of", path, second))
-        begun, is_first = time.monotonic(), True
         with closing(self._embed(jobs(), self.batch_size)) as batches, bar:
             for batch in batches:
                 reads = [_Read(*waiting.popleft(), found) for found in batch.notes]
                 self._commit(reads, batch, report)
                 done = sum(1 / len(read.source.windows) for read in reads)
                 bar.update(min(done, bar.total - bar.n))  # rounding: parts may add up to slightly more than the total
-                if is_first and self.progress and 0 < bar.n < num_files:
-                    seconds, num_clips = time.monotonic() - begun, len(batch.embeddable)
-                    left = tqdm.format_interval(seconds * (num_files - bar.n) / bar.n)
-                    bar.write(f"{num_clips / seconds:.2g} clips per second; about {left} left", file=sys.stderr)
-                is_first = False
 
     def _commit(self, reads: list[_Read], batch: Embedded, report: Report) -> None:
         """Write a batch into the gallery, all or nothing, and report the files that are done."""

@@ -27,7 +27,7 @@ from search.recognizers import SpeechError
 from search.screen import Screen, ScreenError
 from search.speech import Speech
 
-_HEARD, _SEEN = "recognised speech", "recognised words on the screen"
+_SPEECH, _ON_SCREEN = "recognised speech", "recognised words on the screen"
 
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
 _STILL = (320, 320)  # maximum width and height of a still
@@ -96,9 +96,9 @@ class Job:
 
 @dataclass
 class Found:
-    """The findings of a window. `file`: record of the file before reading; `reason`: why it is not a clip; `unheard`:
+    """The findings of a window. `file`: record of the file before reading; `reason`: why it is not a clip; `failure`:
     why it has no transcript (not a problem of the clip, as a later run tries again); `is_lost`: it was out of reach;
-    `heard`: how many seconds of sound the model hears, if there are more; `still`: a frame as the bytes of a JPEG
+    `max_audio`: how many seconds of sound the model takes, if there are more; `still`: a frame as the bytes of a JPEG
     file, if there is any."""
 
     file: MediaFile
@@ -106,10 +106,10 @@ class Found:
     seconds: float | None = None
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
-    unheard: str | None = None
+    failure: str | None = None
     is_lost: bool = False
     is_transcribed: bool = False
-    heard: float | None = None
+    max_audio: float | None = None
     still: bytes | None = None
 
 
@@ -122,15 +122,15 @@ def _still_of(frame: np.ndarray) -> bytes:
 
 
 class _File:
-    """The findings shared by all windows of a file; the lock serialises threads."""
+    """The findings shared by all windows of a file; threads that need them wait for the first one."""
 
     def __init__(self):
         self.lock = Lock()
-        self.looked: tuple[MediaFile, bool] | None = None
-        self.is_listened = self.is_measured = False
-        self.transcripts: dict[str, str | None] = {}
-        self.unheard: str | None = None
+        self.record: MediaFile | None = None
+        self.is_lost = False
         self.seconds: float | None = None
+        self.transcripts: dict[str, str | None] = {}
+        self.failure: str | None = None
 
 
 class Reader:
@@ -147,9 +147,9 @@ class Reader:
         self._lock, self._files = Lock(), {}
         self._sources = [*processor.modalities]
         if speech.recognizer is not None:
-            self._sources.append(_HEARD)
+            self._sources.append(_SPEECH)
         if screen.reader is not None:
-            self._sources.append(_SEEN)
+            self._sources.append(_ON_SCREEN)
 
     def has_further_source(self, file: MediaFile) -> bool:
         """Whether a file in which nothing was found may have something now: in a source that was not tried before, or
@@ -163,22 +163,18 @@ class Reader:
 
     def _nothing_of(self, found: Found) -> str:
         """Name the sources in which nothing was found; not a recogniser that failed, which is tried again."""
-        tried = self._sources if found.unheard is None else self.processor.modalities
+        tried = self._sources if found.failure is None else self.processor.modalities
         return NOTHING + ", ".join(tried)
 
     def __call__(self, job: Job) -> tuple[Found, Clip | None]:
         """Read a window: returns the findings, and the clip, if there is one."""
-        path, file = job.path, self._file(job.path)
-        with file.lock:
-            file.looked = file.looked or record_of(path, job.subtitle)
-        media, is_lost = file.looked
-        found = Found(media, reason=media.reason, is_lost=is_lost)
+        path, file = job.path, self._examined(job)
+        found = Found(file.record, reason=file.record.reason, is_lost=file.is_lost, failure=file.failure)
         if found.reason is not None:
             return found, None
-        transcripts = self._transcripts(job, file)
-        found.unheard, words = file.unheard, job.subtitle
+        words = job.subtitle
         if words is None:
-            words = transcripts.get("subtitle")
+            words = file.transcripts.get("subtitle")
             found.is_transcribed = words is not None
         options = {"window": job.window, "subtitle": words}
         options = {name: value for name, value in options.items() if value is not None}
@@ -188,7 +184,7 @@ class Reader:
 
         try:
             processor = showing(self.processor, keep)
-            options |= self._texts(job, transcripts, found)
+            options |= self._texts(job, file.transcripts, found)
             clip = processor.read_clip(path, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
             if clip.is_empty:
@@ -201,9 +197,9 @@ class Reader:
                 found.file = _unseen(path, found.reason)
             return found, None
         found.duration, found.problems = clip.duration, problems
-        found.seconds = seconds_of(self._seconds(file, job), job.window)
+        found.seconds = seconds_of(file.seconds, job.window)
         if (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER:
-            found.heard = self.processor.max_audio_seconds
+            found.max_audio = self.processor.max_audio_seconds
         return found, clip
 
     def _texts(self, job: Job, transcripts: Mapping[str, str | None], found: Found) -> dict[str, dict[str, str]]:
@@ -222,40 +218,32 @@ class Reader:
             texts[SCREEN] = self.processor.reader.read_subtitle(read, job.window)
         return {"texts": texts}
 
-    def _file(self, path: str) -> _File:
-        """The shared findings of a file; only the most recent files are kept."""
+    def _examined(self, job: Job) -> _File:
+        """The shared findings of a file; only those of the most recent files are kept."""
         with self._lock:
-            file = self._files[path] = self._files.pop(path, None) or _File()
+            file = self._files[job.path] = self._files.pop(job.path, None) or _File()
             if len(self._files) > _REMEMBERED:
                 del self._files[next(iter(self._files))]
-            return file
-
-    def _seconds(self, file: _File, job: Job) -> float | None:
-        """The length of a file in seconds, if known."""
-        if job.seconds is not None:
-            return job.seconds
         with file.lock:
-            if not file.is_measured:
-                file.is_measured = True
-                with suppress(OSError, ValueError):
-                    file.seconds = self.processor.reader.read_duration(job.path)
-            return file.seconds
+            if file.record is None:
+                self._examine(job, file)
+        return file
 
-    def _transcripts(self, job: Job, file: _File) -> dict[str, str | None]:
-        """The transcripts of a file by modality, unless a list gives their text. If one cannot be made, the reason is
-        recorded in `file.unheard`."""
-        with file.lock:
-            if not file.is_listened:
-                file.is_listened = True
-                makers = {"subtitle": self.speech, SCREEN: self.screen}
-                wanted = [name for name in makers if name in self.processor.modalities and name not in job.texts]
-                for name in wanted:
-                    try:
-                        found = makers[name].of(job.path, file.looked[0].sha256, self.processor.reader)
-                        file.transcripts[name] = found
-                    except (SpeechError, ScreenError) as error:
-                        file.unheard = str(error)
-            return file.transcripts
+    def _examine(self, job: Job, file: _File) -> None:
+        """Hash a file, measure it, and make its transcripts, unless a list gives their text."""
+        file.record, file.is_lost = record_of(job.path, job.subtitle)
+        if file.record.reason is not None:
+            return
+        file.seconds = job.seconds
+        if file.seconds is None:
+            with suppress(OSError, ValueError):  # reading the clip reports what is wrong
+                file.seconds = self.processor.reader.read_duration(job.path)
+        for name, maker in {"subtitle": self.speech, SCREEN: self.screen}.items():
+            if name in self.processor.modalities and name not in job.texts:
+                try:
+                    file.transcripts[name] = maker.of(job.path, file.record.sha256, self.processor.reader)
+                except (SpeechError, ScreenError) as error:
+                    file.failure = str(error)
 
 
 __all__ = [

@@ -44,7 +44,7 @@ class FileState:
         is_old (`bool`): the problem was found by an earlier run, and not tried again as the file has not changed.
         is_dropped (`bool`): the file is unreadable, and its earlier clips were removed.
         is_transcribed (`bool`): its subtitles are a machine transcript.
-        heard (`float`, *optional*): how many seconds of its sound the model hears, if the sound is longer.
+        max_audio (`float`, *optional*): how many seconds of sound the model takes, if its sound is longer.
     """
 
     path: str
@@ -54,7 +54,7 @@ class FileState:
     is_old: bool = False
     is_dropped: bool = False
     is_transcribed: bool = False
-    heard: float | None = None
+    max_audio: float | None = None
 
 
 class Report(dict[str, FileState]):
@@ -94,7 +94,7 @@ class Report(dict[str, FileState]):
                 listed = "; ".join(problem.rstrip(".") for problem in state.problems)
                 fate = ". It failed before and has not changed: not tried again." if state.is_old else ""
                 yield f"partly read: {state.path}: {listed}{fate}"
-        if cut := [state for state in self.values() if state.heard is not None]:
+        if cut := [state for state in self.values() if state.max_audio is not None]:
             yield _cut_line(cut, gallery.metadata.get(SEGMENT))
         for state in self.of(Status.OUT_OF_REACH):
             yield f"out of reach, its clips are kept: {state.path}: {state.reason}"
@@ -119,17 +119,17 @@ class Report(dict[str, FileState]):
 
 def _cut_line(states: list[FileState], segment: float | None) -> str:
     """Say that the end of some sound is left out, and how to index all of it."""
-    first, heard = states[0].path, states[0].heard
+    first, max_audio = states[0].path, states[0].max_audio
     name = first if len(states) == 1 else f"{first} and {len(states) - 1} more"
-    if segment is not None and segment <= heard:
+    if segment is not None and segment <= max_audio:
         return (
-            f"longer than the header says: {name} was cut too early, and the sound after the first {heard:g} s of a "
-            "window is left out; `ffmpeg -i FILE -c copy NEW` makes a copy with the right length"
+            f"longer than the header says: {name} was cut too early, and the sound after the first {max_audio:g} s of "
+            "a window is left out; `ffmpeg -i FILE -c copy NEW` makes a copy with the right length"
         )
     what = "the sound" if segment is None else "in windows the sound"
     return (
-        f"longer than the model hears: of {name}, {what} after the first {heard:g} s is left out; to index all of it, "
-        f"use a new gallery with --segment {heard:g}"
+        f"longer than the model hears: of {name}, {what} after the first {max_audio:g} s is left out; to index all of "
+        f"it, use a new gallery with --segment {max_audio:g}"
     )
 
 

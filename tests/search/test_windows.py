@@ -202,8 +202,3 @@ def test_sound_that_the_encoder_does_not_hear_is_reported_with_the_way_to_keep_i
     monkeypatch.setattr(SandboxedReader, "read_duration", lambda *_: None)
     reported = index_windows("unreported", "2")
     assert "longer than the header says" in reported and "--segment" not in reported
-
-
-def test_speed_and_time_left_are_said_after_the_first_batch(place):
-    reported = index("--segment", "2", "--batch-size", "1").stderr
-    assert reported.count("clips per second; about") == 1 and " left" in reported
