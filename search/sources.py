@@ -34,7 +34,7 @@ class Selection:
     Attributes:
         left_out (`set[str]`): the files and folders that were skipped because they are hidden: names that begin with a
             dot, recycle bins and other system folders.
-        not_utf8 (`set[str]`): the files that were skipped because their paths are not UTF-8.
+        not_utf8 (`set[str]`): the files that were skipped because their paths cannot be written in UTF-8.
 
     Raises:
         ValueError: a pattern is not valid.
