@@ -56,18 +56,21 @@ class Faults:
 
 
 class _Stream(io.RawIOBase):
-    """A file whose every write is a call that may fail."""
+    """A file whose first write is a call that may fail."""
 
     def __init__(self, stream, faults: Faults):
         self._stream = stream
         self._faults = faults
+        self._is_empty = True
 
     def write(self, data):
-        try:
-            self._faults.call()
-        except BaseException:
-            self._stream.write(bytes(data)[: len(bytes(data)) // 2])
-            raise
+        if self._is_empty:
+            self._is_empty = False
+            try:
+                self._faults.call()
+            except BaseException:
+                self._stream.write(bytes(data)[: len(bytes(data)) // 2])
+                raise
         return self._stream.write(data)
 
     def writable(self):

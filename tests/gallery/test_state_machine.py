@@ -150,7 +150,7 @@ class Galleries(RuleBasedStateMachine):
         self.writer.close()
         self.begin()
 
-    @rule(finish=FINISH, number=st.integers(1, 70))
+    @rule(finish=FINISH, number=st.integers(1, 45))
     def kill(self, finish, number):
         with pytest.MonkeyPatch.context() as patched:
             Faults(patched, number, stays=True, error=None)
@@ -165,7 +165,7 @@ class Galleries(RuleBasedStateMachine):
         self.begin()
         assert not [path for path in self.folder.rglob(".*") if path.name != ".lock"], "a killed writer left files"
 
-    @rule(number=st.integers(1, 30))
+    @rule(number=st.integers(1, 20))
     def kill_while_opening(self, number):
         self.writer.close()
         with pytest.MonkeyPatch.context() as patched:
@@ -176,7 +176,7 @@ class Galleries(RuleBasedStateMachine):
                 pass
         self.begin()
 
-    @rule(finish=FINISH, number=st.integers(1, 70), stays=st.booleans())
+    @rule(finish=FINISH, number=st.integers(1, 45), stays=st.booleans())
     def fill_the_disk(self, finish, number, stays):
         """A call fails; there is space again, and the same can be committed."""
         with pytest.MonkeyPatch.context() as patched:

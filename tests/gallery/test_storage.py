@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset, load_from_disk
 
 from gallery.columns import query_table
+from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.searching import FolderSearcher
 from gallery.storage import MANIFEST, map_shard, read_manifest, verify
@@ -404,6 +405,25 @@ def test_in_verify_mode_a_file_is_compared_when_it_is_first_read(tmp_path):
     second.write_bytes(first.read_bytes())
     with pytest.raises(ValueError, match="has changed|is damaged"):
         Gallery.open(tmp_path, verify=True).clip_ids  # noqa: B018
+
+
+def test_a_commit_that_takes_effect_before_an_error_is_not_made_again(tmp_path, monkeypatch):
+    write(tmp_path, make_clips(2))
+
+    def fail_after(content, path):
+        write_json(content, path)
+        raise OSError(28, "No space left on device")
+
+    with GalleryWriter(tmp_path) as writer:
+        writer.put_clips(*make_clips(3, seed=1))
+        with monkeypatch.context() as patched:
+            patched.setattr("gallery.writing.write_json", fail_after)
+            with pytest.raises(OSError, match="No space left"):
+                writer.commit()
+        assert not writer.commit()
+        writer.put_clips(*make_clips(3, seed=1))
+        writer.commit()
+    assert len(Gallery.open(tmp_path)) == 5
 
 
 def test_files_of_others_are_left_alone(tmp_path):
