@@ -17,7 +17,7 @@ import torch
 from gallery.columns import MediaFile, check_hashes, modalities_of, presence_of, strings, texts_of
 from gallery.described import Described, NoClipError
 from gallery.published import media_of
-from gallery.storage import Part, remedy
+from gallery.storage import Part
 from gallery.windows import SEGMENT, WINDOW, Place, clip_id_of_shown, place_of_clip
 
 
@@ -98,10 +98,7 @@ class Contents(Described):
         """The table of media files, mapped; `None` if there is none. Raises a ValueError if a hash is not valid."""
         files = rows_of(self._files)
         if files is not None:
-            try:
-                check_hashes(files)
-            except ValueError as error:
-                raise ValueError(f"{self.path} is damaged: {error} {remedy(self.path)}") from error
+            check_hashes(files)
         return files
 
     @cached_property

@@ -334,9 +334,7 @@ class Gallery(Contents):
         Raises:
             ValueError: something is damaged; the message names it.
         """
-        num_bytes = 0 if are_data_sets(self.path) else verify_files(self.path)
-        self.check()
-        return num_bytes
+        return verify_gallery(self.path)[1]
 
     def copy(
         self,
@@ -435,7 +433,9 @@ def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
         ValueError: something is damaged; the message names it.
     """
     folder = Path(path)
-    num_bytes = verify_files(folder) if is_gallery(folder) and not are_data_sets(folder) else 0
+    num_bytes = 0
+    if is_gallery(folder) and not are_data_sets(folder):
+        num_bytes = verify_files(folder)
     gallery = Gallery.open(folder, check=False)
     gallery.check()
     return gallery, num_bytes

@@ -6,26 +6,24 @@ damaged is moved into the folder `damaged`.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from gallery.columns import check_hashes, listed, texts_of
+from gallery.columns import listed, texts_of
 from gallery.contents import rows_of
-from gallery.files import read_json
 from gallery.gallery import Gallery
 from gallery.storage import (
     COPY,
     DERIVED,
     MANIFEST,
     TABLES,
-    VERSION,
     Part,
     Shard,
     Snapshot,
+    VersionError,
     damage_of,
     damaged_views,
     has_lost_its_manifest,
-    is_as_signed,
     map_shard,
     read_manifest,
     verify,
@@ -47,7 +45,6 @@ class _Repairer(Writer):
     def __init__(self, folder: Path):
         self.report: list[str] = []
         self.lost: dict[str, int] = {}
-        self._is_changed = False
         super().__init__(folder)
 
     def _check_folder(self) -> None:
@@ -60,71 +57,45 @@ class _Repairer(Writer):
 
     def _open(self) -> None:
         """Separate intact files from damaged ones."""
-        manifest, entries = self._read_manifest()
+        try:
+            manifest, entries = read_manifest(self.folder)
+        except VersionError:
+            raise
+        except (OSError, ValueError):
+            manifest, entries = read_manifest(self.folder, COPY)
+            self.report.append(f"{MANIFEST} was damaged or missing. It was restored from {COPY}.")
+            self._move_aside(self.folder / MANIFEST)
         shards: dict[str, list[Shard]] = {}
         parts: dict[str, list[Part]] = {}
         for name, known in entries.items():
             for shard in known:
-                wrong = self._damage_of(name, shard)
+                wrong = damage_of(self.folder, name, shard)
                 if wrong is None:
                     shards.setdefault(name, []).append(shard)
                     parts.setdefault(name, []).append(map_shard(self.folder / name, shard, verified=True))
                 else:
                     self._drop(name, shard, wrong)
+        self._is_changed = bool(self.report)
         for path in damaged_views(self.folder):
             self.report.append(f"{path} was damaged. It was made again.")
         self.snapshot = Snapshot(manifest, shards, parts)
-
-    def _read_manifest(self) -> tuple[dict[str, Any], dict[str, list[Shard]]]:
-        path = self.folder / MANIFEST
-        try:
-            return read_manifest(self.folder)
-        except (OSError, ValueError) as error:
-            wrong = error
-        if path.is_file() and self._is_of_another_version(path):
-            raise wrong
-        found = read_manifest(self.folder, COPY)
-        self.report.append(f"{MANIFEST} was damaged or missing. It was restored from {COPY}.")
-        self._move_aside(path)
-        self._is_changed = True
-        return found
-
-    def _is_of_another_version(self, path: Path) -> bool:
-        try:
-            content = read_json(path)
-        except ValueError:
-            return False
-        return is_as_signed(content) and content.get("version") != VERSION
-
-    def _damage_of(self, name: str, shard: Shard) -> str | None:
-        wrong = damage_of(self.folder, name, shard)
-        if wrong is None and name == "files":
-            try:
-                check_hashes(map_shard(self.folder / name, shard, verified=True).table)
-            except ValueError as error:
-                return str(error)
-        return wrong
 
     def _drop(self, name: str, shard: Shard, wrong: str) -> None:
         """Move the files of a shard aside, and count its rows as lost."""
         number = shard.rows - shard.num_removed
         self.report.append(f"{wrong}. {number} rows of `{name}` are lost.")
         self.lost[name] = self.lost.get(name, 0) + number
-        self._is_changed = True
-        self._move_aside(self.folder / name / shard.file)
-        if shard.removed is not None:
-            self._move_aside(self.folder / name / shard.removed)
+        for file in (shard.file, shard.removed):
+            if file is not None:
+                self._move_aside(self.folder / name / file)
 
     def _move_aside(self, path: Path) -> None:
-        if not os.path.lexists(path):
-            return
         target = self.folder / DAMAGED / path.relative_to(self.folder)
         target.parent.mkdir(parents=True, exist_ok=True)
-        number = 0
         while os.path.lexists(target):  # of an earlier repair
-            number += 1
-            target = target.with_name(f"{path.name}.{number}")
-        path.rename(target)
+            target = target.with_name(f"{target.name}.1")
+        with suppress(FileNotFoundError):
+            path.rename(target)
 
     def mend(self) -> None:
         """Make the tables consistent, and commit."""

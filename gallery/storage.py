@@ -52,6 +52,10 @@ class DamagedFileError(ValueError):
         super().__init__(f"{path} {what}. {remedy(folder)}")
 
 
+class VersionError(ValueError):
+    """A gallery was written by another version of this package."""
+
+
 def remedy(folder: Path) -> str:
     """What to do about a damaged gallery: the end of an error message."""
     return f"Run `scalar repair {folder}` to keep what is intact."
@@ -159,7 +163,7 @@ def signed(content: dict[str, Any]) -> dict[str, Any]:
     return content | {"sha256": _digest(content)}
 
 
-def is_as_signed(content: dict[str, Any]) -> bool:
+def _is_as_signed(content: dict[str, Any]) -> bool:
     """Whether a JSON file is unchanged since it was written."""
     return content.get("sha256") == _digest(content)
 
@@ -181,13 +185,13 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], d
     """
     path = folder / name
     manifest = read_json(path, remedy(folder))
+    if not _is_as_signed(manifest):
+        raise DamagedFileError(path, "has changed since it was written", folder)
     if manifest.get("version") != VERSION:
-        raise ValueError(
+        raise VersionError(
             f"{path} has version {manifest.get('version')!r:.80}, expected {VERSION}. Update this program, or index "
             "again."
         )
-    if not is_as_signed(manifest):
-        raise DamagedFileError(path, "has changed since it was written", folder)
     shards = {}
     try:
         for table, entries in manifest["tables"].items():
@@ -313,7 +317,7 @@ def damaged_views(folder: Path) -> list[Path]:
 
 def _is_whole(path: Path) -> bool:
     try:
-        return is_as_signed(read_json(path))
+        return _is_as_signed(read_json(path))
     except (OSError, ValueError):
         return False
 
@@ -364,20 +368,17 @@ def damaged_shards(folder: Path, found: dict[tuple[Path, Shard, int], str | None
         FileNotFoundError: there is no gallery.
         ValueError: the manifest cannot be read.
     """
-    shards = [(folder / name, shard) for name, entries in read_manifest(folder)[1].items() for shard in entries]
     before = dict(found)
     found.clear()
-    for table, shard in shards:
-        with suppress(FileNotFoundError):  # a writer replaced it, or opening the gallery reports it
-            key, begun = (table, shard, (table / shard.file).stat().st_mtime_ns), time.monotonic()
-            if key in before:
-                found[key] = before[key]
-                continue
-            try:
-                map_shard(table, shard, verified=True).table  # noqa: B018 - compared with its hash when it is read
-                found[key] = None
-            except DamagedFileError as error:
-                found[key] = str(error)
+    for name, entries in read_manifest(folder)[1].items():
+        for shard in entries:
+            path = folder / name / shard.file
+            begun = time.monotonic()
+            with suppress(FileNotFoundError):  # a writer replaced it, or opening the gallery reports it
+                key = path.parent, shard, path.stat().st_mtime_ns
+                wrong = before[key] if key in before else damage_of(folder, name, shard)
+                if wrong is None or path.exists():
+                    found[key] = wrong
             time.sleep(rest * (time.monotonic() - begun))
     return [wrong for wrong in found.values() if wrong is not None]
 
@@ -408,12 +409,12 @@ __all__ = [
     "Part",
     "Shard",
     "Snapshot",
+    "VersionError",
     "check_not_lost",
     "damage_of",
     "damaged_shards",
     "damaged_views",
     "has_lost_its_manifest",
-    "is_as_signed",
     "map_shard",
     "read_manifest",
     "read_snapshot",

@@ -13,7 +13,7 @@ from gallery.columns import query_table
 from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.searching import FolderSearcher
-from gallery.storage import MANIFEST, map_shard, read_manifest, verify
+from gallery.storage import MANIFEST, map_shard, read_manifest, signed, verify
 from gallery.writing import Writer
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
@@ -352,11 +352,11 @@ def test_readers_always_see_one_whole_state_while_a_writer_commits(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"version": 2}, "has version 2, expected 3"), ({"metadata": {}}, "has changed since it was written")],
+    [(signed({"version": 2}), "has version 2, expected 3"), ({"metadata": {}}, "has changed since it was written")],
 )
 def test_a_changed_manifest_is_refused(tmp_path, change, message):
     write(tmp_path, make_clips(4))
-    record = json.loads((tmp_path / MANIFEST).read_text())
+    record = json.loads((tmp_path / MANIFEST).read_text()) if "sha256" not in change else {}
     (tmp_path / MANIFEST).write_text(json.dumps(record | change))
     for use in (Gallery.open, verify):
         with pytest.raises(ValueError, match=message):
