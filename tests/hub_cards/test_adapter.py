@@ -73,6 +73,7 @@ def test_the_card_of_an_adapter_has_the_content_of_its_files(tmp_path):
         "| `text_model` | 12 |",
         "| total | 18 |",
         "Hardware: 4 x NVIDIA A100-SXM4-64GB.",
+        "Time: 0:03 (hours and minutes).",
         "Emissions: 1.2 g of CO2 equivalents, recorded by CodeCarbon 3.0.4",
         f"commit `{'b' * 40}` with local changes",
         f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips with video: 95 (95%), audio: 85 (85%)",
