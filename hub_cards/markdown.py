@@ -1,12 +1,12 @@
 """Escapes text from untrusted files for Markdown, so that it stays text."""
 
+import html
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 # Characters that could start emphasis, code, a link, HTML or a formula, and the backslash that would undo the escape.
 _SPECIAL = re.compile(r"([\\`*_\[\]~$])")
-_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Markdown(str):
@@ -24,7 +24,7 @@ def text(value: Any) -> Markdown:
     """Escape a value as plain text on one line; [`Markdown`] is returned unchanged."""
     if isinstance(value, Markdown):
         return value
-    line = re.sub(r"[&<>]", lambda match: _HTML[match.group()], _one_line(value))
+    line = html.escape(_one_line(value), quote=False)
     return Markdown(_SPECIAL.sub(r"\\\1", line))
 
 
