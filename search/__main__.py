@@ -179,13 +179,13 @@ def serve(config: ServeConfig) -> None:
     from .service.server import address_of, is_loopback, listen, make_server, read_token
 
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
-    secret = read_token(config.token_file)
+    secret = read_token()
     if config.public and secret is not None:
-        raise ValueError("--public lets anybody search: leave out the token.")
+        raise ValueError(f"--public lets anybody search: unset {TOKEN_VARIABLE}.")
     if secret is None and not config.public and not is_loopback(config.host):
         raise ValueError(
-            f"Other machines can reach {config.host}, so a token is needed. Put one into a file that only you can "
-            f"read and pass --token-file, or set {TOKEN_VARIABLE}. Use --public to let anybody search."
+            f"Other machines can reach {config.host}, so a token is needed: set {TOKEN_VARIABLE} to one. Use --public "
+            "to let anybody search."
         )
     token = None if secret is None else Token(secret)
     with closing(listen(config.host, config.port)) as listener:

@@ -363,12 +363,14 @@ class ServeConfig:
     """Settings of `scalar serve`: see the help of each field."""
 
     gallery: Place
-    host: Annotated[str, _access(help="Address to listen on. Any but a loopback address needs a token.")] = "127.0.0.1"
+    host: Annotated[
+        str,
+        _access(
+            help="Address to listen on. Any but a loopback address needs a token, which requests must carry and "
+            f"{TOKEN_VARIABLE} holds."
+        ),
+    ] = "127.0.0.1"
     port: Annotated[int, _access(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000
-    token_file: Annotated[
-        Path | None,
-        _access(help=f"File with the token that requests must carry; by default {TOKEN_VARIABLE}, if set."),
-    ] = None
     public: Annotated[
         bool, _access("--public", help="Answer anybody, without a token; other sites may embed the page.")
     ] = False

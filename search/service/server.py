@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -60,25 +59,9 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def read_token(file: Path | None) -> str | None:
-    """
-    Read the token from a file, or without one from the environment; command lines are visible to other users.
-
-    Raises:
-        ValueError: the file cannot be read, or other users can read it.
-    """
-    if file is None:
-        return os.environ.get(TOKEN_VARIABLE, "").strip() or None
-    try:
-        with file.open(encoding="utf-8") as stream:
-            mode, text = os.fstat(stream.fileno()).st_mode, stream.read(4096)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"Expected a token of printable ASCII in {file}, which is not text.") from error
-    if mode & 0o077:
-        raise ValueError(f"Other users can read {file}. Make it private: `chmod 600 {file}`.")
-    if not text.strip():
-        raise ValueError(f"{file} is empty; a token was expected.")
-    return text.strip()
+def read_token() -> str | None:
+    """Read the token from the environment, as other users can see command lines; `None` if there is none."""
+    return os.environ.get(TOKEN_VARIABLE, "").strip() or None
 
 
 class _Connection(H11Protocol):

@@ -91,18 +91,13 @@ def test_a_gallery_that_names_no_model_is_refused(hub, tmp_path):
     assert ("space", "user/wrong") not in hub.repos
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--public", "--token-file", "token"], "--public lets anybody search: leave out the token."),
-        ([], "Use --public to let anybody search."),
-    ],
-)
-def test_a_service_is_open_to_all_only_by_its_option(tmp_path, monkeypatch, options, message):
+def test_a_service_is_open_to_all_only_by_its_option(monkeypatch):
     from search.__main__ import app
 
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "token").write_text("a-token-of-enough-letters")
-    (tmp_path / "token").chmod(0o600)
-    reported = CliRunner().invoke(app, ["serve", "gallery", "--host", "0.0.0.0", *options])
-    assert reported.exit_code == 1 and message in reported.stderr
+    monkeypatch.delenv("SCALAR_SERVICE_TOKEN", raising=False)
+    command = ["serve", "gallery", "--host", "0.0.0.0"]
+    reported = CliRunner().invoke(app, command)
+    assert reported.exit_code == 1 and "Use --public to let anybody search." in reported.stderr
+    monkeypatch.setenv("SCALAR_SERVICE_TOKEN", "a-token-of-enough-letters")
+    reported = CliRunner().invoke(app, [*command, "--public"])
+    assert reported.exit_code == 1 and "--public lets anybody search: unset SCALAR_SERVICE_TOKEN" in reported.stderr

@@ -185,22 +185,11 @@ def test_the_addresses_of_this_machine_are_known():
         is_loopback("no-such-host.invalid")
 
 
-def test_a_token_comes_from_a_file_that_others_cannot_read(tmp_path, monkeypatch):
+def test_the_token_comes_from_the_environment(monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    assert read_token(None) is None
+    assert read_token() is None
     monkeypatch.setenv(TOKEN_VARIABLE, f" {SECRET}\n")
-    assert read_token(None) == SECRET
-    file = tmp_path / "token"
-    file.write_text("another-token-of-letters\n")
-    file.chmod(0o640)
-    with pytest.raises(ValueError, match="chmod 600"):
-        read_token(file)
-    file.chmod(0o600)
-    assert read_token(file) == "another-token-of-letters"
-    for content, reported in ((b" \n", "empty"), (b"\xff\xfe", "text")):
-        file.write_bytes(content)
-        with pytest.raises(ValueError, match=reported):
-            read_token(file)
+    assert read_token() == SECRET
 
 
 def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monkeypatch):
@@ -211,10 +200,9 @@ def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monk
     with closing(listen("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for options, reported in (
-            ((gallery, "--host", "0.0.0.0"), "--token-file"),
+            ((gallery, "--host", "0.0.0.0"), TOKEN_VARIABLE),
             ((gallery, "--port", port), "is already in use"),
             ((tmp_path / "none",), "no gallery"),
-            ((gallery, "--token-file", tmp_path / "none"), "none"),
             ((gallery, "--host", "no-such-host.invalid"), "no-such-host.invalid"),
             ((gallery, "--port", 0), "words"),  # the model, which is not there
         ):
@@ -257,14 +245,11 @@ def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
 def test_the_command_serves_until_it_is_stopped(commands, tmp_path, number):
     encoder = write_joint_encoder(tmp_path / "encoder")
     (tmp_path / "tone.wav").write_bytes(wav(tone(16_000)))
-    gallery, token = tmp_path / "gallery", tmp_path / "token"
-    token.write_text(SECRET)
-    token.chmod(0o600)
+    gallery = tmp_path / "gallery"
     indexed = CliRunner().invoke(app, ["index", str(tmp_path), "--model", str(encoder), "--output", str(gallery)])
     assert indexed.exit_code == 0, indexed.output
-    running = commands.start(
-        "-m", "search", "serve", gallery, "--port", 0, "--token-file", token, "--device", "cpu"
-    )  # fmt: skip
+    command = ("-m", "search", "serve", gallery, "--port", 0, "--device", "cpu")
+    running = commands.start(*command, env={TOKEN_VARIABLE: SECRET})
     stop = time.monotonic() + 60
     while not (found := re.search(r"Serving 1 clips at (http://127\.0\.0\.1:\d+/)", running.printed())):
         assert time.monotonic() < stop, running.printed("stderr")
