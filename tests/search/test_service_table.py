@@ -1,0 +1,83 @@
+"""A table of PostgreSQL is served like the folder that was pushed into it."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from gallery.gallery import Gallery, GalleryWriter
+from search.opening import open_searcher
+from search.postgresql import TableAddress
+from search.push import push
+from tests.search.serving import make_app, write_gallery
+
+ADDRESS = "http://127.0.0.1:8000"
+SRT = "1\n00:00:00,500 --> 00:00:01,500\nKarin, sit!\n"
+
+
+@pytest.fixture
+def both(postgres, tmp_path):
+    """Clients of a folder and of its table, and the server of the table."""
+    write_gallery(tmp_path)
+    (tmp_path / "clips" / "dog.srt").write_text(SRT)
+    (server,) = postgres(1)
+    table = f"{server.new_database()}/clips"
+
+    def update():
+        push(Gallery.open(tmp_path / "gallery"), TableAddress.parse(table))
+
+    update()
+    searcher = open_searcher(table, 5)
+    with (
+        TestClient(make_app(tmp_path), ADDRESS) as folder,
+        TestClient(make_app(tmp_path, searcher=searcher), ADDRESS) as client,
+    ):
+        yield folder, client, server, update
+
+
+def same(one, other):
+    """Whether two answers have the same hits."""
+    assert [hit["key"] for hit in one["hits"]] == [hit["key"] for hit in other["hits"]]
+    for mine, theirs in zip(one["hits"], other["hits"], strict=True):
+        assert mine["score"] == pytest.approx(theirs["score"], abs=1e-5)
+        assert mine["weights"] == pytest.approx(theirs["weights"], abs=1e-5)
+        assert mine["presence"] == theirs["presence"]
+    counts = ("num_clips", "num_allowed", "unknown")
+    return [one[name] for name in counts] == [other[name] for name in counts]
+
+
+def test_a_table_gives_the_hits_of_its_folder(both):
+    folder, table, _, _ = both
+    about = table.get("/api/gallery").json()
+    known = folder.get("/api/gallery").json()
+    for name in ("num_clips", "share", "model", "temperature", "method", "segment", "problem"):
+        assert about[name] == known[name], name
+    assert not about["lists"] and not about["copies"]
+    for body in (
+        {"query": "a dog"}, {"query": 'x "karin"'}, {"query": "a dog", "k": 2, "temperature": 0.01},
+        {"query": "a dog", "modalities": ["audio"], "filter": {"paths": ["*.webm"], "has": ["video"]}},
+        {"query": "a dog", "filter": {"paths": ["*\0*"]}},
+    ):  # fmt: skip
+        answers = [client.post("/api/search", json=body).json() for client in (folder, table)]
+        assert same(*answers), body
+    hits = table.post("/api/search", json={"query": "a dog"}).json()["hits"]
+    likes = [client.post("/api/like", json={"key": hits[0]["key"]}).json() for client in (folder, table)]
+    assert same(*likes) and len(likes[0]["hits"]) == 4
+    assert table.get(hits[0]["media"]).content == folder.get(hits[0]["media"]).content
+    refused = table.post("/api/clips", json={})
+    assert refused.status_code == 422 and "folder" in refused.json()["error"]
+
+
+def test_a_table_that_changes_or_is_away_is_noticed(both, tmp_path, caplog):
+    folder, table, server, update = both
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.remove_clips([str(tmp_path / "clips" / "dog.webm")])
+        writer.commit()
+    update()
+    assert same(*(client.post("/api/search", json={"query": "a dog"}).json() for client in (folder, table)))
+    assert table.get("/api/gallery").json()["num_clips"] == 4
+    server.kill()
+    response = table.post("/api/search", json={"query": "a dog"})
+    assert response.status_code == 503 and int(response.headers["retry-after"]) >= 1
+    assert str(server.port) in caplog.text and str(server.port) not in response.text
+    assert "earlier state" in table.get("/api/gallery").json()["problem"]
+    server.start()
+    assert len(table.post("/api/search", json={"query": "a dog"}).json()["hits"]) == 4
