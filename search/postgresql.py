@@ -34,12 +34,14 @@ import torch
 from psycopg import sql
 
 from gallery.columns import check_modality
+from gallery.cues import cues_of
 from gallery.described import Described, NoClipError
 from gallery.filters import DATE, DURATION, WORDS, text_pattern_of
 from gallery.hits import Hits, Texts
 from gallery.querying import check_vectors
 from gallery.searcher import Clip, Scoring, Selection, UnsupportedError
 from gallery.searching import check_supported, seen_of
+from gallery.transcripts import Cue
 from gallery.windows import Place, place_of_clip
 from gallery.words import folded
 from modeling_scalar.scores_scalar import MIN_NORM, WEIGHING, ScoreOptions, exact_scores, paired_weights
@@ -250,6 +252,11 @@ class TableClip(Clip):
         except (OSError, ValueError):
             return None
         return path if is_same else None
+
+    def words(self) -> dict[str, list[Cue]]:
+        """The subtitles of its file, if it is on this machine; transcripts stay in the folder of the gallery."""
+        media = self.media
+        return {} if media is None else {"subtitle": cues_of(str(media))}
 
 
 # Statements ----------------------------------------------------------------------------------------------------------

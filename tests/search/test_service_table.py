@@ -62,6 +62,9 @@ def test_a_table_gives_the_hits_of_its_folder(both):
     likes = [client.post("/api/like", json={"key": hits[0]["key"]}).json() for client in (folder, table)]
     assert same(*likes) and len(likes[0]["hits"]) == 4
     assert table.get(hits[0]["media"]).content == folder.get(hits[0]["media"]).content
+    (hit,) = table.post("/api/search", json={"query": 'x "karin"'}).json()["hits"]
+    for call in ("words", "captions"):
+        assert table.get(hit[call]).content == folder.get(hit[call]).content
     refused = table.post("/api/clips", json={})
     assert refused.status_code == 422 and "folder" in refused.json()["error"]
 
