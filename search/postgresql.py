@@ -36,7 +36,7 @@ from psycopg import sql
 from gallery.columns import check_modality
 from gallery.cues import cues_of
 from gallery.described import Described, NoClipError
-from gallery.filters import DATE, DURATION, WORDS, text_pattern_of
+from gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
 from gallery.hits import Hits, Texts
 from gallery.querying import check_vectors
 from gallery.searcher import Clip, Scoring, Selection, UnsupportedError
@@ -366,6 +366,8 @@ class Table:
             return FileNotFoundError(f"There is no table {self.name}. `scalar push GALLERY ADDRESS` makes it.")
         if is_here and isinstance(error, psycopg.errors.UndefinedColumn):
             return ValueError(f"{self.name} was not made by `scalar push`. Choose another name.")
+        if isinstance(error, psycopg.errors.InvalidRegularExpression):
+            return PatternError(f"A path pattern is invalid: {error.diag.message_primary}.")
         text = " ".join(str(error).split()) or type(error).__name__
         password = os.environ.get("PGPASSWORD")
         if password:

@@ -24,6 +24,7 @@ from search.opening import open_searcher
 from search.postgresql import FUNCTIONS, DamagedTableError, Table, TableAddress, TableError, TableSearcher
 from search.push import PushReport, push, verify_table
 from tests.search.conformance import DAY, Made, make_clips, make_texts
+from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 
 MIN_NORM = 1e-3
 
@@ -395,6 +396,25 @@ def test_whatever_is_changed_is_an_error_and_the_next_push_repairs_it(database, 
     assert missed == []
 
 
+# Commands ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_push_query_and_verify_a_table(place, database, tmp_path):  # noqa: F811
+    index("clips", "--dtype", "float32")
+    address = f"{database}/clips"
+    assert "2 new, 0 changed, 0 unchanged, 0 removed; 2 clips" in run("push", "gallery", address).stdout
+    for asked in (["audio", "--k", "2"], ["--like", "clips/cat.mp4"], ["audio", "--path", "cat*"], ['"audio"']):
+        reported, known = (run("query", where, *asked, "--json") for where in (address, "gallery"))
+        assert reported.stdout == known.stdout
+    assert "folder" in run("query", address, "audio", "--rerank", 5, code=1).stderr
+    assert "2 clips" in run("verify", address).stdout
+    execute(database, "UPDATE clips SET _path = 'other' WHERE _id = 1")
+    assert "1 of them as they were written" in run("verify", address, code=1).stderr
+    assert run("push", "--print-sql").stdout == FUNCTIONS.read_text()
+    run("push", "--write-extension", tmp_path / "extension")
+    assert (tmp_path / "extension/scalar--1.sql").read_text() == FUNCTIONS.read_text()
+
+
 # Addresses -----------------------------------------------------------------------------------------------------------
 
 
@@ -496,9 +516,9 @@ def test_two_hundred_answers_of_nodes_that_fail_are_right_or_name_the_node(postg
     counts = {"right": 0, "named": 0}
     for number in range(200):
         texts = make_texts(made, 1, number)
-        place = int(generator.integers(1, 3))
+        part = int(generator.integers(1, 3))
         what = generator.choice(("nothing", "kill", "pause", "restart", "delete"))
-        server, node = servers[place], f"{servers[place].address}/{database.rpartition('/')[2]}"
+        server, node = servers[part], f"{servers[part].address}/{database.rpartition('/')[2]}"
         if what in ("kill", "restart"):
             server.kill()
         if what == "restart":
@@ -506,7 +526,7 @@ def test_two_hundred_answers_of_nodes_that_fail_are_right_or_name_the_node(postg
         if what == "pause":
             server.pause()
         if what == "delete":
-            execute(node, f"DELETE FROM clips_{place} WHERE _id = (SELECT max(_id) FROM clips_{place})")
+            execute(node, f"DELETE FROM clips_{part} WHERE _id = (SELECT max(_id) FROM clips_{part})")
         found = answer(searcher, texts)
         if isinstance(found, str):
             assert f"127.0.0.1:{server.port}" in found and what in ("kill", "pause", "delete"), (what, found)
