@@ -45,10 +45,6 @@ _DEMUXERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,asf,flv,f4v,mpeg,mpegts,mpegvideo,m4v,h264,hevc,av1,ivf,obu,ogg,gif,mxf,"
     "nut,rm,dv,wtv,yuv4mpegpipe,wav,w64,mp3,flac,aac,ac3,eac3,aiff,au,caf,amr,wv,ape,tta"
 )
-# Formats whose duration is missing or guessed from the first bytes.
-_UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
-_LONG_SOUND = 600.0  # seconds; of longer tracks only the chosen parts are decoded
-_RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state between packets
 _MEMORY_PER_BYTE = 256  # of subtitles: lines, their copies, and their tokens
 # Encodings of subtitle files that are not UTF-8.
 _ENCODINGS = (
@@ -178,7 +174,6 @@ class Packets:
     end: float  # where its last packet ends
     seconds: float  # the durations of all packets together
     missing: MediaError | None = None  # why there are fewer than the container promises
-    counted: tuple[list[float | None], _Damage | None] | None = None  # see `_Video.read`
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -187,11 +182,6 @@ class Packets:
     def lead(self) -> float:
         """The second of the file at which the stream begins."""
         return self.start - self.zero
-
-    @property
-    def length(self) -> float:
-        """Seconds of the stream: gaps between packets do not count, nor packets that overlap."""
-        return min(self.seconds, self.end - self.start)
 
     def missing_in(self, window: Window | None) -> MediaError | None:
         """`missing`, unless the window ends before."""
@@ -209,6 +199,10 @@ class Packets:
         is_shown[:first] = False
         places = np.flatnonzero(is_shown)
         return places[np.argsort(self.pts[places], kind="stable")]
+
+    def is_at(self, place: int, packet: Any) -> bool:
+        """Whether this is the packet at a place."""
+        return place < len(self) and (packet.pts, packet.size) == (self.pts[place], self.sizes[place])
 
     def key_of(self, place: int) -> int:
         """The last keyframe from which a packet decodes: not one of which it is a leading picture (open GOP)."""
@@ -232,13 +226,6 @@ def what_is_missing(path: AnyPath, container: Any, stream: Any, packets: "Packet
     if kind not in ("avi", "aiff", "caf", "flac") and len(packets) < promised:
         return truncated(path, stream, f"{promised} packets", f"{len(packets)}")
     return None
-
-
-def seconds_in_header(container: Any) -> float | None:
-    """The duration in the header of a file; `None` if it is missing or a guess."""
-    if container.duration is None or container.format.name in _UNTIMED:
-        return None
-    return container.duration / av.time_base
 
 
 def zero_of(container: Any) -> float:
@@ -335,6 +322,15 @@ def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
         resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
         for frame in chain(alike, [None]):  # which ends it
             yield from (piece.to_ndarray()[0] for piece in resampler.resample(frame))
+
+
+def between(pieces: Iterable[np.ndarray], position: int, start: int, stop: int | None) -> Iterator[np.ndarray]:
+    """Of consecutive pieces, of which the first begins at a position, what lies from `start` to `stop`."""
+    for piece in pieces:
+        yield piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
+        position += len(piece)
+        if stop is not None and position >= stop:
+            return
 
 
 def to_float(samples: np.ndarray) -> np.ndarray:
@@ -495,11 +491,7 @@ def text_in(cues: Iterable[Cue], window: Window | None = None) -> str:
 
 
 class _Video:
-    """Reads frames of an open video stream.
-
-    Attributes:
-        damage (`_Damage`, *optional*): the first damage in what was decoded.
-    """
+    """Reads frames of an open video stream; `damage` is the first damage in what was decoded."""
 
     def __init__(self, reader: "MediaReader", path: AnyPath, container: Any, stream: Any, packets: Packets):
         self.reader, self.path, self.container, self.stream, self.packets = reader, path, container, stream, packets
@@ -508,23 +500,28 @@ class _Video:
 
     def read(self, select: Select, window: Window | None, prepare: Prepare | None, side: int | None) -> list:
         """Read frames as [`MediaReader.read_timed_frames`] does, up to the first damage."""
-        packets = self.packets
+        packets, how = self.packets, (select, window, prepare, side)
         if packets.is_named:
             places = packets.shown()
             try:
-                return self._read(places, packets.seconds_of(places), self._sought, select, window, prepare, side)
+                return self._read(places, packets.seconds_of(places), self._sought, *how)
             except _Unsteady:
                 self.damage = None
-        if packets.counted is None:
-            packets.counted = self._count()
-        times, self.damage = packets.counted
+        times = []  # of all frames that decode, up to the first damage
+        try:
+            for frame in self._in_order():
+                times.append(frame.time)
+        except _Damage as damage:
+            self.damage = damage
         if None in times or sorted(times) != times:  # then assume even spacing
-            seconds = [(packets.end - packets.zero) * number / len(times) for number in range(len(times))]
-        else:
-            seconds = [time - packets.zero for time in times]
-        return self._read(np.arange(len(times)), np.array(seconds), self._counted, select, window, prepare, side)
+            length = packets.end - packets.zero
+            times = [packets.zero + length * number / len(times) for number in range(len(times))]
+        if not times and self.damage is None:
+            self.damage = _Damage(f"{packets.name}: {len(packets)} packets, but none decodes to a frame.")
+        return self._read(np.arange(len(times)), np.array(times) - packets.zero, self._counted, *how)
 
     def _read(self, places: np.ndarray, seconds: np.ndarray, decode: Callable, select, window, prepare, side) -> list:
+        """Read frames from places in the stream, that appear at these seconds."""
         inside = in_window(seconds, self.packets.end - self.packets.zero, window)
         places, seconds = places[inside], seconds[inside]
         while len(places):
@@ -540,26 +537,38 @@ class _Video:
                 return [(float(seconds[index]), kept[index]) for index in chosen]
             except _Damage as damage:  # choose again, among the frames before it
                 self.damage = damage
-                places, seconds = places[seconds < damage.second], seconds[seconds < damage.second]
+                is_before = seconds < damage.second
+                places, seconds = places[is_before], seconds[is_before]
         return []
+
+    def _in_order(self) -> Iterator[Any]:
+        """Decode all frames."""
+        with self.reader.opened(self.path) as container:
+            stream = first_stream(self.path, container, "video")
+            yield from self.reader.decoded(self.path, stream, container.demux(stream))
+
+    def _counted(self, numbers: np.ndarray) -> Iterator[Any]:
+        """Decode frames by their numbers, in order."""
+        frames = enumerate(self._in_order())
+        for wanted in numbers.tolist():
+            yield next(frame for number, frame in frames if number == wanted)
 
     def _sought(self, places: np.ndarray) -> Iterator[Any]:
         """Decode the frames of packets, in order of presentation, each from the keyframe before it."""
         self._place, frames = -2, iter(())
-        wanted = set(self.packets.pts[places].tolist())
-        for place in places.tolist():
+        timestamps = self.packets.pts[places].tolist()
+        for place, timestamp in zip(places.tolist(), timestamps, strict=True):
             key = self.packets.key_of(place)
             if key > self._place + 1:  # nothing before it is needed
-                frames = self._from_key(key, wanted)
-            try:
-                yield next(frame for frame in frames if frame.pts == self.packets.pts[place])
-            except StopIteration:
-                raise _Unsteady from None
+                frames = self._from_key(key, set(timestamps))
+            frame = next((frame for frame in frames if frame.pts == timestamp), None)
+            if frame is None:
+                raise _Unsteady
+            yield frame
 
     def _from_key(self, key: int, wanted: set[int]) -> Iterator[Any]:
         """Decode the frames from a keyframe on."""
-        first = int(self.packets.pts[key])
-        intact_until = first
+        first = intact_until = int(self.packets.pts[key])
         try:
             for frame in self.reader.decoded(self.path, self.stream, self._packets_from(key, wanted)):
                 if frame.pts is None:
@@ -574,55 +583,25 @@ class _Video:
     def _packets_from(self, key: int, wanted: set[int]) -> Iterator[Any]:
         """The packets from a keyframe on, if they are those that were listed."""
         listed, context = self.packets, self.stream.codec_context
-        self._place = key - 1
-        for packet in self._seek(key):
+        self.container.seek(
+            int(listed.dts[key]), stream=self.stream
+        )  # not later than its pts, by which Matroska seeks
+        self._place = None
+        for packet in self.container.demux(self.stream):
+            if self._place is None and packet.pts == listed.pts[key]:
+                self._place = key - 1
+            if self._place is None:
+                continue
             if packet.size or packet.dts is not None:
                 self._place += 1
                 # if packets are missing, some demuxers count differently after a seek
-                if self._place >= len(listed) or packet.pts != listed.pts[self._place]:
-                    raise _Unsteady
-                if packet.size != listed.sizes[self._place]:
+                if not listed.is_at(self._place, packet):
                     raise _Unsteady
                 if packet.is_corrupt:
                     raise _Damage(f"{listed.name}: a packet is damaged.")
                 if context.name == "h264":  # nothing depends on a non-reference picture: skip it unless requested
                     context.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
             yield packet
-
-    def _seek(self, key: int) -> Iterator[Any]:
-        """The packets from a keyframe on, as the container gives them."""
-        # Matroska seeks by pts, mp4 by dts, which is the earlier one
-        self.container.seek(int(self.packets.dts[key]), stream=self.stream)
-        packets = self.container.demux(self.stream)
-        for packet in packets:
-            if packet.pts == self.packets.pts[key]:
-                return chain([packet], packets)
-        raise _Unsteady
-
-    def _in_order(self) -> Iterator[Any]:
-        with self.reader.opened(self.path) as container:
-            stream = first_stream(self.path, container, "video")
-            yield from self.reader.decoded(self.path, stream, container.demux(stream))
-
-    def _count(self) -> tuple[list[float | None], _Damage | None]:
-        """Decode everything: the times of the frames, and the damage after them, if any."""
-        times, damage = [], None
-        try:
-            for frame in self._in_order():
-                times.append(frame.time)
-        except _Damage as error:
-            damage = _Damage(str(error))  # without what its traceback holds
-        if not times and damage is None:
-            damage = _Damage(f"{self.packets.name}: {len(self.packets)} packets, but none decodes to a frame.")
-        if damage is not None:
-            damage.second = times[-1] - self.packets.zero if times and times[-1] is not None else 0.0
-        return times, damage
-
-    def _counted(self, numbers: np.ndarray) -> Iterator[Any]:
-        """Decode frames by their numbers."""
-        frames = enumerate(self._in_order())
-        for wanted in numbers.tolist():
-            yield next(frame for number, frame in frames if number == wanted)
 
 
 class MediaReader:
@@ -768,22 +747,17 @@ class MediaReader:
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
         """Read the first audio track, float32 `(samples,)` in [-1, 1], from 16-bit mono; `None` without samples.
-
-        Windows that follow each other share out the samples of the track. One that begins later than two seconds is
-        found by its timestamps: exactly in PCM and FLAC at `rate`, otherwise within a frame of the codec.
-        """
+        Windows that follow each other share out the samples of the track."""
         packets = self.packets_of(path, "audio")
         if packets is None:
             return None
-        start, stop = 0, None
-        if window is not None and window[0] > 0:
-            start = max(0, round((window[0] - packets.lead) * rate))
-        if window is not None and window[1] is not None:
-            stop = max(0, round((window[1] - packets.lead) * rate))
+        begin, end = window or (0.0, None)
+        start = 0 if begin <= 0 else max(0, round((begin - packets.lead) * rate))
+        stop = None if end is None else max(0, round((end - packets.lead) * rate))
         problem, pieces, damage = packets.missing_in(window), [np.zeros(0, np.int16)], None
-        if (problem is None or self._note is not None) and start < packets.length * rate + rate:
+        if problem is None or self._note is not None:
             try:
-                for piece in self._samples(path, start, stop, rate):
+                for piece in self.samples(path, packets, start, stop, rate):
                     pieces.append(piece)
             except _Damage as error:
                 damage = error
@@ -794,54 +768,23 @@ class MediaReader:
             self._report(packets, damage, (start + len(samples)) / rate, not len(samples))
         return to_float(samples) if len(samples) else None
 
-    def _samples(
-        self, path: AnyPath, start: int, stop: int | None, rate: int, seeks: bool = True
+    def samples(
+        self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int
     ) -> Iterator[np.ndarray]:
         """The samples of the first audio track from `start` to `stop`, in 16 bits and in pieces."""
         with self.opened(path) as container:
             stream = first_stream(path, container, "audio")
-            frames, position = self.decoded(path, stream, container.demux(stream)), 0
-            if seeks and start > _RUN_UP * rate:
-                origin = next(frames, None)
-                try:
-                    container.seek(int(origin.pts + (start / rate - _RUN_UP) / stream.time_base), stream=stream)
-                    frames = self.decoded(path, stream, container.demux(stream))
-                    first = next(frames)
-                    position = round(float((first.pts - origin.pts) * stream.time_base) * rate)
-                except (av.FFmpegError, _Damage, StopIteration, AttributeError, TypeError):  # no timestamps
-                    position = start + 1
-                if position > start:
-                    yield from self._samples(path, start, stop, rate, seeks=False)
-                    return
-                frames = chain([first], frames)
-            for piece in mono(frames, rate):
-                yield piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
-                position += len(piece)
-                if stop is not None and position >= stop:
-                    return
+            pieces = mono(self.decoded(path, stream, container.demux(stream)), rate)
+            yield from between(pieces, 0, start, stop)
 
     def read_audio_parts(
         self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
     ) -> tuple[list[np.ndarray], int] | None:
-        """Read the ranges of samples that `choose` selects, as in `read_audio`, and count all; `None` if none.
-
-        Of a track of more than ten minutes only these ranges are decoded; they are found like windows, and the number
-        of samples is that of the packets.
-        """
-        packets = self.packets_of(path, "audio") if window is None else None
-        if packets is None or packets.length <= _LONG_SOUND:
-            waveform = self.read_audio(path, window, rate)
-            if waveform is None:
-                return None
-            return [waveform[start:stop] for start, stop in choose(len(waveform))], len(waveform)
-        parts, available = [], round(packets.length * rate)
-        for start, stop in choose(available):
-            part = self.read_audio(path, (packets.lead + start / rate, packets.lead + stop / rate), rate)
-            samples = np.zeros(stop - start, np.float32)  # the clock of a container may be coarser
-            if part is not None:
-                samples[: len(part)] = part
-            parts.append(samples)
-        return parts, available
+        """Read the ranges of samples that `choose` selects, as in `read_audio`, and count all; `None` if none."""
+        waveform = self.read_audio(path, window, rate)
+        if waveform is None:
+            return None
+        return [waveform[start:stop] for start, stop in choose(len(waveform))], len(waveform)
 
     def cues_of_file(self, path: AnyPath) -> list[Cue]:
         """The cues of a subtitle file."""

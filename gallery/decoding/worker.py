@@ -9,25 +9,31 @@ import os
 import pickle
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from modeling_scalar.media_scalar import (
+    SAMPLING_RATE,
     TEXT_FILES,
     AnyPath,
+    Choose,
     MediaError,
     MediaReader,
     Packets,
     Window,
     av,
+    between,
     find_sidecar,
     first_stream,
     join_lines,
-    seconds_in_header,
+    mono,
     truncated,
     zero_of,
 )
@@ -38,6 +44,10 @@ if os.name == "posix":
 _LARGE_PICTURE = 4096 * 2304  # in pixels: larger ones are not tried with the light share of memory
 _MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and a few more, at 6 bytes per pixel
 _LONGEST = 8000  # characters of a message
+# Formats whose duration is missing or guessed from the first bytes.
+_UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
+_LONG_SOUND = 600.0  # seconds; of longer tracks only the chosen parts are decoded
+_RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state between packets
 
 
 class LimitError(MediaError):
@@ -109,6 +119,13 @@ class Limits:
             f"{where}: {what}; the limit is {name}={limit}. To read it, raise the limit: `--limit {name}={enough}`, "
             f"or `processor.reader = SandboxedReader(Limits({name}={enough}))`."
         )
+
+
+def seconds_in_header(container: Any) -> float | None:
+    """The duration in the header of a file; `None` if it is missing or a guess."""
+    if container.duration is None or container.format.name in _UNTIMED:
+        return None
+    return container.duration / av.time_base
 
 
 def _read_number(file: BinaryIO, is_size: bool) -> int | None:
@@ -189,6 +206,53 @@ class LimitedReader(MediaReader):
             if packets.end < duration - max(1.0, 0.02 * duration):
                 return truncated(path, stream, f"{duration:.2f} s", f"{packets.end:.2f} s")
         return super().what_is_missing(path, container, stream, packets)
+
+    def samples(
+        self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int
+    ) -> Iterator[np.ndarray]:
+        """The samples of a range of the first audio track. One that begins later than two seconds is found by its
+        timestamps: exactly in PCM and FLAC at `rate`, otherwise within a frame of the codec."""
+        if start >= (packets.end - packets.start + 1) * rate:
+            return
+        if start > _RUN_UP * rate:
+            with self.opened(path) as container:
+                frames, position = self._sought(path, container, start / rate)
+                if position * rate <= start:
+                    yield from between(mono(frames, rate), round(position * rate), start, stop)
+                    return
+        yield from super().samples(path, packets, start, stop, rate)
+
+    def _sought(self, path: AnyPath, container: Any, seconds: float) -> tuple[Iterable, float]:
+        """The frames of the first audio track from shortly before a second of it, and where they begin: infinity if
+        there are no timestamps, or no way to them."""
+        stream = first_stream(path, container, "audio")
+        try:
+            origin = next(self.decoded(path, stream, container.demux(stream))).pts
+            container.seek(int(origin + (seconds - _RUN_UP) / stream.time_base), stream=stream)
+            frames = self.decoded(path, stream, container.demux(stream))
+            first = next(frames)
+            return chain([first], frames), float((first.pts - origin) * stream.time_base)
+        except (av.FFmpegError, MediaError, StopIteration, TypeError):
+            return (), math.inf
+
+    def read_audio_parts(
+        self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
+    ) -> tuple[list[np.ndarray], int] | None:
+        """Read ranges of samples; of a track of more than ten minutes only these are decoded, and the number of all
+        samples is that of the packets."""
+        packets = self.packets_of(path, "audio") if window is None else None
+        # gaps between packets do not count, nor packets that overlap
+        seconds = 0.0 if packets is None else min(packets.seconds, packets.end - packets.start)
+        if seconds <= _LONG_SOUND:
+            return super().read_audio_parts(path, choose, window, rate)
+        parts, available = [], round(seconds * rate)
+        for start, stop in choose(available):
+            part = self.read_audio(path, (packets.lead + start / rate, packets.lead + stop / rate), rate)
+            samples = np.zeros(stop - start, np.float32)  # the clock of a container may be coarser
+            if part is not None:
+                samples[: len(part)] = part
+            parts.append(samples)
+        return parts, available
 
     def read_pictures(self, path: AnyPath, pace: float, side: int, window: Window | None) -> list[tuple[float, Any]]:
         """See [`~gallery.decoding.SandboxedReader.read_pictures`]."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gallery.decoding import IN_PART, LimitError, Limits, SandboxedReader, sandboxed, tolerant
+from gallery.decoding import IN_PART, LimitError, Limits, SandboxedReader, sandboxed, tolerant, worker
 from modeling_scalar import media_scalar
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaError, MediaReader, resample
@@ -17,7 +17,7 @@ from tests.gallery.decoding.reading import decode_in_order, picture, read_frames
 from tests.media_corpus import cut, media, noisy, packets_damaged, tone, wav
 
 READER = MediaReader()
-READERS = {"this process": MediaReader(), "another process": SandboxedReader()}
+READERS = {"this process": READER, "another process": SandboxedReader()}
 OPEN_GOP = {"bf": "3", "x264-params": "open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0:log-level=none"}
 VARIABLE = np.cumsum(np.random.default_rng(0).integers(5, 400, 40)).tolist()  # milliseconds
 CLIPS = {
@@ -307,15 +307,16 @@ def test_windows_share_out_the_sound_of_a_file(tmp_path, name):
     path = write(tmp_path, name, media(kind, "", codec, seconds=21.0, sampling_rate=rate))
     whole = READER.read_audio(path)
     windows = [(0, 7.5), (7.5, 14.1), (14.1, None)]
-    parts = [READER.read_audio(path, window=window) for window in windows]
-    joined = np.concatenate(parts)
-    assert abs(len(joined) - len(whole)) <= frame and len(parts[1]) == round(6.6 * 16_000)
-    assert READER.read_audio(path, window=(30, None)) is None
-    if not frame:
-        assert np.array_equal(joined, whole)
-    for window, part in zip(windows, parts, strict=True):
-        (chosen,), length = READER.read_audio_parts(path, lambda available: [(100, available - 7)], window=window)
-        assert length == len(part) and np.array_equal(chosen, part[100:-7])
+    for reader in READERS.values():
+        parts = [reader.read_audio(path, window=window) for window in windows]
+        joined = np.concatenate(parts)
+        assert abs(len(joined) - len(whole)) <= frame and len(parts[1]) == round(6.6 * 16_000)
+        assert reader.read_audio(path, window=(30, None)) is None
+        if not frame or reader is READER:
+            assert np.array_equal(joined, whole)
+        for window, part in zip(windows, parts, strict=True):
+            (chosen,), length = reader.read_audio_parts(path, lambda available: [(100, available - 7)], window=window)
+            assert length == len(part) and np.array_equal(chosen, part[100:-7])
 
 
 @pytest.mark.parametrize("name", SOUNDS)
@@ -324,15 +325,16 @@ def test_of_a_long_track_the_chosen_parts_are_decoded(tmp_path, monkeypatch, nam
     rate = 48_000 if codec == "libopus" else 16_000
     path = write(tmp_path, name, media(kind, "", codec, seconds=21.0, sampling_rate=rate))
     whole = READER.read_audio(path)
-    monkeypatch.setattr(media_scalar, "_LONG_SOUND", 5.0)
-    decoded, mono = [], media_scalar.mono
+    monkeypatch.setattr(worker, "_LONG_SOUND", 5.0)
+    reader, decoded, mono = worker.LimitedReader(Limits(), 2**30), [], media_scalar.mono
 
     def counted(frames, rate):
         return mono((decoded.append(frame.samples / frame.sample_rate) or frame for frame in frames), rate)
 
-    monkeypatch.setattr(media_scalar, "mono", counted)
+    for module in (media_scalar, worker):
+        monkeypatch.setattr(module, "mono", counted)
     chosen = [(0, 16_000), (100, 300), (0, 0), (240_001, 256_001), (320_000, 326_123)]
-    parts, available = READER.read_audio_parts(path, lambda available: chosen)
+    parts, available = reader.read_audio_parts(path, lambda available: chosen)
     assert abs(available - len(whole)) <= 2 * frame and sum(decoded) < 14  # clusters of Matroska are five seconds
     for (start, stop), part in zip(chosen, parts, strict=True):
         shifts = [0] if not frame else range(max(-48, -start), 49)  # 3 ms
