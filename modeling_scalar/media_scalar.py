@@ -636,8 +636,8 @@ class MediaReader:
         reader._note = note
         return reader
 
-    def check(self, where: str, limit: str, needed: float, what: str) -> None:
-        """Called with what a stream needs of a limit, for readers that have limits."""
+    def check(self, where: str, limit: str, needed: float | None, what: str) -> None:
+        """Called with what a stream needs of a limit, None for more than that, for readers that have limits."""
 
     def opened(self, path: AnyPath) -> Any:
         """Open a file, as a context manager that returns the container."""
@@ -684,6 +684,8 @@ class MediaReader:
             check_memory(error)
             if stream.type == "video":  # decoders refuse pictures above `max_pixels`
                 self._check_picture(name, context.width, context.height)
+                if isinstance(error, av.ArgumentError) and not context.width:
+                    self.check(name, "pixels", None, "pictures of more pixels, or of none")
             raise _Damage(f"{name}: decoding stopped after {count} frames ({error.strerror}).") from error
 
     def _check_picture(self, name: str, width: int, height: int) -> None:

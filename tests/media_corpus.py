@@ -927,8 +927,8 @@ rotten(
     "noise_in_the_middle.mp4",
     lambda: noisy(FAST(), 0.5, 6000),
     VA,
-    rf"video stream.*\d of \d+ frames.*{PARTLY}",
-    rf"audio stream.*\d of \d+ packets {PARTLY}",
+    f"video stream.*{PARTLY}",
+    f"audio stream.*{PARTLY}",
 )
 rotten("noise_in_the_middle.mp3", lambda: noisy(MP3(), 0.5, 1000), A, f"audio stream.*{PARTLY}")
 rotten(
@@ -1171,7 +1171,7 @@ bombs(
     "grows.mkv",
     lambda: matroska(png(64, 64), *[png(16_384, 16_384)] * 3, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)),
     V,
-    f"1 of 4 frames.* {PARTLY}",
+    f"only the first .* {PARTLY}",
 )
 bombs(
     "just_within.mkv", lambda: matroska(*[png(5900, 5900)] * 8, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)), V

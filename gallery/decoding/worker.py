@@ -179,9 +179,9 @@ class LimitedReader(MediaReader):
         self.limits, self.memory, self.pixels = limits, memory, 0
         self.options = {"max_pixels": str(int(limits.pixels))}
 
-    def check(self, where: str, limit: str, needed: float, what: str) -> None:
+    def check(self, where: str, limit: str, needed: float | None, what: str) -> None:
         """Raise a LimitError if a stream needs more than a limit, a MemoryError if it may need all the memory."""
-        if needed > getattr(self.limits, limit):
+        if needed is None or needed > getattr(self.limits, limit):
             raise self.limits.exceeded(where, limit, what, needed)
         if limit == "pixels":
             self.pixels = max(self.pixels, int(needed))
