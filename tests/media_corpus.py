@@ -12,7 +12,6 @@ import re
 import stat
 import struct
 import tempfile
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -363,13 +362,6 @@ def _shifted(packets: list, seconds: float) -> list:
     return packets
 
 
-def _zip() -> bytes:
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w") as archive:
-        archive.writestr("clip.mp4", MP4())
-    return target.getvalue()
-
-
 def _alias(name: str) -> bytes:
     """What a Mac writes for a movie whose samples lie in another file: its volume, folder and name."""
     path = b"/" + name.encode()
@@ -405,13 +397,6 @@ def _nested(name: bytes, depth: int) -> bytes:
     return b"".join(struct.pack(">I", 8 * (depth - level)) + name for level in range(depth))
 
 
-def _nested_chapters(depth: int) -> bytes:
-    content = b""
-    for _ in range(depth):
-        content = ebml(0xB6, content)
-    return content
-
-
 def _packing(method: int) -> bytes:
     return ebml(0x6D80, ebml(0x6240, ebml(0x5034, ebml(0x4254, method))))
 
@@ -423,79 +408,12 @@ def _bomb() -> bytes:
     return box(b"ftyp", b"qt  ", bytes(4)) + box(b"moov", index)
 
 
-def _riff(name: str, offset: int, value: bytes) -> bytes:
-    data = AVI()
-    return _patched(data, data.index(name.encode()) + 8 + offset, value)
-
-
-def _index_elsewhere() -> bytes:
-    data = AVI()
-    start = data.index(b"idx1") + 8
-    entries = np.frombuffer(data[start : start + (len(data) - start) // 16 * 16], "<u4").reshape(-1, 4).copy()
-    entries[:, 2:] = 2**31 - 1
-    return data[:start] + entries.tobytes()
-
-
 def _flac(offset: int, value: bytes) -> bytes:
     return _patched(FLAC(), offset, value)
 
 
-def _xing(count: bytes) -> bytes:
-    data = MP3()
-    mark = b"Info" if b"Info" in data else b"Xing"
-    return _patched(data, data.index(mark) + 8, count)
-
-
-def _flv_tag(kind: int, data: bytes) -> bytes:
-    return bytes([kind]) + len(data).to_bytes(3) + bytes(7) + data + struct.pack(">I", len(data) + 11)
-
-
-def _of_pictures(kind: str, codec: str, data: bytes, count: int) -> bytes:
-    """A file whose packets are given."""
-    target = io.BytesIO()
-    with av.open(target, "w", format=kind) as output:
-        stream = output.add_stream(codec, rate=10)
-        stream.width, stream.height, stream.pix_fmt = 16_000, 16_000, "monob"
-        for number in range(count):
-            packet = av.Packet(data)
-            packet.stream, packet.pts, packet.dts, packet.is_keyframe = stream, number, number, True
-            packet.time_base, packet.duration = Fraction(1, 10), 1
-            output.mux(packet)
-    return target.getvalue()
-
-
-def _data_alone() -> bytes:
-    """A transport stream of packets that are neither pictures nor sound."""
-    target = io.BytesIO()
-    with av.open(target, "w", format="mpegts") as output:
-        stream = output.add_data_stream("bin_data")
-        for number in range(20):
-            packet = av.Packet(NOISE[:1000])
-            packet.stream, packet.time_base = stream, Fraction(1, 10)
-            packet.pts = packet.dts = number
-            output.mux(packet)
-    return target.getvalue()
-
-
 def _bitmap(code: bytes, size: int) -> bytes:
     return ebml(0x63A2, struct.pack("<IiiHH4sIiiII", 40, size, size, 1, 24, code, 0, 0, 0, 0, 0))
-
-
-def _long_flac(kind: str, count: int = 4395, spacing: float = 8.191875) -> bytes:
-    """Ten hours of silence by repeating one packet of 65,535 samples at 8 kHz."""
-    source = media("flac", audio="flac", sampling_rate=8000, seconds=8.5, loudness=0.0, sound="frame_size=65535")
-    silence = remux(source, "matroska", lambda packets: packets[:1])
-    target = io.BytesIO()
-    with av.open(io.BytesIO(silence)) as container, av.open(target, "w", format=kind) as output:
-        stream = output.add_stream_from_template(container.streams.audio[0])
-        content = bytes(next(packet for packet in container.demux() if packet.size))
-        for number in range(count):
-            packet = av.Packet(content)
-            packet.stream, packet.time_base = stream, Fraction(1, 8000)
-            packet.pts = packet.dts = round(number * spacing * 8000)
-            packet.duration, packet.is_keyframe = 65_535, True
-            output.mux(packet)
-    return target.getvalue()
 
 
 @cache
@@ -511,19 +429,6 @@ def _sparse_wav(path: Path) -> None:
     path.write_bytes(wav(b"", rate=8000, bits=8, claim=length))
     with path.open("r+b") as file:
         file.truncate(44 + length)
-
-
-def _same_times(packets: list) -> list:
-    for packet in packets[1:]:
-        packet.pts, packet.dts = packets[0].pts, packets[0].dts
-    return packets
-
-
-def _blocks_at(times: list[int]) -> bytes:
-    data = matroska(*[jpeg(64, 64)] * len(times))
-    for number, time in enumerate(times):
-        data = swapped(data, struct.pack(">hB", 100 * number, 0x80), struct.pack(">hB", time, 0x81))
-    return data.replace(b"\x81\xff\xd8", b"\x80\xff\xd8")
 
 
 def _retagged(text: str) -> bytes:
@@ -623,57 +528,35 @@ good("h264_aac_index_first.mp4", FAST, VA)
 good("h264_aac_fragments.mp4", partial(MP4, muxer="movflags=frag_keyframe+empty_moov"), VA)
 good("hevc_ac3.mp4", partial(media, "mp4", "libx265", "ac3", sampling_rate=48_000), VA)
 good("av1_opus.mp4", partial(media, "mp4", "libsvtav1", "libopus", sampling_rate=48_000), VA)
-good("mpeg4_mp3.mp4", partial(media, "mp4", "mpeg4", "libmp3lame"), VA)
-good("vp9_flac.mp4", partial(media, "mp4", "libvpx-vp9", "flac"), VA)
-good("ismv.mp4", partial(media, "ismv", "libx264", "aac"), VA)
-good("f4v.mp4", partial(media, "f4v", "libx264", "aac"), VA)
 good("prores_pcm.mov", partial(media, "mov", "prores_ks", "pcm_s16le"), VA)
-good("mjpeg_alac.mov", partial(media, "mov", "mjpeg", "alac"), VA)
-good("qtrle.mov", partial(media, "mov", "qtrle"), V)
 good("png.mov", partial(media, "mov", "png"), V)
-good("cfhd.mov", partial(media, "mov", "cfhd"), V)
 good("raw_rgb.mov", partial(media, "mov", "rawvideo", pixels="rgb24"), V)
 good("h263_amr.3gp", partial(media, "3gp", "h263", "libopencore_amrnb", size=(176, 144), sampling_rate=8000), VA)
-good("mpeg4_aac.3g2", partial(media, "3g2", "mpeg4", "aac"), VA)
 good("aac.m4a", partial(media, "ipod", audio="aac"), A)
 good("alac.m4a", partial(media, "ipod", audio="alac"), A)
 good("h264_vorbis.mkv", partial(media, "matroska", "libx264", "vorbis", layout="stereo", sound="strict=-2"), VA)
 good("ffv1_flac.mkv", partial(media, "matroska", "ffv1", "flac"), VA)
-good("mpeg2_mp2.mkv", partial(media, "matroska", "mpeg2video", "mp2", rate=25), VA)
-good("snow_pcm.mkv", partial(media, "matroska", "snow", "pcm_s16le"), VA)
 good("live.mkv", partial(MKV, muxer="live=1"), VA)
 good("vp8_vorbis.webm", partial(media, "webm", "libvpx", "vorbis", layout="stereo", sound="strict=-2"), VA)
 good("vp9_opus.webm", WEBM, VA)
-good("av1.webm", partial(media, "webm", "libsvtav1"), V)
 good("mpeg4_mp3.avi", AVI, VA)
 good("huffyuv_pcm.avi", partial(media, "avi", "huffyuv", "pcm_s16le"), VA)
-good("mjpeg_adpcm.avi", partial(media, "avi", "mjpeg", "adpcm_ms"), VA)
-good("cinepak.avi", partial(media, "avi", "cinepak"), V)
-good("msvideo1.avi", partial(media, "avi", "msvideo1"), V)
-good("utvideo.avi", partial(media, "avi", "utvideo"), V)
 good("raw_yuv.avi", partial(media, "avi", "rawvideo", "pcm_u8"), VA)
 good("vorbis.ogg", partial(media, "ogg", audio="vorbis", layout="stereo", sound="strict=-2"), A)
 good("opus.ogg", OPUS, A)
-good("flac.ogg", partial(media, "ogg", audio="flac"), A)
-good("opus.opus", partial(media, "opus", audio="libopus", sampling_rate=48_000), A)
 good("vp8.ogv", partial(media, "ogv", "libvpx"), V)
 good("flv1_mp3.flv", partial(media, "flv", "flv", "libmp3lame", sampling_rate=22_050), VA)
 good("h264_aac.flv", partial(media, "flv", "libx264", "aac"), VA)
 good("mpeg2_mp2.ts", partial(media, "mpegts", "mpeg2video", "mp2", rate=25), VA)
 good("h264_aac.ts", TS, VA)
-good("mpeg1_mp2.mpg", partial(media, "mpeg", "mpeg1video", "mp2", rate=25), VA)
 good("mpeg2_ac3.mpg", partial(media, "vob", "mpeg2video", "ac3", rate=25, sampling_rate=48_000), VA)
 good("wmv2_wma.wmv", WMV, VA)
 good("mpeg2_pcm.mxf", MXF, VA)
 good("mpeg4_pcm.nut", partial(media, "nut", "mpeg4", "pcm_s16le"), VA)
 good("raw.y4m", partial(media, "yuv4mpegpipe", "wrapped_avframe"), V)
 good("animation.gif", partial(media, "gif", "gif"), V)
-good("vp8.ivf", partial(media, "ivf", "libvpx"), V)
 good("av1.obu", partial(media, "obu", "libsvtav1"), V)
 good("stream.h264", partial(media, "h264", "libx264"), V)
-good("stream.hevc", partial(media, "hevc", "libx265"), V)
-good("stream.m4v", partial(media, "m4v", "mpeg4"), V)
-good("stream.m2v", partial(media, "mpeg2video", "mpeg2video", rate=25), V)
 good("recording.wtv", partial(media, "wtv", "mpeg2video", "mp2", rate=25, sampling_rate=48_000), VA)
 good("rv10_ac3.rm", partial(media, "rm", "rv10", "ac3", size=(176, 144), sampling_rate=48_000), VA)
 good("camera.dv", partial(media, "dv", "dvvideo", "pcm_s16le", rate=25, frames=5, size=(720, 576), pixels="yuv420p",
@@ -685,66 +568,41 @@ good("mp3.mp3", MP3, A)
 good("flac.flac", FLAC, A)
 good("aac.aac", partial(media, "adts", audio="aac"), A)
 good("ac3.ac3", partial(media, "ac3", audio="ac3", sampling_rate=48_000), A)
-good("eac3.eac3", partial(media, "eac3", audio="eac3", sampling_rate=48_000), A)
 good("pcm.aiff", partial(media, "aiff", audio="pcm_s16be"), A)
-good("pcm.au", partial(media, "au", audio="pcm_s16be"), A)
 good("alac.caf", partial(media, "caf", audio="alac"), A)
-good("pcm.w64", partial(media, "w64", audio="pcm_s16le"), A)
 good("wavpack.wv", partial(media, "wv", audio="wavpack"), A)
-good("tta.tta", partial(media, "tta", audio="tta"), A)
 good("speech.amr", partial(media, "amr", audio="libopencore_amrnb", sampling_rate=8000), A)
 
 # What cameras, phones and editors write that is unusual and right.
 unusual = _add("unusual: right, but not what a plain recorder writes")
 unusual("one_frame.mp4", partial(MP4, frames=1), VA)
-unusual("one_pixel.mkv", partial(media, "matroska", "ffv1", size=(1, 1), pixels="bgr0"), V)
 unusual("odd_size.mp4", partial(media, "mp4", "libx264", size=(63, 37), pixels="yuv444p"), V)
-unusual("tall.mkv", partial(media, "matroska", "ffv1", size=(2, 16_384), frames=2, pixels="gray"), V)
 unusual("wide.mkv", partial(media, "matroska", "ffv1", size=(16_384, 2), frames=2, pixels="gray"), V)
 unusual("rotated_90.mp4", partial(MP4, rotation=90), VA)
-unusual("rotated_45.mp4", partial(MP4, rotation=45), VA)
 unusual("ten_bits.mp4", partial(media, "mp4", "libx265", pixels="yuv420p10le",
         encoder="x265-params=colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc:log-level=none"), V)  # fmt: skip
-unusual("twelve_bits.mov", partial(media, "mov", "prores_ks", pixels="yuva444p10le"), V)
-unusual("no_subsampling.mp4", partial(media, "mp4", "libx264", pixels="yuv444p"), V)
 unusual("gray.mp4", partial(media, "mp4", "libx264", pixels="gray"), V)
-unusual("gray_16.mkv", partial(media, "matroska", "ffv1", pixels="gray16le"), V)
 unusual("alpha.mov", partial(media, "mov", "png", pixels="rgba"), V)
-unusual("alpha.webm", partial(media, "webm", "libvpx-vp9", pixels="yuva420p"), V)
-unusual("one_bit.mov", partial(media, "mov", "png", pixels="monob"), V)
 unusual("palette.avi", partial(media, "avi", "rawvideo", pixels="rgb8"), V)
 unusual("interlaced.mpg", partial(media, "mpeg", "mpeg2video", rate=25, encoder="flags=+ildct+ilme"), V)
 unusual("variable_rate.mkv", partial(media, "matroska", "libx264", encoder="bf=2",
-        times=tuple(n * n * 7 for n in range(20))), V)  # fmt: skip
-unusual("variable_rate.mp4", partial(media, "mp4", "libx264", encoder="bf=2",
         times=tuple(n * n * 7 for n in range(20))), V)  # fmt: skip
 unusual("days_between_frames.mkv", partial(media, "matroska", "libx264", encoder="bf=0", frames=3,
         times=(0, 40_000_000, 80_000_000)), V)  # fmt: skip
 unusual("open_gop.mkv", partial(media, "matroska", "libx264", frames=40,
         encoder="bf=3 x264-params=open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0"), V)  # fmt: skip
 unusual("no_times.avi", partial(media, "avi", "libx264", encoder="bf=3 g=8"), V)
-unusual("two_of_each.mkv", partial(media, "matroska", "libx264+mpeg4", "aac+flac"), VA)
 unusual("eight_pictures.mkv", partial(media, "matroska", "+".join(["mpeg4"] * 8)), V)
 unusual("cover_art.mp3", partial(media, "mp3", audio="libmp3lame", cover=True), A)
-unusual("cover_art.m4a", partial(media, "mp4", audio="aac", cover=True), A)
-unusual("cover_art.flac", partial(media, "flac", audio="flac", cover=True), A)
-unusual("telephone.wav", partial(media, "wav", audio="pcm_s16le", sampling_rate=8000), A)
 unusual("bats.flac", partial(media, "flac", audio="flac", sampling_rate=192_000, seconds=0.5), A)
-unusual("eight_channels.wav", wav(tone(80_000), channels=8), A)
 unusual("six_channels.mp4", partial(media, "mp4", "libx264", "aac", layout="5.1", sampling_rate=48_000), VA)
 unusual("rate_changes.aac", lambda: media("adts", audio="aac") + media("adts", audio="aac", sampling_rate=44_100), A)
-unusual("rate_changes.mp3", lambda: media("mp3", audio="libmp3lame", muxer="write_xing=0 id3v2_version=0") +
-        media("mp3", audio="libmp3lame", muxer="write_xing=0 id3v2_version=0", sampling_rate=44_100), A)  # fmt: skip
 unusual("chained.ogg", lambda: media("ogg", audio="flac") * 2, A)
 unusual("two_recordings.ts", lambda: TS() * 2, VA)
 unusual("streamed.wav", wav(tone(16_000), claim=2**32 - 1), A)  # what a pipe leaves in the header
-unusual("streamed_as_0.wav", wav(tone(16_000), claim=0), A)
 unusual("window_of_samples.wav", wav(tone(400)), A)
 unusual("text_track.mkv", partial(media, "matroska", "libx264", "aac", "subrip"), VAS)
 unusual("text_track.mp4", partial(media, "mp4", "libx264", "", "mov_text"), VS)
-unusual("styled_track.mkv", partial(media, "matroska", "libx264", "", "ass"), VS)
-unusual("many_cues.mkv", partial(media, "matroska", "libx264", "", "subrip",
-        lines=tuple(f"hello {n}" for n in range(3000))), VS)  # fmt: skip
 unusual("sidecar.mp4", MP4, VAS, beside={".srt": CUE})
 unusual("negative_times.mp4", lambda: remux(MP4(), "mp4", partial(_shifted, seconds=-1),
         "avoid_negative_ts=disabled"), VA)  # fmt: skip
@@ -758,10 +616,8 @@ hollow("one_sample.wav", wav(tone(1)), NOTHING, "audio of 1 samples")
 hollow("just_too_short.wav", wav(tone(399)), NOTHING, "audio of 399 samples")
 hollow("no_frames.mp4", partial(media, "mp4", "mpeg4", "aac", frames=0), A)
 hollow("nothing_at_all.mp4", partial(media, "mp4", "mpeg4", "aac", frames=0, seconds=0.0), NOTHING, NEITHER)
-hollow("no_packets.avi", partial(media, "avi", "mpeg4", frames=0))
 hollow("text_alone.mkv", partial(media, "matroska", subtitle="subrip"), NOTHING, NEITHER)
 hollow("cover_alone.mp4", partial(media, "mp4", cover=True))
-hollow("data_alone.ts", lambda: _data_alone(), NOTHING, UNREADABLE)
 hollow("wordless_sidecar.mp4", MP4, VA, beside={".srt": b""})
 
 # What is cut off must be reported wherever the container says how much there should be; what came before it is read.
@@ -819,31 +675,16 @@ for name, source, size in (
 # Anything can be called .mp4.
 foreign = _add("foreign: no media at all, by a name of media")
 foreign("empty.mp4", b"", NOTHING, NO_MEDIA)
-foreign("one_byte.mp4", b"\x00", NOTHING, NO_MEDIA)
-foreign("zeros.mp4", bytes(100_000), NOTHING, NO_MEDIA)
 foreign("noise.mp4", NOISE[:50_000], NOTHING, NO_MEDIA)
-foreign("noise.mp3", NOISE[50_000:100_000], NOTHING, NO_MEDIA)
-foreign("noise.ts", NOISE[100_000:150_000], NOTHING, NO_MEDIA)
-foreign("ones.mpg", b"\xff" * 50_000, NOTHING, NO_MEDIA)
 foreign("text.mp4", b"Dear diary,\nthis is no video at all.\n" * 100, NOTHING, NO_MEDIA)
-foreign("ansi_art.mp4", b"\x1b[31mred\x1b[0m text\n" * 100, NOTHING, NO_MEDIA)
-foreign("json.mp4", b'{"error": "not found", "code": 404}' * 30, NOTHING, NO_MEDIA)
 foreign("html.mp4", b"<!DOCTYPE html><html><body>Sign in to watch this video</body></html>" * 30, NOTHING, NO_MEDIA)
 foreign("pdf.mp4", b"%PDF-1.7\n1 0 obj << /Type /Catalog >> endobj\n" + NOISE[:5000], NOTHING, NO_MEDIA)
-foreign("elf.mp4", b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00" + NOISE[:5000], NOTHING, NO_MEDIA)
-foreign("script.mp4", b"#!/bin/sh\necho here\n" * 50, NOTHING, NO_MEDIA)
 foreign("pickle.mp4", pickle.dumps({"weights": list(range(1000))}), NOTHING, NO_MEDIA)
-foreign("gzip.mp4", zlib.compress(bytes(100_000), wbits=31), NOTHING, NO_MEDIA)
-foreign("sqlite.mp4", b"SQLite format 3\x00" + bytes(4000), NOTHING, NO_MEDIA)
 foreign("captions.mp4", CUE * 20, NOTHING, NO_MEDIA)
 foreign("picture.png.mp4", lambda: png(64, 64), NOTHING, NO_MEDIA)
-foreign("picture.jpg.mp4", lambda: jpeg(64, 64), NOTHING, NO_MEDIA)
 foreign("unfinished.mp4", box(b"ftyp", b"isom", bytes(4), b"isom"), NOTHING, NO_MEDIA)
-foreign("midi.wav", b"MThd\x00\x00\x00\x06\x00\x01\x00\x01\x01\xe0MTrk" + NOISE[:200], NOTHING, NO_MEDIA)
-foreign("webp.avi", b"RIFF" + struct.pack("<I", 1000) + b"WEBPVP8 " + NOISE[:1000], NOTHING, NO_MEDIA)
 
 
-foreign("zip.mp4", _zip, NOTHING, NO_MEDIA)
 # FFmpeg can render these, or follow what they name: the reader must not.
 LURE = "h264_aac.mp4"  # a good file beside them
 follows = _add("playlist: text that makes FFmpeg open other files and hosts")
@@ -852,7 +693,6 @@ follows(
 )
 follows("hls_file.ts", b"#EXTM3U\n#EXTINF:2.0,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n", NOTHING, NO_MEDIA)
 follows("concat.mp4", f"ffconcat version 1.0\nfile '{LURE}'\n".encode(), NOTHING, NO_MEDIA)
-follows("concat_http.mkv", b"ffconcat version 1.0\nfile 'http://127.0.0.1:9/clip.mp4'\n", NOTHING, NO_MEDIA)
 follows(
     "dash.mp4",
     f'<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period>'
@@ -863,8 +703,6 @@ follows(
 )
 follows("session.mp4", b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
     b"a=rtpmap:96 H264/90000\n", NOTHING, NO_MEDIA)  # fmt: skip
-follows("playlist.wmv", f'<ASX version="3.0"><Entry><Ref href="{LURE}"/></Entry></ASX>'.encode(), NOTHING, NO_MEDIA)
-follows("image_list.mp4", b"frame%03d.png\n" * 20, NOTHING, NO_MEDIA)
 follows(
     "redirect.mov",
     lambda: box(
@@ -905,15 +743,6 @@ rotten = _add("bit rot: bytes that flipped somewhere")
 rotten("noise_in_the_picture.mp4", lambda: packets_damaged(MP4(), "video"), A, "video stream")
 rotten("noise_in_the_sound.mp4", lambda: packets_damaged(MP4(), "audio"), V, "audio stream")
 rotten(
-    "noise_in_the_picture.mkv",
-    lambda: packets_damaged(media("matroska", "libx264", "libmp3lame"), "video"),
-    A,
-    "video stream",
-)
-rotten(
-    "noise_in_the_sound.mkv", lambda: packets_damaged(media("matroska", "libx264", "flac"), "audio"), V, "audio stream"
-)
-rotten(
     "noise_in_the_picture.avi", lambda: packets_damaged(media("avi", "mjpeg", "pcm_s16le"), "video"), A, "video stream"
 )
 rotten(
@@ -940,8 +769,6 @@ rotten(
 )
 rotten("noise_in_the_middle.wav", lambda: noisy(media("wav", audio="pcm_s16le"), 0.5, 3000), A)
 rotten("flipped_header.mp4", lambda: flipped(FAST(), 0, 40, 1), NOTHING, NO_MEDIA)
-rotten("flipped_header.mkv", lambda: flipped(MKV(), 0, 40, 1), NOTHING, NO_MEDIA)
-rotten("flipped_header.avi", lambda: flipped(media("avi", "mjpeg", "pcm_s16le"), 0, 40, 1), NOTHING, NO_MEDIA)
 rotten("flipped_index.mp4", lambda: flipped(FAST(), 100, 3000, 7), NOTHING, ".")
 rotten(
     "flipped_index.avi",
@@ -954,15 +781,7 @@ rotten("flipped_cues.mkv", lambda: flipped(MKV(), -200, None, 5), V, BROKEN, per
 rotten("flipped_everywhere.mp4", lambda: flipped(MP4(), 0, None, 97), NOTHING, ".", perhaps=VA)
 rotten("flipped_everywhere.mkv", lambda: flipped(MKV(), 0, None, 197), NOTHING, ".", perhaps=VA)
 rotten("flipped_everywhere.ts", lambda: flipped(TS(), 0, None, 197), NOTHING, ".", perhaps=VA)
-rotten(
-    "flipped_everywhere.ogg",
-    lambda: flipped(OPUS(), 0, None, 197),
-    NOTHING,
-    ".",
-    perhaps=VA,
-)
 rotten("lost_start.ts", lambda: TS(encoder="g=5")[10_000:], VA)
-rotten("lost_start.mp4", lambda: MP4()[5000:], NOTHING, NO_MEDIA)
 rotten(
     "no_keyframe_first.mkv",
     lambda: remux(media("matroska", "libx264", encoder="g=10 bf=0"), "matroska", lambda packets: packets[3:]),
@@ -1015,15 +834,8 @@ for name, size in (
             partial(lambda path, size: set_box(MP4(), path, 0, size), path, size),
             *answer,
         )
-lies(
-    "size_of_64_bits.mp4",
-    lambda: set_box(MP4(), "moov", 0, b"\x00\x00\x00\x01moov\x7f" + MOST + b"\xff\xff\xff"),
-    NOTHING,
-    NEITHER,
-)
 lies("box_inside_itself.mp4", lambda: set_box(MP4(), "moov/trak", 0, struct.pack(">I", len(MP4()))), V)
 lies("nested_boxes.mp4", lambda: box(b"ftyp", b"isom", bytes(4)) + _nested(b"moov", 20_000), NOTHING, UNREADABLE)
-lies("nested_user_data.mp4", lambda: MP4() + _nested(b"udta", 20_000), NOTHING, NO_MEDIA)
 for table, offset, answer in (
     ("stsz", 16, (NOTHING, NO_MEDIA)),
     ("stts", 12, (NOTHING, f"{NO_MEDIA}|{MEMORY}")),
@@ -1041,40 +853,20 @@ lies(
     A,
     "video stream",
 )
-lies("repeated_duration.mp4", lambda: set_box(FAST(), f"{STBL}/stts", 16, MOST), VA)
 lies("duration_of_a_frame.mp4", lambda: set_box(FAST(), f"{STBL}/stts", 20, b"\x7f" + MOST[1:]), A, DURATION)
-lies("frames_without_duration.mp4", lambda: set_box(FAST(), f"{STBL}/stts", 20, bytes(4)), VA)
 lies("frame_order.mp4", lambda: set_box(FAST(), f"{STBL}/ctts", 20, b"\x7f" + MOST[1:]), A, "video stream", perhaps=V)
 lies("samples_elsewhere.mp4", lambda: set_box(FAST(), f"{STBL}/stco", 16, b"\x7f" + MOST[1:]), A, BROKEN)
 lies("samples_in_the_index.mp4", lambda: set_box(FAST(), f"{STBL}/stco", 16, bytes(4)), VA)
 lies("size_of_a_sample.mp4", lambda: set_box(FAST(), f"{STBL}/stsz", 20, b"\x7f" + MOST[1:]), A, "video stream")
 lies("no_timescale.mp4", lambda: set_box(FAST(), "moov/trak/mdia/mdhd", 20, bytes(4)), VA)
-lies("timescale.mp4", lambda: set_box(FAST(), "moov/trak/mdia/mdhd", 20, MOST), VA)
-lies("no_timescale_at_all.mp4", lambda: set_box(FAST(), "moov/mvhd", 20, bytes(4)), VA)
-lies("no_duration.mp4", lambda: set_box(FAST(), "moov/trak/mdia/mdhd", 24, bytes(4)), VA)
 lies("ages_long.mp4", lambda: set_box(FAST(), "moov/trak/mdia/mdhd", 24, MOST), VA)
 lies("edit_beyond_the_end.mp4", lambda: set_box(FAST(), "moov/trak/edts/elst", 20, b"\x7f" + MOST[1:]), A, ".")
-lies("edit_of_nothing.mp4", lambda: set_box(FAST(), "moov/trak/edts/elst", 16, bytes(4)), A, "video stream")
-lies(
-    "edit_before_the_start.mp4",
-    lambda: set_box(FAST(), "moov/trak/edts/elst", 20, b"\xff\xff\x00\x00"),
-    A,
-    "video stream",
-)
 lies("many_edits.mp4", lambda: _edited(20_000), A, f"{TIME}|{DURATION}")
 lies("unknown_codec.mp4", lambda: swapped(FAST(), b"avc1\x00", b"zzz9\x00"), A, "no decoder|unknown")
 lies("no_codec_settings.mp4", lambda: swapped(FAST(), b"avcC", b"free"), NOTHING, NO_MEDIA)
 lies("settings_of_noise.mp4", lambda: noisy(FAST(), (FAST().index(b"avcC") + 4) / len(FAST()), 30), A, "video stream")
-lies("settings_of_sound.mp4", lambda: swapped(FAST(), b"esds", b"free"), VA)
 lies("size_of_the_picture.mp4", lambda: set_box(FAST(), f"{STBL}/stsd", 16 + 32, MOST), VA)
-lies("crooked_matrix.mp4", lambda: set_box(FAST(), "moov/trak/tkhd", 48, NOISE[:36]), VA)
 lies("compressed_index.mov", lambda: _bomb(), NOTHING, f"{UNREADABLE}|{MEMORY}")
-lies(
-    "huge_element.mkv",
-    lambda: swapped(matroska(jpeg(64, 64)), b"\x16\x54\xae\x6b\x01\x00", b"\x16\x54\xae\x6b\x01\xff"),
-    V,
-)
-lies("nested_elements.mkv", lambda: matroska(*[jpeg(64, 64)] * 3, info=_nested_chapters(2000)), V)
 lies(
     "packed_blocks.mkv",
     lambda: matroska(*map(zlib.compress, (jpeg(64, 64), bytes(50_000_000), jpeg(64, 64))), track=_packing(0)),
@@ -1082,64 +874,17 @@ lies(
     "video stream",
     perhaps=V,
 )
-lies("codec_data.mkv", lambda: matroska(*[jpeg(64, 64)] * 3, track=ebml(0x63A2, NOISE, size=2**40)), V)
 lies("unknown_codec.mkv", lambda: matroska(*[NOISE[:500]] * 3, codec="V_NOBODY/KNOWS"), NOTHING, "no decoder")
-lies("size_of_the_picture.mkv", lambda: matroska(*[jpeg(64, 64)] * 3, size=(2**31 - 1, 2**31 - 1)), V)
-lies("frames_of_avi.avi", lambda: _riff("strh", 32, MOST), VA)
-lies("no_scale.avi", lambda: _riff("strh", 20, bytes(4)), VA)
-lies("no_rate.avi", lambda: _riff("strh", 24, bytes(4)), VA)
 lies(
     "no_index.avi",
     lambda: AVI()[: AVI().index(b"idx1")],
     *HALF,
 )
-lies("index_elsewhere.avi", lambda: _index_elsewhere(), VA)
 lies("samples_of.flac", lambda: _flac(22, MOST), A, SHORT)
-lies("no_rate.flac", lambda: _flac(18, bytes(3)), A)
-lies("picture_in.flac", lambda: b"fLaC\x06\xff\xff\xff" + FLAC()[4:], NOTHING, ".")
-lies("tag_in.mp3", lambda: b"ID3\x04\x00\x00\x7f\x7f\x7f\x7f" + MP3(), NOTHING, ".")
-lies("frames_in.mp3", lambda: _xing(MOST), A)
 lies("4_gb.wav", lambda: wav(tone(16_000), claim=2**32 - 20), A)
 lies("no_channels.wav", lambda: wav(tone(16_000), channels=0, align=2), NOTHING, ".")
-lies("channels.wav", lambda: wav(tone(16_000), channels=65_535, align=2), NOTHING, ".")
-lies("no_rate.wav", lambda: wav(tone(16_000), rate=0), NOTHING, ".")
 lies("rate.wav", lambda: wav(tone(16_000), rate=2**32 - 1), NOTHING, ".")
 lies("slow.wav", lambda: wav(tone(4000), rate=1), A)  # more than an hour
-lies("no_bits.wav", lambda: wav(tone(16_000), bits=0, align=2), NOTHING, ".")
-lies("no_align.wav", lambda: wav(tone(16_000), align=0), A)
-lies("unknown_code.wav", lambda: wav(tone(16_000), code=0x7777), NOTHING, ".")
-lies("nested_lists.wav", lambda: wav(tone(16_000)).replace(b"fmt ", b"LIST\xff\xff\xff\x7fINFOfmt "), NOTHING, ".")
-lies(
-    "nested_objects.flv",
-    lambda: (
-        b"FLV\x01\x05\x00\x00\x00\x09\x00\x00\x00\x00"
-        + _flv_tag(18, b"\x02\x00\x0aonMetaData" + b"\x03\x00\x01a" * 50_000)
-    ),
-    NOTHING,
-    ".",
-)
-lies(
-    "tag_of.flv",
-    lambda: b"FLV\x01\x05\x00\x00\x00\x09\x00\x00\x00\x00" + b"\x09\xff\xff\xff" + NOISE[:1000],
-    NOTHING,
-    ".",
-)
-lies(
-    "size_of_objects.wmv",
-    lambda: _patched(WMV(), 16, MOST * 2),
-    VA,
-)
-lies("pages_without_end.ogg", lambda: (b"OggS\x00\x00" + bytes(20) + b"\xff" + b"\xff" * 255) * 2000, NOTHING, ".")
-lies("only_null_packets.ts", (b"\x47\x1f\xff\x10" + b"\xff" * 184) * 2000, NOTHING, UNREADABLE)
-lies("only_tables.ts", lambda: media("mpegts", "libx264")[: 188 * 3] * 50)
-lies(
-    "streams_without_end.mpg",
-    lambda: b"".join(
-        b"\x00\x00\x01" + bytes([0xC0 + n % 48]) + b"\x00\x08\x80\x00\x00" + NOISE[n : n + 5] for n in range(5000)
-    ),
-    NOTHING,
-    ".",
-)
 
 
 # Little on disk, much in memory or in time.
@@ -1150,22 +895,13 @@ bombs(
     NOTHING,
     PIXELS,
 )
-bombs("16000_by_16000.mov", lambda: _of_pictures("mov", "png", png(16_000, 16_000), 3), NOTHING, PIXELS)
 bombs(
     "8192_by_8192.mkv",
     lambda: matroska(*[png(8192, 8192)] * 8, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 8192)),
     NOTHING,
     PIXELS,
 )
-bombs(
-    "30000_by_30000.mkv",
-    lambda: matroska(*[png(30_000, 30_000)] * 2, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)),
-    NOTHING,
-    ".",
-)
-bombs("65500_by_65500.mkv", lambda: matroska(*[jpeg(65_500, 65_500)] * 5), NOTHING, ".")
 bombs("16000_by_16000.mkv", lambda: matroska(*[jpeg(16_000, 16_000)] * 5), NOTHING, ".")
-bombs("65535_by_65535.gif", gif(65_535, 65_535, 3), NOTHING, ".")
 bombs("16000_by_16000.gif", gif(16_000, 16_000, 20), NOTHING, PIXELS)
 bombs(
     "grows.mkv",
@@ -1178,10 +914,7 @@ bombs(
 )
 bombs("many_pictures.gif", gif(2000, 2000, 500), V)
 bombs("ten_hours.aac", lambda: silent_adts() * math.ceil(36_000 / 0.128), SILENT)
-bombs("ten_hours.mkv", lambda: _long_flac("matroska"), SILENT)
-bombs("ten_hours.ogg", lambda: _long_flac("ogg"), SILENT)
 bombs("ten_hours.mp3", lambda: _silent_mp3() * math.ceil(36_000 / 0.072), SILENT)
-bombs("a_year.mkv", lambda: _long_flac("matroska", 3, spacing=365 * 24 * 3600), SILENT)
 _add_path(
     "bomb: small files that are large, or long, when they are decoded",
     "ten_hours.wav",
@@ -1193,28 +926,12 @@ _add_path(
 # Values, times and tags at the ends of their ranges.
 extreme = _add("extreme: samples, times and tags that no recorder writes")
 extreme("not_a_number.wav", lambda: wav(np.full(16_000, np.nan, "<f4").tobytes(), code=3, bits=32), A)
-extreme("infinite.wav", lambda: wav(np.full(16_000, np.inf, "<f4").tobytes(), code=3, bits=32), A)
 extreme(
     "mixed_with_nan.wav",
     lambda: wav(np.where(np.arange(16_000) % 7, 0.25, np.nan).astype("<f4").tobytes(), code=3, bits=32),
     A,
 )
-extreme("largest_float.wav", lambda: wav(np.full(16_000, 3e38, "<f4").tobytes(), code=3, bits=32), A)
-extreme("smallest_float.wav", lambda: wav(np.full(16_000, 1e-45, "<f4").tobytes(), code=3, bits=32), SILENT)
-extreme("clipped.wav", wav(np.full(16_000, -(2**15), "<i2").tobytes()), A)
-extreme("repeated_times.nut", lambda: remux(media("nut", "mpeg4"), "nut", _same_times), V)
 extreme("overflowing_times.mkv", lambda: remux(MKV(), "matroska", partial(_shifted, seconds=2**43 / 1000)), VA)
-extreme("falling_times.mkv", lambda: _blocks_at([900, 600, 300, 0, -300]), V)
-extreme("equal_times.mkv", lambda: _blocks_at([0] * 8), V)
-extreme(
-    "no_spacing.mkv", lambda: swapped(matroska(*[jpeg(64, 64)] * 5), ebml(0x2AD7B1, 1_000_000), ebml(0x2AD7B1, 0)), V
-)
-extreme(
-    "wide_spacing.mkv",
-    lambda: swapped(matroska(*[jpeg(64, 64)] * 5), ebml(0x2AD7B1, 1_000_000), ebml(0x2AD7B1, 2**62)),
-    NOTHING,
-    NO_MEDIA,
-)
 for name, text in (
     ("absurd", f"{'9' * 400}:00:00.0"),
     ("negative", "-1:00:00.0"),
@@ -1227,39 +944,15 @@ for name, text in (
     tag = (("DURATION", text),)
     extreme(f"duration_{name}.ogg", partial(media, "ogg", audio="flac", tags=tag), A)
     extreme(f"duration_{name}.nut", partial(media, "nut", "mpeg4", tags=tag), V)
-extreme("duration_hours.flac", partial(media, "flac", audio="flac", metadata=(("DURATION", "10:00:00.000"),)), A)
 extreme("duration_absurd.mkv", lambda: _retagged("9" * 18), VA)
 extreme("duration_longer.mkv", lambda: _retagged("99:59:59.000000000"), *HALF)
 extreme("title_of_a_megabyte.mkv", partial(MKV, metadata=(("title", "x" * 1_000_000),)), VA)
-extreme(
-    "title_of_a_megabyte.mp3", partial(media, "mp3", audio="libmp3lame", metadata=(("title", "x" * 1_000_000),)), A
-)
 extreme("title_of_controls.mp4", partial(MP4, metadata=(("title", "\x1b]0;owned\x07\x1b[31m\r\n\t\x7f"),)), VA)
 extreme(
     "title_not_utf8.mkv",
     lambda: swapped(MKV(metadata=(("title", "ABCDEFGH"),)), b"ABCDEFGH", b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0"),
     VA,
 )
-extreme(
-    "title_not_utf8.mp3",
-    lambda: swapped(
-        media("mp3", audio="libmp3lame", metadata=(("title", "ABCDEFGH"),)),
-        b"ABCDEFGH",
-        b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0",
-    ),
-    A,
-)
-extreme(
-    "key_not_utf8.ogg",
-    lambda: swapped(media("ogg", audio="flac", metadata=(("ABCD", "x"),)), b"ABCD=", b"\xff\xfe\x80A="),
-    A,
-)
-extreme(
-    "thousand_tags.ogg",
-    partial(media, "ogg", audio="flac", metadata=tuple((f"K{n}", "v" * 20) for n in range(1000))),
-    A,
-)
-extreme("language_of_controls.mkv", lambda: swapped(MKV(tags=(("language", "eng"),)), b"eng", b"\x1b[2"), VA)
 
 
 # Subtitles beside a clip and inside it; what is wrong with them costs the clip nothing else.
@@ -1293,12 +986,8 @@ for name, content, answer in (
     text(f"srt_{name}.mp4", MP4, *answer, beside={".srt": content})
 text("vtt_plain.mp4", MP4, VAS, beside={".vtt": b"WEBVTT\n\n00:00.000 --> 00:01.000\n<v Karin>hello\n"})
 text("vtt_styles.mp4", MP4, VA, beside={".vtt": b"WEBVTT\n\nSTYLE\n::cue { color: red }\n\nNOTE " + b"x " * 100_000})
-text("vtt_empty.mp4", MP4, VA, beside={".vtt": b"WEBVTT"})
 text("srt_of_zero.mp4", MP4, VA, IRREGULAR, beside={".srt": lambda path: path.symlink_to("/dev/zero")})
 text("srt_fifo.mp4", MP4, VA, IRREGULAR, beside={".srt": os.mkfifo})
-text("srt_folder.mp4", MP4, VA, IRREGULAR, beside={".srt": lambda path: path.mkdir()})
-text("srt_broken_link.mp4", MP4, VA, beside={".srt": lambda path: path.symlink_to("nowhere.srt")})
-text("srt_link_to_itself.mp4", MP4, VA, beside={".srt": lambda path: path.symlink_to(path.name)})
 text("srt_of_passwords.mp4", MP4, VA, "no cue", beside={".srt": lambda path: path.symlink_to("/etc/passwd")})
 text(
     "track_not_utf8.mkv",
@@ -1315,8 +1004,6 @@ text(
     partial(media, "matroska", "libx264", "", "ass", lines=("{\\p1}m 0 0 l 100 0 100 100{\\p0}",)),
     V,
 )
-text("track_of_braces.mkv", partial(media, "matroska", "libx264", "", "subrip", lines=("{\\" * 20_000,)), V)
-text("track_of_one_long_line.mkv", partial(media, "matroska", "libx264", "", "subrip", lines=("la " * 50_000,)), VS)
 
 # Names that terminals, shells, protocols and encodings trip over; the content is good.
 named = _add("names: good files with names that something trips over")
@@ -1362,10 +1049,7 @@ special = partial(_add_path, "no regular file: reading it may never end")
 special("pipe.mp4", os.mkfifo, NOTHING, IRREGULAR)
 special("socket.mp4", lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), NOTHING, IRREGULAR)
 special("zero.mp4", lambda path: path.symlink_to("/dev/zero"), NOTHING, IRREGULAR)
-special("null.mp4", lambda path: path.symlink_to("/dev/null"), NOTHING, IRREGULAR)
 special("terminal.mp4", lambda path: path.symlink_to("/dev/tty"), NOTHING, IRREGULAR)
-special("own_input.mp4", lambda path: path.symlink_to("/proc/self/fd/0"), NOTHING, f"{IRREGULAR}|No such|{NO_MEDIA}")
-special("pipe_by_link.mp4", lambda path: path.symlink_to("pipe.mp4"), NOTHING, IRREGULAR)
 special("nowhere.mp4", lambda path: path.symlink_to("no such file.mp4"), NOTHING, "No such")
 special(
     "link_to_itself.mp4", lambda path: path.symlink_to(path.name), NOTHING, "No such|Too many levels|symbolic links"

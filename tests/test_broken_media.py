@@ -259,58 +259,10 @@ class Files:
         assert not faults, "\n".join(faults)
         assert set(gallery.files) == {self.indexed_as(name) for name in self.names}
 
-    def table(self, path: Path) -> Path:
-        """Write a table of clips of these files, each with a subtitle of its own."""
-        rows = [
-            {
-                "video_id": name,
-                "caption": f"a dog {number}",
-                "video_path": str(self.folder / name),
-                "subtitle": "hello",
-            }
-            for number, name in enumerate(self.names)
-        ]
-        path.write_text(json.dumps(rows))
-        return path
-
-    def check_audit(self, folder: Path) -> None:
-        """An audit names what cannot be read, and knows which clip lacks what."""
-        report = folder / "audit.json"
-        options = ["--benchmark", "own", "--root", self.table(folder / "table.json"), "--output", report]
-        run(self.commands, "-m", "eval", "audit", *options, code=1, timeout=self.timeout)
-        report = json.loads(report.read_text())
-        assert report["num_clips"] == len(self.names) and not report["missing_clips"] and not report["missing_files"]
-        for modality in MODALITIES[:2]:
-            lacking = [name for name in self.names if modality not in self.answers[name].reads]
-            assert report["without"][modality] == lacking
-        named = {name for name in self.names if any(line.startswith(f"{name}: ") for line in report["unreadable"])}
-        broken = {name for name in self.names if not self.answers[name].reads and self.answers[name].problems}
-        assert {name for name in broken - named if "samples" not in self.answers[name].problems[0]} == set()
-        assert named <= {name for name in self.names if self.answers[name].problems}
-
-    def check_embedding(self, folder: Path) -> None:
-        """A benchmark of these files is embedded with what can be read of each, and no clip is dropped."""
-        output = folder / "embeddings"
-        options = ["--benchmark", "own", "--root", self.table(folder / "table.json"), "--output", output]
-        options += ["--model", self.model, "--on-error", "missing"]
-        run(self.commands, "-m", "eval", "embed", *options, timeout=self.timeout)
-        gallery = Gallery.open(output)
-        gallery.verify()
-        assert list(gallery.clip_ids) == list(self.names)
-        there = [[*(modality in self.answers[name].reads for modality in MODALITIES[:2]), True] for name in self.names]
-        assert gallery.modality_mask.tolist() == there
-
 
 @pytest.fixture(scope="module")
 def few(commands, media_corpus, answers, tiny_model_dir):
     return Files(commands, tiny_model_dir, media_corpus, answers, FEW)
-
-
-@pytest.fixture(scope="module")
-def named_in_tables(commands, media_corpus, answers, tiny_model_dir):
-    """All the files that a table in UTF-8 can name; those that are not there stop such a command, as they should."""
-    names = tuple(name for name in CORPUS if "\udcff" not in name and os.path.isfile(media_corpus / name))
-    return Files(commands, tiny_model_dir, media_corpus, answers, names, 600)
 
 
 @pytest.fixture(scope="module")
@@ -352,27 +304,12 @@ def test_indexing_the_whole_folder_keeps_the_good_and_names_the_others(few, tmp_
     replace(few, names=names, timeout=600).check_index([few.folder, *others], tmp_path / "gallery")
 
 
-def test_an_audit_of_hostile_files_says_what_each_lacks(few, tmp_path):
-    few.check_audit(tmp_path)
-
-
-@pytest.mark.slow
-def test_an_audit_of_all_files_says_what_each_lacks(named_in_tables, tmp_path):
-    named_in_tables.check_audit(tmp_path)
-
-
-def test_hostile_files_are_embedded_with_what_can_be_read(few, tmp_path):
-    few.check_embedding(tmp_path)
-
-
-@pytest.mark.slow
-def test_all_files_are_embedded_with_what_can_be_read(named_in_tables, tmp_path):
-    named_in_tables.check_embedding(tmp_path)
-
-
 def test_training_reads_hostile_files_and_leaves_out_those_of_which_nothing_can_be_read(few, tmp_path):
-    rows = json.loads(few.table(tmp_path / "table.json").read_text())
-    (tmp_path / "table.json").write_text(json.dumps([row | {"subtitle": None} for row in rows]))
+    rows = [
+        {"video_id": name, "caption": f"a dog {number}", "video_path": str(few.folder / name), "subtitle": None}
+        for number, name in enumerate(few.names)
+    ]
+    (tmp_path / "table.json").write_text(json.dumps(rows))
     settings = {
         "model": few.model,
         "benchmark": "own",

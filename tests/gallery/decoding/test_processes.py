@@ -7,7 +7,6 @@ import select
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tracemalloc
@@ -266,7 +265,12 @@ def test_markup_without_an_end_takes_no_time_to_speak_of(tmp_path, line):
         ("os.abort()", Limits(), MediaError, "the decoder crashed.*SIGABRT"),
         ("import ctypes; ctypes.string_at(0)", Limits(), MediaError, "the decoder crashed.*SIGSEGV"),
         ("os._exit(3)", Limits(), MediaError, "the decoder crashed.*exit code 3"),
-        ("while True: pass", Limits(time=1), LimitError, "took over 1 s of CPU time; the limit is time=1"),
+        (
+            "while True: pass",
+            Limits(time=1),
+            LimitError,
+            "(took over 1 s of CPU time|does not respond); the limit is time=1",
+        ),
         ("time.sleep(60)", Limits(time=0.2), LimitError, "does not respond; the limit is time=0.2"),
         (
             "bytearray(2**31)",
@@ -546,95 +550,28 @@ def test_relative_paths_follow_the_working_directory(folder, tmp_path, monkeypat
 
 # ---------------------------------------------------------------- what a file can make its process open
 
-
-def box(data, path):
-    """The position of a box of an mp4."""
-    start, end = 0, len(data)
-    for name in path:
-        while data[start + 4 : start + 8] != name:
-            start += int.from_bytes(data[start : start + 4], "big")
-        end = start + int.from_bytes(data[start : start + 4], "big")
-        found, start = start, start + (16 if name == b"dref" else 8)
-    return found, end
-
-
-def with_reference(data, target):
-    """Say in an mp4 whose index comes last that its data are in another file."""
-    path = [b"moov", b"trak", b"mdia", b"minf", b"dinf", b"dref"]
-    start, end = box(data, [*path, b"url "])
-    name = os.fsencode(target)
-    name += b"\0" * (len(name) % 2)
-    alias = bytes(4 + 10 + 1 + 27 + 12 + 1 + 63 + 16) + b"\xff\xff\xff\xff" + bytes(16)
-    alias += struct.pack(">HH", 2, len(name)) + name + b"\xff\xff\0\0"
-    alias = struct.pack(">I4s", 8 + len(alias), b"alis") + alias
-    changed = bytearray(data[:start] + alias + data[end:])
-    for depth in range(1, len(path) + 1):
-        position, _ = box(data, path[:depth])
-        size = int.from_bytes(data[position : position + 4], "big") + len(alias) - (end - start)
-        changed[position : position + 4] = size.to_bytes(4, "big")
-    return bytes(changed)
-
-
-def with_next_segment(data, target):
-    """Say in a Matroska file of unknown length that it goes on in another file."""
-    start = data.rindex(b"\x15\x49\xa9\x66") + 4  # the index at the start names it, too
-    length = 9 - data[start].bit_length()
-    size = int.from_bytes(data[start : start + length], "big") & ((1 << 7 * length) - 1)
-    name = os.fsencode(target)
-    link = b"\x3e\x83\xbb" + (2**14 | len(name)).to_bytes(2, "big") + name
-    link += b"\x3e\xb9\x23\x90" + bytes(range(16))  # its identifier
-    size = (size + len(link) | 1 << 56).to_bytes(8, "big")
-    return data[:start] + size + link + data[start + length :]
-
-
-def suspicious(folder, kind):
-    """Write a file that refers to `secret.mp4`, a whole clip beside it."""
-    secret, path = folder / "secret.mp4", folder / "clip.mp4"
-    write_media(secret, 3)
-    if kind == "whole":
-        write_media(path, 10, seconds_of_audio=1.0)
-        (folder / "clip.srt").write_text(CAPTIONS)
-    elif kind == "reference":
-        write_media(path, 3)
-        path.write_bytes(with_reference(path.read_bytes(), secret))
-    elif kind == "segments":
-        path = folder / "clip.mkv"
-        write_media(path, 3, container={"live": "1"})
-        path.write_bytes(with_next_segment(path.read_bytes(), secret))
-    else:
-        playlists = {
-            "hls": f"#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:10,\n{secret}\n#EXT-X-ENDLIST\n",
-            "hls_http": "#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:10,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n",
-            "concat": "ffconcat version 1.0\nfile 'secret.mp4'\n",
-            "dash": "<?xml version='1.0'?>\n<MPD xmlns='urn:mpeg:dash:schema:mpd:2011'><Period><BaseURL>"
-            f"{secret}</BaseURL></Period></MPD>",
-            "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=video 9 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
-            "imf": f"[playlist]\nFile1={secret}\nNumberOfEntries=1\n",
-        }
-        path.write_text(playlists[kind])
-    return path
+LURES = [name for name, case in CORPUS.items() if case.kind.startswith("playlist")]
 
 
 @pytest.mark.promise("files", "Reading a media file opens it and its subtitle file only")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-@pytest.mark.parametrize("kind", ["whole", "reference", "segments", "hls", "hls_http", "concat", "dash", "sdp", "imf"])
-def test_reading_a_file_opens_nothing_else(tmp_path, processes, monkeypatch, kind):
-    path, log = suspicious(tmp_path, kind), tmp_path / "log"
+@pytest.mark.parametrize("name", ["sidecar.mp4", *LURES])
+def test_reading_a_file_opens_nothing_else(media_corpus, tmp_path, processes, monkeypatch, name):
+    path, log = media_corpus / name, tmp_path / "log"
     wrapper = tmp_path / "python"
     wrapper.write_text(
         f'#!/bin/sh\nexec strace -f -s 4096 -e trace=%file,%network,%process,write -o {log} {sys.executable} "$@"\n'
     )
     wrapper.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(wrapper))
-    clip = make_processor().read_clip(path)
-    assert clip.has("video") == (kind in ("whole", "segments"))  # the reference is one to data that are not read
+    make_processor().read_clip(path)
     processes.close()
     lines = log.read_text().splitlines()
     ready = next(number for number, line in enumerate(lines) if "write(" in line and "ready" in line)
     calls = [line.split(maxsplit=1)[1] for line in lines[ready + 1 :]]
     calls = [call for call in calls if not call.startswith(("write(", "<...", "+++", "---", "exit", "clone", "wait"))]
-    allowed = {str(path), str(path.with_suffix(".srt"))} if kind == "whole" else {str(path)}
-    opened = {name for call in calls for name in re.findall(r'"((?:[^"\\]|\\.)+)"', call)}
+    allowed = {str(path), str(path.with_suffix(".srt"))} if name == "sidecar.mp4" else {str(path)}
+    opened = {found for call in calls for found in re.findall(r'"((?:[^"\\]|\\.)+)"', call)}
     assert opened == allowed
     assert {call.split("(")[0] for call in calls} <= {"openat", "open", "stat", "newfstatat", "lstat", "access"}
 
