@@ -6,7 +6,7 @@ Shapes: N clips, M modalities, D dimensions, P clips or pairs at a time.
 import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 
@@ -17,7 +17,7 @@ from gallery.storage import Part
 from modeling_scalar.scores_scalar import MIN_NORM, NORM_TOLERANCE, Clips
 
 _MIN_NORM = MIN_NORM[torch.float32]
-_SAMPLE, _RUN = 2048, 64  # clips of a sample, in runs
+_SAMPLE, _RUN = 1024, 64  # clips of a sample, in runs
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
 
 
@@ -97,22 +97,17 @@ class Block(Clips):
         )
 
     def vectors_at(self, rows: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Copy the vectors of clips, `(P, M, D)`, also of modalities that count as absent."""
+        """Copy the vectors of clips in ascending order, `(P, M, D)`, also of modalities that count as absent."""
         number, dim = self.modality_mask.shape[1], self.chunks[0][0].shape[1]
         found = torch.empty(len(rows), number, dim, dtype=dtype, device=self.device)
-        if len(self.chunks) == 1:
-            for m, vectors in enumerate(self.chunks[0]):
-                found[:, m] = vectors.index_select(0, rows)
-            return found
-        first = 0
-        for chunk in self.chunks:
-            end = first + len(chunk[0])
-            here = ((rows >= first) & (rows < end)).nonzero()[:, 0]
-            if len(here):
-                inside = rows[here] - first
+        ends = torch.tensor([len(chunk[0]) for chunk in self.chunks], device=self.device).cumsum(0)
+        places = torch.searchsorted(rows, ends).tolist()
+        first, start = 0, 0
+        for chunk, end, stop in zip(self.chunks, ends.tolist(), places, strict=True):
+            if start < stop:
                 for m, vectors in enumerate(chunk):
-                    found[here, m] = vectors.index_select(0, inside).to(dtype)
-            first = end
+                    found[start:stop, m] = vectors.index_select(0, rows[start:stop] - first)
+            first, start = end, stop
         return found
 
     @property
@@ -194,7 +189,7 @@ class Block(Clips):
 
     @property
     def sample(self) -> tuple[torch.Tensor, "Block"]:
-        """About 2,048 clips, in short runs that are spread evenly over all: their rows, and the clips, copied."""
+        """About 1,024 clips, in short runs that are spread evenly over all: their rows, and the clips, copied."""
         return self.once(_sample)
 
 
@@ -293,6 +288,14 @@ def _joined(columns: Sequence[torch.Tensor], device: torch.device) -> torch.Tens
 # Products of pairs --------------------------------------------------------------------------------------------------
 
 
+@cache
+def _warn_of_sparse_tensors() -> None:
+    """Have torch warn now, unheard, that sparse tensors are in beta state: it does so once per process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1))
+
+
 def paired_products(
     first: torch.Tensor, second: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
 ) -> torch.Tensor:
@@ -309,11 +312,9 @@ def paired_products(
         return (first[rows] * second[columns]).sum(-1)
     ends = torch.zeros(len(first) + 1, dtype=torch.long)
     ends[1:] = rows.bincount(minlength=len(first)).cumsum(0)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*Sparse CSR.*")
-        pattern = torch.sparse_csr_tensor(
-            ends, columns, first.new_zeros(len(rows)), size=(len(first), len(second)), check_invariants=False
-        )
+    _warn_of_sparse_tensors()
+    values, size = first.new_zeros(len(rows)), (len(first), len(second))
+    pattern = torch.sparse_csr_tensor(ends, columns, values, size=size, check_invariants=False)
     return torch.sparse.sampled_addmm(pattern, first, second.T, beta=0).values()
 
 

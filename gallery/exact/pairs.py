@@ -14,7 +14,7 @@ from gallery.exact.blocks import Block, DamagedVectorsError, paired_products
 from gallery.exact.cone import LONGEST, ROUNDING, score_error
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores, quadratic, softmax_weights
 
-_CLIPS_AT_ONCE, _ON_A_DEVICE = 512, 16_384  # clips whose vectors are copied at a time, on a CPU in cache
+_CLIPS_AT_ONCE, _ON_A_DEVICE = 2048, 16_384  # clips whose vectors are copied at a time
 _GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
 _SHORT = 0.01  # squared norm of a centroid below which a Gram matrix has too few digits
 
@@ -152,6 +152,17 @@ def exact_pairs(
     return scores, weights
 
 
+def highest_of_pairs(queries: np.ndarray, values: np.ndarray, num_queries: int, k: int) -> np.ndarray:
+    """The k highest values of each query, in any order, `(Q, k)`: -inf where there are fewer."""
+    order = np.argsort(queries.astype(np.min_scalar_type(num_queries)), kind="stable")  # few bits are sorted fast
+    queries = queries[order]
+    place = np.arange(len(queries)) - np.searchsorted(queries, queries)
+    table = np.full((num_queries, max(k, place.max(initial=0) + 1)), -math.inf, values.dtype)
+    table[queries, place] = values[order]
+    table.partition(table.shape[1] - k, axis=1)
+    return table[:, -k:]
+
+
 def best_of_pairs(
     queries: torch.Tensor,
     rows: torch.Tensor,
@@ -178,4 +189,4 @@ def best_of_pairs(
     return found
 
 
-__all__ = ["Best", "best_of_pairs", "bounded_scores", "centroid_scores", "exact_pairs"]
+__all__ = ["Best", "best_of_pairs", "bounded_scores", "centroid_scores", "exact_pairs", "highest_of_pairs"]

@@ -26,7 +26,7 @@ import torch
 from gallery.exact.blocks import Block
 from gallery.exact.codes import rotation
 from gallery.exact.cone import LONGEST, ROUNDING, spanned_bound
-from gallery.exact.pairs import Best, best_of_pairs, bounded_scores, centroid_scores, exact_pairs
+from gallery.exact.pairs import Best, best_of_pairs, bounded_scores, centroid_scores, exact_pairs, highest_of_pairs
 from modeling_scalar.scores_scalar import Pairs, ScoreOptions
 
 _TILE = 2**20  # products of a modality computed at once, in cache
@@ -74,6 +74,9 @@ class _Screen:
         self.codes = rounded.to(torch.int8)
         self.lost = torch.linalg.vector_norm(turned - rounded * self.scale, dim=1).amax().item() * (1 + 1e-6) + 1e-7
         self.norm = torch.linalg.vector_norm(turned, dim=1).amax().item() + 1e-6
+        # Errors of many coordinates add up like random numbers.
+        error = self.error_of(block.screened[:, _ERROR].amax()).item() * max(map(abs, self.gain))
+        self.slack = _SLACK / math.sqrt(texts.shape[-1]) * error
         # Memory that tiles reuse: new memory has to be mapped first, which costs as much as a product.
         width = min(max(_TILE // len(texts) // _NARROWEST * _NARROWEST, _NARROWEST), _WIDEST)
         self.width = min(width, len(block))
@@ -140,32 +143,27 @@ class _Screen:
         facts = self.block.screened.index_select(0, torch.from_numpy(rows)).T.contiguous()
         scale, error, cosines, upper = facts[_SCALE] * self.scale, self.error_of(facts[_ERROR]), [], []
         for product, gain, offset in zip(products, self.gain, self.offset, strict=True):
-            cosine = product.view(-1).index_select(0, flat).float() * scale
-            cosines.append(cosine * gain + offset)
-            upper.append((cosine + error) * gain + offset)
+            cosine = product.view(-1).index_select(0, flat).float().mul_(scale)
+            cosines.append(cosine)
+            upper.append((cosine + error).mul_(gain).add_(offset))
         bounds = spanned_bound(torch.stack(upper).T, facts[_INVERSE:].T).numpy()
         likely = np.flatnonzero(bounds >= self.thresholds[queries])
         # The scores of the others, estimated from the products in eight bits.
+        places = torch.from_numpy(likely)
+        near = torch.stack([cosine.index_select(0, places) for cosine in cosines])
         chosen = torch.from_numpy(rows[likely])
-        near = torch.stack(cosines)[:, torch.from_numpy(likely)]
         mask, gram = (values.index_select(0, chosen) for values in (self.block.modality_mask, self.block.gram))
+        near = self.options.calibrated(near, dim=0)
         estimates, _, _ = centroid_scores(near, mask, gram, self.block.min_norm, self.options)
         return _Candidates(queries[likely], rows[likely], bounds[likely], estimates.numpy())
 
     def raise_thresholds(self, found: _Candidates) -> None:
         """Raise the thresholds to the k-th highest estimates, less what these may be too high, nearly always."""
-        order = np.argsort(found.queries, kind="stable")
-        queries = found.queries[order]
-        place = np.arange(len(queries)) - np.searchsorted(queries, queries)
-        table = np.full((len(self.thresholds), self.k + place.max(initial=-1) + 1), -math.inf, np.float32)
-        table[:, : self.k] = self.highest
-        table[queries, self.k + place] = found.estimates[order]
-        table.partition(table.shape[1] - self.k, axis=1)
-        self.highest = table[:, -self.k :]
-        # Errors of many coordinates add up like random numbers.
-        error = self.error_of(self.block.screened[:, _ERROR].amax()).item() * max(map(abs, self.gain))
-        slack = _SLACK / math.sqrt(self.codes.shape[1]) * error
-        self.thresholds = np.maximum(self.thresholds, self.highest.min(1) - slack)
+        highest = highest_of_pairs(found.queries, found.estimates, len(self.thresholds), self.k)
+        both = np.concatenate([self.highest, highest], axis=1)
+        both.partition(self.k, axis=1)
+        self.highest = both[:, -self.k :]
+        self.thresholds = np.maximum(self.thresholds, self.highest.min(1) - self.slack)
 
     def run(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All pairs whose bounds reach the thresholds, in the order of their clips: queries and rows `(P,)`."""
@@ -195,7 +193,7 @@ def _guessed(block: Block, texts: torch.Tensor, k: int, options: ScoreOptions) -
     scores = Pairs(texts, sample, options).scores("scalar").numpy()
     scores = np.where(block.allowed[rows].numpy(), scores, -math.inf)
     expected = k * len(rows) / len(block)
-    rank = math.ceil(expected + 2 * math.sqrt(expected)) + 1
+    rank = math.ceil(expected + 3 * math.sqrt(expected)) + 1
     if len(rows) < rank:
         return np.full(len(texts), -math.inf)
     scores.partition(len(rows) - rank, axis=1)
@@ -210,8 +208,8 @@ def _best_above(
     queries, rows = screen.run()
     if len(rows):
         scores, errors = bounded_scores(block, texts, queries, rows, options)
-        least = best_of_pairs(queries, rows, scores - errors, len(texts), k).scores[:, -1]
-        is_near = ~(scores + errors < least[queries])  # NaN is kept, so that it is noticed
+        least = highest_of_pairs(queries.numpy(), (scores - errors).numpy(), len(texts), k).min(1)
+        is_near = ~(scores + errors < torch.from_numpy(least)[queries])  # NaN is kept, so that it is noticed
         queries, rows = queries[is_near], rows[is_near]
     scores, weights = exact_pairs(block, texts, queries, rows, options)
     return best_of_pairs(queries, rows, scores, len(texts), k, weights), screen.thresholds

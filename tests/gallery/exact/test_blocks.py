@@ -40,7 +40,7 @@ def test_a_part_of_the_clips_of_several_commits_is_the_same_part_of_each_column(
         for rows in torch.arange(20).split(6)
     ]
     block, vectors = block_of(list(map(Part, tables))), embeds * mask[..., None]
-    for columns in (slice(0, 20), slice(4, 15), slice(7, 8), torch.tensor([19, 3, 3, 12]), mask[:, 0]):
+    for columns in (slice(0, 20), slice(4, 15), slice(7, 8), torch.tensor([3, 3, 12, 19]), mask[:, 0]):
         part = block[columns]
         assert part.modalities == names and torch.equal(part.modality_mask, mask[columns])
         assert torch.equal(part.modality_embeds, vectors[columns])

@@ -74,7 +74,7 @@ def make_block(kind: str, counts, dim: int, seed: int = 0, dtype="float16", numb
 def make_texts(block: Block, count: int, seed: int) -> torch.Tensor:
     """Near to clips, some of them, so that scores are of all sizes."""
     generator = torch.Generator().manual_seed(seed + 2)
-    near = block.vectors_at(torch.randint(len(block), (count,), generator=generator)).sum(1)
+    near = block.vectors_at(torch.randint(len(block), (count,), generator=generator).sort().values).sum(1)
     texts = near + torch.randn(near.shape, generator=generator) * torch.rand(count, 1, generator=generator)
     return normalize(texts, dim=-1)
 
