@@ -12,7 +12,7 @@ Such an encoder could embed a clip into one vector. Here each modality keeps its
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -27,45 +27,6 @@ from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel
 from .scores_scalar import unit
 
 _FLAGS = ("output_hidden_states", "output_attentions", "return_dict")
-
-
-class ScalarJointInputs(TypedDict, total=False):
-    """
-    The inputs of clips, one row per clip; a modality that no clip has is None or left out. Other texts use the keys of
-    subtitles with their own name, for example `title_input_ids`.
-
-    Args:
-        pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, patches, values)`), video_position_ids
-            (`torch.LongTensor` of shape `(batch, frames, patches, 2)`): The patches of the frames and their positions,
-            -1 for padding.
-        video_input_ids, video_attention_mask (`torch.LongTensor` of shape `(batch, length)`): The token sequence of
-            the frames, with a placeholder for each of their soft tokens.
-        input_features (`torch.FloatTensor` of shape `(batch, time, mel)`), input_features_mask (`torch.BoolTensor` of
-            shape `(batch, time)`): The spectrogram, and which of it is not padding.
-        audio_input_ids, audio_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for the video.
-        subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for queries.
-        video_soft_tokens, audio_soft_tokens (`torch.FloatTensor` of shape `(batch, tokens, hidden)`): The output of
-            the tower for the placeholders, from [`ScalarJointModel.get_tower_features`], instead of its input; each
-            row is padded with zeros at the end.
-        video_pooled, audio_pooled, subtitle_pooled (`torch.FloatTensor` of shape `(batch, dim)`):
-            Stored embeddings of the encoder, instead of all other inputs of the modality; only the heads are computed.
-    """
-
-    pixel_values_videos: torch.Tensor | None
-    video_position_ids: torch.Tensor | None
-    video_input_ids: torch.Tensor | None
-    video_attention_mask: torch.Tensor | None
-    input_features: torch.Tensor | None
-    input_features_mask: torch.Tensor | None
-    audio_input_ids: torch.Tensor | None
-    audio_attention_mask: torch.Tensor | None
-    subtitle_input_ids: torch.Tensor | None
-    subtitle_attention_mask: torch.Tensor | None
-    video_soft_tokens: torch.Tensor | None
-    audio_soft_tokens: torch.Tensor | None
-    video_pooled: torch.Tensor | None
-    audio_pooled: torch.Tensor | None
-    subtitle_pooled: torch.Tensor | None
 
 
 _OF_TOWERS = {
@@ -179,14 +140,14 @@ class JointEncoderModel(ScalarRetrievalModel):
         output.pooler_output = self.project("text", output.pooler_output)
         return output
 
-    def _vectors(self, name: str, rows: Rows, keys: Sequence[str], inputs: ScalarJointInputs) -> torch.Tensor:
+    def _vectors(self, name: str, rows: Rows, keys: Sequence[str], inputs: Mapping[str, Any]) -> torch.Tensor:
         """The computed or stored vectors of one modality of the clips that have it: `(rows, dim)`."""
         chosen = {key: self.take_rows(rows, inputs[key]) for key in keys}
         stored = chosen.get(f"{name}_pooled")
         return self.encode_rows(name, chosen) if stored is None else stored
 
     def get_modality_features(
-        self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarJointInputs]
+        self, *, modality_mask: torch.Tensor | None = None, **inputs: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Embed the modalities of each clip.
@@ -195,7 +156,22 @@ class JointEncoderModel(ScalarRetrievalModel):
             modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): Which rows are present, in the order
                 of `config.modalities`. Masked rows are never read. By default, every given input is present in every
                 row.
-            inputs ([`ScalarJointInputs`]): The inputs of the clips, from the processor.
+            pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, patches, values)`), video_position_ids
+                (`torch.LongTensor` of shape `(batch, frames, patches, 2)`): The patches of the frames and their
+                positions, -1 for padding.
+            video_input_ids, video_attention_mask (`torch.LongTensor` of shape `(batch, length)`): The token sequence
+                of the frames, with a placeholder for each of their soft tokens.
+            input_features (`torch.FloatTensor` of shape `(batch, time, mel)`), input_features_mask (`torch.BoolTensor`
+                of shape `(batch, time)`): The spectrogram, and which of it is not padding.
+            audio_input_ids, audio_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for the video.
+            subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for
+                queries.
+            video_soft_tokens, audio_soft_tokens (`torch.FloatTensor` of shape `(batch, tokens, hidden)`): The output
+                of the tower for the placeholders, from [`ScalarJointModel.get_tower_features`], instead of its input;
+                each row is padded with zeros at the end.
+            video_pooled, audio_pooled, subtitle_pooled (`torch.FloatTensor` of shape `(batch, dim)`): Stored
+                embeddings of the encoder, instead of all other inputs of the modality; only the heads are computed.
+            Other texts use the keys of subtitles with their own name, for example `title_input_ids`.
 
         Returns:
             The embeddings `(batch, M, projection_dim)`, unit norm and zero where absent, and the mask `(batch, M)`.
@@ -245,7 +221,7 @@ class JointEncoderModel(ScalarRetrievalModel):
             return_scores (`bool`): Whether to score the queries of this batch against its clips.
             return_loss (`bool`): Whether to also compute the symmetric InfoNCE loss of CLIP if as many queries as
                 clips are scored; query i belongs to clip i.
-            **inputs ([`ScalarJointInputs`]): Clips, see `get_modality_features`; without any, only queries are
+            **inputs: Clips, see `get_modality_features`; without any, only queries are
                 embedded. Also `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of
                 transformers; the first two concern the queries.
 
@@ -455,4 +431,4 @@ class ScalarJointModel(JointEncoderModel):
 
 ScalarJointModel.register_for_auto_class("AutoModel")
 
-__all__ = ["JointEncoderModel", "ScalarJointInputs", "ScalarJointModel", "ScalarResidualHead"]
+__all__ = ["JointEncoderModel", "ScalarJointModel", "ScalarResidualHead"]

@@ -6,8 +6,8 @@ precomputed and passed instead of pixels and filter banks (`get_tower_features`)
 """
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -49,30 +49,6 @@ _INPUTS = {
     "audio": (("input_features",), ("audio_pooled",), ("audio_pooled", "audio_states")),
     "subtitle": (("subtitle_input_ids", "subtitle_attention_mask"),),
 }
-
-
-class ScalarClipInputs(TypedDict, total=False):
-    """
-    The inputs of clips, one row per clip; a modality that no clip has is None or left out.
-
-    Args:
-        pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`): Normalised frames.
-        input_features (`torch.FloatTensor` of shape `(batch, segments, time, mel)`): Normalised filter banks.
-        subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As for queries.
-        video_pooled, audio_pooled (`torch.FloatTensor` of shape `(batch, hidden)`), video_states, audio_states
-            (`torch.FloatTensor` of shape `(batch, positions, tokens, hidden)`): The output of
-            [`ScalarModel.get_tower_features`] in any precision, instead of `pixel_values_videos` and `input_features`.
-            Only the cross-encoder needs the states.
-    """
-
-    pixel_values_videos: torch.Tensor | None
-    input_features: torch.Tensor | None
-    subtitle_input_ids: torch.Tensor | None
-    subtitle_attention_mask: torch.Tensor | None
-    video_pooled: torch.Tensor | None
-    video_states: torch.Tensor | None
-    audio_pooled: torch.Tensor | None
-    audio_states: torch.Tensor | None
 
 
 class ScalarFusedProjection(nn.Module):
@@ -364,7 +340,7 @@ class ScalarModel(ScalarRetrievalModel):
         states = None if states is None else rows.take(states).to(self.dtype)
         return rows.take(inputs[f"{name}_pooled"]).to(self.dtype), states, None, None
 
-    def _run_towers(self, inputs: ScalarClipInputs, modality_mask: torch.Tensor, **flags) -> Iterator[tuple]:
+    def _run_towers(self, inputs: Mapping[str, Any], modality_mask: torch.Tensor, **flags) -> Iterator[tuple]:
         """Yield for each modality of any row: its name, these rows, and the results of [`_tower_stage`]."""
         for index, name in enumerate(self.config.modalities):
             rows = Rows(modality_mask[:, index])
@@ -388,7 +364,7 @@ class ScalarModel(ScalarRetrievalModel):
             with_states (`bool`): Whether to return the towers' tokens, which only the cross-encoder reads.
 
         Returns:
-            `dict` of inputs for [`ScalarClipInputs`]: zero rows where absent, no key if no clip has the modality.
+            `dict` of inputs of [`get_modality_features`]: zero rows where absent, no key if no clip has the modality.
         """
         inputs = {"pixel_values_videos": pixel_values_videos, "input_features": input_features}
         given = self._presence(inputs, None)
@@ -402,7 +378,13 @@ class ScalarModel(ScalarRetrievalModel):
 
     # Head stage ---------------------------------------------------------------------------------------------------
 
-    def _encode_clips(self, inputs: ScalarClipInputs, modality_mask=None, condition_on: tuple[str, ...] = (), **flags):
+    def _encode_clips(
+        self,
+        inputs: Mapping[str, Any],
+        modality_mask=None,
+        condition_on: tuple[str, ...] = (),
+        **flags,
+    ):
         """Run each tower once over the clips that have its modality, and the heads on its output: embeddings and mask,
         the rows, condition tokens and token mask of each name in `condition_on`, and the outputs of towers by name."""
         modality_mask = self._presence(inputs, modality_mask)
@@ -424,7 +406,7 @@ class ScalarModel(ScalarRetrievalModel):
         columns = [embeds.get(name, absent).to(absent) for name in self.config.modalities]
         return torch.stack(columns, dim=1), modality_mask, conditions, outputs
 
-    def _presence(self, inputs: ScalarClipInputs, modality_mask: torch.Tensor | None) -> torch.Tensor:
+    def _presence(self, inputs: Mapping[str, Any], modality_mask: torch.Tensor | None) -> torch.Tensor:
         """The modality mask of clips, checked against their inputs."""
         given, modality_mask = self.clip_inputs(inputs, modality_mask, _INPUTS)
         if "subtitle" in given and not torch.compiler.is_compiling():
@@ -438,7 +420,7 @@ class ScalarModel(ScalarRetrievalModel):
         return modality_mask
 
     def get_modality_features(
-        self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
+        self, *, modality_mask: torch.Tensor | None = None, **inputs: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Embed the modalities of each clip.
@@ -446,7 +428,12 @@ class ScalarModel(ScalarRetrievalModel):
         Args:
             modality_mask (`torch.BoolTensor` of shape `(batch, M)`, *optional*): Which rows are present. Masked rows,
                 even NaN, are never read. By default, every given input is present in every row.
-            inputs ([`ScalarClipInputs`]): Frames, audio and subtitles of the clips, or the outputs of their towers.
+            pixel_values_videos (`torch.FloatTensor` of shape `(batch, frames, 3, height, width)`): Normalised frames.
+            input_features (`torch.FloatTensor` of shape `(batch, segments, time, mel)`): Normalised filter banks.
+            subtitle_input_ids, subtitle_attention_mask (`torch.LongTensor` of shape `(batch, length)`): As of queries.
+            video_pooled, audio_pooled (`torch.FloatTensor` of shape `(batch, hidden)`), video_states, audio_states
+                (`torch.FloatTensor` of shape `(batch, positions, tokens, hidden)`): Instead of frames and filter
+                banks, from [`get_tower_features`] in any precision. Only the cross-encoder needs the states.
 
         Returns:
             The embeddings `(batch, M, projection_dim)`, unit norm and zero where absent, and the mask `(batch, M)`.
@@ -457,7 +444,7 @@ class ScalarModel(ScalarRetrievalModel):
         return self._encode_clips(inputs, modality_mask)[:2]
 
     def get_concat_features(
-        self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
+        self, *, modality_mask: torch.Tensor | None = None, **inputs: torch.Tensor | None
     ) -> torch.Tensor:
         """
         Embed clips with the concatenation heads of VAST, each a linear map of the joined outputs of several towers.
@@ -511,7 +498,7 @@ class ScalarModel(ScalarRetrievalModel):
         return torch.cat(states, dim=1), torch.cat(masks, dim=1)
 
     def get_condition_states(
-        self, *, modality_mask: torch.Tensor | None = None, **inputs: Unpack[ScalarClipInputs]
+        self, *, modality_mask: torch.Tensor | None = None, **inputs: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Compute the condition tokens that the cross-encoder reads, from the inputs of [`get_modality_features`].
@@ -628,7 +615,7 @@ class ScalarModel(ScalarRetrievalModel):
             raise TypeError(f"ScalarModel.forward() got unexpected keyword arguments {unknown}.")
         flags = {name: kwargs[name] for name in OUTPUT_FLAGS if kwargs.get(name) is not None}
         returns_more = any(flags.get(name, getattr(self.config, name, False)) for name in OUTPUT_FLAGS)
-        inputs: ScalarClipInputs = {
+        inputs = {
             "pixel_values_videos": pixel_values_videos,
             "input_features": input_features,
             "subtitle_input_ids": subtitle_input_ids,
@@ -686,4 +673,4 @@ def _with_embedding(output: ModelOutput, projected: torch.Tensor) -> BaseModelOu
 
 ScalarModel.register_for_auto_class("AutoModel")
 
-__all__ = ["ScalarClipInputs", "ScalarFusedProjection", "ScalarModel", "adapt_tower", "split_fused_projections"]
+__all__ = ["ScalarFusedProjection", "ScalarModel", "adapt_tower", "split_fused_projections"]

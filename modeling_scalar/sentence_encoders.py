@@ -80,7 +80,7 @@ class ScalarSentenceModel(JointEncoderModel):
 
     Its inputs are `video_frames` (`list` of uint8 `np.ndarray` of shape `(frames, height, width, 3)`),
     `audio_waveforms` (`list` of float32 `np.ndarray` of shape `(samples,)`), one per clip (any value if absent), and
-    the bytes of texts, as in [`ScalarJointInputs`].
+    the bytes of texts, as in [`JointEncoderModel.get_modality_features`].
 
     Args:
         config ([`ScalarJointConfig`]): A configuration without a `backbone_config`.
