@@ -35,7 +35,6 @@ from modeling_scalar.media_scalar import (
     join_lines,
     mono,
     truncated,
-    zero_of,
 )
 
 if os.name == "posix":
@@ -99,14 +98,11 @@ class Limits:
             name, _, value = (part.strip() for part in setting.partition("="))
             if name not in names:
                 raise ValueError(f"A limit must be NAME=VALUE with a name in {names}, got {setting!r}.")
-            number = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) *([kmgt]?i?)b?", value.lower())
+            number = re.fullmatch(r"(\d+\.?\d*(?:e[+-]?\d+)?|\.\d+) *([kmgt]?i?)b?", value.lower())
             if number is None or number[2] not in units or (number[2] and name != "memory"):
                 example = "2GiB" if name == "memory" else "70e6"
                 raise ValueError(f"The limit `{name}` must be a number above 0 such as {example}, got {value!r}.")
-            try:
-                values[name] = float(number[1]) * units[number[2]]
-            except ValueError as error:
-                raise ValueError(f"The limit `{name}` must be a number, got {value!r}.") from error
+            values[name] = float(number[1]) * units[number[2]]
             if name in ("pixels", "memory") and values[name] < 2**60:
                 values[name] = int(values[name])
         return cls(**(defaults | values))
@@ -199,12 +195,6 @@ class LimitedReader(MediaReader):
             promised, came = round((stream.duration or 0) * packets.tick * rate), round(packets.seconds * rate)
             if came < promised - 4096:  # about a packet
                 return truncated(path, stream, f"{promised} samples", f"{came}")
-        # other formats pass on any comment with this name
-        tag = re.fullmatch(r"(\d{1,4}):(\d{2}):(\d{2}\.\d{1,9})", stream.metadata.get("DURATION", ""))
-        if tag and kind == "matroska,webm":
-            duration = int(tag[1]) * 3600 + int(tag[2]) * 60 + float(tag[3])
-            if packets.end < duration - max(1.0, 0.02 * duration):
-                return truncated(path, stream, f"{duration:.2f} s", f"{packets.end:.2f} s")
         return super().what_is_missing(path, container, stream, packets)
 
     def samples(
@@ -286,13 +276,9 @@ class LimitedReader(MediaReader):
         """See [`~gallery.decoding.SandboxedReader.read_duration`]."""
         with self.opened(path) as container:
             seconds = seconds_in_header(container)
-            if seconds is None:  # then the packets say
-                ends = [
-                    float((packet.pts + (packet.duration or 0)) * packet.time_base)
-                    for packet in container.demux()
-                    if packet.pts is not None
-                ]
-                seconds = max(ends) - zero_of(container) if ends else None
+        if seconds is None:  # then the packets say
+            listed = [packets for kind in ("video", "audio") if (packets := self.packets_of(path, kind)) is not None]
+            seconds = max((packets.end - packets.zero for packets in listed if len(packets)), default=None)
         if seconds is not None:
             self.check(os.fspath(path), "duration", seconds, f"it lasts {seconds:g} s")
         return seconds

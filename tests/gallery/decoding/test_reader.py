@@ -390,14 +390,6 @@ def test_sound_is_whole_or_cut(tmp_path, kind, codec):
         SandboxedReader().read_audio(path)
 
 
-@pytest.mark.parametrize("kind", ["ogg", "nut", "matroska", "mp4"])
-@pytest.mark.parametrize("duration", ["00:59:00.000000000", "99999999999999999999:00:00.0", "-1:00:00.0", "x"])
-def test_a_comment_called_duration_promises_nothing(tmp_path, kind, duration):
-    tags, muxer = (("DURATION", duration),), "movflags=use_metadata_tags" if kind == "mp4" else ""
-    data = media(kind, "", "libopus", sampling_rate=48_000, seconds=1.0, tags=tags, metadata=tags, muxer=muxer)
-    assert len(SandboxedReader().read_audio(write(tmp_path, "song", data))) == pytest.approx(16_000, abs=400)
-
-
 # ---------------------------------------------------------------- damage: what comes before it is read
 
 CHOOSE = partial(frame_indices, num_frames=8)
