@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,30 @@ comment = 'SCALAR''s score of clips, and the list of the best'
 default_version = '1'
 relocatable = true
 """
+
+
+# Vectors stay in their rows, because a scan reads them all.
+_TABLE = """\
+CREATE EXTENSION IF NOT EXISTS vector;
+CREATE TABLE {own} ({columns}, PRIMARY KEY (_id)) WITH (toast_tuple_target = 8160);
+CREATE INDEX ON {own} USING hash (clip_id);
+CREATE INDEX ON {own} USING hash (_path)"""
+_SCALAR = """\
+CREATE EXTENSION IF NOT EXISTS vector;
+CREATE EXTENSION IF NOT EXISTS scalar;
+"""
+_PARTITIONED = """\
+CREATE EXTENSION IF NOT EXISTS postgres_fdw;
+CREATE TABLE {table} ({columns}) PARTITION BY LIST (_node)"""
+# The costs make it never cheaper to aggregate the rows of a node here.
+_NODE = """\
+CREATE SERVER IF NOT EXISTS {server} FOREIGN DATA WRAPPER postgres_fdw OPTIONS (
+    host {host}, port {port}, dbname {database}, async_capable 'true', extensions 'vector,scalar',
+    batch_size '500', fdw_tuple_cost '1000', connect_timeout '5', options '-c jit=off'
+);
+CREATE USER MAPPING IF NOT EXISTS FOR CURRENT_USER SERVER {server} OPTIONS (user {user}, password {password});
+CREATE FOREIGN TABLE {part} PARTITION OF {table} FOR VALUES IN ({node})
+    SERVER {server} OPTIONS (schema_name {schema}, table_name {name})"""
 
 
 @dataclass
@@ -110,49 +135,29 @@ def tables_of(address: TableAddress, pushed: Pushed, nodes: Sequence[str]) -> li
     Returns:
         The statements in order, each with the node that runs it, `""` for the server of the address.
     """
-    kind = f"{VECTORS[pushed.dtype][0]}({pushed.dim})"
-    kinds = OWN_COLUMNS | dict.fromkeys(pushed.modalities, kind)
+    kinds = OWN_COLUMNS | dict.fromkeys(pushed.modalities, f"{VECTORS[pushed.dtype][0]}({pushed.dim})")
     columns = sql.SQL(", ").join(sql.SQL(f"{{}} {kind}").format(sql.Identifier(name)) for name, kind in kinds.items())
-    statements = []
-
-    def add(node: str, statement: str, *parts: Any) -> None:
-        statements.append((node, sql.SQL(statement).format(*parts)))
-
-    for number, node in enumerate(nodes or [""]):
-        own = address.identifier(f"_{number}" if node else "")
-        for extension in ("vector", "scalar") if node else ("vector",):
-            add(node, f"CREATE EXTENSION IF NOT EXISTS {extension}")
-        # Vectors stay in their rows, because a scan reads them all.
-        add(node, "CREATE TABLE {} ({}, PRIMARY KEY (_id)) WITH (toast_tuple_target = 8160)", own, columns)
-        add(node, "CREATE INDEX ON {} USING hash (clip_id)", own)
-        add(node, "CREATE INDEX ON {} USING hash (_path)", own)
     if not nodes:
-        return statements
-    for extension in ("vector", "scalar", "postgres_fdw"):
-        add("", f"CREATE EXTENSION IF NOT EXISTS {extension}")
-    add("", "CREATE TABLE {} ({}) PARTITION BY LIST (_node)", address.identifier(), columns)
-    info = psycopg.conninfo.conninfo_to_dict(address.server)
-    login = {"user": info.get("user"), "password": os.environ.get("PGPASSWORD")}
+        return [("", sql.SQL(_TABLE).format(own=address.identifier(), columns=columns))]
+    statements = []
     for number, node in enumerate(nodes):
-        own = {"schema_name": address.schema or "public", "table_name": f"{address.table}_{number}"}
-        server = {
+        own = address.identifier(f"_{number}")
+        statements.append((node, sql.SQL(_SCALAR + _TABLE).format(own=own, columns=columns)))
+    table = address.identifier()
+    statements.append(("", sql.SQL(_SCALAR + _PARTITIONED).format(table=table, columns=columns)))
+    info = psycopg.conninfo.conninfo_to_dict(address.server)
+    for number, node in enumerate(nodes):
+        values = {
             **_place_of(node),
-            "dbname": info["dbname"],
-            "async_capable": "true",
-            "extensions": "vector,scalar",
-            "batch_size": "500",
-            "connect_timeout": "5",
-            "fdw_tuple_cost": "1000",  # to aggregate rows here is never cheaper
-            "options": "-c jit=off",
+            "node": node,
+            "database": info["dbname"],
+            "user": info.get("user", getuser()),
+            "password": os.environ.get("PGPASSWORD", ""),
+            "schema": address.schema or "public",
+            "name": f"{address.table}_{number}",
         }
-        name, part = sql.Identifier(node), address.identifier(f"_at_{number}")
-        add("", "CREATE SERVER IF NOT EXISTS {} FOREIGN DATA WRAPPER postgres_fdw {}", name, _options(server))
-        add("", "CREATE USER MAPPING IF NOT EXISTS FOR CURRENT_USER SERVER {} {}", name, _options(login))
-        add(
-            "",
-            "CREATE FOREIGN TABLE {} PARTITION OF {} FOR VALUES IN ({}) SERVER {} {}",
-            *(part, address.identifier(), node, name, _options(own)),
-        )
+        part = address.identifier(f"_at_{number}")
+        statements.append(("", sql.SQL(_NODE).format(server=sql.Identifier(node), table=table, part=part, **values)))
     return statements
 
 
@@ -161,16 +166,11 @@ def _place_of(node: str) -> dict[str, str]:
     return {"host": host, "port": port or "5432"}
 
 
-def _options(options: dict[str, str | None]) -> sql.Composable:
-    pairs = [sql.SQL(f"{name} {{}}").format(value) for name, value in options.items() if value]
-    return sql.SQL("OPTIONS ({})").format(sql.SQL(", ").join(pairs))
-
-
 def make_tables(address: TableAddress, pushed: Pushed, nodes: Sequence[str], show: Callable[[str], None]) -> None:
     """Make the tables of a gallery, and show the SQL, without passwords."""
     for node, statement in tables_of(address, pushed, nodes):
         shown = re.sub("password '(?:[^']|'')*'", "password '...'", statement.as_string())
-        show(f"{shown};  -- {node or address.name}")
+        show(f"-- on {node or address.name}\n{shown};")
         info = psycopg.conninfo.conninfo_to_dict(address.server)
         if node:
             info |= _place_of(node)
