@@ -521,6 +521,26 @@ def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgre
 
 
 @pytest.mark.e2e
+def test_a_password_reaches_the_nodes_and_no_message(postgres, tmp_path, made, monkeypatch):
+    database, servers = partitioned(postgres, 2)
+    for server in servers:
+        execute(f"{server.address}/postgres", "DROP ROLE IF EXISTS me; CREATE ROLE me SUPERUSER LOGIN PASSWORD 'hush'")
+    address = TableAddress.parse(f"{database.replace('postgres@', 'me@')}/clips")
+    nodes, texts, shown = [f"127.0.0.1:{server.port}" for server in servers], make_texts(made, 1), []
+    gallery = made.write(tmp_path)
+    monkeypatch.setenv("PGPASSWORD", "hush")
+    push(gallery, address, nodes, shown.append)
+    searcher = TableSearcher(Table(address))
+    assert answer(searcher, texts) == [names_of(hits) for hits in gallery.search(texts, 5)]
+    assert "FOREIGN TABLE" in str(shown) and "hush" not in str(shown)
+    monkeypatch.setenv("PGPASSWORD", "wrong hush")
+    with pytest.raises(TableError) as caught:
+        TableSearcher(Table(address))
+    assert "hush" not in str(caught.value)
+    searcher.table.close()
+
+
+@pytest.mark.e2e
 def test_of_several_hosts_the_first_that_answers_is_used(postgres, tmp_path, made):
     servers = postgres(2)
     database, texts = servers[0].new_database(), make_texts(made, 1)
