@@ -112,23 +112,6 @@ def precision_of(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-# Texts ------------------------------------------------------------------------------------------------------------
-
-
-def to_utf8(text: str) -> str:
-    """Encode a file name that is not UTF-8 so that Arrow can hold it: a NUL, which no name contains, and its bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "\0" + text.encode("utf-8", "surrogateescape").decode("latin-1")
-    return text
-
-
-def from_utf8(text: str) -> str:
-    """Undo [`to_utf8`]."""
-    return text[1:].encode("latin-1").decode("utf-8", "surrogateescape") if text.startswith("\0") else text
-
-
 def strings(texts: Sequence[str]) -> pa.Array:
     """A column of texts or file names."""
     return pa.array(list(texts), pa.string())
@@ -407,7 +390,6 @@ __all__ = [
     "codes_of",
     "embeds_of",
     "fixed_lists",
-    "from_utf8",
     "gram_of",
     "listed",
     "lists_of",
@@ -423,5 +405,4 @@ __all__ = [
     "taken",
     "text_embeds_of",
     "texts_of",
-    "to_utf8",
 ]

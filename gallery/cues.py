@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from gallery.columns import MediaFile, to_utf8
+from gallery.columns import MediaFile
 from gallery.contents import Contents
 from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_processors
 from gallery.media import has_given_words
@@ -191,7 +191,7 @@ class ClipWords:
             path: f"{file and (file.sha256, file.texts)} {[(text.name, _stamp(text)) for text in kept[path]]}"
             for path, file in files.items()
         }
-        sources = [to_utf8(f"{name}\0{states[place.path]}") for name, place in zip(names, places, strict=True)]
+        sources = [f"{name}\0{states[place.path]}" for name, place in zip(names, places, strict=True)]
         sources = pa.array(sources, pa.large_string())
         of_texts = [place for place, name in enumerate(gallery.modalities) if kind_of(name) == "text"]
         texts = [""] * len(names)

@@ -25,7 +25,6 @@ from gallery.columns import (
     query_table,
     text_embeds_of,
     texts_of,
-    to_utf8,
 )
 from gallery.described import MODALITIES, modalities_in
 from gallery.gallery import Gallery, GalleryWriter
@@ -273,7 +272,7 @@ def _is_off(embeds: torch.Tensor) -> torch.Tensor:
 def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Tensor:
     column = queries.column("clip_ids")
     described, parents = pc.list_flatten(column).cast(pa.string()), pc.list_parent_indices(column)
-    rows = pc.index_in(described, value_set=pa.array(list(map(to_utf8, clip_ids)), pa.string()))
+    rows = pc.index_in(described, value_set=pa.array(clip_ids, pa.string()))
     if rows.null_count:
         unknown = described.filter(pc.is_null(rows)).unique().to_pylist()
         raise ValueError(f"Queries in {where} describe clips that are not in the gallery: {listed(unknown)}.")

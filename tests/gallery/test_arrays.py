@@ -88,7 +88,7 @@ def test_vectors_without_unit_norm_are_normalised_and_counted():
 
 def test_half_precision_stays_and_a_method_can_be_chosen():
     gallery = Gallery.from_arrays(["a"], {"image": torch.eye(4)[:1].half()}, method="uniform")
-    assert gallery.dtype == "float16" and gallery.searcher.search(torch.eye(4)[:1])[0][0].score == 1
+    assert gallery.dtype == "float16" and gallery.search(torch.eye(4)[:1])[0][0].score == 1
     assert gallery.metadata["score_options"] == {"method": "uniform"}
 
 
