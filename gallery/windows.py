@@ -30,7 +30,6 @@ NOTHING = "nothing was found of "
 """Beginning of the reason recorded for a file that could be read, but has nothing to embed; the sources follow."""
 
 SLIVER = 0.03  # seconds that no encoder uses: codecs add as much at the end
-_MOST = 1_000_000  # windows per file, whatever length it claims
 _REST = 1.0  # seconds; less is not a window of its own
 _SHOWN = re.compile(r"(.*) \[(\d+(?:\.\d+)?)(?: s to the end|-(\d+(?:\.\d+)?) s)\]", re.DOTALL)
 WINDOW = re.compile(r"#t=(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?$")
@@ -60,15 +59,6 @@ def _number(seconds: float) -> str:
 def is_nothing(reason: str | None) -> bool:
     """Whether a file or window could be read, but nothing was found in it."""
     return reason is not None and reason.startswith(NOTHING)
-
-
-def check_windows(seconds: float, segment: float | None) -> None:
-    """Raise a ValueError if files of the maximum length would be cut into too many windows."""
-    if segment is not None and seconds > _MOST * segment:
-        raise ValueError(
-            f"A file can have at most {_MOST:,} windows, but `--limit duration={seconds:g}` allows more of "
-            f"{segment:g} seconds. Lower the limit to {_MOST * segment:g}, or use longer windows in a new gallery."
-        )
 
 
 def windows_of(seconds: float | None, segment: float | None) -> list[tuple[float, float | None] | None]:
@@ -172,7 +162,6 @@ __all__ = [
     "UNFINISHED",
     "WINDOW",
     "Place",
-    "check_windows",
     "clip_id_of",
     "clip_id_of_shown",
     "is_nothing",

@@ -102,7 +102,11 @@ class Cluster:
             self._client = Client(address, timeout=_PATIENCE)
         except OSError as error:
             raise ValueError(f"No Dask scheduler answers at {address}: {error}") from error
-        self._wait_for_worker(_PATIENCE)
+        try:
+            self._wait_for_worker(_PATIENCE)
+        except ValueError:
+            self._client.close()
+            raise
         if any(_GPU in worker["resources"] for worker in self._workers()):
             self._resources = {_GPU: 1}
 

@@ -12,7 +12,7 @@ from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
 from gallery.provenance import describe, pending_download
 from gallery.tables import is_table
 from gallery.transcripts import SCREEN, Transcripts
-from gallery.windows import SCENES, SEGMENT, check_windows
+from gallery.windows import SCENES, SEGMENT
 from gallery.writing import check_place
 from modeling_scalar.model_identity import LIGHT, device_of_name, identify, said_of
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
@@ -117,11 +117,10 @@ def _find(
     return files, texts
 
 
-def _check(config: IndexConfig, model: str, limits: Limits) -> None:
+def _check(config: IndexConfig, model: str) -> None:
     """Refuse settings that the gallery cannot take, and download missing models."""
     output = config.output
     check_format(output)
-    check_windows(limits.duration, config.segment_max if config.segment == "scenes" else config.segment)
     if not is_gallery(output):
         check_place(output)
     elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
@@ -174,7 +173,7 @@ def index_folder(config: IndexConfig) -> Report:
     columns = [name for name in modalities or () if kind_of(name) == "text" and name != "subtitle"]
     files, texts = _find(config, selection, columns)
     model = _model_of(config)
-    _check(config, model, limits)
+    _check(config, model)
     identity = identify(model)
     name = model if model == LIGHT else identity.name
     setup = Setup(

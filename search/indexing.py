@@ -22,7 +22,7 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.scenes import scene_windows
 from gallery.transcripts import SCREEN
-from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, check_windows, clip_id_of, place_of_clip, windows_of
+from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
 from search.reading import Found, Job, Reader, default_workers, is_nothing, joined, record_of
@@ -268,7 +268,6 @@ class Indexer:
         self._segment = writer.metadata.get(SEGMENT)
         processor = tolerant(processor)
         self._media = processor.reader
-        check_windows(self._media.limits.duration, self._segment)
         self._speech, self._screen = Speech(writer.folder, recognizer), Screen(writer.folder, line_reader)
         self._reader = Reader(processor, self._speech, self._screen)
 

@@ -6,11 +6,11 @@ import torch
 from typer.testing import CliRunner
 
 from gallery import embedding
-from gallery.decoding import Limits, SandboxedReader, sandboxed
+from gallery.decoding import SandboxedReader, sandboxed
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import load_model
 from search.__main__ import app
-from search.indexing import Indexer, index_files
+from search.indexing import index_files
 from search.sources import find_files
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav
@@ -166,18 +166,6 @@ def test_a_gallery_keeps_the_length_of_its_windows(place):
     run("index", "clips", "--model", "encoder", "--output", "whole")
     refused = run("index", "clips", "--model", "encoder", "--output", "whole", "--segment", "2", code=1)
     assert "holds whole files" in refused.stderr
-
-
-def test_no_file_is_cut_into_more_windows_than_can_be_listed(place, loaded, monkeypatch):
-    reported = "A file can have at most 1,000,000 windows, but `--limit duration=1e+18` allows more of 2 seconds."
-    monkeypatch.setattr("search.indexing.windows_of", lambda *_: pytest.fail("windows were listed"))
-    assert reported in index("--segment", "2", "--limit", "duration=1e18", code=1).stderr
-    assert not (place / "gallery").exists()
-    with GalleryWriter("gallery") as writer:  # which knows how long its windows are
-        writer.metadata = {"model": "encoder", "segment": 2.0}
-        writer.commit()
-    with pytest.raises(ValueError, match="at most 1,000,000 windows"), GalleryWriter("gallery") as writer:
-        Indexer(writer, None, sandboxed(loaded[1], Limits(duration=1e18)))
 
 
 def test_sound_that_the_encoder_does_not_hear_is_reported_with_the_way_to_keep_it(place, loaded, monkeypatch):
