@@ -237,7 +237,7 @@ class ScalarProcessor(ProcessorMixin):
             processed (`bool`): Whether to keep only the model's inputs of files, with at most one whole frame in
                 memory. A later call must use the same mode; its batch and draws are those of raw clips.
             window (`tuple[float, float | None]`, *optional*): Read only this part of files in seconds, None for the
-                end. Texts that are given are not cut. The plain reader does not support it.
+                end. Texts that are given are not cut.
         Returns:
             `Clip`. Audio shorter than one 25 ms window is absent, with a line in `problems`.
         Raises:

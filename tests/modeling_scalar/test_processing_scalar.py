@@ -123,12 +123,14 @@ def test_a_stream_that_does_not_decode_raises_by_default(processor, files, name)
         processor(videos=[files / name])
 
 
-def test_a_stream_that_does_not_decode_can_count_as_missing(processor, files, monkeypatch):
+def test_a_damaged_stream_can_count_up_to_its_damage(processor, files, monkeypatch):
     warnings = []
     monkeypatch.setattr("modeling_scalar.processing_scalar.logger.warning", warnings.append)
     monkeypatch.setattr(processor.reader, "on_error", "missing")
     clip = processor.read_clip(files / "half.mp4", subtitle="a dog")
-    assert clip.frames is None and clip.waveform is None and clip.subtitle == "a dog"
+    whole = processor.read_clip(files / "both.mp4", num_frames="all")
+    assert len(clip.frames) == 8 and {frame.tobytes() for frame in clip.frames} <= set(map(bytes, whole.frames))
+    assert 8000 < len(clip.waveform) < len(whole.waveform) and clip.subtitle == "a dog"
     assert [problem.split(": ")[1] for problem in clip.problems] == ["video stream 0 (h264)", "audio stream 1 (aac)"]
     assert warnings == clip.problems and all("half.mp4" in problem for problem in clip.problems)
 
@@ -252,7 +254,7 @@ def test_clips_without_anything_are_refused_by_name(processor, files, monkeypatc
 def test_a_broken_clip_does_not_change_its_neighbours(processor, files, monkeypatch):
     monkeypatch.setattr(processor.reader, "on_error", "missing")
     batch = processor(videos=[files / "half.mp4", files / "silent.mp4"], subtitles=["a dog", None])
-    assert batch["modality_mask"].tolist() == [[False, False, True], [True, False, False]]
+    assert batch["modality_mask"].tolist() == [[True, True, True], [True, False, False]]
     alone = processor(videos=[files / "silent.mp4"])
     assert torch.equal(batch["pixel_values_videos"][1], alone["pixel_values_videos"][0])
 
