@@ -168,13 +168,14 @@ class Pushed:
     @classmethod
     def parse(cls, text: str, name: str) -> "Pushed":
         """The inverse of [`text`]; raises a ValueError if another version wrote it."""
-        stored = json.loads(text)
-        if stored.pop("format", None) != _FORMAT:
-            raise ValueError(f"{name} was not made by `scalar push` of this version. Choose another name.")
-        pushed = cls(**stored)
-        for modality in pushed.modalities:
-            check_modality(modality)
-        return pushed
+        with suppress(AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            stored = json.loads(text)
+            if stored.pop("format") == _FORMAT:
+                pushed = cls(**stored)
+                for modality in pushed.modalities:
+                    check_modality(modality)
+                return pushed
+        raise ValueError(f"{name} was not made by `scalar push` of this version. Choose another name.")
 
     @property
     def modalities(self) -> tuple[str, ...]:

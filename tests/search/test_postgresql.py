@@ -198,7 +198,7 @@ HARD = ("random", "cancelling", "tied")
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.e2e)])
 def test_a_thousand_queries_find_what_float64_finds(postgres, tmp_path, count):
-    made = Made(make_clips(seed=4, kinds=HARD, count=100))
+    made = Made(make_clips(seed=4, kinds=HARD, count=60))
     database, servers = partitioned(postgres, count)
     gallery = made.write(tmp_path)
     embeds, mask = gallery.modality_embeds().double(), gallery.modality_mask
@@ -326,9 +326,20 @@ def test_what_is_not_of_this_version_or_model_is_refused(database, tmp_path, mad
         push(other, address)
     with pytest.raises(ValueError, match="--nodes"):
         push(gallery, address, ["db.example"])
-    execute(database, "UPDATE clips SET _about = '{\"format\": 99}' WHERE _id = -1")
-    with pytest.raises(ValueError, match="not made by `scalar push` of this version"):
-        searcher.current()
+    right = searcher.pushed.text()
+    wrong = (
+        "[1]",
+        "5",
+        "{}",
+        '{"format": 1}',
+        "[" * 100_000,
+        right.replace("audio", "au dio"),
+        right.replace("1", "9"),
+    )
+    for about in (*wrong, right.replace("0.1", "-1")):
+        execute(database, "UPDATE clips SET _about = %s WHERE _id = -1", [about])
+        with pytest.raises(ValueError, match="clips"):
+            searcher.current()
 
 
 # Damage --------------------------------------------------------------------------------------------------------------
