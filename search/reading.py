@@ -146,9 +146,9 @@ class Reader:
         self.processor, self.speech, self.screen = processor, speech, screen
         self._lock, self._files = Lock(), {}
         self._sources = [*processor.modalities]
-        if speech.recognizer is not None:
+        if speech.can_make:
             self._sources.append(_SPEECH)
-        if screen.reader is not None:
+        if screen.can_make:
             self._sources.append(_ON_SCREEN)
 
     def has_further_source(self, file: MediaFile) -> bool:

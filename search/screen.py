@@ -10,20 +10,19 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib.metadata import version
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from gallery.decoding import SandboxedReader, check_not_stopped, room_beside_decoders
-from gallery.transcripts import SCREEN, Cue, Transcript, Transcripts
-from modeling_scalar.media_scalar import MediaError
+from gallery.transcripts import SCREEN, Cue, Transcript
+from search.recognised import Recognised
 
 PACE = 2.0
 """Seconds between frames that are read."""
@@ -246,52 +245,21 @@ def read_screen(pictures: Iterable[tuple[float, np.ndarray]], reader: LineReader
     return cues_of(lines(), end)
 
 
-class Screen(Transcripts):
+class Screen(Recognised):
     """
     The on-screen text of the files of a gallery; reads missing texts.
 
     Args:
         gallery (`Path`): its folder.
         reader ([`LineReader`], *optional*): without one, only existing readings are used.
-
-    Attributes:
-        tell (`Callable`): called with the path of a file and the second of it that is being read.
     """
 
     def __init__(self, gallery: str | os.PathLike, reader: LineReader | None = None):
-        super().__init__(Path(gallery), SCREEN)
+        super().__init__(gallery, SCREEN, reader is not None)
         self.reader = reader
-        self.tell: Callable[[str, float], None] = lambda path, second: None
 
-    def is_due(self, sha256: str) -> bool:
-        """Whether a clip with this hash, with pictures but without on-screen text, should be read again."""
-        return self.reader is not None and self.has_words(sha256) is not False
-
-    def of(self, path: str, sha256: str, media: SandboxedReader) -> str | None:
-        """
-        Return the on-screen text of a file, and read it if necessary.
-
-        Args:
-            path (`str`), sha256 (`str`): the file, and the hash of it and of the subtitles next to it.
-            media ([`~gallery.decoding.SandboxedReader`]): opens the file.
-
-        Returns:
-            The path of the transcript; `None` if the file has no picture, or no text in it.
-
-        Raises:
-            ScreenError: the reader failed.
-            OSError: it cannot be written.
-        """
-        if self.has_words(sha256) is None and self.reader is not None:
-            try:
-                self.write_once(sha256, lambda: self._read(path, media))
-            except (MediaError, FileNotFoundError):  # reading the clip reports what is wrong
-                return None
-        found = self.with_words(sha256)
-        return None if found is None else str(found)
-
-    def _read(self, path: str, media: SandboxedReader) -> Transcript | None:
-        """The on-screen text of a file; `None` if it has no picture."""
+    def make(self, path: str, media: SandboxedReader) -> Transcript | None:
+        """Read the on-screen text of a file; `None` if it has no picture."""
         seconds, has_pictures = media.read_duration(path) or 0.0, False
         lenient = media.noting(lambda problem: None)  # reading the clip reports what is wrong
 

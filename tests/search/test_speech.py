@@ -225,6 +225,9 @@ class Sound:
     def noting(self, note):
         return self
 
+    def read_subtitle_of(self, path):
+        return None
+
     def read_audio(self, path, window):
         first, stop = (round(second * SAMPLING_RATE) for second in window)
         return self.waveform[first:stop] if first < len(self.waveform) else None
@@ -240,8 +243,7 @@ def test_only_speech_is_heard_with_times_of_the_whole_even_across_what_is_read_a
     for read in (240.0, starts[0] + 5, starts[1] + 1):  # whole, or cut within a sentence
         monkeypatch.setattr("search.speech._READ", read)
         recognizer = heard_by("whisper", answer)
-        heard = list(Speech(tmp_path, recognizer)._hear("path", Sound(waveform)))
-        cues = [cue for part in heard for cue in part]
+        cues = Speech(tmp_path, recognizer).make("path", Sound(waveform)).cues
         assert [cue.start for cue in cues] == pytest.approx([start + 0.5 for start in starts], abs=0.6)
         assert all(4 * SAMPLING_RATE < length < 7 * SAMPLING_RATE for length, _ in recognizer.calls)
 
@@ -249,7 +251,7 @@ def test_only_speech_is_heard_with_times_of_the_whole_even_across_what_is_read_a
 def test_sound_without_speech_leaves_a_transcript_without_words_and_asks_no_model(tmp_path, real_voice):
     recognizer = heard_by("whisper", HELLO)
     speech = Speech(tmp_path, recognizer)
-    speech._write("path", "a1", Sound(CHORD))
+    assert speech.of("path", "a1", Sound(CHORD)) is None
     assert recognizer.calls == [] and speech.has_words("a1") is False
 
 

@@ -1,0 +1,61 @@
+"""Words that a machine recognises in files of a gallery: made once per file, and kept as WebVTT files."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gallery.transcripts import Transcript, Transcripts
+from modeling_scalar.media_scalar import MediaError, MediaReader
+
+
+class Recognised(Transcripts):
+    """
+    The transcripts of one kind in a gallery; a subclass makes missing ones.
+
+    Args:
+        gallery (`Path`): its folder.
+        kind (`str`): as in [`~gallery.transcripts.Transcripts`].
+        can_make (`bool`): whether there is a recogniser. Without one, only existing transcripts are used.
+
+    Attributes:
+        tell (`Callable`): called with the path of a file and the second of it that is being recognised.
+    """
+
+    def __init__(self, gallery: str | os.PathLike, kind: str, can_make: bool):
+        super().__init__(Path(gallery), kind)
+        self.can_make = can_make
+        self.tell: Callable[[str, float], None] = lambda path, second: None
+
+    def is_due(self, sha256: str) -> bool:
+        """Whether a clip with this hash, without such words, should be read again."""
+        return self.can_make and self.has_words(sha256) is not False
+
+    def of(self, path: str, sha256: str, reader: MediaReader) -> str | None:
+        """
+        Return the transcript of a file, and make it if necessary.
+
+        Args:
+            path (`str`), sha256 (`str`): the file, and the hash of it and of the subtitles next to it.
+            reader ([`~modeling_scalar.MediaReader`]): opens the file.
+
+        Returns:
+            The path of the transcript; `None` if there is none, or no words in it.
+
+        Raises:
+            SpeechError, ScreenError: the recogniser failed.
+            OSError: it cannot be written.
+        """
+        if self.can_make and self.has_words(sha256) is None:
+            try:
+                self.write_once(sha256, lambda: self.make(path, reader))
+            except (MediaError, FileNotFoundError):  # reading the clip reports what is wrong
+                return None
+        found = self.with_words(sha256)
+        return None if found is None else str(found)
+
+    def make(self, path: str, reader: MediaReader) -> Transcript | None:
+        """Recognise the words of a file; `None` if it has nothing in which they could be."""
+        raise NotImplementedError
+
+
+__all__ = ["Recognised"]
