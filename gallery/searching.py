@@ -535,10 +535,18 @@ class FolderSearcher:
     def clips(self, clip_ids: Sequence[str]) -> list[Clip]:
         """Read clips; raises a KeyError that names a missing one."""
         gallery = self.gallery
-        rows = [gallery.row_of(clip_id) for clip_id in clip_ids]
-        places = [gallery.place_of(clip_id) for clip_id in clip_ids]
-        if not rows:
+        if not clip_ids:
             return []
+        known: dict[str, int] = {}
+        if gallery.clips is not None:
+            names = gallery.clips.column("clip_id")
+            found = np.flatnonzero(np.array(pc.is_in(names, value_set=strings(list(clip_ids)))))
+            known = dict(zip(names.take(found).to_pylist(), found.tolist(), strict=True))
+        missing = [clip_id for clip_id in clip_ids if clip_id not in known]
+        if missing:
+            raise KeyError(f"There is no clip {missing[0]!r} in {gallery.path}.")
+        places = [gallery.place_of(clip_id) for clip_id in clip_ids]
+        rows = [known[clip_id] for clip_id in clip_ids]
         table = gallery.clips.select(["clip_id", *gallery.modalities, "presence", "problems"]).take(rows)
         embeds, mask, problems = embeds_of(table).float(), presence_of(table), lists_of(table, "problems")
         records = gallery.files_at({place.path for place in places})

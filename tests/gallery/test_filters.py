@@ -225,9 +225,9 @@ def test_dates_are_moments_in_utc():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"paths": ""}, "1 to 4096 characters, got ''"),
+        ({"paths": ""}, "1 to 4096 characters, .* got ''"),
         ({"paths": "?" * 5000}, "1 to 4096 characters"),
-        ({"paths": "/"}, "1 to 4096 characters, got '/'"),
+        ({"paths": "/"}, "1 to 4096 characters, .* got '/'"),
         ({"min_duration": -1}, "`min_duration` must be a number of seconds, at least 0, got -1"),
         ({"max_duration": float("nan")}, "`max_duration` must be a number"),
         ({"max_duration": float("inf")}, "`max_duration` must be a number"),
