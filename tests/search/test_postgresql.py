@@ -489,7 +489,7 @@ def answer(searcher, texts):
 
 
 @pytest.mark.e2e
-@pytest.mark.promise("search", "An answer of several PostgreSQL nodes is whole, or an error that names the node")
+@pytest.mark.promise("data", "An answer of several PostgreSQL nodes is whole, or an error that names the node")
 def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgres, tmp_path, made, monkeypatch):
     monkeypatch.setattr(postgresql, "_HASTE", 0.5)
     database, servers = partitioned(postgres)
