@@ -143,22 +143,6 @@ def gram_of(modality_embeds: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(blocks) if blocks else torch.empty(0, len(modality_embeds), len(modality_embeds))
 
 
-def _derived_of(
-    vectors: Sequence[torch.Tensor],
-    modality_mask: torch.Tensor,
-    has_codes: bool,
-    modalities: Sequence[str],
-    gram: torch.Tensor,
-) -> dict[str, pa.Array]:
-    """Columns derived from the vectors of clips: presence, Gram matrices, and codes if these are stored."""
-    columns = {"presence": fixed_lists(modality_mask), "gram": fixed_lists(gram.flatten(1))}
-    if has_codes:
-        codes = encode(vectors)
-        values = [*map(fixed_lists, codes.codes), *(pa.array(fact.numpy()) for fact in (codes.scale, codes.error))]
-        columns |= dict(zip(codes_columns(modalities), values, strict=True))
-    return columns
-
-
 def clip_table(
     clip_ids: Sequence[str],
     modality_embeds: torch.Tensor,
@@ -193,22 +177,32 @@ def clip_table(
     vectors = [column.contiguous() for column in embeds.unbind(1)]
     columns = {"clip_id": strings(clip_ids)}
     columns |= {name: fixed_lists(rows) for name, rows in zip(modalities, vectors, strict=True)}
-    columns |= _derived_of(vectors, modality_mask, has_codes, modalities, gram_of(vectors))
-    columns["duration"] = pa.array([None] * len(clip_ids) if durations is None else list(durations), pa.float64())
-    columns["seconds"] = pa.array([None] * len(clip_ids) if seconds is None else list(seconds), pa.float64())
-    reported = [[]] * len(clip_ids) if problems is None else [list(of_clip) for of_clip in problems]
-    columns["problems"] = pa.array(reported, pa.list_(pa.string()))
+    columns["presence"] = fixed_lists(modality_mask)
+    columns["gram"] = fixed_lists(gram_of(vectors).flatten(1))
+    if has_codes:
+        codes = encode(vectors)
+        values = [*map(fixed_lists, codes.codes), pa.array(codes.scale.numpy()), pa.array(codes.error.numpy())]
+        columns |= dict(zip(codes_columns(modalities), values, strict=True))
+    unknown = [None] * len(clip_ids)
+    columns["duration"] = pa.array(unknown if durations is None else durations, pa.float64())
+    columns["seconds"] = pa.array(unknown if seconds is None else seconds, pa.float64())
+    columns["problems"] = pa.array([[]] * len(clip_ids) if problems is None else problems, pa.list_(pa.string()))
     return pa.table(columns)
 
 
 def problems_of_clips(problems: Sequence[str], clip_ids: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Sort problems by clip: each begins with the identifier of its clip. Also return those that name no clip."""
-    by_clip, others = {name: [] for name in clip_ids}, []
+    by_clip: dict[str, list[str]] = {name: [] for name in clip_ids}
+    others = []
     for problem in problems:
-        parts = problem.split(": ")
-        names = (": ".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
-        name = next((name for name in names if name in by_clip), None)
-        (others if name is None else by_clip[name]).append(problem if name is None else problem[len(name) + 2 :])
+        # The name may itself contain a colon: the longest one counts.
+        end = problem.rfind(": ")
+        while end >= 0 and problem[:end] not in by_clip:
+            end = problem.rfind(": ", 0, end)
+        if end < 0:
+            others.append(problem)
+        else:
+            by_clip[problem[:end]].append(problem[end + 2 :])
     return list(by_clip.values()), others
 
 
@@ -226,7 +220,7 @@ def query_table(
             "query_id": strings(query_ids),
             "caption": strings(captions),
             "embedding": fixed_lists(text_embeds.to(precision)),
-            "clip_ids": pa.array([list(names) for names in clip_ids], pa.list_(pa.string())),
+            "clip_ids": pa.array(clip_ids, pa.list_(pa.string())),
         }
     )
 

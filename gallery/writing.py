@@ -245,14 +245,19 @@ class Writer:
 
     def _commit(self, plans: dict[str, list[tuple[Shard | None, list[Part]]]]) -> bool:
         self._check_alone({})
-        number, manifest = self.snapshot.manifest["commit"] + 1, None
+        number = self.snapshot.manifest["commit"] + 1
+        manifest = None
         try:
-            shards = {name: self._write_table(name, plan, number) for name, plan in sorted(plans.items())}
+            shards = {}
+            num_rows = {}
+            for name, plan in sorted(plans.items()):
+                shards[name] = self._write_table(name, plan, number)
+                num_rows[name] = sum(shard.rows - shard.num_removed for shard in shards[name])
             manifest = signed(
                 {
                     "version": VERSION,
                     "commit": number,
-                    "num_rows": {name: sum(s.rows - s.num_removed for s in rows) for name, rows in shards.items()},
+                    "num_rows": num_rows,
                     "metadata": self.metadata,
                     "tables": _entries(shards),
                 }
@@ -275,10 +280,15 @@ class Writer:
         """
         self._check_lock()
         path = self.folder / MANIFEST
-        now = read_json(path, remedy(self.folder)) if path.is_file() else None
-        is_same = now == self.snapshot.manifest if now else self.snapshot.manifest["commit"] == 0
-        named = [(self.folder / name / shard.file, shard.bytes) for name, rows in shards.items() for shard in rows]
-        if not is_same or any(not path.is_file() or path.stat().st_size != size for path, size in named):
+        if path.is_file():
+            is_alone = read_json(path, remedy(self.folder)) == self.snapshot.manifest
+        else:
+            is_alone = self.snapshot.manifest["commit"] == 0
+        for name, entries in shards.items():
+            for shard in entries:
+                file = self.folder / name / shard.file
+                is_alone = is_alone and file.is_file() and file.stat().st_size == shard.bytes
+        if not is_alone:
             raise ValueError(
                 f"Another process has written to {self.folder} meanwhile. Nothing was changed. Start again, one "
                 "process at a time."
