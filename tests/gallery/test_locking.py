@@ -54,9 +54,8 @@ def test_a_killed_writer_lets_go_though_its_own_children_live(tmp_path):
     if not child:
         os.setpgid(0, 0)
         writer = GalleryWriter(tmp_path / "gallery")
-        if not os.fork():
-            signal.pause()
-        os.write(reported, b"." if writer.folder else b"")
+        if not os.fork():  # once this returns there, the child has closed the lock
+            os.write(reported, b"." if writer.folder else b"")
         signal.pause()
     assert os.read(read, 1) == b"." and refused(GalleryWriter, tmp_path / "gallery")
     os.kill(child, signal.SIGKILL)
