@@ -327,7 +327,7 @@ def test_training_reads_hostile_files_and_leaves_out_those_of_which_nothing_can_
     options = [part for name, value in settings.items() for part in (f"--{name}", value)]
     reported = run(few.commands, "train.py", Path("recipes/gram.yaml").absolute(), *options).stderr
     num_empty = sum(not few.answers[name].reads for name in FEW)
-    assert num_empty > 5 and f"{num_empty} of {len(FEW)} training clips were left out" in " ".join(reported.split())
+    assert num_empty > 5 and " ".join(reported.split()).count("is left out of training") == num_empty
     assert (tmp_path / "run" / "adapter_model.safetensors").is_file()
 
 
