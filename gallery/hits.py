@@ -5,14 +5,13 @@ Shapes: K hits, M modalities.
 """
 
 import html
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -130,28 +129,6 @@ class Hits(Sequence[Hit]):
         self.root, self.reason, self.notes = root, reason, list(notes)
         self.least_score, self.first_rank = least_score, first_rank
         self._read = read
-
-    @classmethod
-    def of(cls, hits: Iterable[Hit], modalities: Sequence[str] | None = None, **facts: Any) -> "Hits":
-        """Make columns of hits, in this order; `facts` are further arguments of [`Hits`]."""
-        hits = list(hits)
-        if modalities is None:
-            modalities = tuple(hits[0].presence) if hits else ()
-        places = [Place(hit.clip_id) if hit.place is None else hit.place for hit in hits]
-        texts = Texts(
-            [hit.clip_id for hit in hits],
-            places,
-            [hit.problems for hit in hits],
-            [hit.copies for hit in hits],
-        )
-        if hits and hits[0].weights is not None:
-            facts["weights"] = torch.tensor([[hit.weights[name] for name in modalities] for hit in hits])
-        if any(hit.match is not None for hit in hits):
-            matches = [math.nan if hit.match is None else hit.match for hit in hits]
-            facts["matches"] = torch.tensor(matches, dtype=torch.float64)
-        presence = torch.tensor([[hit.presence[name] for name in modalities] for hit in hits], dtype=torch.bool)
-        scores = torch.tensor([hit.score for hit in hits], dtype=torch.float32)
-        return cls(modalities, scores, presence.view(len(hits), len(modalities)), lambda: texts, **facts)
 
     # As a sequence -------------------------------------------------------------------------------------------------
 

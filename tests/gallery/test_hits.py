@@ -10,7 +10,7 @@ from gallery.filters import Filter
 from gallery.hits import NOTHING_MATCHES, Hit, Hits, Results, remarks_of
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
-from tests.gallery.conftest import make_clips, make_queries, write
+from tests.gallery.conftest import hits_of, make_clips, make_queries, write
 
 ODD = '/v/<b onload=x>&amp; "odd" \x1b[31m\u202e.mp4'
 
@@ -22,13 +22,13 @@ def hit(rank, name, weights=(0.73, 0.27, 0.0), presence=(True, True, False), mat
 
 def make_hits(*names, **options):
     settings = {"num_clips": 1000, "num_scored": 14, "query": "a dog", "root": "/v"} | options
-    return Hits.of([hit(rank, name) for rank, name in enumerate(names, start=1)], MODALITIES, **settings)
+    return hits_of([hit(rank, name) for rank, name in enumerate(names, start=1)], MODALITIES, **settings)
 
 
 def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
     hits = make_hits("/v/a/1.mp4#t=30,60", "clip")
     placed = [replace(hit, place=place_of_clip(hit.clip_id)) for hit in hits]
-    hits = Hits.of(placed, num_clips=1000, num_scored=14, query="a dog", root="/v")
+    hits = hits_of(placed, num_clips=1000, num_scored=14, query="a dog", root="/v")
     assert str(hits).splitlines() == repr(hits).splitlines() == [
         "query: a dog",
         "  1  0.500  a/1.mp4 [30-60 s]",
@@ -51,7 +51,7 @@ def test_that_nothing_matches_well_is_said_above_the_hits():
 
 def test_the_second_stage_and_scores_without_weights_are_shown():
     found = [hit(1, "/v/1.mp4", None, match=2.0), hit(2, "/v/2.mp4", None, match=-900.0), hit(3, "/v/3.mp4", None)]
-    hits = Hits.of(found, num_clips=3, num_scored=3)
+    hits = hits_of(found, num_clips=3, num_scored=3)
     assert [line for line in str(hits).splitlines() if "mp4" in line] == [
         "  1  0.500  match +2.00  /v/1.mp4", "  2  0.500  match -900.00  /v/2.mp4", "  3  0.500  /v/3.mp4",
     ]  # fmt: skip

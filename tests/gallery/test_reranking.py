@@ -11,7 +11,7 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.second_stage import first_candidates, fused_values, match_logits, two_stage_scores
 from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.hits import Hits, remarks_of
+from gallery.hits import remarks_of
 from gallery.matching import clip_views
 from gallery.media import clip_sha256, clip_stat
 from gallery.querying import QueryModel
@@ -25,6 +25,7 @@ from search.indexing import index_files
 from search.sources import find_files
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import CAPTIONS, CONTENTS, MemoryProcessor, make_clips, make_dataset, make_rows
+from tests.gallery.conftest import hits_of
 
 DEPTH = 5
 
@@ -139,7 +140,7 @@ def test_hits_of_other_modalities_are_put_in_order_by_what_the_cross_encoder_rea
         return replace(hit, presence=presence, weights=None)
 
     about = {"num_clips": 7, "num_scored": 7, "query": CAPTIONS[0]}
-    others = [Hits.of(map(renamed, found), **about) for found in hits]
+    others = [hits_of(map(renamed, found), **about) for found in hits]
     found = rerank(others, gallery.query_model, clips, DEPTH, modalities=("title", "video", "audio"))
     assert [(hit.clip_id, hit.match) for hit in found[0]] == [(hit.clip_id, hit.match) for hit in expected[0]]
     assert any(hit.match is not None for hit in found[0])

@@ -229,6 +229,27 @@ def test_a_search_by_texts_is_the_search_among_clips_that_say_what_is_quoted(pla
     assert gallery.search('"Otto"').reason.startswith("the filter leaves none")
     with pytest.raises(ValueError, match="A query is empty"):
         gallery.search('""')
+    assert [hits.words for hits in found] == [("Karin",), (), ("Karin", "the sea")]
+
+
+def test_a_clip_tells_when_words_are_said_in_it_also_over_two_cues(place):
+    spoken, heard = place.gallery.searcher.clips([str(place.folder / f"{name}.mp4") for name in ("spoken", "heard")])
+    assert spoken.matching(["good dog"]) == [("subtitle", (1, 2, "Good")), ("subtitle", (2, 3, "dog."))]
+    assert spoken.matching(["karin", "cat"]) == [("subtitle", (0, 1, "Karin, sit!"))] and not spoken.matching(["sea"])
+    assert heard.matching(["karin"]) == [("speech", (0, 1, "Karín barks"))]
+    with pytest.raises(KeyError, match="nowhere"):
+        place.gallery.searcher.clips([spoken.clip_id, "nowhere"])
+
+
+def test_the_latest_state_is_another_searcher_that_keeps_the_model(place):
+    searcher, place.gallery.query_model = place.gallery.searcher, Model()
+    assert searcher.current() is searcher
+    with GalleryWriter(place.folder / "gallery", "float32") as writer:
+        writer.remove_clips(place.gallery.clip_ids[:1])
+        writer.commit()
+    later = searcher.current()
+    assert len(later) == len(searcher) - 1 and later.gallery.query_model is place.gallery.query_model
+    assert later.current() is later
 
 
 def test_a_gallery_without_clips_says_nothing(tmp_path):
