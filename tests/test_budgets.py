@@ -12,29 +12,29 @@ from tests.imports import ROOT, circles, closure, files_of, imported_files
 
 # Files that run when the modules of a job are imported.
 JOBS = {
-    "trainer.run": 54,
-    "trainer.scalar_trainer": 49,
+    "trainer.run": 51,
+    "trainer.scalar_trainer": 46,
     "eval.source": 64,
-    "search.index_folder": 63,
-    "search.service.app": 66,
-    "gallery.gallery gallery.searching": 42,
+    "search.index_folder": 60,
+    "search.service.app": 51,
+    "gallery.gallery gallery.searching": 43,
     "modeling_scalar.scores_scalar": 2,
 }
 
 # Files with the words of an option or an idea that travels. The words are those of the idea alone: `concatenate`, a
 # refusal or the terms of a loss do not count.
 THREADS = {
-    "windows": (r"[Ww]indows?\b|window_", 41),
+    "windows": (r"[Ww]indows?\b|window_", 34),
     "scales and offsets": (
         r"modality_scale|modality_offset|CALIBRATION|calibration_(?:of|hint)|\.calibration\b|calibrate\b"
         r"|(?:is|not|are) calibrated|\.calibrated\(|\(calibrated\)|[Ss]cales? (?:and|or) (?:the )?offsets?"
         r"|any calibration",
-        32,
+        29,
     ),
     "on_error": (r"on_error", 10),
-    "engines": (r"\b[Ee]ngines?\b|[Qq]drant|[Pp]ostgre", 23),
+    "engines": (r"\b[Ee]ngines?\b|[Qq]drant|[Pp]ostgre", 9),
     "concatenation heads": (r"concat_head|concat_embeds|concat_features|CONCAT|[Cc]oncatenation head", 10),
-    "names that are not UTF-8": (r"to_utf8|from_utf8|surrogate|not UTF-8", 21),
+    "names that are not UTF-8": (r"to_utf8|from_utf8|surrogate|not UTF-8", 9),
 }
 
 
