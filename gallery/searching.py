@@ -118,7 +118,7 @@ def search(
     Find the k best clips of each query, exactly.
 
     Scores are computed for every clip; SCALAR's score is first bounded in eight bits, and computed in float64 unless
-    the bound proves that the clip is not among the best (see [`~gallery.exact.screening`]).
+    the bound proves that the clip is not among the best (see [`~gallery.exact.ranking`]).
 
     Args:
         searcher ([`~gallery.searcher.Searcher`]): what is searched; `Gallery.search` gives its own, and its model.

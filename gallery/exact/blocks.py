@@ -1,24 +1,214 @@
-"""The clips of a gallery in the form in which they are ranked: in mapped files, or in the memory of a device.
+"""The clips of a gallery in the form in which they are ranked, in mapped files or in the memory of a device; how large
+their scores can be for any weights; and the scores of single pairs of a query and a clip.
 
-Shapes: N clips, M modalities, D dimensions, P clips or pairs at a time.
+[`~gallery.exact.ranking`] says what is bounded, and why. All bounds hold for any number of modalities. Nothing relies
+on solving a Gram matrix accurately: bounds follow from whatever weights are found, and allow for errors.
+
+Shapes: Q queries, N clips, M modalities, D dimensions, P clips or pairs at a time, K hits.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cache, cached_property
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from gallery.columns import codes_of, matrix_of, modalities_of, presence_of
 from gallery.exact.codes import Codes, multiplies_eight_bits
-from gallery.exact.cone import hull_distance, inverse_of
 from gallery.storage import Part
-from modeling_scalar.scores_scalar import MIN_NORM, NORM_TOLERANCE, Clips
+from modeling_scalar.scores_scalar import (
+    MIN_NORM,
+    NORM_TOLERANCE,
+    Clips,
+    ScoreOptions,
+    exact_scores,
+    quadratic,
+    softmax_weights,
+)
 
+LONGEST = 1.02  # norm of vectors stored as unit vectors
+ROUNDING = 1e-6  # error of a few operations in float32 on numbers of about 1
+_CANCELLING = 0.1  # distance from 0 below which float32 Gram matrices have too few digits for small errors
+_AT_ONCE = 2**18  # numbers in the Gram matrices that are solved at a time, in cache
+_ALL_CHANGE, _TURNS = 8, 64  # iterations in which all violations change; after which any weights will do
+_LEAST_PIVOT = 1e-14  # anything below is rounding in float64
+_ZERO = 1e-10  # anything less below 0 is rounding
 _MIN_NORM = MIN_NORM[torch.float32]
 _SAMPLE, _RUN = 1024, 64  # clips of a sample, in runs
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
+_CLIPS_AT_ONCE, _ON_A_DEVICE = 2048, 16_384  # clips whose vectors are copied at a time
+_GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
+_SHORT = 0.01  # squared norm of a centroid below which a Gram matrix has too few digits
+
+
+# Gram matrices ------------------------------------------------------------------------------------------------------
+
+
+def _in_cache(gram: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Chunks of Gram matrices, and the corresponding rows of others."""
+    size = max(_AT_ONCE // gram.shape[1] ** 2, 1)
+    return zip(gram.split(size), *(other.split(size) for other in others), strict=True)
+
+
+def _columns(*rows: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The same with the first axis last, `(M, P)` of `(P, M)`: sums along short rows are slow."""
+    return (values.movedim(0, -1).contiguous() for values in rows)
+
+
+def _solved(gram: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Solve Gram matrices `(M, M, P)` for `target` `(M, ..., P)` by elimination. If they are singular, as with absent
+    vectors (a row of zeros), returns some solution, or something large."""
+    rows, found = [list(row) for row in gram], list(target)
+    for k in range(len(found)):
+        rows[k][k] = rows[k][k].clamp(min=_LEAST_PIVOT)
+        for m in range(k + 1, len(found)):
+            share = rows[m][k] / rows[k][k]
+            for n in range(k + 1, m + 1):
+                rows[m][n] = torch.addcmul(rows[m][n], share, rows[n][k], value=-1)
+            found[m] = torch.addcmul(found[m], share, found[k], value=-1)
+    for k in reversed(range(len(found))):
+        for m in range(k + 1, len(found)):
+            found[k] = torch.addcmul(found[k], rows[m][k], found[m], value=-1)
+        found[k] = found[k] / rows[k][k]
+    return torch.stack(found)
+
+
+def _nearest(
+    gram: torch.Tensor, target: torch.Tensor, modality_mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Find weights >= 0, `(M, P)`, so that the weighted sum of a clip's vectors is as near as possible, nearly always, to
+    a text whose inner products with them are `target` `(P, M)`; and the inner products `(M, P)` with that sum.
+
+    The weights solve the Gram matrix of the weighted vectors; products of the sum with the others reach their targets.
+    Violations change sides until there are none. If that takes long, one at a time does, which terminates if matrices
+    are positive definite (K. G. Murty, 1974): hence the ridge, of the size that rounding may take from eigenvalues.
+    """
+    found, ridge = [], max(gram.shape[1] * torch.finfo(gram.dtype).eps, 1e-12)
+    for some in _in_cache(gram, target, modality_mask):
+        whole, products, present = _columns(some[0].double(), *some[1:])
+        matrices, rows = whole.clone(), torch.arange(whole.shape[2], device=gram.device)
+        weights, chosen = torch.zeros_like(products), present & (products > 0)
+        for turn in range(_TURNS):
+            matrices.diagonal().add_(ridge)
+            of_those = chosen.double()
+            solved = _solved(matrices * of_those[:, None] * of_those, products * of_those)
+            weights.index_copy_(1, rows, solved)
+            others = products - (matrices * solved).sum(1)
+            is_wrong = torch.where(chosen, solved < -_ZERO, present & (others > _ZERO))
+            again = is_wrong.any(0).nonzero()[:, 0]
+            if not len(again):
+                break
+            if turn >= _ALL_CHANGE:
+                is_wrong &= is_wrong.flip(0).cumsum(0).flip(0) == 1  # the last one
+            rows, chosen = rows.index_select(0, again), (chosen ^ is_wrong).index_select(1, again)
+            # Rows are gathered several times as fast as columns.
+            matrices, products, present = _columns(*(values.index_select(0, rows) for values in some))
+            matrices = matrices.double()
+        weights.clamp_(min=0)
+        found.append((weights, (whole * weights).sum(1)))
+    weights, products = zip(*found, strict=True)
+    return torch.cat(weights, dim=1), torch.cat(products, dim=1)
+
+
+def hull_distance(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
+    """
+    Compute the distance of the convex hull of each clip's vectors from 0, the least norm of any weighted mean.
+
+    If a sum x of the vectors has inner products of at least p with each, then also with all points of their hull, none
+    of which can be nearer than p / |x|. For the sum nearest to a text with a product of 1 with each, this is the
+    distance.
+
+    Args:
+        gram (`torch.Tensor` of shape `(N, M, M)`): inner products, zero where absent.
+        modality_mask (`torch.BoolTensor` of shape `(N, M)`): the modalities of each clip.
+
+    Returns:
+        `torch.DoubleTensor` of shape `(N,)`, at most 1 for unit vectors. Its square exceeds the true one by at most
+        three times the error of the inner products.
+    """
+    weights, products = _nearest(gram, modality_mask.double(), modality_mask)
+    least = products.masked_fill(~modality_mask.T, math.inf).amin(0).clamp(min=0)
+    return least / (weights * products).sum(0).clamp(min=1e-30).sqrt()
+
+
+def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
+    """
+    Invert the Gram matrices of the modalities that each clip has.
+
+    Returns:
+        `torch.FloatTensor` of shape `(N, M (M + 1) / 2)`: the upper triangle, row by row, with off-diagonal entries
+        doubled; zero where absent; almost infinite on the diagonal if an inverse has too few digits.
+    """
+    number, found = gram.shape[1], []
+    upper = torch.triu_indices(number, number, device=gram.device)
+    units = torch.eye(number, dtype=torch.float64, device=gram.device)[..., None]
+    for some in _in_cache(gram, modality_mask):
+        matrices, present = _columns(some[0].double(), some[1])
+        inverse = _solved(matrices, units.expand_as(matrices)) * (present[:, None] & present)
+        # With S the sum of entries, the relative error of squares is at most (2 M + 3) 6e-8 S, see `spanned_bound`.
+        is_safe = inverse.abs().sum((0, 1)) <= 1e4 / (2 * number + 3)
+        inverse = torch.where(is_safe, inverse * (2 - units), 1e30 * units * present)
+        found.append(inverse[upper[0], upper[1]].float().T)
+    return torch.cat(found)
+
+
+def spanned_bound(upper: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    """
+    Bound F(w, c) over all weights w >= 0 and all c <= `upper`, where that is positive: by the projection of
+    max(`upper`, 0) on the span of the clip's vectors, c' G^-1 c with c = max(`upper`, 0). (P,)
+
+    That is at least c_m^2 / |z_m|^2 for each m. A float32 sum of M (M + 1) / 2 products has an error of (M + 3) 6e-8
+    of its absolute terms, which are at most S max_m c_m^2, and a float32 inverse of a Gram matrix one of M 6e-8 S.
+    """
+    columns, total = iter(inverse.unbind(1)), torch.zeros_like(upper[:, 0])
+    positive = upper.clamp(min=0).unbind(1)
+    for m, first in enumerate(positive):
+        row = first * next(columns)
+        for second in positive[m + 1 :]:
+            row = torch.addcmul(row, second, next(columns))
+        total = torch.addcmul(total, first, row)
+    return total.clamp(min=0).sqrt() * (1 + 1e-3)
+
+
+# Errors -------------------------------------------------------------------------------------------------------------
+
+
+def score_error(largest: torch.Tensor, rho: torch.Tensor, error: float, temperature: float) -> torch.Tensor:
+    """
+    Bound how much a score changes if no cosine changes by more than `error`.
+
+    The derivative of the score s by a cosine is w_m (1 + (c_m - s b_m) / temperature) / |sum_m w_m z_m|, with b_m at
+    most the norm of z_m, |s| at most max_m |c_m| / rho, and weights that sum to 1.
+
+    Args:
+        largest (`torch.DoubleTensor` of shape `(P,)`): largest absolute (calibrated) cosine of a clip's modalities.
+        rho (`torch.DoubleTensor` of shape `(P,)`): at most [`hull_distance`], and above 0.
+        error (`float`), temperature (`float`).
+
+    Returns:
+        `torch.DoubleTensor` of shape `(P,)`; infinity if a float32 Gram matrix has too few digits.
+    """
+    largest = largest + error
+    slope = (1 + largest * (1 + LONGEST / rho) / temperature) / rho
+    rounded = 1e-6 * largest / rho**3  # a float32 Gram matrix has an error of 6e-8
+    return (slope * error + rounded).masked_fill(rho <= _CANCELLING, math.inf)
+
+
+def product_error(dim: int, norm: float, vectors: torch.Tensor) -> float:
+    """Bound the error of inner products of texts of this norm with clips' vectors, summed in float32 on the device of
+    `vectors`; if torch is set to a lower precision, of products in that."""
+    allowed = {"highest": 0.0, "high": 2.0**-9, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
+    if vectors.is_cuda and torch.backends.cuda.matmul.allow_tf32:
+        allowed = max(allowed, 2.0**-9)
+    return (dim * 2.0**-24 + allowed) * norm * LONGEST + ROUNDING
+
+
+# Clips --------------------------------------------------------------------------------------------------------------
 
 
 class DamagedVectorsError(ValueError):
@@ -184,7 +374,7 @@ class Block(Clips):
     @property
     def screened(self) -> torch.Tensor:
         """What screening reads of each clip, `(N, 3 + M (M + 1) / 2)`: scale and error of its codes, an upper bound of
-        1 / `rho`, and [`~gallery.exact.cone.inverse_of`]."""
+        1 / `rho`, and [`~gallery.exact.blocks.inverse_of`]."""
         return self.once(_screened)
 
     @property
@@ -285,7 +475,7 @@ def _joined(columns: Sequence[torch.Tensor], device: torch.device) -> torch.Tens
     return whole
 
 
-# Products of pairs --------------------------------------------------------------------------------------------------
+# Pairs --------------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -318,4 +508,192 @@ def paired_products(
     return torch.sparse.sampled_addmm(pattern, first, second.T, beta=0).values()
 
 
-__all__ = ["Block", "DamagedVectorsError", "block_of", "paired_products"]
+class Best(NamedTuple):
+    """The best clips of each query, best first: `scores` `(Q, K)` in float64, -inf where there are fewer, `rows`
+    `(Q, K)`, `weights` `(Q, K, M)`, and `num_scored` `(Q,)`, the number of clips that were scored in float64."""
+
+    scores: torch.Tensor
+    rows: torch.Tensor
+    weights: torch.Tensor
+    num_scored: torch.Tensor
+
+
+class _Chunk(NamedTuple):
+    """Some pairs, in the order of their clips: which ones, their queries, their clips, and for each pair which of the
+    clips; the clips' vectors, zero where absent."""
+
+    pairs: slice
+    queries: torch.Tensor
+    rows: torch.Tensor
+    clips: torch.Tensor
+    vectors: torch.Tensor
+
+
+def _chunks(block: Block, queries: torch.Tensor, rows: torch.Tensor, dtype: torch.dtype) -> Iterator[_Chunk]:
+    """Pairs whose clips are in ascending order, with the vectors of a few clips at a time."""
+    unique, places, counts = rows.unique_consecutive(return_inverse=True, return_counts=True)
+    ends = [0, *counts.cumsum(0).tolist()]
+    size = _CLIPS_AT_ONCE if block.device.type == "cpu" else _ON_A_DEVICE
+    for start in range(0, len(unique), size):
+        some = unique[start : start + size]
+        pairs = slice(ends[start], ends[start + len(some)])
+        vectors = block.vectors_at(some, dtype)
+        if block.is_partial:
+            vectors *= block.modality_mask[some][..., None]
+        yield _Chunk(pairs, queries[pairs], some, places[pairs] - start, vectors)
+
+
+def _cosines(chunk: _Chunk, texts: torch.Tensor, options: ScoreOptions) -> torch.Tensor:
+    """The calibrated cosines `(M, P)`, also of absent modalities."""
+    columns = [paired_products(column, texts, chunk.clips, chunk.queries) for column in chunk.vectors.unbind(1)]
+    return options.calibrated(torch.stack(columns), dim=0)
+
+
+def centroid_scores(
+    cosines: torch.Tensor, mask: torch.Tensor, gram: torch.Tensor, min_norm: float, options: ScoreOptions
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Eq. 4 of pairs, from calibrated cosines `(M, P)`, modality masks `(P, M)` and Gram matrices `(P, M, M)`: scores
+    `(P,)`, weights `(M, P)` and squared norms of centroids `(P,)`. Sums along short rows would be slow."""
+    present = mask.T
+    cosines = torch.where(present, cosines, 0)
+    weights = softmax_weights(cosines, present, options.query_temperature, dim=0)
+    squares = quadratic(weights[:, None], gram)[0]
+    return (weights * cosines).sum(0) / squares.clamp(min=min_norm**2).sqrt(), weights, squares
+
+
+def bounded_scores(
+    block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: torch.Tensor, options: ScoreOptions
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Score pairs in float32.
+
+    Args:
+        block ([`~gallery.exact.blocks.Block`]): the clips.
+        texts (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
+        queries (`torch.LongTensor` of shape `(P,)`), rows (`torch.LongTensor` of shape `(P,)`): the pairs, in
+            ascending order of their clips.
+        options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
+
+    Returns:
+        Scores `(P,)`, and by how much each may differ from the score in float64; infinity if a float32 Gram matrix has
+        too few digits.
+    """
+    gain = 1.0 if options.modality_scale is None else max(map(abs, options.modality_scale))
+    norm = torch.linalg.vector_norm(texts.double(), dim=-1).amax().item() + 1e-6
+    rounding = texts.shape[-1] * 2.0**-24 * norm * LONGEST + ROUNDING  # of sums in float32, in any order
+    scores, errors = [], []
+    for chunk in _chunks(block, queries, rows, torch.float32):
+        of_pairs = chunk.rows[chunk.clips]
+        mask, rho = block.modality_mask[of_pairs], block.rho[of_pairs].double()
+        cosines = _cosines(chunk, texts, options).double()
+        score, _, _ = centroid_scores(cosines, mask, block.gram[of_pairs].double(), block.min_norm, options)
+        largest = cosines.masked_fill(~mask.T, 0).abs().amax(0)
+        error = gain * rounding + ROUNDING * largest.amax().item()
+        scores.append(score)
+        errors.append(score_error(largest, rho, error, options.query_temperature))
+    return torch.cat(scores), torch.cat(errors)
+
+
+def _gram64(vectors: torch.Tensor) -> torch.Tensor:
+    """The inner products `(P, M, M)` of each clip's vectors `(P, M, D)`; equal clips have equal ones."""
+    count, number, _ = vectors.shape
+    upper = torch.triu_indices(number, number, device=vectors.device)
+    first = torch.arange(count, device=vectors.device)[:, None] * number
+    flat = vectors.flatten(0, 1)
+    products = paired_products(flat, flat, (first + upper[0]).flatten(), (first + upper[1]).flatten())
+    gram = vectors.new_empty(count, number, number)
+    gram[:, upper[0], upper[1]] = gram[:, upper[1], upper[0]] = products.view(count, -1)
+    return gram
+
+
+def exact_pairs(
+    block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: torch.Tensor, options: ScoreOptions
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Score pairs in float64. Equal pairs have equal scores at any position.
+
+    Args: as of [`bounded_scores`].
+
+    Returns:
+        Scores `(P,)` in float64, and weights `(P, M)` in float32.
+
+    Raises:
+        DamagedVectorsError: vectors do not have the inner products with which they were stored.
+    """
+    scores = torch.empty(len(rows), dtype=torch.float64, device=block.device)
+    weights = torch.empty(len(rows), block.modality_mask.shape[1], device=block.device)
+    exact_texts = texts.double()
+    for chunk in _chunks(block, queries, rows, torch.float64):
+        gram = _gram64(chunk.vectors)
+        is_wrong = ~((gram - block.gram[chunk.rows]).abs().amax(dim=(1, 2)) <= _GRAM_TOLERANCE)  # nor NaN
+        if is_wrong.any():
+            raise DamagedVectorsError(chunk.rows[is_wrong].cpu())
+        mask, cosines = block.modality_mask[chunk.rows[chunk.clips]], _cosines(chunk, exact_texts, options)
+        score, weight, squares = centroid_scores(cosines, mask, gram[chunk.clips], block.min_norm, options)
+        short = (squares < _SHORT).nonzero()[:, 0]
+        if len(short):
+            vectors = chunk.vectors[chunk.clips[short]]
+            about = exact_texts[chunk.queries[short]], vectors, mask[short], block.min_norm
+            score[short] = exact_scores(*about, options)
+        if score.isnan().any():
+            raise DamagedVectorsError(chunk.rows[chunk.clips[score.isnan()]].unique().cpu())
+        scores[chunk.pairs], weights[chunk.pairs] = score, weight.T.float()
+    return scores, weights
+
+
+def highest_of_pairs(queries: np.ndarray, values: np.ndarray, num_queries: int, k: int) -> np.ndarray:
+    """The k highest values of each query, in any order, `(Q, k)`: -inf where there are fewer."""
+    order = np.argsort(queries.astype(np.min_scalar_type(num_queries)), kind="stable")  # few bits are sorted fast
+    queries = queries[order]
+    place = np.arange(len(queries)) - np.searchsorted(queries, queries)
+    table = np.full((num_queries, max(k, place.max(initial=0) + 1)), -math.inf, values.dtype)
+    table[queries, place] = values[order]
+    table.partition(table.shape[1] - k, axis=1)
+    return table[:, -k:]
+
+
+def best_of_pairs(
+    queries: torch.Tensor,
+    rows: torch.Tensor,
+    scores: torch.Tensor,
+    num_queries: int,
+    k: int,
+    weights: torch.Tensor | None = None,
+) -> Best:
+    """The k best of scored pairs, for each query; among equal scores, the first in the gallery comes first."""
+    weights = torch.empty(len(rows), 0) if weights is None else weights
+    order = np.lexsort((rows.numpy(), -scores.numpy(), queries.numpy()))
+    order = torch.from_numpy(order)
+    counts = queries.bincount(minlength=num_queries)
+    place = torch.arange(len(order)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    order, place = order[place < k], place[place < k]
+    found = Best(
+        torch.full((num_queries, k), -math.inf, dtype=torch.float64),
+        torch.zeros(num_queries, k, dtype=torch.long),
+        torch.zeros(num_queries, k, weights.shape[1]),
+        counts,
+    )
+    where = queries[order], place
+    found.scores[where], found.rows[where], found.weights[where] = scores[order], rows[order], weights[order]
+    return found
+
+
+__all__ = [
+    "LONGEST",
+    "ROUNDING",
+    "Best",
+    "Block",
+    "DamagedVectorsError",
+    "best_of_pairs",
+    "block_of",
+    "bounded_scores",
+    "centroid_scores",
+    "exact_pairs",
+    "highest_of_pairs",
+    "hull_distance",
+    "inverse_of",
+    "paired_products",
+    "product_error",
+    "score_error",
+    "spanned_bound",
+]

@@ -1,4 +1,4 @@
-"""The vectors of clips in eight bits, after a rotation, and their errors: see [`~gallery.exact.screening`].
+"""The vectors of clips in eight bits, after a rotation, and their errors: see [`~gallery.exact.ranking`].
 
 Shapes: N clips, M modalities, D dimensions.
 """

@@ -13,13 +13,19 @@ from torch.nn.functional import normalize
 
 from gallery import columns
 from gallery.columns import clip_table, gram_of
-from gallery.exact import device_search, screening
-from gallery.exact.blocks import Block, DamagedVectorsError, block_of, paired_products
+from gallery.exact import ranking
+from gallery.exact.blocks import (
+    Block,
+    DamagedVectorsError,
+    block_of,
+    hull_distance,
+    inverse_of,
+    paired_products,
+    score_error,
+    spanned_bound,
+)
 from gallery.exact.codes import encode, multiplies_eight_bits, rotation
-from gallery.exact.cone import hull_distance, inverse_of, score_error, spanned_bound
-from gallery.exact.device_search import find_best_on_device
-from gallery.exact.ranking import rank
-from gallery.exact.screening import find_best
+from gallery.exact.ranking import find_best, find_best_on_device, rank
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.storage import Part
 from modeling_scalar.scores_scalar import ScoreOptions
@@ -139,9 +145,9 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(data):
 
 @pytest.mark.parametrize("find", FINDS)
 def test_tiles_rounds_and_the_size_of_the_sample_change_nothing(find, monkeypatch):
-    monkeypatch.setattr(device_search, "_TILE_ON_CPU", 18_000)
-    monkeypatch.setattr(device_search, "_MORE", 0)
-    monkeypatch.setattr(screening, "_TILE", 1)  # 512 clips
+    monkeypatch.setattr(ranking, "_TILE_ON_CPU", 18_000)
+    monkeypatch.setattr(ranking, "_MORE", 0)
+    monkeypatch.setattr(ranking, "_TILE", 1)  # 512 clips
     monkeypatch.setattr("gallery.exact.blocks._SAMPLE", 128)
     block = make_block("clustered", [500, 3, 1700, 800], 33)
     for k in (1, 10):
@@ -169,9 +175,9 @@ def test_few_clips_are_scored_in_full():
 def test_a_threshold_that_was_guessed_too_high_is_noticed(monkeypatch):
     block = make_block("random", [3000], 32)
     texts = make_texts(block, 10, 0)
-    monkeypatch.setattr(screening, "_guessed", lambda *given: np.where(np.arange(10) % 2, 0.99, -1.0))
+    monkeypatch.setattr(ranking, "_guessed", lambda *given: np.where(np.arange(10) % 2, 0.99, -1.0))
     check(block, texts, 5, ScoreOptions())
-    monkeypatch.setattr(screening, "_SLACK", -1000)
+    monkeypatch.setattr(ranking, "_SLACK", -1000)
     check(block, texts, 5, ScoreOptions())
 
 
@@ -190,8 +196,8 @@ def test_products_of_less_precision_find_the_same(find):
 
 def test_a_text_is_the_sum_of_two_in_half_precision():
     texts = normalize(torch.randn(50, 512), dim=-1)
-    first, second = device_search._halves(texts)
-    missed = texts.double() - first.double() - second.double() / device_search._SMALL
+    first, second = ranking._halves(texts)
+    missed = texts.double() - first.double() - second.double() / ranking._SMALL
     assert 0 < missed.abs().max() < 2.0**-21
 
 
