@@ -240,6 +240,8 @@ class Block(Clips):
         is_partial (`bool`): whether vectors that count as absent may be nonzero.
     """
 
+    gram: torch.Tensor = torch.empty(0)  # given to each block, not computed
+
     def __init__(
         self,
         chunks: Sequence[tuple[torch.Tensor, ...]],
@@ -255,17 +257,19 @@ class Block(Clips):
         self.chunks, self.codes = list(chunks), codes
         self.modality_mask, self.is_there = modality_mask, is_there
         self.modalities, self.min_norm, self.is_partial = tuple(modalities), min_norm, is_partial
-        self._gram, self._derived = gram, {}
+        self.gram = self._gram = gram
+        self._derived = {}
 
-    def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, slice, int]]:
+    def pieces(self, start: int, stop: int) -> list[tuple[int, slice, int]]:
         """The chunks from one clip to another: the chunk, which of its clips, and the index of the first of these."""
-        stop, first = len(self) if stop is None else min(stop, len(self)), 0
+        found, first = [], 0
         for number, chunk in enumerate(self.chunks):
             end = first + len(chunk[0])
             if first < stop and end > start:
                 some = slice(max(start - first, 0), min(stop, end) - first)
-                yield number, some, first + some.start
+                found.append((number, some, first + some.start))
             first = end
+        return found
 
     def __getitem__(self, columns: slice | torch.Tensor) -> "Block":
         """Some of these clips, without their codes; given by indices, they are copied."""
@@ -395,9 +399,10 @@ def _screened(clips: Block) -> torch.Tensor:
 
 
 def _sample(clips: Block) -> tuple[torch.Tensor, Block]:
-    starts = torch.arange(0, len(clips), max(_RUN * len(clips) // _SAMPLE, _RUN))
+    count = len(clips)
+    starts = torch.arange(0, count, max(_RUN * count // _SAMPLE, _RUN))
     rows = (starts[:, None] + torch.arange(_RUN)).flatten()
-    rows = rows[rows < len(clips)]
+    rows = rows[rows < count]
     return rows, clips[rows]
 
 
@@ -441,11 +446,12 @@ def block_of(parts: Sequence[Part], device: torch.device | None = None) -> Block
     modalities = modalities_of(parts[0].table) if parts else ()
     chunks, codes, masks, grams, there = [], [], [], [], []
     for part in parts:
-        is_there = torch.ones(len(part), dtype=torch.bool)
+        table = part.table
+        is_there = torch.ones(len(table), dtype=torch.bool)
         is_there[torch.from_numpy(part.removed)] = False
         there.append(is_there)
-        masks.append(presence_of(part.table))
-        for batch in part.table.to_batches():
+        masks.append(presence_of(table))
+        for batch in table.to_batches():
             chunks.append(tuple(matrix_of(batch.column(name)) for name in modalities))
             codes.append(codes_of(batch))
             grams.append(matrix_of(batch.column("gram")).unflatten(1, (len(modalities), len(modalities))))

@@ -92,6 +92,7 @@ class _Screen:
         self, block: Block, texts: torch.Tensor, options: ScoreOptions, k: int, thresholds: np.ndarray, is_guess: bool
     ):
         self.block, self.options, self.k = block, options, k
+        self.count, self.facts = len(block), block.screened
         self.thresholds, self.is_guess = thresholds, is_guess
         self.highest = np.full((len(texts), k), -math.inf, np.float32)
         self.number = block.modality_mask.shape[1]
@@ -105,11 +106,11 @@ class _Screen:
         self.lost = torch.linalg.vector_norm(turned - rounded * self.scale, dim=1).amax().item() * (1 + 1e-6) + 1e-7
         self.norm = torch.linalg.vector_norm(turned, dim=1).amax().item() + 1e-6
         # Errors of many coordinates add up like random numbers.
-        error = self.error_of(block.screened[:, _ERROR].amax()).item() * max(map(abs, self.gain))
+        error = self.error_of(self.facts[:, _ERROR].amax()).item() * max(map(abs, self.gain))
         self.slack = _SLACK / math.sqrt(texts.shape[-1]) * error
         # Memory that tiles reuse: new memory has to be mapped first, which costs as much as a product.
         width = min(max(_TILE // len(texts) // _NARROWEST * _NARROWEST, _NARROWEST), _WIDEST)
-        self.width = min(width, len(block))
+        self.width = min(width, self.count)
         self.products = torch.empty(self.number, len(texts) * self.width, dtype=torch.int32)
         self.upper, self.other = torch.empty(2, len(texts) * self.width).unbind(0)
         self.largest = torch.empty(len(texts) * self.width, dtype=torch.int32)
@@ -138,7 +139,7 @@ class _Screen:
         shape = tuple(products.shape[1:])
         size = shape[0] * shape[1]
         upper, other = self.upper[:size].view(shape), self.other[:size].view(shape)
-        facts = self.block.screened[start:stop]
+        facts = self.facts[start:stop]
         scale, inverse_rho = facts[:, _SCALE] * self.scale, facts[:, _INVERSE_RHO]
         error, allowed = self.error_of(facts[:, _ERROR]), self.block.allowed[start:stop]
         if self.options.is_calibrated:
@@ -170,7 +171,7 @@ class _Screen:
         rows = pairs - queries * (stop - start) + start
         flat = torch.from_numpy(pairs)
         # Rows are gathered several times as fast as columns, and computed with more slowly.
-        facts = self.block.screened.index_select(0, torch.from_numpy(rows)).T.contiguous()
+        facts = self.facts.index_select(0, torch.from_numpy(rows)).T.contiguous()
         scale, error, cosines, upper = facts[_SCALE] * self.scale, self.error_of(facts[_ERROR]), [], []
         for product, gain, offset in zip(products, self.gain, self.offset, strict=True):
             cosine = product.view(-1).index_select(0, flat).float().mul_(scale)
@@ -198,10 +199,10 @@ class _Screen:
     def run(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All pairs whose bounds reach the thresholds, in the order of their clips: queries and rows `(P,)`."""
         found, new, since = [], [], 0
-        for start in range(0, len(self.block), self.width):
-            stop = min(start + self.width, len(self.block))
+        for start in range(0, self.count, self.width):
+            stop = min(start + self.width, self.count)
             new.append(self.candidates(start, stop))
-            if stop - since >= len(self.block) / _ROUNDS or stop == len(self.block):
+            if stop - since >= self.count / _ROUNDS or stop == self.count:
                 found.append(_Candidates(*map(np.concatenate, zip(*new, strict=True))))
                 new, since = [], stop
                 if self.is_guess:
@@ -443,8 +444,8 @@ def _rank_in_tiles(
 
 def _rank_by_centroids(block: Block, queries: torch.Tensor, k: int, options: ScoreOptions) -> Ranking:
     """Rank by SCALAR's score, with as many queries at once as fit in memory."""
-    find, found = find_best_on_device if block.codes is None else find_best, []
-    for some in queries.split(max(1, _PAIRS_AT_ONCE // (len(block) if 4 * k > len(block) else 4 * k))):
+    find, found, count = find_best_on_device if block.codes is None else find_best, [], len(block)
+    for some in queries.split(max(1, _PAIRS_AT_ONCE // (count if 4 * k > count else 4 * k))):
         found.append(find(block, some, k, options))
     scores, rows, weights, num_scored = map(torch.cat, zip(*found, strict=True))
     return Ranking(scores.float(), rows, num_scored, weights)
