@@ -32,7 +32,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _PLACES[name] != "scores_scalar":
         import_module(".registration", __name__)
-    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    globals()[name] = getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

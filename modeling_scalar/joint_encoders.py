@@ -25,7 +25,9 @@ _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "pa
 
 
 def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) -> ModelIdentity:
-    encoder = identify(model, revision).at_hand()
+    encoder = model
+    if not isinstance(model, ModelIdentity):
+        encoder = identify(model, revision).at_hand()
     if encoder.encoder is None:
         raise ValueError(
             f"{encoder.name} is not a joint encoder: expected a model of {' or '.join(FAMILIES)}, or a Sentence "
@@ -49,7 +51,8 @@ def model_from_joint_encoder(
     """
     encoder = _encoder_of(name_or_path, revision)
     check_modalities(modalities)
-    check_fields(ScalarJointConfig(), config_kwargs)
+    if config_kwargs:
+        check_fields(ScalarJointConfig(), config_kwargs)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceModel
 
@@ -75,7 +78,7 @@ def model_from_joint_encoder(
         raise ValueError(
             f"{encoder.name} lacks {len(missing)} weights of its model, such as {missing[:3]}. Download it again."
         )
-    return model.eval()
+    return model
 
 
 # Processors ---------------------------------------------------------------------------------------------------------
@@ -151,7 +154,6 @@ def processor_from_joint_encoder(
         ValueError: If it is not a joint encoder, or a setting is out of range.
     """
     encoder = _encoder_of(name_or_path, revision)
-    check_modalities(modalities)
     said = encoder.read(_SENTENCE_CONFIG)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceProcessor

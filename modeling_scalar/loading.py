@@ -190,7 +190,7 @@ def load_model(
         if device is not None and dtype is None:
             dtype = default_dtype(identity, device)
         options = {} if dtype is None else {"dtype": dtype}
-        base = (identity.base or identity).at_hand()
+        base = identity if identity.base is None else identity.base.at_hand()
         if identity.encoder is not None:
             with _without_report():  # about modules that a run adds to the encoder; the rest is checked
                 model = model_from_joint_encoder(identity, **options, **config_overrides)

@@ -449,7 +449,9 @@ class ScalarProcessor(ProcessorMixin):
         if unknown:
             raise TypeError(f"{type(self).__name__} got unexpected keyword arguments {sorted(unknown)}.")
         merged = self._merge_kwargs(self.valid_processor_kwargs, getattr(self.tokenizer, "init_kwargs", {}), **given)
-        check_sampling_rate(merged["audio_kwargs"].get("sampling_rate"), self.feature_extractor.sampling_rate)
+        rate = merged["audio_kwargs"].get("sampling_rate")
+        if rate is not None:
+            check_sampling_rate(rate, self.feature_extractor.sampling_rate)
         kinds = [merged[group].pop("return_tensors") for group in groups if "return_tensors" in merged[group]]
         texts, images, videos, _ = (
             {name: value for name, value in merged[group].items() if value is not None} for group in groups
