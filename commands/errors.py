@@ -17,7 +17,7 @@ import typer
 import commands.interrupts  # noqa: F401
 
 from .extras import missing_extra
-from .texts import plain
+from .texts import plain, printable
 
 FAULT = 70
 """The exit code of a bug: EX_SOFTWARE in sysexits.h."""
@@ -64,9 +64,9 @@ def say(message: str, stream: TextIO | None = None) -> None:
 
 
 def show(*lines: str) -> None:
-    """Print lines of a result to stdout, each with [`say`]."""
-    for line in lines:
-        say(line, sys.stdout)
+    """Print lines of a result to stdout, as [`say`] prints one."""
+    if lines:
+        typer.echo(printable(lines, sys.stdout.encoding))
 
 
 def _is_in_group() -> bool:

@@ -17,4 +17,9 @@ def plain(text: str, encoding: str | None = None) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-__all__ = ["plain"]
+def printable(lines: list[str] | tuple[str, ...], encoding: str | None = None) -> str:
+    """Lines as one text, each made [`plain`]."""
+    return "\n".join(plain(line, encoding) for line in lines)
+
+
+__all__ = ["plain", "printable"]

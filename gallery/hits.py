@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from commands.texts import plain
+from commands.texts import plain, printable
 from gallery.filters import DATE, DURATION, WORDS
 from gallery.windows import Place
 
@@ -223,12 +223,14 @@ class Hits(Sequence[Hit]):
         place = hit.place
         is_below = self.root is not None and os.path.isabs(place.path)
         name = os.path.relpath(place.path, self.root) if is_below else place.path
-        return name if place.span is None else f"{name} [{place.span}]"
+        return name if place.start is None else f"{name} [{place.span}]"
 
     def _short_name(self, hit: Hit, encoding: str) -> str:
         """A name that is cut from the left if it is long, without losing the seconds."""
-        name, span = self.name_of(hit), hit.place.span
-        name, seconds = (name, "") if span is None else (name[: -len(span) - 3], f" [{span}]")
+        name, seconds = self.name_of(hit), ""
+        if hit.place.start is not None:
+            seconds = f" [{hit.place.span}]"
+            name = name.removesuffix(seconds)
         if len(name) > _NAME_WIDTH:
             mark = "…" if _can_print("…", encoding) else "..."
             name = mark + name[len(mark) - _NAME_WIDTH :]
@@ -341,7 +343,7 @@ def _how_exact(results: Sequence[Hits]) -> str:
 def _text(results: Sequence[Hits], most: int | None) -> str:
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     lines = [line for hits in results for line in hits.lines(encoding, most)]
-    return "\n".join(plain(line, "utf-8") for line in [*lines, *remarks_of(results)])
+    return printable([*lines, *remarks_of(results)], "utf-8")
 
 
 def _escaped(text: str) -> str:
