@@ -28,6 +28,8 @@ from .settings import (
     RemoveConfig,
     ServeConfig,
     VerifyConfig,
+    is_address,
+    open_searcher,
 )
 
 if TYPE_CHECKING:
@@ -67,8 +69,6 @@ def query(config: QueryConfig) -> None:
     from gallery.hits import remarks_of
     from gallery.querying import load_query_model
     from gallery.searching import search
-
-    from .opening import open_searcher
 
     searcher = open_searcher(config.gallery)
     lengths, dates = (config.min_duration, config.max_duration), (config.after, config.before)
@@ -172,7 +172,6 @@ def serve(config: ServeConfig) -> None:
     from gallery.published import name_of
     from gallery.querying import load_query_model
 
-    from .opening import open_searcher
     from .service.app import build_app
     from .service.archive import Archive
     from .service.guard import Token
@@ -261,8 +260,6 @@ def info(config: InfoConfig) -> None:
 def verify(config: VerifyConfig) -> None:
     """Compare every file of a gallery with its hash, or every row of a table, and check every vector."""
     from gallery.gallery import verify_gallery
-
-    from .opening import is_address
 
     if is_address(config.gallery):
         from .postgresql import TableAddress

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Exit, Option, echo
 
 from commands.options import MODEL, READING, Device, Given, Limit, ModelDtype
 
-from .opening import is_address
+if TYPE_CHECKING:
+    from gallery.searcher import Searcher
+
 
 LONGEST_SCENE = 60.0
 """Default maximum length of a window that ends at a scene change, in seconds."""
@@ -28,6 +30,11 @@ _gallery = partial(Option, rich_help_panel="Gallery")
 _query = partial(Option, rich_help_panel="Query")
 _filter = partial(Option, rich_help_panel="Filters")
 _access = partial(Option, rich_help_panel="Access")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a table, not a folder."""
+    return text.startswith("postgresql:/")  # a path leaves out the second slash
 
 
 def _folder(path: Path) -> Path:
@@ -70,6 +77,29 @@ def _read_folder(path: Path) -> Path:
 def _read_place(place: str) -> str:
     """The address of a table, or the folder of a gallery to read."""
     return place if is_address(place) else str(_read_folder(Path(place)))
+
+
+def open_searcher(place: str, timeout: float = 60) -> "Searcher":
+    """
+    Open a gallery for searching.
+
+    Args:
+        place (`str`): a folder, a published gallery, or the address of a table, see
+            [`~search.postgresql.TableAddress`].
+        timeout (`float`): seconds that a server of PostgreSQL has for an answer.
+
+    Raises:
+        FileNotFoundError: there is no gallery.
+        ValueError: the address is invalid, or something else is there.
+        OSError: the server does not answer.
+    """
+    if is_address(place):
+        from .postgresql import Table, TableAddress, TableSearcher
+
+        return TableSearcher(Table(TableAddress.parse(place), timeout))
+    from gallery.gallery import Gallery
+
+    return Gallery.open(place).searcher
 
 
 # Fields shared by several settings.
@@ -427,4 +457,6 @@ __all__ = [
     "ServeConfig",
     "TOKEN_VARIABLE",
     "VerifyConfig",
+    "is_address",
+    "open_searcher",
 ]

@@ -22,9 +22,9 @@ from gallery.gallery import Gallery
 from gallery.searcher import Scoring, Selection
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from search import postgresql
-from search.opening import open_searcher
 from search.postgresql import FUNCTIONS, DamagedTableError, Table, TableAddress, TableError, TableSearcher
 from search.push import PushReport, push, verify_table
+from search.settings import open_searcher
 from tests.search.conformance import DAY, Made, make_clips, make_texts
 from tests.search.serving import make_app, write_gallery
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
