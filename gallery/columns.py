@@ -228,6 +228,12 @@ def query_table(
 # Reading ----------------------------------------------------------------------------------------------------------
 
 
+def unit_vectors(embeds: torch.Tensor) -> torch.Tensor:
+    """Convert to float32 on the CPU, and normalise again if the model computed in lower precision."""
+    full = embeds.float()
+    return (full if embeds.dtype == torch.float32 else torch.nn.functional.normalize(full, dim=-1)).cpu()
+
+
 def taken(tables: Iterable[pa.Table], rows: np.ndarray, names: Sequence[str]) -> pa.Table:
     """Copy some columns and rows; rows are numbered through all tables and given in ascending order."""
     batches, start = [], 0

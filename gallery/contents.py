@@ -65,11 +65,12 @@ class Contents(Described):
         path: Path | None = None,
     ):
         self.parts, self._queries, self._files = list(clips), list(queries), list(files)
-        super().__init__(metadata, path, modalities_of(self.parts[0].table) if self.parts else None)
+        first = self.parts[0].table if self.parts else None
+        super().__init__(metadata, path, None if first is None else modalities_of(first))
         # `"float16"` or `"float32"`; both are `None` in a gallery without clips.
         self.dim, self.dtype = None, None
-        if self.parts:
-            vectors = self.parts[0].table.schema.field(self.modalities[0]).type
+        if first is not None:
+            vectors = first.schema.field(self.modalities[0]).type
             self.dim = vectors.list_size
             self.dtype = {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
 
@@ -154,10 +155,12 @@ class Contents(Described):
         is_file = pc.is_in(names, value_set=self.file_rows.column("path"))
         return pc.if_else(is_file, names, paths)
 
-    def place_of(self, clip_id: str) -> Place:
-        """The file of a clip, or the name of a clip without a file; for a window also its seconds."""
-        is_whole = self.metadata.get(SEGMENT) is None or clip_id in self._called_as_windows
-        return Place(clip_id) if is_whole else place_of_clip(clip_id)
+    def places_of(self, clip_ids: Sequence[str]) -> list[Place]:
+        """The file of each clip, or the name of a clip without a file; for a window also its seconds."""
+        if self.metadata.get(SEGMENT) is None:
+            return [Place(clip_id) for clip_id in clip_ids]
+        files = self._called_as_windows
+        return [Place(clip_id) if clip_id in files else place_of_clip(clip_id) for clip_id in clip_ids]
 
     @cached_property
     def _called_as_windows(self) -> frozenset[str]:

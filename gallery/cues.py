@@ -184,7 +184,7 @@ class ClipWords:
     def _read(self) -> _Known:
         gallery, kept = self._gallery, Transcripts(self._gallery.path).kept()
         names, known, mask = gallery.clip_ids, gallery.files, gallery.modality_mask
-        places = [gallery.place_of(name) for name in names]
+        places = gallery.places_of(names)
         files = {place.path: known.get(place.path) for place in places}
         kept = {path: [] if file is None else kept.get(file.sha256, []) for path, file in files.items()}
         states = {

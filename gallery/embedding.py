@@ -5,7 +5,7 @@ Clips keep their order: batches are consecutive items, even if some of them coul
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from gallery.columns import unit_vectors
 from gallery.decoding import Stop
 
 if TYPE_CHECKING:
@@ -116,12 +117,6 @@ def read_batches(
         preparer.shutdown(wait=True, cancel_futures=True)
 
 
-def unit_vectors(embeds: torch.Tensor) -> torch.Tensor:
-    """Convert to float32 on the CPU, and normalise again if the model computed in lower precision."""
-    full = embeds.float()
-    return (full if embeds.dtype == torch.float32 else torch.nn.functional.normalize(full, dim=-1)).cpu()
-
-
 @torch.no_grad()
 def embed_clips(model: "PreTrainedModel", features: "BatchFeature") -> tuple[torch.Tensor, torch.Tensor]:
     """
@@ -188,22 +183,13 @@ def embed_batches(
             yield Embedded(batch.notes, batch.embeddable, embeds)
 
 
-@torch.no_grad()
-def embed_captions(model: "PreTrainedModel", processor: "ProcessorMixin", captions: Sequence[str]) -> torch.Tensor:
-    """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU."""
-    batch = processor(text=list(captions)).to(model.device)
-    return unit_vectors(model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output)
-
-
 __all__ = [
     "Batch",
     "Embedded",
     "check_reading",
     "embed_batches",
-    "embed_captions",
     "embed_clips",
     "in_background",
     "in_batches",
     "read_batches",
-    "unit_vectors",
 ]

@@ -4,6 +4,7 @@ Shapes: Q queries, D dimensions.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,11 @@ import torch
 from torch.nn.functional import normalize
 
 import modeling_scalar
-from gallery.columns import off_unit
+from gallery.columns import off_unit, unit_vectors
 from gallery.decoding import tolerant
 from gallery.described import MODALITIES, Described
-from gallery.embedding import embed_captions, embed_clips
+from gallery.embedding import embed_clips
+from gallery.words import folded
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING
 
 if TYPE_CHECKING:
@@ -26,8 +28,26 @@ if TYPE_CHECKING:
 
     from modeling_scalar.model_identity import ModelIdentity
 
+_QUOTES = '"“”„‟«»'
+_QUOTED = re.compile(f"[{_QUOTES}]([^{_QUOTES}]*)[{_QUOTES}]")
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 """Extensions of single pictures; other files are media files."""
+
+
+def split_query(query: str) -> tuple[str, tuple[str, ...]]:
+    """
+    Split off what must be said literally in a query: the parts in quotation marks.
+
+    Returns:
+        The text for the model, which is the query without quotation marks; and the words or phrases inside them.
+
+    Example:
+        >>> split_query('dog "Karin"')
+        ('dog Karin', ('Karin',))
+    """
+    quoted = [" ".join(part.split()) for part in _QUOTED.findall(query)]
+    text = " ".join(_QUOTED.sub(r"\1", query).split()) if quoted else query
+    return text, tuple(dict.fromkeys(part for part in quoted if folded(part)))
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -61,6 +81,13 @@ def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None) -> torch.T
         norms = torch.linalg.vector_norm(text_embeds[wrong], dim=-1)
         raise ValueError(f"Rows of `text_embeds` must have unit norm, got {norms.tolist()[:8]}.")
     return text_embeds
+
+
+@torch.no_grad()
+def embed_captions(model: "PreTrainedModel", processor: "ProcessorMixin", captions: Sequence[str]) -> torch.Tensor:
+    """Embed one batch of texts: `torch.FloatTensor` of shape `(batch, dim)`, unit norm, on the CPU."""
+    batch = processor(text=list(captions)).to(model.device)
+    return unit_vectors(model.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output)
 
 
 class NothingToCompareError(ValueError):
@@ -210,7 +237,9 @@ __all__ = [
     "QueryModel",
     "check_texts",
     "check_vectors",
+    "embed_captions",
     "load_query_model",
     "modalities_option",
     "query_like",
+    "split_query",
 ]

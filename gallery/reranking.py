@@ -19,9 +19,8 @@ from gallery.embedding import Batch, read_batches
 from gallery.hits import Hits
 from gallery.matching import clip_views, match_logits
 from gallery.media import has_given_words, is_as_known
-from gallery.querying import QueryModel
+from gallery.querying import QueryModel, split_query
 from gallery.searcher import Clip
-from gallery.words import split_query
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:

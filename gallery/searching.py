@@ -24,7 +24,15 @@ from gallery.exact.blocks import Block, DamagedVectorsError, block_of
 from gallery.exact.ranking import rank
 from gallery.filters import Allowed, ClipFacts, Filter, ModalityError
 from gallery.hits import Hits, Results, Texts
-from gallery.querying import Likeness, QueryModel, check_texts, check_vectors, load_query_model, query_like
+from gallery.querying import (
+    Likeness,
+    QueryModel,
+    check_texts,
+    check_vectors,
+    load_query_model,
+    query_like,
+    split_query,
+)
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
 from gallery.searcher import Clip, Scoring, Searcher, Selection, UnsupportedError
@@ -32,7 +40,6 @@ from gallery.stills import Stills
 from gallery.storage import DamagedFileError
 from gallery.transcripts import KINDS, SPEECH, Cue, Transcripts
 from gallery.windows import SEGMENT
-from gallery.words import split_query
 from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING
 
 _QUERY_BLOCK = 1024
@@ -73,8 +80,7 @@ def _least_score(described: Described, scoring: Scoring, modalities: Sequence[st
 
 def check_supported(searcher: Searcher, among: Selection, *further: str) -> None:
     """Raise an UnsupportedError if a selection, or something `further`, is more than a searcher can do."""
-    default = Filter()
-    asked = {name for name in vars(default) if getattr(among.filter, name) != getattr(default, name)}
+    asked = {name for name in vars(_ALL.filter) if getattr(among.filter, name) != getattr(_ALL.filter, name)}
     given = {"mask": among.mask is not None, "inside": among.inside is not None, "unique": among.unique}
     asked |= {name for name, is_given in given.items() if is_given} | set(further)
     missing = sorted(asked & searcher.unsupported)
@@ -125,7 +131,7 @@ def search(
         queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)`): texts, which the
             gallery's own model embeds (see [`~gallery.querying.load_query_model`]), or vectors of unit norm.
             Parts of a text in quotation marks must be said in a clip,
-            see [`~gallery.words.split_query`].
+            see [`~gallery.querying.split_query`].
         k (`int`): hits per query; fewer if the gallery has fewer clips that `method` can score.
         query_temperature (`float`, *optional*): by default the gallery's own.
         method (`str`, *optional*): as in `retrieval_scores`; by default the model's own, for vectors `"scalar"`. Clips
@@ -375,7 +381,8 @@ class FolderSearcher:
         seen = seen_of(among.modalities, gallery.modalities)
         options = {"query_temperature": gallery.query_temperature} | gallery.calibration | scoring.options
         allowed = self.allowed(among)
-        facts = {"num_clips": len(self), "root": gallery.root}
+        num_clips = len(gallery)
+        facts = {"num_clips": num_clips, "root": gallery.root}
         if allowed is not None:
             facts |= {"num_allowed": allowed.num_clips, "unknown": allowed.unknown}
         block = self._block_of(seen)
@@ -384,7 +391,7 @@ class FolderSearcher:
         found = []
         for some in queries.split(_QUERY_BLOCK):
             try:
-                ranking = rank(block, some, min(k, len(self)), scoring.method, **options)
+                ranking = rank(block, some, min(k, num_clips), scoring.method, **options)
             except DamagedVectorsError as error:
                 names = listed(self._texts(error.rows).clip_ids)
                 reason = f"holds vectors that are not as they were written, of {names}"
@@ -436,7 +443,8 @@ class FolderSearcher:
         if not len(rows):
             return Texts([], [], [], [])
         order, places = rows.unique(return_inverse=True)
-        table = taken((part.table for part in self.gallery.parts), order.numpy(), ("clip_id", "problems"))
+        tables = [part.table for part in self.gallery.parts]
+        table = taken(tables, order.numpy(), ("clip_id", "problems"))
         names, problems = texts_of(table, "clip_id"), lists_of(table, "problems")
         clip_ids = [names[place] for place in places.tolist()]
         copies = [()] * len(clip_ids)
@@ -444,7 +452,7 @@ class FolderSearcher:
             copies = self._copies(self._kept_rows[rows], among, allowed)
         return Texts(
             clip_ids,
-            [self.gallery.place_of(name) for name in clip_ids],
+            self.gallery.places_of(clip_ids),
             [tuple(problems[place]) for place in places.tolist()],
             copies,
         )
@@ -545,7 +553,7 @@ class FolderSearcher:
         missing = [clip_id for clip_id in clip_ids if clip_id not in known]
         if missing:
             raise KeyError(f"There is no clip {missing[0]!r} in {gallery.path}.")
-        places = [gallery.place_of(clip_id) for clip_id in clip_ids]
+        places = gallery.places_of(clip_ids)
         rows = [known[clip_id] for clip_id in clip_ids]
         table = gallery.clips.select(["clip_id", *gallery.modalities, "presence", "problems"]).take(rows)
         embeds, mask, problems = embeds_of(table).float(), presence_of(table), lists_of(table, "problems")

@@ -1,5 +1,5 @@
 """Words in the form in which they are compared: case, accents and anything between words are ignored. In scripts
-without spaces between words, each character is one. In a query, words in quotation marks must be said literally.
+without spaces between words, each character is one.
 """
 
 import re
@@ -10,8 +10,6 @@ _SPACELESS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORD = re.compile(rf"[{_SPACELESS}]|[^\W_{_SPACELESS}]+")
-_QUOTES = '"“”„‟«»'
-_QUOTED = re.compile(f"[{_QUOTES}]([^{_QUOTES}]*)[{_QUOTES}]")
 
 
 def _plain(text: str) -> str:
@@ -24,22 +22,6 @@ def folded(text: str) -> str:
     """The words of a text in the form in which they are compared, each between two spaces; `""` if there are none."""
     words = _WORD.findall(_plain(text))
     return f" {' '.join(words)} " if words else ""
-
-
-def split_query(query: str) -> tuple[str, tuple[str, ...]]:
-    """
-    Split off what must be said literally in a query: the parts in quotation marks.
-
-    Returns:
-        The text for the model, which is the query without quotation marks; and the words or phrases inside them.
-
-    Example:
-        >>> split_query('dog "Karin"')
-        ('dog Karin', ('Karin',))
-    """
-    quoted = [" ".join(part.split()) for part in _QUOTED.findall(query)]
-    text = " ".join(_QUOTED.sub(r"\1", query).split()) if quoted else query
-    return text, tuple(dict.fromkeys(part for part in quoted if folded(part)))
 
 
 def places_of(words: Iterable[str], text: str) -> list[tuple[int, int]]:
@@ -60,4 +42,4 @@ def places_of(words: Iterable[str], text: str) -> list[tuple[int, int]]:
     return sorted(spans)
 
 
-__all__ = ["folded", "places_of", "split_query"]
+__all__ = ["folded", "places_of"]

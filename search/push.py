@@ -111,11 +111,12 @@ def rows_of(gallery: Gallery) -> Iterator[Row]:
     for batch in gallery.clips.to_batches(_AT_ONCE):
         table = pa.Table.from_batches([batch])
         columns = texts_of(table, "clip_id"), embeds_of(table).numpy(), presence_of(table).numpy()
-        for name, vectors, mask in zip(*columns, strict=True):
+        places = gallery.places_of(columns[0])
+        for name, place, vectors, mask in zip(columns[0], places, *columns[1:], strict=True):
             said, is_all = next(words)
             length = None if np.isnan(seconds[number]) else seconds[number]
             date = None if changed[number] == _NO_DATE else changed[number] // 1000
-            facts = (name, gallery.place_of(name).path, length, date, said.replace("\0", "\ufffd"), is_all)
+            facts = (name, place.path, length, date, said.replace("\0", "\ufffd"), is_all)
             yield Row(facts, vectors, mask)
             number += 1
 

@@ -15,16 +15,16 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.rows import group_rows, read_row, say_unread
 from eval.embedding.embeddings import Embeddings
+from gallery.columns import unit_vectors
 from gallery.embedding import (
     Batch,
     Embedded,
     check_reading,
     embed_batches,
-    embed_captions,
     embed_clips,
     read_batches,
-    unit_vectors,
 )
+from gallery.querying import embed_captions
 from modeling_scalar.processing_scalar import Clip
 
 Part = TypeVar("Part", Batch, Embedded)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from gallery.filters import Filter
-from gallery.words import split_query
+from gallery.querying import split_query
 
 Modality = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 _Modalities = Annotated[list[Modality], Field(max_length=64)]

@@ -13,8 +13,8 @@ from fastapi.responses import FileResponse, Response
 from starlette.exceptions import HTTPException
 
 from gallery.decoding import Stop
+from gallery.querying import split_query
 from gallery.searcher import Clip
-from gallery.words import split_query
 
 from .archive import Archive
 from .guard import COOKIE, Token

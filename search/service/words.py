@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gallery.cues import within
+from gallery.querying import split_query
 from gallery.searcher import Clip
 from gallery.transcripts import Cue
-from gallery.words import folded, places_of, split_query
+from gallery.words import folded, places_of
 
 from .models import Said
 

@@ -8,11 +8,11 @@ from PIL import Image
 from torch.nn.functional import normalize
 
 from gallery.decoding import sandboxed
-from gallery.embedding import embed_captions, embed_clips
+from gallery.embedding import embed_clips
 from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import Hits, Results
-from gallery.querying import NothingToCompareError, query_like
+from gallery.querying import NothingToCompareError, embed_captions, query_like
 from gallery.searcher import Selection
 from modeling_scalar import load_model
 from modeling_scalar.configuration_scalar import MODALITIES

@@ -13,9 +13,10 @@ from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.hits import remarks_of
 from gallery.media import clip_stat
+from gallery.querying import split_query
 from gallery.searcher import Selection
 from gallery.transcripts import Transcripts
-from gallery.words import folded, places_of, split_query
+from gallery.words import folded, places_of
 from tests.gallery.conftest import MADE_BY
 
 DIM = 4
