@@ -20,10 +20,10 @@ from gallery.contents import Contents
 from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_processors
 from gallery.media import has_given_words
 from gallery.published import is_from_hub, lies_in_gallery
-from gallery.subtitles import MEDIA_FILES, TEXT_FILES, find_sidecar
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
 from gallery.windows import Place
 from gallery.words import folded, places_of
+from modeling_scalar.media_scalar import MEDIA_FILES, TEXT_FILES, find_sidecar
 from modeling_scalar.scores_scalar import kind_of
 
 _REMEMBERED = 64  # files whose cues are cached: finding a track means reading the whole file

@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from gallery.columns import MediaFile
 from gallery.decoding import check_not_stopped
-from gallery.subtitles import find_sidecar
-from modeling_scalar.media_scalar import check_content, names_subtitle_file
+from modeling_scalar.media_scalar import check_content, find_sidecar, names_subtitle_file
 
 _PATIENCE = 240.0  # seconds that a drive may take to answer: as long as a decoder may wait
 _PIECE = 2**23  # bytes read at a time

@@ -19,9 +19,8 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from gallery.media import clip_sha256
 from gallery.published import MEDIA
 from gallery.storage import MANIFEST, read_manifest
-from gallery.subtitles import find_sidecar
 from gallery.transcripts import KINDS, Transcripts
-from modeling_scalar.media_scalar import check_content
+from modeling_scalar.media_scalar import check_content, find_sidecar
 from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import ScoreOptions
 

@@ -92,9 +92,7 @@ def check_file(path: AnyPath) -> None:
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
         raise FileNotFoundError(f"No such media file: {os.fspath(path)!r}.") from error
     if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        kind = kinds.get(stat.S_IFMT(mode), "a device")
-        raise MediaError(f"{path}: not a file but {kind}. Only regular files are read.")
+        raise MediaError(f"{path}: not a regular file but a folder, a pipe, a socket or a device.")
 
 
 def check_content(path: AnyPath) -> None:
@@ -809,16 +807,12 @@ class MediaReader:
         encoding other than UTF-8 is guessed, if charset-normalizer is installed."""
         return text_in(self.cues_of_file(path), window)
 
-    def read_subtitle_track(self, path: AnyPath, window: Window | None = None) -> str | None:
-        """Read the text track of a media file (the default one, else the first), like `read_subtitle`; `None` if there
-        is none."""
-        cues = self.cues_of_track(path)
-        return None if cues is None else text_in(cues, window)
-
     def read_subtitle_of(self, path: AnyPath, window: Window | None = None) -> str | None:
-        """Read the subtitle of a video: the file next to it (`find_sidecar`), else its text track, if any."""
+        """Read the subtitle of a video: the file next to it (`find_sidecar`), else its text track (the default one,
+        else the first); `None` if there is neither."""
         sidecar = find_sidecar(path)
-        return self.read_subtitle_track(path, window) if sidecar is None else self.read_subtitle(sidecar, window)
+        cues = self.cues_of_track(path) if sidecar is None else self.cues_of_file(sidecar)
+        return None if cues is None else text_in(cues, window)
 
 
 __all__ = [

@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from gallery.filters import fitting
-from gallery.subtitles import MEDIA_FILES
 from gallery.tables import is_table, read_table
-from modeling_scalar.media_scalar import names_subtitle_file
+from modeling_scalar.media_scalar import MEDIA_FILES, names_subtitle_file
 
 _SYSTEM = ("@eaDir", "$RECYCLE.BIN", "System Volume Information")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.subtitles import MEDIA_FILES
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.media_scalar import MEDIA_FILES
 from search.indexing import index_files
 from search.reading import is_nothing
 from search.sources import find_files

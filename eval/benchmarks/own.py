@@ -16,10 +16,9 @@ from gallery.columns import check_modality
 from gallery.decoding import SandboxedReader, num_processors
 from gallery.gallery import Gallery
 from gallery.media import is_as_known
-from gallery.subtitles import find_sidecar
 from gallery.tables import KINDS, Row, is_table, read_table
 from gallery.transcripts import Transcripts
-from modeling_scalar.media_scalar import MediaError, names_subtitle_file
+from modeling_scalar.media_scalar import MediaError, find_sidecar, names_subtitle_file
 from modeling_scalar.scores_scalar import kind_of
 
 FILE_COLUMNS = ("video_path", "path")
@@ -136,7 +135,7 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
                 return str(heard)
         try:
             sidecar = find_sidecar(path)
-            return reader.read_subtitle_track(path) if sidecar is None else str(sidecar)
+            return reader.read_subtitle_of(path) if sidecar is None else str(sidecar)
         except (MediaError, OSError):  # reported when the clip is read
             return None
 

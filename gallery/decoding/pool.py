@@ -25,14 +25,18 @@ import numpy as np
 from gallery.decoding.worker import Limits
 from modeling_scalar.media_scalar import (
     SAMPLING_RATE,
+    TEXT_FILES,
     AnyPath,
     Choose,
+    Cue,
     MediaError,
     MediaReader,
     Prepare,
     Window,
     check_file,
     check_installed,
+    find_sidecar,
+    join_lines,
 )
 
 LIGHT_MEMORY = 2**28
@@ -270,10 +274,9 @@ def _ask(
     returns, and notes on damaged streams."""
     check_installed()
     check_file(path)
-    name, total = os.fspath(path), int(limits.memory)
+    name, total = os.path.abspath(path), int(limits.memory)
     request = {"method": method, "path": name, "options": options, "is_lenient": is_lenient, "limits": limits}
     request["calls"] = list(callbacks)
-    request["folder"] = None if os.path.isabs(name) else os.getcwd()
     for memory, is_alone in ((min(LIGHT_MEMORY, total), False), (total, True)):
         code, is_reusable = None, False
         with _pool.room(memory, total):
@@ -332,9 +335,8 @@ class SandboxedReader(MediaReader):
     def read_frames(
         self, path: AnyPath, choose: Choose | None = None, window: Window | None = None, prepare: Prepare | None = None
     ) -> list[Any] | None:
-        """Read frames as [`MediaReader.read_frames`] does. Frames that are stored whole may take no more than the
-        memory limit."""
-        chosen, kept, use, num_bytes = [], [], None, 0
+        """Read frames as [`MediaReader.read_frames`] does."""
+        chosen, kept, use = [], [], None
 
         def select(available: int) -> list[int]:
             nonlocal chosen
@@ -342,22 +344,14 @@ class SandboxedReader(MediaReader):
             return chosen
 
         def begin(height: int, width: int) -> None:
-            nonlocal use, num_bytes
+            nonlocal use
             kept.clear()
-            use, num_bytes = (keep if prepare is None else prepare(height, width)), 0
-
-        def keep(picture: np.ndarray) -> np.ndarray:
-            nonlocal num_bytes
-            num_bytes += picture.nbytes
-            what = f"its frames take more than {self.limits.memory} bytes"
-            if num_bytes > self.limits.memory:
-                raise self.limits.exceeded(os.fspath(path), "memory", what)
-            return picture
+            use = None if prepare is None else prepare(height, width)
 
         def receive(picture: np.ndarray) -> None:
             if self.show is not None and len(kept) == sorted(set(chosen)).index(chosen[len(chosen) // 2]):
                 self.show(picture)
-            kept.append(use(picture))
+            kept.append(picture if use is None else use(picture))
 
         callbacks = {"choose": select, "prepare": begin, "frame": receive}
         if self._ask("read_frames", path, callbacks, window=window) is None:
@@ -404,17 +398,25 @@ class SandboxedReader(MediaReader):
         """Read parts of the first audio track as [`MediaReader.read_audio_parts`] does."""
         return self._ask("read_audio_parts", path, {"choose": choose}, window=window, rate=rate)
 
-    def read_subtitle(self, path: AnyPath, window: Window | None = None) -> str:
-        """Read a subtitle file as [`MediaReader.read_subtitle`] does."""
-        return self._ask("read_subtitle", path, window=window)
+    def cues_of_file(self, path: AnyPath) -> list[Cue]:
+        """The cues of a subtitle file."""
+        return self._ask("cues_of_file", path)
 
-    def read_subtitle_track(self, path: AnyPath, window: Window | None = None) -> str | None:
-        """Read the text track as [`MediaReader.read_subtitle_track`] does."""
-        return self._ask("read_subtitle_track", path, window=window)
+    def cues_of_track(self, path: AnyPath) -> list[Cue] | None:
+        """The cues of the text track of a media file; `None` if there is none."""
+        return self._ask("cues_of_track", path)
 
     def read_cues(self, path: AnyPath) -> list[tuple[float, float, str]]:
         """The cues of a subtitle file, or of the subtitle of a media file: start and end in seconds, and words."""
-        return self._ask("read_cues", path)
+        is_text = os.fspath(path).lower().endswith(TEXT_FILES)
+        file = path if is_text else find_sidecar(path)
+        cues = self.cues_of_track(path) if file is None else self.cues_of_file(file)
+        found = []
+        for start, stop, lines in cues or ():
+            text = join_lines(lines)
+            if text:
+                found.append((start, stop, text))
+        return sorted(found)
 
     def read_title(self, path: AnyPath) -> str | None:
         """The title in the tags of a media file; `None` if there is none."""

@@ -21,7 +21,6 @@ import numpy as np
 
 from modeling_scalar.media_scalar import (
     SAMPLING_RATE,
-    TEXT_FILES,
     AnyPath,
     Choose,
     MediaError,
@@ -30,9 +29,7 @@ from modeling_scalar.media_scalar import (
     Window,
     av,
     between,
-    find_sidecar,
     first_stream,
-    join_lines,
     mono,
     truncated,
 )
@@ -70,8 +67,7 @@ class Limits:
         pixels (`int`): maximum size of a frame.
         duration (`float`): maximum seconds of a stream.
         memory (`int`): bytes, shared by all decoders of a program, however many files are read at once. A subtitle
-            file may have up to a 256th of it. Data that is read whole, into `Clip.frames` or `Clip.waveform`, may not
-            take more, either.
+            file may have up to a 256th of it.
         time (`float`): seconds of computing; four times as many of waiting.
     """
 
@@ -82,7 +78,7 @@ class Limits:
 
     def __post_init__(self):
         for name, value in asdict(self).items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**60:
+            if not 0 < value < 2**60:
                 raise ValueError(f"The limit `{name}` must be a number above 0 and below 2**60, got {value!r}.")
 
     @classmethod
@@ -92,19 +88,17 @@ class Limits:
         Raises:
             ValueError: the name is unknown, or the value is not a number above 0.
         """
-        units = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
         names, values = [field.name for field in fields(cls)], {}
         for setting in settings:
-            name, _, value = (part.strip() for part in setting.partition("="))
+            name, _, value = setting.strip().partition("=")
             if name not in names:
                 raise ValueError(f"A limit must be NAME=VALUE with a name in {names}, got {setting!r}.")
-            number = re.fullmatch(r"(\d+\.?\d*(?:e[+-]?\d+)?|\.\d+) *([kmgt]?i?)b?", value.lower())
-            if number is None or number[2] not in units or (number[2] and name != "memory"):
-                example = "2GiB" if name == "memory" else "70e6"
-                raise ValueError(f"The limit `{name}` must be a number above 0 such as {example}, got {value!r}.")
-            values[name] = float(number[1]) * units[number[2]]
-            if name in ("pixels", "memory") and values[name] < 2**60:
-                values[name] = int(values[name])
+            unit = 2**30 if value.endswith("GiB") else 1
+            try:
+                values[name] = unit * float(value.removesuffix("GiB"))
+            except ValueError as error:
+                what = "must be a number such as 70e6 or 2GiB"
+                raise ValueError(f"The limit `{name}` {what}, got {value!r}.") from error
         return cls(**(defaults | values))
 
     def exceeded(self, where: str, name: str, what: str, needed: float | None = None) -> LimitError:
@@ -253,13 +247,6 @@ class LimitedReader(MediaReader):
 
         return self.read_timed_frames(path, select, window, side=side)
 
-    def read_cues(self, path: AnyPath) -> list[tuple[float, float, str]]:
-        """See [`~gallery.decoding.SandboxedReader.read_cues`]."""
-        is_text = os.fspath(path).lower().endswith(TEXT_FILES)
-        file = path if is_text else find_sidecar(path)
-        cues = self.cues_of_track(path) if file is None else self.cues_of_file(file)
-        return sorted((start, stop, text) for start, stop, lines in cues or () if (text := join_lines(lines)))
-
     def read_title(self, path: AnyPath) -> str | None:
         """See [`~gallery.decoding.SandboxedReader.read_title`]."""
         with self.opened(path) as container:
@@ -290,8 +277,6 @@ def _answer(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any
     reader = LimitedReader(request["limits"], request["memory"])
     try:
         options = request["options"]
-        if request["folder"] is not None:
-            os.chdir(request["folder"])
         if "choose" in request["calls"]:
             options["choose"] = partial(call, "choose")
         if "prepare" in request["calls"]:

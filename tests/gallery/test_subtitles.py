@@ -10,8 +10,7 @@ import pytest
 
 from gallery.decoding import SandboxedReader
 from gallery.media import clip_sha256
-from gallery.subtitles import find_sidecar
-from modeling_scalar.media_scalar import MediaError, MediaReader
+from modeling_scalar.media_scalar import MediaError, MediaReader, find_sidecar
 
 CUE = "1\n00:00:00,000 --> 00:00:01,000\n{}\n"
 ASS = """[Script Info]
@@ -134,7 +133,7 @@ def test_scripts_of_substation_alpha_are_read_with_their_seconds(tmp_path):
 def test_the_default_track_is_read_unless_a_file_lies_beside(tmp_path):
     film = write_film(tmp_path / "film.mkv", ["guten tag", "good day+default", "bonjour"])
     for reader in (SandboxedReader(), MediaReader()):
-        assert reader.read_subtitle_of(film) == reader.read_subtitle_track(film) == "good day"
+        assert reader.read_subtitle_of(film) == "good day"
     assert SandboxedReader().read_cues(film) == [(0.0, 0.9, "good day")]
     write_film(film, ["guten tag", "good day"])
     assert SandboxedReader().read_subtitle_of(film) == MediaReader().read_subtitle_of(film) == "guten tag"

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from gallery.gallery import Gallery
-from gallery.subtitles import MEDIA_FILES
 from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.media_scalar import MEDIA_FILES
 from search.sources import find_files
 from tests.media_corpus import CORPUS, NOISE, cut, media, noisy, remux
 

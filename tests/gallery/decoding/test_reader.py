@@ -226,7 +226,7 @@ def test_audio_is_the_mean_of_the_channels_at_16_khz(tmp_path, suffix, codec):
 
 def test_a_file_without_a_stream_has_nothing_of_its_kind(clips):
     assert READER.read_audio(clips / "constant.mp4") is None
-    assert READER.read_subtitle_track(clips / "constant.mp4") is None
+    assert READER.read_subtitle_of(clips / "constant.mp4") is None
 
 
 def test_resample_averages_channels_and_keeps_the_duration():
@@ -547,7 +547,7 @@ def test_a_text_track_becomes_one_plain_string(tmp_path, codec):
     drawing = ["{\\p1}m 0 0 l 100 0 100 100{\\p0}"] if "ass" in codec else []
     lines = ("Hello, {\\i1}world{\\i0}", *drawing, "Hello, world\\Nsecond line")
     path = write(tmp_path, "clip", media(codec[0], "libx264", "", codec[1], lines=lines))
-    assert READER.read_subtitle_track(path) == "Hello, world second line"
-    assert READER.read_subtitle_track(path, (len(lines) - 1, None)) == "Hello, world second line"
-    assert READER.read_subtitle_track(path, (0, 0.5)) == "Hello, world"
+    assert READER.read_subtitle_of(path) == "Hello, world second line"
+    assert READER.read_subtitle_of(path, (len(lines) - 1, None)) == "Hello, world second line"
+    assert READER.read_subtitle_of(path, (0, 0.5)) == "Hello, world"
     assert len(read_frames(path, 8, reader=READER)) == 8
