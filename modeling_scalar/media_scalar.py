@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, groupby, pairwise, takewhile
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -392,10 +392,8 @@ def join_lines(lines: Iterable[str]) -> str:
     return " ".join(line for line, _ in groupby(lines))
 
 
-_TIME = r"((?:\d+:)?\d{1,2}:\d{2}[.,]\d{1,3})"
-_TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
-# only markup that players interpret: "<3" and "a < b" are speech
-_MARKUP = re.compile(r"</?(?:[a-z]+(?:[.\s][^<>]*)?|\d+:\d{2}[\d:.]*(?:\s[^<>]*)?)>|\{\\[^{}]*\}", re.IGNORECASE)
+_TIMING = re.compile(r"\b\d{1,3}(:\d\d){2}[.,]\d{1,3}\s*-->\s*\d{1,3}(:\d\d){2}[.,]\d")
+_MARKUP = re.compile(r"\{\\[^{}]*\}")  # which the decoders of FFmpeg make of every format's
 
 
 def _decoded_text(path: AnyPath, content: bytes) -> str:
@@ -415,40 +413,25 @@ def _decoded_text(path: AnyPath, content: bytes) -> str:
     return str(next((match for match in likely if match.encoding == "cp1252"), likely[0]))
 
 
-def _seconds(time_of_cue: str) -> float:
-    *_, hours, minutes, seconds = "0", *time_of_cue.replace(",", ".").split(":")
-    return 3600 * float(hours) + 60 * float(minutes) + float(seconds)  # float accepts thousands of digits
-
-
-def subtitle_cues(path: AnyPath, content: bytes) -> Iterator[Cue]:
-    """The cues of an `.srt` or `.vtt` file, without markup."""
-    lines = _decoded_text(path, content).splitlines()
-    is_vtt = bool(lines) and lines[0].startswith("WEBVTT")
-    timings = [(place, timing) for place, line in enumerate(lines) if (timing := _TIMING.match(line))]
-    if not timings and not is_vtt and any(map(str.strip, lines)):
-        raise MediaError(f"{path}: the subtitle file has text but no cue with a timing (`-->`).")
-    for (place, timing), (stop, _) in pairwise([*timings, (len(lines), None)]):
-        cue = lines[place + 1 : stop]
-        if stop < len(lines) and cue and cue[-1].strip().isdigit():
-            cue.pop()  # the number of the next cue
-        # up to an empty line, which a cue's name, NOTE or STYLE may follow
-        said = takewhile(str.strip, cue) if is_vtt else cue
-        yield _seconds(timing[1]), _seconds(timing[2]), [html.unescape(_MARKUP.sub("", line)) for line in said]
-
-
-def script_cues(path: AnyPath, content: bytes) -> Iterator[Cue]:
-    """The cues of a SubStation Alpha script."""
-    if not content.strip():
-        return
-    script = _decoded_text(path, content)
-    if "[Events]" not in script:
-        raise MediaError(f"{path}: the subtitle file has text but no `[Events]`.")
+def subtitle_cues(path: AnyPath, content: bytes) -> list[Cue]:
+    """The cues of a SubRip, WebVTT or SubStation Alpha file, without markup."""
+    text = _decoded_text(path, content)
+    kind = "srt"
+    if text.startswith("WEBVTT"):
+        kind = "webvtt"
+    elif "[Events]" in text:
+        kind = "ass"
     try:
-        with av.open(io.BytesIO(script.encode()), format="ass") as container:
-            yield from track_cues(path, container, container.streams.subtitles[0], 0.0)
+        with av.open(io.BytesIO(text.encode()), format=kind) as container:
+            cues = list(track_cues(path, container, container.streams.subtitles[0], 0.0))
     except av.FFmpegError as error:
         check_memory(error)
         raise MediaError(f"{path}: the subtitle file does not decode ({error.strerror}).") from error
+    if not cues and kind == "srt" and text.strip() and not _TIMING.search(text):
+        raise MediaError(
+            f"{path}: the subtitle file has text but no cue with a timing (`00:00:01,000 --> 00:00:02,000`)."
+        )
+    return cues
 
 
 def text_stream(container: Any) -> Any:
@@ -470,7 +453,7 @@ def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Itera
                 # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
                 text = subtitle.ass.decode("utf-8").split(",", 8)[-1]
                 is_drawing = re.search(r"\{[^{}]*\\p[1-9]", text)
-                text = "" if is_drawing else _MARKUP.sub("", text).replace(r"\h", " ")
+                text = "" if is_drawing else html.unescape(_MARKUP.sub("", text)).replace(r"\h", " ")
                 yield start, start + (packet.duration or 0) * tick, re.split(r"\\[Nn]|\n", text)
     except (av.FFmpegError, UnicodeDecodeError) as error:
         check_memory(error)
@@ -793,8 +776,7 @@ class MediaReader:
         what = f"a subtitle file of {size} bytes needs {_MEMORY_PER_BYTE} times as much memory"
         self.check(os.fspath(path), "memory", size * _MEMORY_PER_BYTE, what)
         content = Path(path).read_bytes() if size else b""  # see `check_content`
-        is_script = os.fspath(path).lower().endswith((".ass", ".ssa"))
-        return list((script_cues if is_script else subtitle_cues)(path, content))
+        return subtitle_cues(path, content)
 
     def cues_of_track(self, path: AnyPath) -> list[Cue] | None:
         """The cues of the text track of a media file; `None` if there is none."""
