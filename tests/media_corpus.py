@@ -561,8 +561,7 @@ good("recording.wtv", partial(media, "wtv", "mpeg2video", "mp2", rate=25, sampli
 good("rv10_ac3.rm", partial(media, "rm", "rv10", "ac3", size=(176, 144), sampling_rate=48_000), VA)
 good("camera.dv", partial(media, "dv", "dvvideo", "pcm_s16le", rate=25, frames=5, size=(720, 576), pixels="yuv420p",
      sampling_rate=48_000, layout="stereo"), VA)  # fmt: skip
-for encoder in ("pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le", "pcm_u8", "pcm_mulaw", "pcm_alaw",
-                "adpcm_ima_wav", "adpcm_ms"):  # fmt: skip
+for encoder in ("pcm_s16le", "pcm_s24le", "pcm_f32le", "pcm_u8", "pcm_mulaw", "adpcm_ms"):
     good(f"{encoder}.wav", partial(media, "wav", audio=encoder), A)
 good("mp3.mp3", MP3, A)
 good("flac.flac", FLAC, A)
@@ -658,10 +657,8 @@ for name, source, size in (
     ("header.avi", AVI, 40),
     ("header.wav", partial(media, "wav", audio="pcm_s16le"), 30),
     ("header.flac", FLAC, 30),
-    ("header.mp3", MP3, 30),
     ("header.ts", TS, 100),
     ("header.flv", partial(media, "flv", "libx264", "aac"), 13),
-    ("header.ogg", OPUS, 40),
     ("header.gif", partial(media, "gif", "gif"), 13),
 ):
     truncated(
@@ -936,10 +933,7 @@ for name, text in (
     ("absurd", f"{'9' * 400}:00:00.0"),
     ("negative", "-1:00:00.0"),
     ("text", "two seconds"),
-    ("minutes", "00:99:99.999999999"),
     ("empty", ""),
-    ("hours", "10:00:00.000"),
-    ("arabic", "٠٩:٠٠:٠٠.٠"),
 ):
     tag = (("DURATION", text),)
     extreme(f"duration_{name}.ogg", partial(media, "ogg", audio="flac", tags=tag), A)
@@ -1009,39 +1003,28 @@ text(
 named = _add("names: good files with names that something trips over")
 for name in (
     "-y.mp4",
-    "--help.mp4",
     "a:b.mp4",
-    "http:.mp4",
     "concat:a|b.mp4",
     "%s%n%d.mp4",
-    "%03d.mp4",
     "'quotes\".mp4",
-    "`ls`;$(id)&.mp4",
     " spaces .mp4",
-    "trailing.mp4.mp4",
     "UPPER.MP4",
     "new\nline.mp4",
     "tab\tand\rreturn.mp4",
     "\x1b[31mred\x1b[0m.mp4",
     "\x1b]0;owned\x07.mp4",
-    "\x7f\x9b.mp4",
     "rtl\u202egpj.mp4",
     "\u05e9\u05dc\u05d5\u05dd.mp4",
     "e\u0301 and \xe9.mp4",
-    "\U0001f600.mp4",
     "zero\u200bwidth\ufeff.mp4",
     "x" * 251 + ".mp4",
     "\u00e9" * 125 + ".mp4",
     "*?[a-z]{b}.mp4",
-    "~.mp4",
     "back\\slash.mp4",
-    "comma,and;semicolon.mp4",
     "<b>&amp;.mp4",
 ):
     named(name, MP4, VA)
-named("not utf-8 \udcff\udcfe\udc80.mp4", MP4, VA)
 named("broken \x1b[2J\nname.mp4", b"no video", NOTHING, NO_MEDIA)
-named("not utf-8 and broken \udcff.mp4", b"no video", NOTHING, NO_MEDIA)
 named("x" * 251 + ".mkv", b"no video", NOTHING, NO_MEDIA)
 
 # What is no regular file must not be opened: reading it may never end, or begin something.

@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import select
 import shutil
 import signal
@@ -18,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from gallery.decoding import LimitError, Limits, SandboxedReader, pool, sandboxed, tolerant, worker
+from gallery.decoding import LimitError, Limits, SandboxedReader, pool, sandboxed, tolerant
 from modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
-from modeling_scalar.media_scalar import MediaError, MediaReader, find_sidecar
-from tests.gallery.decoding.reading import CAPTIONS, picture, read_audio, read_frames, read_subtitle, write_media
+from modeling_scalar.media_scalar import MediaError, MediaReader
+from tests.gallery.decoding.reading import picture, read_audio, read_frames, read_subtitle, write_media
 from tests.media_corpus import CORPUS
 from tests.modeling_scalar.test_processing_scalar import make_processor as make_plain_processor
 
@@ -200,31 +199,6 @@ def test_the_limits_of_a_processor_count_and_are_not_saved(folder, tmp_path):
     assert type(type(processor).from_pretrained(tmp_path).reader) is MediaReader
 
 
-def test_a_picture_that_grows_in_the_stream_is_held_to_the_limit(tmp_path):
-    mixed = tmp_path / "mixed.ts"
-    for size in (64, 128):
-        write_media(tmp_path / "one.ts", pictures=lambda index, size=size: picture(index, size), size=size)
-        with mixed.open("ab") as file:
-            file.write((tmp_path / "one.ts").read_bytes())
-    with pytest.raises(LimitError, match="mixed.ts.*pixels=10000"):
-        read_frames(mixed, 8, limits=Limits(pixels=10_000))
-
-
-def test_large_subtitle_files_are_held_to_the_memory(tmp_path):
-    (tmp_path / "clip.srt").write_text(CAPTIONS + "word " * 100_000)
-    with pytest.raises(LimitError, match="clip.srt: a subtitle file of 5000.. bytes.*memory="):
-        read_subtitle(tmp_path / "clip.srt", Limits(memory=10**8))
-    assert read_subtitle(tmp_path / "clip.srt").startswith("Hello there")
-
-
-@pytest.mark.parametrize(
-    "line", ["<1:00" + "." * 10**6, "<a" * 10**6, "{\\\\" * 10**6, "<" + "1" * 10**6, "<a " * 10**6]
-)
-def test_markup_without_an_end_takes_no_time_to_speak_of(tmp_path, line):
-    (tmp_path / "clip.srt").write_text(CAPTIONS + line + "\n")
-    assert read_subtitle(tmp_path / "clip.srt", Limits(time=5)).startswith("Hello there")
-
-
 # ---------------------------------------------------------------- processes that misbehave
 
 
@@ -264,14 +238,6 @@ def test_a_decoder_that_fails_fails_for_its_file_alone(
     assert read_frames(folder / "whole.mp4", 8) is not None
 
 
-def test_an_unexpected_exception_leaves_the_process_at_work(folder, misbehaving, processes):
-    misbehaving("raise OverflowError")
-    for _ in range(3):
-        with pytest.raises(MediaError):
-            read_frames(folder / "whole.mp4", 8)
-    assert len(processes.all) == len(processes.idle) == 1
-
-
 def test_files_that_others_read_meanwhile_are_not_lost(folder, processes):
     """Reading goes on in the processes of other files while one is killed, again and again."""
     expected, found, reader = read_frames(folder / "whole.mp4", 8), [], SandboxedReader()
@@ -302,35 +268,6 @@ def test_what_does_not_fit_beside_others_is_read_alone(folder, misbehaving, proc
     assert not processes.all  # the one that took so much has ended
     with pytest.raises(LimitError, match=f"memory={2**28}"):
         read_frames(folder / "whole.mp4", 1, limits=Limits(memory=2**28))
-
-
-def test_processes_together_take_the_memory_of_one(processes):
-    order, light, total = [], 2**28, 2**30
-    leases = [processes.room(light, total) for _ in range(4)]
-    for lease in leases:
-        lease.__enter__()
-    assert processes.taken == total
-
-    def alone():
-        with processes.room(total, total):
-            order.append(("alone", processes.taken))
-
-    thread = Thread(target=alone)
-    thread.start()
-    for lease in leases:
-        assert not order
-        lease.__exit__(None, None, None)
-    thread.join(30)
-    assert order == [("alone", total)] and processes.taken == 0
-
-
-def test_limits_set_from_outside_are_kept(monkeypatch):
-    set_to = {}
-    hard = {resource.RLIMIT_CPU: 7, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (0, hard[kind]))
-    monkeypatch.setattr(resource, "setrlimit", set_to.__setitem__)
-    worker._restrict(Limits(time=10**6), 1000, 2000)
-    assert set_to == {resource.RLIMIT_CPU: (7, 7), resource.RLIMIT_DATA: (3000, resource.RLIM_INFINITY)}
 
 
 def test_a_process_that_cannot_start_is_no_fault_of_the_file(folder, processes, monkeypatch):
@@ -473,15 +410,6 @@ def test_only_regular_files_are_read(make, tmp_path, folder):
     clip = make_processor().read_clip(tmp_path / "c.mp4")
     assert clip.has("video") and clip.has("audio") and clip.subtitle is None
     assert len(clip.problems) == 1 and "c.srt: not a regular file" in clip.problems[0]
-
-
-@pytest.mark.parametrize("length", [250, 251, 255])
-def test_a_long_name_is_a_name(folder, tmp_path, length):
-    path = tmp_path / ("n" * (length - 4) + ".mp4")
-    shutil.copy(folder / "whole.mp4", path)
-    assert find_sidecar(path) is None
-    clip = make_processor().read_clip(path)
-    assert clip.has("video") and clip.has("audio") and clip.problems == []
 
 
 @pytest.mark.parametrize("name", ["nowhere.mp4", "null\0character.mp4", "n" * 300 + ".mp4", "whole.mp4/clip.mp4"])

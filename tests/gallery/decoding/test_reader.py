@@ -129,13 +129,6 @@ def test_the_rotation_of_a_phone_is_applied(tmp_path):
     assert left[:, :, :24].min() > 200 and right[:, :, 8:].max() < 50  # the codec blurs the edge
 
 
-def test_cover_art_is_not_video(tmp_path):
-    song = write(tmp_path, "song.mp3", media("mp3", audio="libmp3lame", cover=True))
-    with av.open(str(song)) as container:
-        assert len(container.streams.video) == 1
-    assert READER.read_frames(song) is None and READER.read_audio(song) is not None
-
-
 def test_repeated_timestamps_do_not_hide_frames(clips, tmp_path):
     twice = write(tmp_path, "twice.ts", (clips / "open_gop.ts").read_bytes() * 2)
     expected = decode_in_order(twice)
@@ -222,11 +215,6 @@ def test_audio_is_the_mean_of_the_channels_at_16_khz(tmp_path, suffix, codec):
     spectrum = np.abs(np.fft.rfft(waveform[2000:14000])) / 6000  # amplitude of each 4/3 Hz
     assert spectrum.argmax() == 330  # 440 Hz
     assert spectrum[330] == pytest.approx(0.375, abs=0.01)  # a lossy codec; the mean of 0.5 and 0.25, not their sum
-
-
-def test_a_file_without_a_stream_has_nothing_of_its_kind(clips):
-    assert READER.read_audio(clips / "constant.mp4") is None
-    assert READER.read_subtitle_of(clips / "constant.mp4") is None
 
 
 def test_resample_averages_channels_and_keeps_the_duration():
