@@ -60,9 +60,9 @@ def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedR
         if path is None:
             continue
         try:
-            promised, duration = reader.read_header(path, kind)
+            duration = reader.read_duration(path)
             durations += [duration] if duration is not None else []
-            if promised and _decodes(path, kind, num_frames, extractor, reader):
+            if _decodes(path, kind, num_frames, extractor, reader):
                 present.add(kind)
         except FileNotFoundError:
             missing.append(f"{clip['video_id']}: {path}")

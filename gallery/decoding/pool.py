@@ -422,10 +422,6 @@ class SandboxedReader(MediaReader):
         """The title in the tags of a media file; `None` if there is none."""
         return self._ask("read_title", path)
 
-    def read_header(self, path: AnyPath, kind: str) -> tuple[bool, float | None]:
-        """Whether the header of a file announces a stream, `"video"` or `"audio"`, and its duration in seconds."""
-        return self._ask("read_header", path, kind=kind)
-
     def read_duration(self, path: AnyPath) -> float | None:
         """The length of a file in seconds, from the start of its first stream; `None` if unknown.
 

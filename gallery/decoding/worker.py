@@ -111,13 +111,6 @@ class Limits:
         )
 
 
-def seconds_in_header(container: Any) -> float | None:
-    """The duration in the header of a file; `None` if it is missing or a guess."""
-    if container.duration is None or container.format.name in _UNTIMED:
-        return None
-    return container.duration / av.time_base
-
-
 def _read_number(file: BinaryIO, is_size: bool) -> int | None:
     """Read an EBML number (RFC 8794); an unknown size is -1, the end of the file `None`."""
     first = file.read(1)
@@ -253,16 +246,12 @@ class LimitedReader(MediaReader):
             titles = [value for name, value in container.metadata.items() if name.lower() == "title"]
         return " ".join("".join(titles[:1]).split())[:1000] or None
 
-    def read_header(self, path: AnyPath, kind: str) -> tuple[bool, float | None]:
-        """See [`~gallery.decoding.SandboxedReader.read_header`]."""
-        with self.opened(path) as container:
-            seconds = None if container.duration is None else container.duration / av.time_base
-            return first_stream(path, container, kind) is not None, seconds
-
     def read_duration(self, path: AnyPath) -> float | None:
         """See [`~gallery.decoding.SandboxedReader.read_duration`]."""
+        seconds = None
         with self.opened(path) as container:
-            seconds = seconds_in_header(container)
+            if container.duration is not None and container.format.name not in _UNTIMED:
+                seconds = container.duration / av.time_base
         if seconds is None:  # then the packets say
             listed = [packets for kind in ("video", "audio") if (packets := self.packets_of(path, kind)) is not None]
             seconds = max((packets.end - packets.zero for packets in listed if len(packets)), default=None)
