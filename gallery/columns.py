@@ -7,7 +7,7 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~gal
     other name; lists of D floats): unit vectors, zero where the clip lacks the modality; `presence` (list of M bools):
     which modalities it has, in the order of the columns; `gram` (list of M x M floats): their Gram matrix, see
     [`gram_of`]; `video_codes` and so on (lists of D bytes), `code_scale` and `code_error`: the vectors in eight bits,
-    see [`~gallery.exact.codes`]; `duration` of the sound in seconds, if known; `seconds`: the length of the clip, if
+    see [`~gallery.exact.codes`]; `seconds`: the length of the clip, if
     known; `problems` (list of strings): what could not be read and counts as absent.
 `queries/`
     `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector;
@@ -55,7 +55,7 @@ COPIED_ROWS = 16_384
 
 _NAMED = 10
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TAKEN = ("clip_id", "text", "presence", "gram", "duration", "seconds", "problems", "bound")
+_TAKEN = ("clip_id", "text", "presence", "gram", "seconds", "problems", "bound")
 # Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
 _HASH = r"^([0-9a-f]{64}([+-][0-9a-f]{64})?)?$"
 
@@ -147,7 +147,6 @@ def clip_table(
     clip_ids: Sequence[str],
     modality_embeds: torch.Tensor,
     modality_mask: torch.Tensor,
-    durations: Sequence[float | None] | None = None,
     problems: Sequence[Sequence[str]] | None = None,
     seconds: Sequence[float | None] | None = None,
     dtype: str | None = None,
@@ -161,7 +160,6 @@ def clip_table(
         clip_ids (`list[str]`): one per clip.
         modality_embeds (`torch.Tensor` of shape `(clips, M, dim)`): unit norm; absent rows count as zeros.
         modality_mask (`torch.BoolTensor` of shape `(clips, M)`): the modalities of each clip.
-        durations (`list`, *optional*): seconds of sound, `None` where unknown.
         problems (`list`, *optional*): for each clip, what could not be read and counts as absent.
         seconds (`list`, *optional*): length of each clip, `None` where unknown.
         dtype (`str`, *optional*): `"float16"` or `"float32"`; by default that of `modality_embeds`.
@@ -170,7 +168,7 @@ def clip_table(
 
     Returns:
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), codes if there
-        are any, `duration`, `seconds`, and `problems`.
+        are any, `seconds`, and `problems`.
     """
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
@@ -184,7 +182,6 @@ def clip_table(
         values = [*map(fixed_lists, codes.codes), pa.array(codes.scale.numpy()), pa.array(codes.error.numpy())]
         columns |= dict(zip(codes_columns(modalities), values, strict=True))
     unknown = [None] * len(clip_ids)
-    columns["duration"] = pa.array(unknown if durations is None else durations, pa.float64())
     columns["seconds"] = pa.array(unknown if seconds is None else seconds, pa.float64())
     columns["problems"] = pa.array([[]] * len(clip_ids) if problems is None else problems, pa.list_(pa.string()))
     return pa.table(columns)
@@ -311,7 +308,6 @@ def clips_of(table: pa.Table) -> tuple:
         texts_of(table, "clip_id"),
         embeds_of(table),
         presence_of(table),
-        table.column("duration").to_pylist(),
         lists_of(table, "problems"),
         table.column("seconds").to_pylist(),
     )

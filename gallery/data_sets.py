@@ -68,9 +68,9 @@ def _clips(table: pa.Table, where: Path) -> pa.Table:
     columns = {name: read_vectors(table.column(name), f"`{name}` in {where}") for name in modalities}
     embeds, mask = stacked_vectors(columns, mask)
     others = {}
-    for argument, name in (("durations", "duration"), ("problems", "problems"), ("seconds", "seconds")):
+    for name in ("problems", "seconds"):
         if name in table.column_names:
-            others[argument] = table.column(name).to_pylist()
+            others[name] = table.column(name).to_pylist()
     return clip_table(table.column("clip_id").to_pylist(), embeds, mask, modalities=modalities, **others)
 
 

@@ -12,11 +12,6 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-
-class LockedError(ValueError):
-    """Another process, or another object in this process, holds a lock."""
-
-
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -92,10 +87,7 @@ def write_json(content: Any, path: Path) -> int:
         OSError: the file could not be written; it is named.
     """
     content = without_infinity(content)
-    try:
-        raw = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    except UnicodeEncodeError:  # a file name that is not UTF-8
-        raw = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
+    raw = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     write_whole(path, lambda file: file.write(raw))
     sync_folder(path.parent)
     return len(raw)
@@ -154,8 +146,7 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
         another process could lock it too, or this process was forked from the one that holds it.
 
     Raises:
-        LockedError: another holds it.
-        ValueError: the drive does not support locks.
+        ValueError: another holds it, or the drive does not support locks.
         OSError: the file cannot be made.
     """
     # Not the library's lock by existence, for drives without locks: it outlives a process that is killed. And not a
@@ -165,7 +156,7 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
         with naming(path):
             lock.acquire()
     except Timeout as error:
-        raise LockedError(message) from error
+        raise ValueError(message) from error
     except (NotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
             raise
@@ -197,7 +188,6 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
 
 
 __all__ = [
-    "LockedError",
     "locked",
     "naming",
     "read_json",

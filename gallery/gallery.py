@@ -113,7 +113,7 @@ class Gallery(Contents):
         return FolderSearcher(self)
 
     @classmethod
-    def open(cls, path: str | os.PathLike, check: bool = True, verify: bool = False) -> "Gallery":
+    def open(cls, path: str | os.PathLike, check: bool = True) -> "Gallery":
         """
         Open a gallery with its vectors memory-mapped.
 
@@ -121,8 +121,6 @@ class Gallery(Contents):
             path (`str`): a folder written by `scalar index`, `scalar eval` or `datasets`, or the address of a
                 published gallery, `hf://datasets/USER/NAME`.
             check (`bool`): check every vector written by `datasets` (our own writer checks when it writes).
-            verify (`bool`): compare each file of clips, captions and media with its hash when it is first read.
-                [`Gallery.verify`] reads all of them.
 
         Raises:
             FileNotFoundError: the folder holds no gallery.
@@ -131,7 +129,7 @@ class Gallery(Contents):
         folder = Path(path) if os.path.exists(path) else folder_of(path)
         if (folder / MANIFEST).is_file():
             stamp = stamp_of(folder)  # before the manifest is read: a later commit is noticed
-            snapshot = read_snapshot(folder, verified=verify)
+            snapshot = read_snapshot(folder)
             tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
             gallery = cls(*tables, snapshot.manifest["metadata"], folder)
             gallery.stamp = stamp
@@ -342,7 +340,6 @@ class Gallery(Contents):
         dtype: str | None = None,
         project: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
         metadata: Mapping[str, Any] | None = None,
-        has_codes: bool = True,
     ) -> "Gallery":
         """
         Write everything to a new folder, chunk by chunk, including transcripts and still pictures.
@@ -353,7 +350,6 @@ class Gallery(Contents):
             project (`Callable`, *optional*): maps vectors to new ones; called with `"text"` or a modality, and with
                 its vectors `(rows, D)`.
             metadata (`Mapping`, *optional*): by default that of this gallery.
-            has_codes (`bool`): whether to store the vectors in eight bits, too.
 
         Raises:
             ValueError: the folder is not empty, or a vector is invalid.
@@ -362,7 +358,7 @@ class Gallery(Contents):
             raise ValueError(f"{self.path} holds no clips.")
         if is_gallery(folder):
             raise ValueError(f"{folder} already holds a gallery. Choose a new folder.")
-        with GalleryWriter(folder, dtype or self.dtype, has_codes) as writer:
+        with GalleryWriter(folder, dtype or self.dtype) as writer:
             writer.metadata = dict(self.metadata if metadata is None else metadata)
             if modalities_in(writer.metadata) != self.modalities:  # e.g. in one that only `datasets` wrote
                 writer.metadata[MODALITIES] = list(self.modalities)
@@ -501,7 +497,6 @@ class GalleryWriter(Writer):
         clip_ids: Sequence[str],
         modality_embeds: torch.Tensor,
         modality_mask: torch.Tensor,
-        durations: Sequence[float | None] | None = None,
         problems: Sequence[Sequence[str]] | None = None,
         seconds: Sequence[float | None] | None = None,
     ) -> None:
@@ -518,7 +513,7 @@ class GalleryWriter(Writer):
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"A clip can be added once per commit; added again: {listed(twice)}.")
-        about = durations, problems, seconds, self.dtype, self.has_codes, self.modalities
+        about = problems, seconds, self.dtype, self.has_codes, self.modalities
         rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
         self.append("clips", rows)
         self.remove("clips", self.find("clips", clip_ids))

@@ -72,7 +72,7 @@ class _Repairer(Writer):
                 wrong = damage_of(self.folder, name, shard)
                 if wrong is None:
                     shards.setdefault(name, []).append(shard)
-                    parts.setdefault(name, []).append(map_shard(self.folder / name, shard, verified=True))
+                    parts.setdefault(name, []).append(map_shard(self.folder / name, shard))
                 else:
                     self._drop(name, shard, wrong)
         self._is_changed = bool(self.report)

@@ -15,9 +15,7 @@ import hashlib
 import io
 import json
 import re
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gallery.files import read_json, without_infinity
+from gallery.files import read_json, sha256_of, without_infinity
 
 MANIFEST = "gallery.json"
 COPY = "gallery-copy.json"
@@ -201,17 +199,6 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], d
     return manifest, shards
 
 
-def _read_stream(source: pa.Buffer) -> pa.Table:
-    """Read rows in place; raises a ValueError if their layout is invalid. Vectors are not checked."""
-    try:
-        with pa.ipc.open_stream(source) as stream:
-            table = stream.read_all()
-        table.validate(full=True)
-    except (OSError, TypeError, pa.ArrowException) as error:
-        raise ValueError(str(error)) from error
-    return table
-
-
 def _read_removed(path: Path, shard: Shard) -> np.ndarray:
     """Read a list of removed rows; raises a ValueError if it has changed since it was written."""
     raw = path.read_bytes()
@@ -220,14 +207,13 @@ def _read_removed(path: Path, shard: Shard) -> np.ndarray:
     return np.load(io.BytesIO(raw)).astype(np.int64)
 
 
-def map_shard(folder: Path, shard: Shard, verified: bool) -> Part:
+def map_shard(folder: Path, shard: Shard) -> Part:
     """
     Map a shard, so that its content cannot change, and read its rows when they are needed.
 
     Args:
         folder (`Path`): folder of its table.
         shard ([`Shard`]): its description in the manifest.
-        verified (`bool`): compare the rows with their hash when they are read.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -244,11 +230,11 @@ def map_shard(folder: Path, shard: Shard, verified: bool) -> Part:
         raise
 
     def read() -> pa.Table:
-        if verified and hashlib.sha256(mapped).hexdigest() != shard.sha256:
-            raise DamagedFileError(path, "has changed since it was written", folder.parent)
         try:
-            table = _read_stream(mapped)
-        except ValueError as error:
+            with pa.ipc.open_stream(mapped) as stream:
+                table = stream.read_all()
+            table.validate(full=True)
+        except (OSError, TypeError, pa.ArrowException) as error:
             raise DamagedFileError(path, f"is damaged: {error}", folder.parent) from error
         if len(table) != shard.rows:
             raise DamagedFileError(path, f"must have {shard.rows} rows, got {len(table)}", folder.parent)
@@ -258,14 +244,13 @@ def map_shard(folder: Path, shard: Shard, verified: bool) -> Part:
     return Part(read, shard.rows, removed)
 
 
-def read_snapshot(folder: Path, known: Snapshot | None = None, verified: bool = False) -> Snapshot:
+def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
     """
     Map the last committed state; a commit in the meantime is seen completely or not at all.
 
     Args:
         folder (`Path`): the gallery.
         known ([`Snapshot`], *optional*): an earlier state, whose parts are reused where they are unchanged.
-        verified (`bool`): compare each shard with its hash when it is first read.
 
     Raises:
         FileNotFoundError: there is no gallery.
@@ -279,7 +264,7 @@ def read_snapshot(folder: Path, known: Snapshot | None = None, verified: bool = 
         manifest, shards = read_manifest(folder)
         try:
             parts = {
-                name: [mapped.get((name, shard)) or map_shard(folder / name, shard, verified) for shard in entries]
+                name: [mapped.get((name, shard)) or map_shard(folder / name, shard) for shard in entries]
                 for name, entries in shards.items()
             }
             return Snapshot(manifest, shards, parts)
@@ -292,8 +277,12 @@ def read_snapshot(folder: Path, known: Snapshot | None = None, verified: bool = 
 
 def damage_of(folder: Path, name: str, shard: Shard) -> str | None:
     """Compare a shard and the list of its removed rows with their hashes; returns what is wrong, or `None`."""
+    path = folder / name / shard.file
     try:
-        map_shard(folder / name, shard, verified=True).table  # noqa: B018 - compared with its hash when it is read
+        part = map_shard(folder / name, shard)
+        if sha256_of(path) != shard.sha256:
+            return f"{path} has changed since it was written"
+        part.table  # noqa: B018 - its layout is checked when it is read
     except DamagedFileError as error:
         return f"{error.path} {error.what}"
     except FileNotFoundError as error:
@@ -351,38 +340,6 @@ def verify(folder: Path) -> int:
     return num_bytes
 
 
-def damaged_shards(folder: Path, found: dict[tuple[Path, Shard, int], str | None], rest: float) -> list[str]:
-    """
-    Compare the files of a gallery with their hashes, one after the other, while it is in use.
-
-    Args:
-        folder (`Path`): the gallery.
-        found (`dict`): earlier findings: for each file in its state of last change, what is wrong, or `None` if it is
-            intact. Files that are compared now are added, and files that no longer exist are removed.
-        rest (`float`): after comparing a file, pause for this many times as long as it took.
-
-    Returns:
-        What is wrong with files of the current gallery.
-
-    Raises:
-        FileNotFoundError: there is no gallery.
-        ValueError: the manifest cannot be read.
-    """
-    before = dict(found)
-    found.clear()
-    for name, entries in read_manifest(folder)[1].items():
-        for shard in entries:
-            path = folder / name / shard.file
-            begun = time.monotonic()
-            with suppress(FileNotFoundError):  # a writer replaced it, or opening the gallery reports it
-                key = path.parent, shard, path.stat().st_mtime_ns
-                wrong = before[key] if key in before else damage_of(folder, name, shard)
-                if wrong is None or path.exists():
-                    found[key] = wrong
-            time.sleep(rest * (time.monotonic() - begun))
-    return [wrong for wrong in found.values() if wrong is not None]
-
-
 def has_lost_its_manifest(folder: Path) -> bool:
     """Whether a folder holds the copy of a manifest, but not the manifest."""
     # In this order: the first commit writes the manifest first.
@@ -412,7 +369,6 @@ __all__ = [
     "VersionError",
     "check_not_lost",
     "damage_of",
-    "damaged_shards",
     "damaged_views",
     "has_lost_its_manifest",
     "map_shard",

@@ -510,7 +510,6 @@ class Indexer:
             self.writer.put_clips(
                 [read.clip_id for read in clips],
                 *batch.embeds,
-                durations=[read.found.duration for read in clips],
                 problems=[read.found.problems for read in clips],
                 seconds=[read.found.seconds for read in clips],
             )

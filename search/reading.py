@@ -102,7 +102,6 @@ class Found:
     file, if there is any."""
 
     file: MediaFile
-    duration: float | None = None
     seconds: float | None = None
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
@@ -196,7 +195,7 @@ class Reader:
             if found.is_lost:
                 found.file = _unseen(path, found.reason)
             return found, None
-        found.duration, found.problems = clip.duration, problems
+        found.problems = problems
         found.seconds = seconds_of(file.seconds, job.window)
         if (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER:
             found.max_audio = self.processor.max_audio_seconds

@@ -201,7 +201,7 @@ def test_what_is_put_is_what_is_read(tmp_path):
     files.append(MediaFile("/broken", 1, 2, "b" * 64, reason="no ü"))
     with GalleryWriter(tmp_path, "float32") as writer:
         writer.metadata = MADE_BY
-        writer.put_clips(names, embeds, mask, [1.5] + [None] * 9, [["a [bracket] and ü"]] + [[]] * 9)
+        writer.put_clips(names, embeds, mask, [["a [bracket] and ü"]] + [[]] * 9, [1.5] + [None] * 9)
         writer.put_files(files)
         writer.put_queries(query_table(["q"], ["a caption"], make_queries(1), [[names[3], names[0]]]))
         assert not (tmp_path / "gallery.json").exists()
@@ -214,7 +214,7 @@ def test_what_is_put_is_what_is_read(tmp_path):
     assert torch.equal(gallery.modality_embeds(), embeds) and torch.equal(gallery.modality_mask, mask)
     assert gallery.problems() == {names[0]: ["a [bracket] and ü"]}
     assert list(gallery.files.values()) == files and gallery.metadata == MADE_BY
-    assert gallery.clips.column("duration").to_pylist() == [1.5] + [None] * 9
+    assert gallery.clips.column("seconds").to_pylist() == [1.5] + [None] * 9
     assert gallery.queries.column("caption").to_pylist() == ["a caption"]
     assert gallery.facts() | {"gallery_sha256": ""} == {
         "dim": DIM,

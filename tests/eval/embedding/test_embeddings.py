@@ -119,7 +119,7 @@ def test_store_opens_in_datasets_numpy_torch_and_arrow_alone(tmp_path):
     embeddings = random_embeddings()
     embeddings.save(tmp_path / "store")
     clips, queries = (load_from_disk(tmp_path / "store" / name) for name in ("clips", "queries"))
-    assert clips.column_names == ["clip_id", *NAMES, "presence", "gram", "duration", "seconds", "problems"]
+    assert clips.column_names == ["clip_id", *NAMES, "presence", "gram", "seconds", "problems"]
     assert queries.column_names == ["query_id", "caption", "embedding", "clip_ids"]
     columns = clips.with_format("torch")[:]
     for index, name in enumerate(NAMES):
