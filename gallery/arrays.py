@@ -3,7 +3,6 @@
 Shapes: N clips, M modalities, D dimensions.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import listed
+from gallery.columns import listed, tensor_of
 from modeling_scalar.scores_scalar import off_unit
 
 Array = np.ndarray | torch.Tensor | pa.Array | pa.ChunkedArray
@@ -62,9 +61,7 @@ def read_vectors(rows: Array, what: str) -> torch.Tensor:
     if isinstance(rows, pa.Array):
         rows = _matrix_of_lists(rows, what)
     if not isinstance(rows, torch.Tensor):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*not writable.*")
-            rows = torch.as_tensor(np.asarray(rows))
+        rows = tensor_of(np.asarray(rows))
     if rows.ndim != 2 or not rows.is_floating_point():
         raise ValueError(f"{what} must be floats of shape (clips, dimensions), got {rows.dtype} {tuple(rows.shape)}.")
     rows = rows.detach().cpu()

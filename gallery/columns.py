@@ -254,6 +254,13 @@ def lists_of(table: pa.Table, name: str) -> list[list[str]]:
     return [list(islice(texts, count)) for count in pc.list_value_length(column).to_pylist()]
 
 
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """A tensor in the memory of an array, which may be read-only: do not write to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(array)
+
+
 def matrix_of(chunk: pa.FixedSizeListArray) -> torch.Tensor:
     """
     Read lists as a matrix, without a copy.
@@ -263,10 +270,8 @@ def matrix_of(chunk: pa.FixedSizeListArray) -> torch.Tensor:
         file: do not write to it. Bools, which are bits in Arrow, are copied.
     """
     values = chunk.flatten()
-    array = values.to_numpy(zero_copy_only=not pa.types.is_boolean(values.type)).reshape(-1, chunk.type.list_size)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.from_numpy(array)
+    array = values.to_numpy(zero_copy_only=not pa.types.is_boolean(values.type))
+    return tensor_of(array.reshape(-1, chunk.type.list_size))
 
 
 def codes_of(batch: pa.RecordBatch) -> Codes | None:
@@ -274,9 +279,7 @@ def codes_of(batch: pa.RecordBatch) -> Codes | None:
     if CODE_FACTS[0] not in batch.schema.names:
         return None
     codes = [matrix_of(batch.column(f"{name}{_CODES}")) for name in modalities_of(batch)]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return Codes(codes, *(torch.from_numpy(batch.column(name).to_numpy()) for name in CODE_FACTS))
+    return Codes(codes, *(tensor_of(batch.column(name).to_numpy()) for name in CODE_FACTS))
 
 
 def stacked(table: pa.Table, names: Sequence[str]) -> torch.Tensor:
@@ -399,6 +402,7 @@ __all__ = [
     "stacked",
     "strings",
     "taken",
+    "tensor_of",
     "text_embeds_of",
     "texts_of",
 ]

@@ -1,7 +1,6 @@
 """What the metadata of embedded clips say, in any kind of gallery: which model made them, and how they are scored."""
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ MODALITIES = "modalities"
 LEAST_SCORE = "least_score"
 """The metadata entry with the score that the best hit of a query must have to match well: the `score`, the number of
 clips and the modalities that it was fitted to, and the score options; see `eval.protocol.least_score`."""
-_LEAST_SCORE = {"score": float, "num_clips": int, "modalities": list, "score_options": dict}
 
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # a division by less would give infinite scores
 
@@ -32,22 +30,6 @@ def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     stored = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
     options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in stored.items() if v is not None}
     return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
-
-
-def calibration_hint(metadata: Mapping[str, Any], *source: str, columns: str | None = None) -> str | None:
-    """
-    Return a line on how to calibrate the score of a model; `None` if it is calibrated or has another score.
-
-    Args:
-        metadata (`dict`): `query_temperature` and `score_options`, see [`score_options_of`].
-        source (`str`): arguments of `scalar eval calibrate` that name the embeddings, the model and the captions.
-        columns (`str`, *optional*): columns of the table of captions, if the user has yet to write it.
-    """
-    if score_options_of(metadata) != score_options_of({}):
-        return None
-    command = shlex.join(["scalar", "eval", "calibrate", *source, "--output", "results/calibration"])
-    table = "" if columns is None else f" with a table of captions (columns {columns}),"
-    return f"not calibrated yet:{table} `{command}` reports the gain on held-out clips before anything is written"
 
 
 def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,12 +74,6 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         check_calibration(modalities=named if modalities is None else modalities, **calibration_of(metadata))
     except (TypeError, ValueError) as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
-    least = metadata.get(LEAST_SCORE, {})
-    kinds = {name: type(value) for name, value in least.items()} if isinstance(least, dict) else None
-    if LEAST_SCORE in metadata and (kinds != _LEAST_SCORE or not math.isfinite(least["score"])):
-        raise ValueError(
-            f"`{LEAST_SCORE}` in the metadata of {where} must have {', '.join(_LEAST_SCORE)}, got {least!r:.80}."
-        )
 
 
 class NoClipError(ValueError):
@@ -183,7 +159,6 @@ __all__ = [
     "MODALITIES",
     "Described",
     "NoClipError",
-    "calibration_hint",
     "calibration_of",
     "check_metadata",
     "fitted_to",

@@ -112,8 +112,6 @@ def read_json(path: Path, remedy: str = "Restore the file.") -> dict[str, Any]:
         FileNotFoundError: there is no such file.
         ValueError: it is not JSON, or not an object.
     """
-    if path.is_fifo() or path.is_char_device():  # reading one might never end
-        raise ValueError(f"{path} must be a file, got a pipe or a device. {remedy}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_json)
     except (RecursionError, ValueError) as error:

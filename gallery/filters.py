@@ -302,26 +302,17 @@ class ClipFacts:
         numbers = keys.combine_chunks().dictionary_encode().indices.to_numpy()
         return numbers, np.flatnonzero(np.bincount(numbers)[numbers] > 1)
 
-    def fit(self, glob: str, ignore_case: bool = False) -> torch.Tensor:
+    def fit(self, glob: str) -> torch.Tensor:
         """`torch.BoolTensor` of shape `(N,)`: the clips whose path matches a pattern, see [`Filter`]."""
         pattern = text_pattern_of(glob)
         if pattern is None:
             return torch.zeros(len(self.paths), dtype=torch.bool)
         try:
             # by RE2: its time grows only with the length of a name, for any pattern
-            fits = pc.match_substring_regex(self.paths, f"(?s)^(?:{pattern})$", ignore_case=ignore_case)
+            fits = pc.match_substring_regex(self.paths, f"(?s)^(?:{pattern})$")
         except pa.ArrowInvalid as error:
             raise PatternError(f"The path pattern {glob!r:.80} is invalid: {error}.") from error
         return torch.from_numpy(np.array(fits, dtype=bool))
-
-    def why_none_fits(self, globs: Iterable[str]) -> str:
-        """Why no path matches one of some patterns: those that would if upper and lower case were the same, or else an
-        example of a path."""
-        near = torch.stack([self.fit(glob, ignore_case=True) for glob in globs]).any(0)
-        such = self.paths[int(near.int().argmax())].as_py()
-        if near.any():
-            return f"no path matches, but {int(near.sum())} would in other upper and lower case, such as {such}"
-        return f"no path matches; paths look like {such}"
 
     def allowed(self, wanted: Filter, among: torch.Tensor | None = None) -> Allowed:
         """The clips that meet a filter, of those `among` some, `(N,)`, if given; raises a ValueError if the filter

@@ -91,12 +91,6 @@ def versions() -> dict[str, str | None]:
     return here | {name: _version(name) for name in _PACKAGES}
 
 
-def training_recipe(model_path: str | os.PathLike) -> dict[str, Any] | None:
-    """Return how a local model was trained, including its seed, if there is a `recipe.json` next to it."""
-    path = Path(model_path) / "recipe.json"
-    return read_json(path) if path.is_file() else None
-
-
 def _json_number(value: Any) -> Any:
     """A number in the form of JSON: infinity, which JSON lacks, becomes a string that `float` can read."""
     value = value.item() if isinstance(value, torch.Tensor) else value
@@ -119,12 +113,13 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
     from modeling_scalar.model_identity import identify  # it imports transformers
 
     identity = identify(model_path)
+    recipe = Path(model_path) / "recipe.json"
     return {
         "model": str(model_path),
         "fingerprint": identity.fingerprint,
         "weights": identity.weights,
         "is_encoder": identity.kind == "encoder",  # as published, without code of ours
-        "training": training_recipe(model_path),
+        "training": read_json(recipe) if recipe.is_file() else None,
         "query_temperature": _json_number(model.config.query_temperature),
         MODALITIES: list(model.config.modalities),
         "score_options": {
@@ -178,6 +173,5 @@ __all__ = [
     "gallery_sha256",
     "pending_download",
     "source_state",
-    "training_recipe",
     "versions",
 ]

@@ -469,7 +469,7 @@ class FolderSearcher:
             return f"none of the {allowed.num_clips} clips that the filter leaves has what the score {method!r} needs"
         reason = f"the filter leaves none of the {others} {other}clips in {path}"
         if among.filter.paths and not self.clip_facts.allowed(Filter(among.filter.paths)).num_clips:
-            return f"{reason}: {self.clip_facts.why_none_fits(among.filter.paths)}"
+            return f"{reason}: no path matches; paths look like {self.clip_facts.paths[0]}"
         return reason
 
     # Selection -----------------------------------------------------------------------------------------------------

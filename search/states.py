@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
 
-from gallery.described import calibration_hint
 from gallery.gallery import Gallery
 from gallery.windows import SEGMENT
 
@@ -110,11 +109,6 @@ class Report(dict[str, FileState]):
             first = gallery.modalities[lacking.index(max(lacking))]
             command = f"scalar info {quote(str(gallery.path))} --missing {first}"
             yield f"in the gallery, {', '.join(listed)}; `{command}` lists them"
-        if len(gallery) and gallery.metadata.get("is_encoder"):  # a trained model was calibrated in training
-            source = "--embeddings", str(gallery.path), "--model", str(gallery.model), "--benchmark", "own"
-            columns = "caption, path" if gallery.metadata.get(SEGMENT) is None else "caption, video_id"
-            if hint := calibration_hint(gallery.metadata, *source, "--root", "captions.csv", columns=columns):
-                yield hint
 
 
 def _cut_line(states: list[FileState], segment: float | None) -> str:

@@ -275,9 +275,6 @@ def test_wrong_clips_are_refused_and_change_nothing(tmp_path, change, message):
     assert len(Gallery.open(tmp_path)) == 6
 
 
-LEAST = {"score": 0.5, "num_clips": 9, "modalities": ["video"], "score_options": {"method": "scalar"}}
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -285,7 +282,6 @@ LEAST = {"score": 0.5, "num_clips": 9, "modalities": ["video"], "score_options":
         *({"score_options": value} for value in ([1], {"query_temperature": 0}, {"query_temperature": True})),
         *({"score_options": {"modality_scale": value}} for value in ([1.0, 2.0], [1.0, 0.0, 1.0], "x")),
         *({"score_options": {"modality_offset": value}} for value in ([0.0, math.nan, 0.0], ["x"] * 3)),
-        *({"least_score": value} for value in ("x", None, LEAST | {"score": math.nan}, LEAST | {"num_clips": "9"})),
         *({"modalities": value} for value in ("abc", [1, 2, 3], ["video", "video"], ["", "video"])),
         [1],
         None,

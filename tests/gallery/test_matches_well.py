@@ -1,12 +1,10 @@
 """A search says that nothing matches well where what a match scores was fitted to such searches, and nowhere else."""
 
-import json
-
 import pytest
 import torch
 from torch.nn.functional import normalize
 
-from gallery.described import LEAST_SCORE, Described, fitted_to
+from gallery.described import LEAST_SCORE, fitted_to
 from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import NOTHING_MATCHES
@@ -122,13 +120,3 @@ def test_a_further_modality_makes_it_another_search(written):
     grown = Gallery.open(gallery.path)
     assert grown.least_score is not None and answers(grown.search(texts)) == [None, None]
     assert answers(grown.search(texts, modalities=NAMES)) == [True, False]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [5, {}, fitted() | {"score": "0.5"}, fitted() | {"score": float("nan")}, fitted() | {"num_clips": 3.5},
-     fitted() | {"modalities": "video"}, fitted() | {"score_options": None}],
-)  # fmt: skip
-def test_metadata_that_are_no_fit_are_refused(written, wrong):
-    with pytest.raises(ValueError, match="`least_score` in the metadata of .* must have score, num_clips"):
-        Described({LEAST_SCORE: json.loads(json.dumps(wrong))}, "it")

@@ -142,11 +142,9 @@ def test_what_is_left_out_of_folders_is_counted_and_can_be_named(place):
     assert "1 hidden or system files" in reported and "No video or audio file in 'only'" in reported
 
 
-def test_a_path_that_fits_nothing_is_reported_with_what_would(place):
+def test_a_path_that_fits_nothing_is_reported_with_an_example(place):
     index()
-    reported = run("query", "gallery", "audio", "--path", "CLIPS/**").stderr
     cat = place / "clips" / "cat.mp4"
-    assert f"no path matches, but 2 would in other upper and lower case, such as {cat}." in reported
     assert f"no path matches; paths look like {cat}." in run("query", "gallery", "audio", "--path", "y").stderr
     assert "no path" not in run("query", "gallery", "audio", "--path", "clips", "--path", "y").stderr
 
