@@ -334,6 +334,13 @@ def check_hashes(files: pa.Table) -> None:
         raise ValueError(f"The hash of the media file {path!r} must be 64 hexadecimal digits, got {found!r:.80}.")
 
 
+def check_unique(clip_ids: Sequence[str]) -> None:
+    """Raise a ValueError that names the identifiers that repeat."""
+    if len(set(clip_ids)) != len(clip_ids):
+        repeated = sorted(name for name, count in Counter(clip_ids).items() if count > 1)
+        raise ValueError(f"`clip_id` must be unique, repeated: {listed(repeated)}.")
+
+
 def check_rows(
     clip_ids: Sequence[str],
     modality_embeds: torch.Tensor,
@@ -360,9 +367,7 @@ def check_rows(
             f"{(*expected, 'D')}, for {', '.join(modalities)}; got {tuple(modality_mask.shape)} and "
             f"{tuple(modality_embeds.shape)}."
         )
-    if len(set(clip_ids)) != len(clip_ids):
-        repeated = sorted(name for name, count in Counter(clip_ids).items() if count > 1)
-        raise ValueError(f"`clip_id` must be unique, repeated: {listed(repeated)}.")
+    check_unique(clip_ids)
     for rows, message in (
         (~modality_mask.any(1), "Every clip needs at least one modality; these have none"),
         (
@@ -383,6 +388,7 @@ __all__ = [
     "check_hashes",
     "check_modality",
     "check_rows",
+    "check_unique",
     "clip_table",
     "clips_of",
     "codes_columns",

@@ -168,20 +168,16 @@ class Filter:
             )
         if None not in (self.after, self.before) and self.after >= self.before:
             raise ValueError(f"No time is after {self.after} and before {self.before}. Swap them?")
-        if both := set(self.has) & set(self.lacks):
-            raise ValueError(f"No clip both has and lacks {' and '.join(sorted(both))}. Choose one of the two.")
         for word in self.words:
             if not folded(word):
                 raise ValueError(f"`words` must be words or phrases, got {word!r}.")
 
     def check_modalities(self, modalities: Sequence[str]) -> None:
-        """Raise a ValueError if unknown modalities are named, or if clips would have to lack all of them."""
+        """Raise a ValueError if unknown modalities are named."""
         if not {*self.has, *self.lacks} <= set(modalities):
             raise ModalityError(
                 f"`has` and `lacks` must name some of {tuple(modalities)}, got {self.has} and {self.lacks}."
             )
-        if set(self.lacks) == set(modalities):
-            raise ModalityError("Every clip has a modality: do not name all modalities in `lacks`.")
 
     def saying(self, words: Iterable[str]) -> "Filter":
         """The same filter with further words."""

@@ -8,7 +8,6 @@ Shapes: N clips, D dimensions.
 import json
 import os
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -30,6 +29,7 @@ from gallery.columns import (
     check_hashes,
     check_modality,
     check_rows,
+    check_unique,
     clip_table,
     clips_of,
     codes_columns,
@@ -303,9 +303,7 @@ class Gallery(Contents):
                 bad = [self.clip_ids[start + row] for row in wrong.nonzero().flatten().tolist()]
                 raise ValueError(f"Eight-bit vectors in {self.path} do not match those of the clips {listed(bad)}.")
             start += len(rows)
-        if len(set(self.clip_ids)) != len(self.clip_ids):
-            repeated = sorted(name for name, count in Counter(self.clip_ids).items() if count > 1)
-            raise ValueError(f"`clip_id` in {self.path} must be unique, repeated: {listed(repeated)}.")
+        check_unique(self.clip_ids)
         if self.queries is not None:
             names = texts_of(self.queries, "query_id")
             wrong = off_unit(text_embeds_of(self.queries))

@@ -118,7 +118,6 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
         "model": str(model_path),
         "fingerprint": identity.fingerprint,
         "weights": identity.weights,
-        "is_encoder": identity.kind == "encoder",  # as published, without code of ours
         "training": read_json(recipe) if recipe.is_file() else None,
         "query_temperature": _json_number(model.config.query_temperature),
         MODALITIES: list(model.config.modalities),

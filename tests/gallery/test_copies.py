@@ -101,10 +101,3 @@ def test_clips_of_which_the_content_is_not_known_are_no_copies(tmp_path, hashes)
         writer.metadata = {"model": "model"}
         writer.commit()
     assert Gallery.open(tmp_path / "empty").search(query, unique=True) == [[]]
-
-
-def test_hits_name_their_first_copies(tmp_path):
-    gallery = write(tmp_path / "gallery", ["a"] * 8)
-    (hits,) = gallery.search(vectors(1, 1)[:, 0], unique=True)
-    assert hits.lines()[-1].strip() == "and 7 copies: 1.mp4, 2.mp4, 3.mp4, 4.mp4, 5.mp4 and 2 more"
-    assert "and 7 copies: 1.mp4" in hits._repr_html_()

@@ -1,8 +1,6 @@
-import math
-
 import pytest
 
-from gallery.files import read_json, write_json
+from gallery.files import read_json
 
 
 @pytest.mark.parametrize(
@@ -22,11 +20,3 @@ def test_what_is_no_json_object_is_refused_with_the_file_and_what_to_do(tmp_path
     path.write_text(text, errors="surrogatepass")
     with pytest.raises(ValueError, match=f"a.json .*{message}.* Mend it.$"):
         read_json(path, "Mend it.")
-
-
-def test_what_is_written_is_read(tmp_path):
-    content = {"large": 2**63, "float": 1.7e308, "inf": math.inf}
-    write_json(content, tmp_path / "a.json")
-    assert read_json(tmp_path / "a.json") == content | {"inf": "inf"}
-    with pytest.raises(FileNotFoundError):
-        read_json(tmp_path / "nothing")

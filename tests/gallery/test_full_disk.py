@@ -1,7 +1,5 @@
 """What fails when a file is written, beside `test_state_machine.py`, in which each call of a commit may fail."""
 
-import errno
-import os
 import re
 import shutil
 from contextlib import suppress
@@ -23,12 +21,6 @@ from tests.gallery.faults import Faults
 
 def copy(folder):
     Gallery.open(folder).copy(folder.with_name("copy"))
-
-
-def append(folder):
-    with GalleryWriter(folder) as writer:
-        writer.put_clips(*make_clips(4, seed=3))
-        writer.commit()
 
 
 def save(folder):
@@ -77,19 +69,6 @@ def test_whatever_call_fails_the_change_can_be_repeated(tmp_path, change, stays)
         if 0 < faults.number < number:
             break
     assert number > 12
-
-
-@pytest.mark.parametrize("error", [errno.EIO, errno.EROFS, errno.EDQUOT, errno.EACCES])
-def test_other_errors_of_the_system_leave_the_old_state_too(tmp_path, error):
-    old = content(write(tmp_path, make_clips(4)).path)
-    with pytest.MonkeyPatch.context() as patched:
-        Faults(patched, 3, stays=True, error=error)
-        with pytest.raises(OSError, match=os.strerror(error)) as caught:
-            append(tmp_path)
-    assert caught.value.errno == error and str(tmp_path) in str(caught.value)
-    assert content(tmp_path) == old
-    append(tmp_path)
-    assert len(content(tmp_path)[0]) == 8
 
 
 def test_on_a_file_system_that_is_full_nothing_committed_is_lost_and_the_same_goes_on(tmp_path):

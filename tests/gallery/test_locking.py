@@ -8,7 +8,6 @@ import signal
 import pytest
 
 from gallery import files
-from gallery.files import locked
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.repair import repair
 from gallery.storage import MANIFEST
@@ -155,12 +154,6 @@ def test_a_drive_without_locks_is_refused_and_no_lock_is_made_that_would_outlive
     for folder in (tmp_path / "gallery", tmp_path / "new"):
         with GalleryWriter(folder):  # nothing is in the way
             pass
-
-
-def test_a_lock_that_cannot_be_made_names_its_file(tmp_path):
-    (tmp_path / "lock").mkdir()
-    with pytest.raises(OSError, match="lock"), locked(tmp_path / "lock", "held"):
-        pass
 
 
 def test_a_folder_that_cannot_be_written_is_read(tmp_path):

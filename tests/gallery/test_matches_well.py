@@ -7,7 +7,6 @@ from torch.nn.functional import normalize
 from gallery.described import LEAST_SCORE, fitted_to
 from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.hits import NOTHING_MATCHES
 from gallery.querying import Likeness
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries
 
@@ -42,13 +41,6 @@ def written(tmp_path):
 
 def answers(found):
     return [hits.matches_well for hits in found]
-
-
-def test_without_a_fit_nothing_is_claimed(written):
-    gallery, texts = written()
-    found = gallery.search(texts)
-    assert answers(found) == [None, None] and all(found) and NOTHING_MATCHES not in str(found)
-    assert gallery.least_score is None
 
 
 def test_a_query_that_nothing_answers_is_reported_with_the_nearest_clips(written):
@@ -105,18 +97,3 @@ def test_a_fit_to_other_scores_is_none(written, metadata):
 def test_it_holds_in_galleries_of_more_clips_and_of_a_tenth_less(written, num_clips, is_reported):
     gallery, texts = written(fitted(num_clips=num_clips))
     assert answers(gallery.search(texts)) == ([True, False] if is_reported else [None, None])
-
-
-def test_a_further_modality_makes_it_another_search(written):
-    gallery, texts = written(fitted())
-    with GalleryWriter(gallery.path) as writer:
-        writer.clear("clips")
-        writer.metadata["modalities"] = [*gallery.modalities, "screen"]
-        screen = torch.nn.functional.one_hot(torch.zeros(len(gallery), 1, dtype=torch.long), gallery.dim)
-        has_screen = torch.arange(len(gallery))[:, None] < 1
-        embeds = torch.cat([gallery.modality_embeds(), screen], dim=1)
-        writer.put_clips(gallery.clip_ids, embeds, torch.cat([gallery.modality_mask, has_screen], dim=1))
-        writer.commit()
-    grown = Gallery.open(gallery.path)
-    assert grown.least_score is not None and answers(grown.search(texts)) == [None, None]
-    assert answers(grown.search(texts, modalities=NAMES)) == [True, False]

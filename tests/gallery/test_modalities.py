@@ -48,9 +48,3 @@ def test_names_are_those_of_columns_hits_and_filters(tmp_path, modalities):
             assert tuple(hit.presence) == tuple(hit.weights) == modalities
             assert sum(hit.weights.values()) == pytest.approx(1)
     assert gallery.verify() > 0 and Gallery.open(tmp_path).copy(tmp_path / "copy").facts() == gallery.facts()
-
-
-def test_a_gallery_takes_what_its_modalities_are(tmp_path):
-    write(tmp_path, make(7))
-    with GalleryWriter(tmp_path) as writer, pytest.raises(ValueError, match=r"\(4, 5\).*on_screen; got \(4, 3\)"):
-        writer.put_clips(*make(4, NAMES[:3]))

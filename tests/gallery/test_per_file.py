@@ -1,7 +1,5 @@
 """Each file once, by its best window, whatever number of windows there is."""
 
-from dataclasses import replace
-
 import torch
 from torch.nn.functional import normalize
 
@@ -40,16 +38,3 @@ def test_each_file_is_found_by_its_best_window_and_few_searches_are_made(tmp_pat
     assert max(sizes) == 9 and len(sizes) < 20  # not by ranking all windows
     (some,) = gallery.search(query, 6, per_file=True, allowed=Filter(("talk[135].mp4",)))
     assert [hit.clip_id for hit in some] == [hit.clip_id for name, hit in best.items() if name[-5] in "135"]
-
-
-def test_a_search_ends_where_no_other_files_are_found(tmp_path, monkeypatch):
-    gallery, query = windows(tmp_path, 6, 2)
-    searches, rank = [], gallery.searcher.rank
-
-    def again(q, k, scoring, among):  # whatever finds those again
-        searches.append(k)
-        return rank(q, k, scoring, replace(among, outside=frozenset()))
-
-    monkeypatch.setattr(gallery.searcher, "rank", again)
-    (hits,) = gallery.search(query, 6, per_file=True)
-    assert 0 < len(hits) < 6 and len(searches) == 2

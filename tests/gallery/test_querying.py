@@ -17,7 +17,7 @@ from gallery.searcher import Selection
 from modeling_scalar import load_model
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
 from tests.media_corpus import media
 
@@ -184,16 +184,6 @@ def test_scales_that_fit_modalities_to_words_do_not_count_between_clips(tmp_path
     assert scaled.search(make_queries(1)) != plain.search(make_queries(1))
 
 
-def test_what_a_gallery_says_of_its_score_is_used_between_clips(tmp_path):
-    plain = write(tmp_path / "a", make_clips(14))
-    with GalleryWriter(tmp_path / "b", "float32") as writer:
-        writer.metadata = MADE_BY | {"score_options": {"method": "uniform", "query_temperature": 0.1}}
-        writer.put_clips(*make_clips(14))
-        writer.commit()
-    other, name = Gallery.open(tmp_path / "b"), plain.clip_ids[6]
-    assert other.search(like=name) == plain.search(like=name, method="uniform") != plain.search(like=name)
-
-
 def test_what_may_be_found_is_limited_and_the_clip_is_left_out_all_the_same(tmp_path):
     gallery = write(tmp_path, make_clips(21))
     name = gallery.clip_ids[6]
@@ -254,33 +244,3 @@ def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
 )
 def test_the_root_is_the_folder_that_all_files_share(tmp_path, names, root):
     assert write(tmp_path, (names, *make_clips(len(names))[1:])).root == root
-
-
-def test_weights_of_a_clip_as_query_are_those_of_its_own_vectors(tmp_path):
-    names, embeds, mask = make_clips(14)
-    gallery = write(tmp_path, (names, embeds, mask))
-    (first, *_) = gallery.search(like=names[6])
-    row = names.index(first.clip_id)
-    query = query_like(embeds[6], mask[6])
-    weights = query_weights(query, embeds[row : row + 1], mask[row : row + 1], 0.1)[0, 0]
-    assert list(first.weights.values()) == pytest.approx(weights.tolist(), abs=1e-6)
-
-
-def test_why_no_clip_is_like_one_is_reported_of_the_others(tmp_path):
-    names, embeds, mask = make_clips(3)
-    mask = torch.tensor([[True, False, False], [False, True, False], [False, True, False]])
-    gallery = write(tmp_path / "three", (names, embeds, mask))
-    for options, why in (
-        ({"modalities": ("video",)}, "none of the 2 other clips in {} has what the score 'scalar' needs"),
-        ({"allowed": Filter(has="video")}, "the filter leaves none of the 2 other clips in {}"),
-        (
-            {"modalities": ("video",), "allowed": torch.tensor([True, True, False])},
-            "none of the 1 clips that the filter leaves has what the score 'scalar' needs",
-        ),
-    ):
-        hits = gallery.search(like=names[0], **options)
-        assert not hits and hits.reason == why.format(gallery.path)
-    alone = write(tmp_path / "one", (names[:1], embeds[:1], mask[:1]))
-    reported = f"No hits for {names[0]!r}: {alone.path} holds no other clips."
-    assert alone.search(like=names[0]).remarks() == [reported]
-    assert alone.search(like=names[0], per_file=True).remarks() == [reported]

@@ -54,13 +54,6 @@ def test_a_damaged_file_is_put_aside_and_the_next_indexing_embeds_its_clips(tmp_
     assert len(load_from_disk(tmp_path / "clips")) == 5 and verify_gallery(tmp_path) and repair(tmp_path) == []
 
 
-def test_a_gallery_of_which_all_clips_are_lost_begins_again(tmp_path):
-    write(tmp_path, make_clips(3))
-    (tmp_path / "clips" / "data-000001-0.arrow").unlink()
-    assert repair(tmp_path) and len(Gallery.open(tmp_path)) == 0
-    assert len(write(tmp_path, make_clips(2, seed=1))) == 2
-
-
 @pytest.mark.parametrize("name", DERIVED)
 def test_what_datasets_reads_is_made_again(tmp_path, name):
     write(tmp_path, make_clips(3))
@@ -131,13 +124,6 @@ def test_files_outside_a_gallery_are_neither_read_nor_moved(tmp_path, is_absolut
         Gallery.open(folder)
     repair(folder)
     assert outside.read_text() == "private" and len(Gallery.open(folder)) == 9
-
-
-def test_what_a_killed_writer_left_is_no_part_of_the_gallery_that_is_repaired(tmp_path):
-    names = write_videos(tmp_path).clip_ids
-    (tmp_path / "clips" / "data-000003-2.arrow").write_bytes(b"half of it")
-    assert repair(tmp_path) == [] and Gallery.open(tmp_path).clip_ids == names
-    assert not (tmp_path / "clips" / "data-000003-2.arrow").exists()
 
 
 def test_a_copy_that_is_killed_after_its_commit_is_whole_and_completed_by_the_next_writer(tmp_path, monkeypatch):

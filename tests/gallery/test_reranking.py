@@ -15,7 +15,7 @@ from gallery.hits import remarks_of
 from gallery.matching import clip_views
 from gallery.media import clip_sha256, clip_stat
 from gallery.querying import QueryModel
-from gallery.reranking import places_of, rerank
+from gallery.reranking import places_of
 from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -25,7 +25,6 @@ from search.indexing import index_files
 from search.sources import find_files
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import CAPTIONS, CONTENTS, MemoryProcessor, make_clips, make_dataset, make_rows
-from tests.gallery.conftest import hits_of
 
 DEPTH = 5
 
@@ -127,29 +126,6 @@ def test_the_order_is_that_of_the_second_stage_of_the_evaluation(place, model, d
         assert {hit.clip_id: hit.score for hit in hits} == {hit.clip_id: hit.score for hit in before}
     assert found != first  # or nothing would be tested
     assert any(hit.match is None for hits in found for hit in hits)
-
-
-def test_hits_of_other_modalities_are_put_in_order_by_what_the_cross_encoder_reads(place):
-    gallery = place[2]
-    hits = gallery.search(CAPTIONS[:1], len(place[1]))
-    clips = {clip.clip_id: clip for clip in gallery.searcher.clips(gallery.clip_ids)}
-    expected = rerank(hits, gallery.query_model, clips, DEPTH)
-
-    def renamed(hit):
-        presence = {"title": True, "video": hit.presence["video"], "audio": hit.presence["audio"]}
-        return replace(hit, presence=presence, weights=None)
-
-    about = {"num_clips": 7, "num_scored": 7, "query": CAPTIONS[0]}
-    others = [hits_of(map(renamed, found), **about) for found in hits]
-    found = rerank(others, gallery.query_model, clips, DEPTH, modalities=("title", "video", "audio"))
-    assert [(hit.clip_id, hit.match) for hit in found[0]] == [(hit.clip_id, hit.match) for hit in expected[0]]
-    assert any(hit.match is not None for hit in found[0])
-
-
-def test_fewer_hits_than_are_reranked_are_the_first_of_them(place):
-    gallery = place[2]
-    whole, few = (gallery.search(CAPTIONS, k, rerank=DEPTH) for k in (7, 2))
-    assert [hits[:2] for hits in whole] == few and {len(hits) for hits in few} == {2}
 
 
 def test_each_file_is_read_once_for_all_queries(place):

@@ -43,12 +43,6 @@ def test_a_camera_that_moves_makes_no_cut():
     assert cuts_of(sweep) == []
 
 
-def test_what_stands_still_and_what_there_is_none_of_has_no_cut():
-    assert (
-        cuts_of([]) == cuts_of([(3.0, seen(0, 0))]) == cuts_of([(0.2 * step, seen(0, 0)) for step in range(50)]) == []
-    )
-
-
 @pytest.mark.parametrize("length", [3, 5, 8, 15])
 def test_a_fade_is_one_cut_in_its_middle(length):
     shares = np.concatenate([np.zeros(30), (np.arange(length) + 1) / (length + 1), np.ones(30)])
@@ -58,15 +52,6 @@ def test_a_fade_is_one_cut_in_its_middle(length):
     ]
     (cut_at,) = cuts_of(frames)
     assert abs(cut_at - 0.2 * (30 + length / 2)) <= 0.2 * (1 + length / 4)
-
-
-def test_a_fade_through_black_begins_a_scene_or_two():
-    shares = np.concatenate([np.ones(30), np.linspace(1, 0, 6), np.zeros(2), np.linspace(0, 1, 6), np.ones(30)])
-    frames = [
-        (0.2 * step, (share * seen(0 if step < 37 else 3, step)).astype(np.uint8)) for step, share in enumerate(shares)
-    ]
-    cuts = cuts_of(frames)
-    assert 1 <= len(cuts) <= 2 and all(6.0 <= second <= 9.0 for second in cuts)
 
 
 @pytest.mark.parametrize("period", [1, 2, 3])
@@ -112,25 +97,6 @@ def test_windows_end_at_cuts_and_have_all_seconds_within_their_bounds():
         for place, cut_at in enumerate(cuts):  # every cut that is far from others begins a window
             before, after = [0.0, *cuts][place], [*cuts, seconds][place + 1]
             assert cut_at in starts or cut_at - before < LEAST or after - cut_at < LEAST
-
-
-@pytest.mark.parametrize(
-    ("cuts", "seconds", "most", "starts"),
-    [
-        ([], 50, 60, [0]),
-        ([20], 50, 60, [0, 20]),
-        ([20, 21, 22.5], 50, 60, [0, 20, 22.5]),  # one second is joined to what follows
-        ([1, 49], 50, 60, [0]),
-        ([], 100, 60, [0, 50]),  # a long scene is shared evenly
-        ([10], 190, 60, [0, 10, 70, 130]),
-        ([10], 71, 60, [0, 10, 40.5]),
-        ([], 60.02, 60, [0]),  # of which no encoder makes anything
-        ([0.5], 1, 60, [0]),
-    ],
-)
-def test_short_scenes_are_joined_and_long_ones_shared(cuts, seconds, most, starts):
-    windows = windows_at(cuts, seconds, most)
-    assert [0 if window is None else window[0] for window in windows] == starts
 
 
 # Files ---------------------------------------------------------------------------------------------------------------

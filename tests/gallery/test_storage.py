@@ -12,7 +12,6 @@ from datasets import Dataset, load_from_disk
 from gallery.columns import query_table
 from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.searching import FolderSearcher
 from gallery.storage import MANIFEST, map_shard, read_manifest, signed, verify
 from gallery.writing import Writer
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
@@ -83,22 +82,6 @@ def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tm
     assert max(written[-40:]) < 2 * 256 * 1100 + 10_000
 
 
-def test_a_file_of_which_many_single_rows_are_removed_is_written_again(tmp_path, monkeypatch):
-    """Readers map each run of its rows, so there may not be too many."""
-    for module in ("writing", "storage"):
-        monkeypatch.setattr(f"gallery.{module}.MOST_PIECES", 10)
-    with Writer(tmp_path) as writer:
-        writer.append("clips", rows(0, 100))
-        writer.commit()
-        for start, stop, step, num_removed in ((0, 20, 2, 10), (19, 40, 1, 31), (61, 81, 2, 0)):
-            writer.remove("clips", writer.find("clips", map(str, range(start, stop, step))))
-            writer.commit()
-            (shard,) = writer.snapshot.shards["clips"]
-            assert shard.num_removed == num_removed
-    removed = {*range(0, 20, 2), *range(19, 40), *range(61, 81, 2)}
-    assert stored(tmp_path) == [str(row) for row in range(100) if row not in removed]
-
-
 def test_removed_rows_are_marked_until_half_of_a_file_is_removed(tmp_path):
     with Writer(tmp_path) as writer:
         writer.append("clips", rows(0, 10))
@@ -128,16 +111,6 @@ def test_a_cleared_table_is_empty_and_keeps_its_columns(tmp_path):
             finish(writer)
             assert writer.snapshot.manifest["num_rows"] == {"clips": 0}
         assert stored(tmp_path) == [] and load_from_disk(tmp_path / "clips").column_names == ["clip_id"]
-
-
-def test_opening_reads_no_vector(tmp_path, monkeypatch):
-    gallery = write(tmp_path, make_clips(30))
-    for name in ("matrix_of", "stacked", "texts_of", "gram_of"):
-        monkeypatch.delattr(f"gallery.columns.{name}")
-    opened = Gallery.open(tmp_path)
-    assert len(opened) == len(gallery) == 30 and opened.dim == 16
-    assert isinstance(opened.searcher, FolderSearcher)
-    assert not {"clips", "clip_ids", "modality_mask", "blocks"} & {*vars(opened), *vars(opened.searcher)}
 
 
 def test_datasets_reads_the_types_that_it_would_write(tmp_path):

@@ -23,13 +23,6 @@ def test_windows_follow_each_other_without_gaps_and_none_is_longer_than_was_aske
         assert len(windows) == math.ceil((seconds - SLIVER) / segment)  # no more than are needed
 
 
-def test_a_short_rest_shares_the_window_before_it():
-    assert windows_of(90, 30) == windows_of(90.02, 30) == [(0, 30), (30, 60), (60, None)]
-    assert windows_of(91, 30) == [(0, 30), (30, 60), (60, 90), (90, None)]
-    assert windows_of(90.5, 30) == [(0, 30), (30, 60), (60, 75.25), (75.25, None)]
-    assert windows_of(30.8, 30) == [(0, 15.4), (15.4, None)]
-
-
 def test_a_file_of_unknown_length_or_without_windows_is_one_clip():
     assert windows_of(None, 30) == windows_of(1e6, None) == windows_of(30.02, 30) == windows_of(0, 30) == [None]
 

@@ -251,13 +251,3 @@ def test_the_latest_state_is_another_searcher_that_keeps_the_model(place):
     later = searcher.current()
     assert len(later) == len(searcher) - 1 and later.gallery.query_model is place.gallery.query_model
     assert later.current() is later
-
-
-def test_a_gallery_without_clips_says_nothing(tmp_path):
-    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
-        writer.metadata = MADE_BY
-        writer.commit()
-    gallery = Gallery.open(tmp_path / "gallery")
-    gallery.query_model = Model()
-    assert gallery.search('"Karin"') == [] and Transcripts(gallery.path).kept() == {}
-    gallery.searcher.clip_words.read()
