@@ -26,14 +26,6 @@ def rows_of(parts: Sequence[Part]) -> pa.Table | None:
     return pa.concat_tables(part.kept() for part in parts) if parts else None
 
 
-def folder_of_all(clip_ids: pa.ChunkedArray) -> str | None:
-    """The lowest folder that contains the files of all clips; `None` if there are no files."""
-    ends = pc.min_max(clip_ids.filter(pc.starts_with(clip_ids, "/"))).as_py()
-    if ends["min"] is None:
-        return None
-    return os.path.commonpath([os.path.dirname(ends["min"]), os.path.dirname(ends["max"])])
-
-
 def _media_files(table: pa.Table | None) -> dict[str, MediaFile]:
     if table is None:
         return {}
@@ -225,7 +217,13 @@ class Contents(Described):
     @cached_property
     def root(self) -> str | None:
         """The folder that contains all files, from which their names are shown; `None` if there are no files."""
-        return None if self.clips is None else folder_of_all(self.clips.column("clip_id"))
+        if self.clips is None:
+            return None
+        clip_ids = self.clips.column("clip_id")
+        ends = pc.min_max(clip_ids.filter(pc.starts_with(clip_ids, "/"))).as_py()
+        if ends["min"] is None:
+            return None
+        return os.path.commonpath([os.path.dirname(ends["min"]), os.path.dirname(ends["max"])])
 
 
-__all__ = ["Contents", "folder_of_all", "rows_of"]
+__all__ = ["Contents", "rows_of"]
