@@ -211,12 +211,6 @@ def info(config: InfoConfig) -> None:
     from gallery.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
 
     opened = Gallery.open(config.gallery)
-    if config.missing:
-        from gallery.searching import seen_of
-
-        rows = (~opened.modality_mask[:, list(seen_of(config.missing, opened.modalities))]).all(dim=1).tolist()
-        show(*(name for name, lacks in zip(opened.clip_ids, rows, strict=True) if lacks))
-        return
     shares = opened.modality_mask.float().mean(dim=0).nan_to_num().tolist()
     show(f"clips: {len(opened)}" + (f", {opened.dim} dimensions, {opened.dtype}" if len(opened) else ""))
     show("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(opened.modalities, shares, strict=True)))

@@ -59,8 +59,7 @@ def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool)
         return
     wanted: dict[str, object] = {SEGMENT: config.segment}
     if config.segment == "scenes":
-        longest = found[SEGMENT] if found.get(SCENES) else LONGEST_SCENE
-        wanted = {SEGMENT: config.segment_max or longest, SCENES: True}
+        wanted = {SEGMENT: LONGEST_SCENE, SCENES: True}
     if wanted == found:
         return
     if has_clips:
@@ -96,12 +95,9 @@ def _find(
     config: IndexConfig, selection: Selection, columns: Sequence[str]
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
     """The files that exist, and the texts that are given for them, by lists or by another gallery."""
-    if config.prune and (missing := [str(path) for path in config.paths if not path.exists()]):
-        command = f"scalar remove {quote(str(config.output))} {quote(missing[0])}"
-        raise FileNotFoundError(
-            f"There is no file or folder {missing[0]!r}. If it was deleted, `{command}` removes its clips."
-        )
-    files, texts = find_clips(config.paths, config.ignore, selection, columns)
+    files, texts = find_clips(config.paths, selection, columns)
+    for path, names in selection.unused.items():
+        say(f"Unused columns of {path}: {', '.join(names)}. --text NAME with a new gallery makes one searchable.")
     if selection.left_out:
         say(f"{len(selection.left_out)} hidden or system files and folders are skipped. To index one, name it.")
     if selection.not_utf8:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_SCENE = 60.0
-"""Default maximum length of a window that ends at a scene change, in seconds."""
+"""Maximum length of a window that ends at a scene change, in seconds."""
 DEFAULT_MODEL = "google/embeddinggemma-2"
 """The default model of a new gallery; it needs no training."""
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
@@ -149,14 +149,6 @@ class IndexConfig:
         ),
         Given(str, _segment),
     ] = None
-    segment_max: Annotated[
-        float | None,
-        _gallery(
-            min=4,  # so that half of it is no shorter than the shortest one
-            show_default=False,
-            help=f"Maximum length of a window with --segment scenes; {LONGEST_SCENE:g} seconds by default.",
-        ),
-    ] = None
     text: Annotated[
         Sequence[str],
         _gallery(
@@ -220,7 +212,6 @@ class IndexConfig:
         Sequence[str],
         _reading(help="Files and folders to skip: 'drafts/**', '*.gif'; patterns as in `query --path`. Repeatable."),
     ] = ()
-    ignore: Annotated[Sequence[str], _reading(help="Column of a list to ignore. Repeatable.")] = ()
     num_workers: Annotated[
         int | None,
         _reading(
@@ -232,8 +223,6 @@ class IndexConfig:
     limit: Limit = None
 
     def __post_init__(self) -> None:
-        if self.segment_max is not None and self.segment != "scenes":
-            raise ValueError("--segment-max is the maximum length of a scene: it needs --segment scenes.")
         if self.cluster is not None and self.device is not None:
             raise ValueError("--device is for a single process: workers of --cluster choose their own.")
 
@@ -418,10 +407,6 @@ class InfoConfig:
     """Settings of `scalar info`."""
 
     gallery: ReadFolder
-    missing: Annotated[
-        Sequence[str],
-        Option(help="Print only the names of clips that lack this modality. Repeat for clips that lack several."),
-    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,11 @@
 
 - A list is a table, see [`~gallery.tables`]. Its column `path`, or `video`, names a file, relative to the list's
   folder; `subtitle` may hold its speech as text, or the path of a subtitle file.
-- A column named after a modality of the gallery, such as `title`, holds its text. Other columns are an error unless
-  they are ignored explicitly: no data is dropped silently.
+- A column named after a modality of the gallery, such as `title`, holds its text. Other columns are counted as
+  unused, and reported.
 """
 
 import os
-import shlex
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -34,6 +33,7 @@ class Selection:
         left_out (`set[str]`): the files and folders that were skipped because they are hidden: names that begin with a
             dot, recycle bins and other system folders.
         not_utf8 (`set[str]`): the files that were skipped because their paths cannot be written in UTF-8.
+        unused (`dict[str, list[str]]`): by list, the columns that hold neither paths nor texts of a modality.
 
     Raises:
         ValueError: a pattern is not valid.
@@ -43,6 +43,7 @@ class Selection:
         self._is_excluded = fitting(exclude)
         self.left_out: set[str] = set()
         self.not_utf8: set[str] = set()
+        self.unused: dict[str, list[str]] = {}
 
     def takes(self, path: str) -> bool:
         """Whether to include a file or folder found in a folder."""
@@ -103,40 +104,31 @@ def _reraise(error: OSError) -> None:
     raise error
 
 
-def read_list(
-    path: str | os.PathLike, ignored: Collection[str] = (), columns: Collection[str] = ()
-) -> dict[str, dict[str, str]]:
+def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[dict[str, dict[str, str]], list[str]]:
     """
     Read a list of files.
 
     Args:
         path (`str`): a table, see [`~gallery.tables`]. Its paths are relative to its folder.
-        ignored: names of columns to ignore.
         columns: names of columns, next to `subtitle`, with texts of the files.
 
     Returns:
-        `dict`: the files, in order, and the texts of each, by column; `subtitle` is text or the path of a subtitle
-        file.
+        The files, in order, and the texts of each, by column; `subtitle` is text or the path of a subtitle file. And
+        the names of the columns that are not used.
 
     Raises:
-        ValueError: it is not such a list; a column is missing, unknown or has other content; or two rows of one file
-            disagree. The message names the list and the line.
+        ValueError: it is not such a list; a column is missing or has other content; or two rows of one file disagree.
+            The message names the list and the line.
     """
     folder = os.path.dirname(os.path.abspath(path))
     names, rows = read_table(path)
-    names = [name for name in names if name not in ignored]
     paths = [name for name in _PATHS if name in names]
     if len(paths) != 1:
         got = f"got {names}" if names else "there is none"
         raise ValueError(f"{path} must have one column `path`, or `video`, with the names of files; {got}.")
-    texts = [_SUBTITLE, *columns]
-    if unknown := [name for name in names if name not in (*paths, *texts)]:
-        flags = " ".join(f"--ignore {shlex.quote(name)}" for name in unknown)  # one may have no name
-        raise ValueError(
-            f"{path} has the unknown columns {unknown}; expected `path` or `video`, and "
-            f"{', '.join(f'`{name}`' for name in texts)}. To search a column as text, use --text NAME with a new "
-            f"gallery. To ignore these, use {flags}."
-        )
+    used = (*paths, _SUBTITLE, *columns)
+    unused = [name for name in names if name not in used]
+    names = [name for name in names if name in used]
     found: dict[str, tuple[str, dict[str, str]]] = {}
     for where, row in rows:
         given = {}
@@ -157,12 +149,11 @@ def read_list(
         before, known = found.setdefault(file, (where, given))
         if known != given:
             raise ValueError(f"{path}, {before} and {where}: they disagree about the texts of {file}.")
-    return {file: given for file, (_, given) in found.items()}
+    return {file: given for file, (_, given) in found.items()}, unused
 
 
 def find_clips(
     paths: Iterable[str | os.PathLike],
-    ignored: Collection[str] = (),
     selection: Selection | None = None,
     columns: Collection[str] = (),
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -170,8 +161,9 @@ def find_clips(
     List the files in folders, files and lists, each once, and their texts from lists.
 
     Args:
-        paths, ignored, columns: as in [`read_list`].
+        paths (iterable of `str`): folders, files and lists.
         selection ([`Selection`], *optional*): which files to include.
+        columns: as in [`read_list`].
 
     Returns:
         The files, and the texts of those in lists, see [`read_list`].
@@ -185,7 +177,10 @@ def find_clips(
         if not is_table(path) or not path.exists():
             found |= dict.fromkeys(find_files([path], selection))
             continue
-        for file, texts in read_list(path, ignored, columns).items():
+        rows, unused = read_list(path, columns)
+        if unused:
+            selection.unused[str(path)] = unused
+        for file, texts in rows.items():
             for name, text in texts.items():
                 if given.setdefault(file, {}).setdefault(name, text) != text:
                     raise ValueError(f"{path} and a list before it disagree about the {name} of {file}.")

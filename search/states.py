@@ -106,9 +106,7 @@ class Report(dict[str, FileState]):
         lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
         counts = zip(gallery.modalities, lacking, strict=False)
         if listed := [f"{count} without {name}" for name, count in counts if count]:
-            first = gallery.modalities[lacking.index(max(lacking))]
-            command = f"scalar info {quote(str(gallery.path))} --missing {first}"
-            yield f"in the gallery, {', '.join(listed)}; `{command}` lists them"
+            yield f"in the gallery, {', '.join(listed)}"
 
 
 def _cut_line(states: list[FileState], segment: float | None) -> str:

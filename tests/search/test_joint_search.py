@@ -6,7 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gallery.gallery import Gallery, GalleryWriter
+from gallery.gallery import Gallery
 from modeling_scalar import load_model
 from search.__main__ import app
 from tests.joint_encoders import write_joint_encoder
@@ -43,11 +43,6 @@ def test_files_are_indexed_and_found_by_a_joint_encoder(place):
     (found,) = json.loads(run("query", "gallery", "a dog", "--json"))
     hit = next(hit for hit in found["hits"] if hit["path"].endswith("both.mkv"))
     assert hit["score"] == pytest.approx(score, abs=1e-5) and sum(hit["weights"].values()) == pytest.approx(1)
-    with GalleryWriter("gallery") as writer:
-        writer.metadata = writer.metadata | {"query_temperature": 0.2, "score_options": {"query_temperature": 0.2}}
-        writer.commit()
-    reported = run("index", "clips", "--model", "encoder", "--output", "gallery")
-    assert "2 unchanged" in reported and "calibrate" not in reported
 
 
 def test_other_prompts_are_another_model_to_a_gallery(place):

@@ -3,7 +3,6 @@
 import pytest
 
 from gallery.gallery import Gallery
-from search.settings import IndexConfig
 from tests.gallery.test_scenes import write_film
 from tests.search.test_windows import encoder, index, loaded, names, place, run  # noqa: F401
 
@@ -11,14 +10,15 @@ LENGTHS = [3, 2.5, 1, 2.5, 9]
 
 
 @pytest.fixture
-def films(place):  # noqa: F811
+def films(place, monkeypatch):  # noqa: F811
     """A film of scenes; other clips are too short, or nothing changes in them."""
+    monkeypatch.setattr("search.index_folder.LONGEST_SCENE", 6.0)
     write_film(place / "clips" / "film.mp4", LENGTHS)
     return place
 
 
 def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
-    reported = index("--segment", "scenes", "--segment-max", "6").stdout
+    reported = index("--segment", "scenes").stdout
     assert "3 new" in reported
     of_film = [name for name in names() if name.startswith("film")]
     starts = [float(name.partition("#t=")[2].partition(",")[0]) for name in of_film]
@@ -29,13 +29,12 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
     assert "windows: scenes of at most 6 s; files cut: 1, into 5; whole: 2" in run("info", "gallery").stdout
 
     write_film(films / "clips" / "more.mp4", [4, 4])
-    for options in ((), ("--segment", "scenes"), ("--segment", "scenes", "--segment-max", "6")):
+    for options in ((), ("--segment", "scenes")):
         reported = index(*options).stdout
         assert "0 changed" in reported and [name for name in names() if name.startswith("film")] == of_film
     assert len([name for name in names() if name.startswith("more")]) == 2
-    for options in (("--segment", "6"), ("--segment", "scenes", "--segment-max", "7")):
-        reported = index(*options, code=1).stderr
-        assert "holds scenes of at most 6 seconds. Omit --segment" in reported
+    reported = index("--segment", "6", code=1).stderr
+    assert "holds scenes of at most 6 seconds. Omit --segment" in reported
     index("--output", "other", "--segment", "6")
     reported = index("--output", "other", "--segment", "scenes", code=1).stderr
     assert "holds windows of 6 seconds. Omit --segment" in reported
@@ -44,8 +43,4 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
 def test_how_files_are_cut_is_checked_before_anything_is_read(films):
     for wanted in ("0.5", "shots", "nan", "inf"):
         assert f"at least 1, or `scenes`; got '{wanted}'" in index("--segment", wanted, code=1).stderr
-    assert index("--segment", "scenes", "--segment-max", "3", code=2)
-    for segment in (None, 30.0):
-        with pytest.raises(ValueError, match="--segment-max .* needs --segment scenes"):
-            IndexConfig(paths=["clips"], output="gallery", segment=segment, segment_max=20.0)
     assert not (films / "gallery").exists()

@@ -56,7 +56,7 @@ def test_what_is_excluded_is_left_out_wherever_it_is_named(tmp_path):
     assert names_of(tmp_path, [str(tmp_path / "a")])[0] == ["5.mp4", "drafts.mp4", "b/4.gif", "b/drafts/c/3.mp4"]
     (tmp_path / "list.csv").write_text("path\na/1.mp4\n5.mp4\n")
     paths = [tmp_path / "list.csv", tmp_path / "b/4.gif"]
-    assert find_clips(paths, selection=Selection(["a", "*.gif"]))[0] == [str(tmp_path / "5.mp4")]
+    assert find_clips(paths, Selection(["a", "*.gif"]))[0] == [str(tmp_path / "5.mp4")]
 
 
 ROWS = [
@@ -101,17 +101,20 @@ WRITERS = {
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_kind_of_list_names_the_same_files_and_words_from_where_it_lies(tmp_path, name):
     (tmp_path / "c.srt").write_text("")
-    assert read_list(WRITERS[name](tmp_path / name, ROWS)) == {
+    files, unused = read_list(WRITERS[name](tmp_path / name, ROWS))
+    assert files == {
         str(tmp_path / "clips" / "b.mp4"): {"subtitle": 'hello, "world"\nagain'},
         str(tmp_path / "a.mp4"): {},
         str(tmp_path / "clips" / "c.mp4"): {"subtitle": str(tmp_path / "c.srt")},
     }
+    assert unused == []
 
 
 def test_a_column_of_media_of_datasets_names_its_files(tmp_path):
     media = pa.array([{"bytes": None, "path": "a.mp4"}, {"bytes": b"x", "path": "b.mp4"}])
     pa.parquet.write_table(pa.table({"video": media}), tmp_path / "list.parquet")
-    assert [os.path.basename(path) for path in read_list(tmp_path / "list.parquet")] == ["a.mp4", "b.mp4"]
+    files, _ = read_list(tmp_path / "list.parquet")
+    assert [os.path.basename(path) for path in files] == ["a.mp4", "b.mp4"]
 
 
 def test_a_list_is_distinguished_from_media_and_folders_by_its_name_and_what_it_holds(tmp_path):
@@ -137,7 +140,6 @@ def test_a_list_is_distinguished_from_media_and_folders_by_its_name_and_what_it_
         ("a.csv", "", "a.csv"),
         ("a.csv", "file,subtitle\nx.mp4,\n", r"must have one column `path`.*got \['file', 'subtitle'\]"),
         ("a.csv", "path,path\nx,y\n", r"\['path'\] appear more than once"),
-        ("a.csv", "path,two words\nx,y\n", "--ignore 'two words'"),
         ("a.csv", "path,subtitle\nx.mp4,well, well\n", "line 2: expected 2 cells, as in line 1, got 3"),
         ("a.csv", "path,subtitle\nx.mp4\n", "line 2: expected 2 cells, as in line 1, got 1"),
         ("a.csv", 'path,subtitle\nx.mp4,"a\nb"\n,c\n', "line 4, column `path`: expected the path of a file"),
@@ -173,7 +175,7 @@ def test_several_data_sets_in_one_and_damaged_ones_are_named(tmp_path):
     DatasetDict({"test": Dataset.from_list(ROWS)}).save_to_disk(tmp_path / "sets")
     with pytest.raises(ValueError, match=f"Name one of them: {tmp_path / 'sets' / 'test'}"):
         read_list(tmp_path / "sets")
-    assert len(read_list(write_data_set(tmp_path / "set", ROWS[:2]))) == 2
+    assert len(read_list(write_data_set(tmp_path / "set", ROWS[:2]))[0]) == 2
     next((tmp_path / "set").glob("*.arrow")).write_bytes(b"no")
     with pytest.raises(ValueError, match=str(tmp_path / "set")):
         read_list(tmp_path / "set")
@@ -181,12 +183,14 @@ def test_several_data_sets_in_one_and_damaged_ones_are_named(tmp_path):
 
 def test_text_stays_as_it_is_written(tmp_path):
     (tmp_path / "a.json").write_text('[{"path": "2024-01-02", "subtitle": "007"}]')
-    assert read_list(tmp_path / "a.json") == {str(tmp_path / "2024-01-02"): {"subtitle": "007"}}
+    assert read_list(tmp_path / "a.json")[0] == {str(tmp_path / "2024-01-02"): {"subtitle": "007"}}
 
 
-def test_columns_that_are_to_be_ignored_are(tmp_path):
+def test_columns_without_a_use_are_counted(tmp_path):
     (tmp_path / "a.csv").write_text("id,path,mood,\n1,x.mp4,good,\n")
-    assert len(read_list(tmp_path / "a.csv", ["id", "mood", ""])) == 1
+    selection = Selection()
+    files, texts = find_clips([tmp_path / "a.csv"], selection, ["mood"])
+    assert texts == {files[0]: {"mood": "good"}} and selection.unused == {str(tmp_path / "a.csv"): ["id", ""]}
 
 
 def test_two_lists_that_disagree_are_named(tmp_path):
