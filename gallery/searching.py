@@ -80,9 +80,11 @@ def _least_score(described: Described, scoring: Scoring, modalities: Sequence[st
 
 def check_supported(searcher: Searcher, among: Selection, *further: str) -> None:
     """Raise an UnsupportedError if a selection, or something `further`, is more than a searcher can do."""
-    asked = {name for name in vars(_ALL.filter) if getattr(among.filter, name) != getattr(_ALL.filter, name)}
-    given = {"mask": among.mask is not None, "inside": among.inside is not None, "unique": among.unique}
-    asked |= {name for name, is_given in given.items() if is_given} | set(further)
+    asked = set(further)
+    if among.mask is not None:
+        asked.add("mask")
+    if among.unique:
+        asked.add("unique")
     missing = sorted(asked & searcher.unsupported)
     if missing:
         raise UnsupportedError(

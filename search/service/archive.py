@@ -4,7 +4,6 @@ import hashlib
 import logging
 import math
 import os
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
 
 from commands.errors import describe, plain
@@ -25,14 +23,13 @@ from gallery.windows import SEGMENT, Place
 from modeling_scalar.scores_scalar import METHODS, WEIGHING, find_method, paired_weights
 
 from .media import kind_of
-from .models import FILTERS, About, Answer, Asked, Chosen, Found, Listing, ListRequest
+from .models import About, Answer, Asked, Chosen, Found, Listing, ListRequest
 
 logger = logging.getLogger(__name__)
 
 _TEXTS = 1024  # query embeddings that are kept
-_KEYS = 2**17  # keys whose clips are kept
+_KEYS = 2**17  # of answers, that are kept
 _KEY_BYTES = 8
-_KEY = re.compile(rf"[0-9a-f]{{{2 * _KEY_BYTES}}}", re.ASCII)
 _RETRY_SECONDS = 2.0  # before another attempt to open a state
 _CHANGED = "The gallery has changed and cannot be opened; see the log. The earlier state is served."
 _UNKNOWN = "There is no such clip in the gallery; it may have changed. Search again."
@@ -49,45 +46,6 @@ class UnknownClipError(ValueError):
 def key_of(clip_id: str) -> str:
     """The key of a clip in requests: always the same, and without any part of its path."""
     return hashlib.blake2b(clip_id.encode(), digest_size=_KEY_BYTES).hexdigest()
-
-
-class _Keys:
-    """
-    The clips that keys stand for. Those of answers are remembered; others, as in a bookmark from before the service
-    was restarted, are looked up in a list of all clips, which is made for a state of the gallery when it is needed.
-    """
-
-    def __init__(self):
-        self._lock, self._listing = Lock(), Lock()
-        self._recent: OrderedDict[str, str] = OrderedDict()
-        self._listed: Searcher | None = None
-        self._numbers = np.empty(0, np.uint64)  # all keys as numbers, by name of the clip
-
-    def add(self, clip_id: str) -> str:
-        """The key of a clip of an answer."""
-        key = key_of(clip_id)
-        with self._lock:
-            self._recent[key] = clip_id
-            self._recent.move_to_end(key)
-            while len(self._recent) > _KEYS:
-                self._recent.popitem(last=False)
-        return key
-
-    def clip_id_of(self, key: str, searcher: Searcher) -> str | None:
-        """The clip of a key; `None` if it is unknown. The gallery may have lost it since."""
-        with self._lock:
-            clip_id = self._recent.get(key)
-        if clip_id is not None or "listing" in searcher.unsupported or _KEY.fullmatch(key) is None:
-            return clip_id
-        with self._listing:
-            if self._listed is not searcher:
-                names = searcher.list_clips(Selection(), 0, len(searcher), per_file=False).clip_ids
-                self._numbers = np.array([int(key_of(name), 16) for name in names], dtype=np.uint64)
-                self._listed = searcher
-            rows = np.flatnonzero(self._numbers == np.uint64(int(key, 16)))
-        if not len(rows):
-            return None
-        return searcher.list_clips(Selection(), int(rows[0]), 1, per_file=False).clip_ids[0]
 
 
 class Archive:
@@ -108,7 +66,8 @@ class Archive:
         find_method(self.method)
         self.problem: str | None = None  # why the latest state of the gallery is not served
         self._opening, self._retry = Lock(), 0.0
-        self._keys = _Keys()
+        self._keys: OrderedDict[str, str] = OrderedDict()  # the clips of answers
+        self._keys_lock = Lock()
         self._counted: tuple[Searcher, dict[str, int]] | None = None
         self._texts: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._texts_lock = Lock()
@@ -234,13 +193,22 @@ class Archive:
     # Clips ---------------------------------------------------------------------------------------------------------
 
     def _clip(self, key: str, searcher: Searcher) -> Clip:
-        clip_id = self._keys.clip_id_of(key, searcher)
-        if clip_id is None:
-            raise UnknownClipError(_UNKNOWN)
+        with self._keys_lock:
+            clip_id = self._keys.get(key, "")
         try:
             return searcher.clips([clip_id])[0]
         except KeyError as error:
             raise UnknownClipError(_UNKNOWN) from error
+
+    def _key_of(self, clip_id: str) -> str:
+        """The key of a clip of an answer, which is kept."""
+        key = key_of(clip_id)
+        with self._keys_lock:
+            self._keys[key] = clip_id
+            self._keys.move_to_end(key)
+            while len(self._keys) > _KEYS:
+                self._keys.popitem(last=False)
+        return key
 
     def clip(self, key: str) -> Clip:
         """The clip with a key; an [`UnknownClipError`] if there is none."""
@@ -293,7 +261,7 @@ class Archive:
         return found
 
     def _entry(self, hit: Hit, clip: Clip, root: str | None, per_file: bool = False) -> Found:
-        key = self._keys.add(hit.clip_id)
+        key = self._key_of(hit.clip_id)
         # whether a known file is still there is found out when it is played
         path = clip.place.path if clip.record is not None and clip.record.sha256 else clip.media
         kind = None if path is None else kind_of(str(path), hit.presence.get("video", True))
@@ -340,7 +308,6 @@ class Archive:
             has_temperature=METHODS[self.method].weights == "query",
             temperature="inf" if temperature == math.inf else temperature,
             segment=described.metadata.get(SEGMENT),
-            filters=[name for name in FILTERS if name not in searcher.unsupported],
             lists="listing" not in searcher.unsupported,
             copies="unique" not in searcher.unsupported,
             problem=self.problem,

@@ -1,7 +1,7 @@
 """The requests and responses of the HTTP API."""
 
 import re
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
@@ -83,10 +83,6 @@ class Wanted(_Strict):
     def filter(self) -> Filter:
         """The gallery's filter; a ValueError if no clip could match it."""
         return Filter(**dict(self))
-
-
-FilterName = Literal["paths", "min_duration", "max_duration", "after", "before", "has", "lacks", "words"]
-FILTERS: tuple[FilterName, ...] = get_args(FilterName)
 
 
 class Chosen(_Strict):
@@ -233,7 +229,6 @@ class About(BaseModel):
     has_temperature: bool = Field(description="Whether the score weighs modalities by the query.")
     temperature: float | Literal["inf"] = Field(description="The default temperature of the gallery.")
     segment: float | None = Field(description="Length of windows in seconds, in a gallery of windows.")
-    filters: list[FilterName] = Field(description="The supported filters.")
     lists: bool = Field(description="Whether clips can be listed by name.")
     copies: bool = Field(description="Whether it is known which clips are exact copies.")
     problem: str | None = Field(description="Why the current state of the gallery is not served.")
@@ -246,11 +241,9 @@ class Problem(BaseModel):
 
 
 __all__ = [
-    "FILTERS",
     "About",
     "Answer",
     "Asked",
-    "FilterName",
     "Found",
     "Kind",
     "LikeRequest",

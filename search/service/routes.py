@@ -21,7 +21,6 @@ from .guard import COOKIE, Token
 from .media import media_response
 from .models import (
     LONGEST_QUERY,
-    MOST_SECONDS,
     About,
     Answer,
     Chosen,
@@ -159,8 +158,8 @@ async def _add_words(hits: Sequence[Found], clips: Sequence[Clip], query: str, h
     reading: dict[asyncio.Task, Found] = {}
     for hit, clip in zip(hits, clips, strict=True):
         if hit.words is not None and len(reading) < _MOST_HITS:
-            asked = (clip, query, hit.start, hit.stop, _MOST_CUES)
-            reading[asyncio.create_task(call_in(here.threads.files, words_of, *asked))] = hit
+            task = asyncio.create_task(call_in(here.threads.files, words_of, clip, query, _MOST_CUES))
+            reading[task] = hit
     if not reading:
         return
     done, late = await asyncio.wait(reading, timeout=_WORDS_SECONDS)
@@ -221,8 +220,7 @@ async def moment(key: str, query: str | None, here: Service) -> tuple[Found, lis
     text = None if query is None else await _embedded(query, here)
     found = await call_in(here.threads.files, here.archive.moment, key, text)
     clip = await call_in(here.threads.files, here.archive.clip, key)
-    asked = (clip, query or "", found.start, found.stop, _MOST_LINES, True)
-    return found, *await call_in(here.threads.files, words_of, *asked)
+    return found, *await call_in(here.threads.files, words_of, clip, query or "", _MOST_LINES, True)
 
 
 _WORDS = _problems({404: "There is no such clip, or it has no known words."})
@@ -248,12 +246,10 @@ async def words(
     key: str,
     here: Here,
     query: Annotated[str, Query(max_length=LONGEST_QUERY, description="The query whose words to find.")] = "",
-    start: Annotated[float | None, Query(ge=0, le=MOST_SECONDS, description="Start of the window in seconds.")] = None,
-    stop: Annotated[float | None, Query(ge=0, le=MOST_SECONDS)] = None,
 ) -> list[Said]:
     """Return the words of a clip that best match a query, or its first ones."""
     clip = await call_in(here.threads.files, here.archive.clip, key)
-    best, count = await call_in(here.threads.files, words_of, clip, query, start, stop, _MOST_CUES)
+    best, count = await call_in(here.threads.files, words_of, clip, query, _MOST_CUES)
     if not count and not any((await call_in(here.threads.files, clip.words)).values()):
         raise HTTPException(404, "This clip has no known words.")
     return best

@@ -42,18 +42,16 @@ def best_cues(cues: Sequence[Cue], query: str, most: int) -> list[tuple[Cue, boo
     return found or [(cue, False) for cue in cues[:most]]
 
 
-def words_of(
-    clip: Clip, query: str, start: float | None, stop: float | None, most: int, is_all: bool = False
-) -> tuple[list[Said], int]:
+def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[list[Said], int]:
     """
-    Read the words of a clip between two seconds.
+    Read the words of a clip.
 
     Returns:
         At most `most` lines that best match a query, see [`best_cues`]; with `is_all`, all lines unless there are
         more. And the number of all lines.
     """
     sources = {cue: source for source, cues in clip.words().items() for cue in cues}
-    cues = within(sorted(sources), start, stop)
+    cues = within(sorted(sources), clip.place.start, clip.place.stop)
     best = best_cues(cues, query, most)
     if is_all and len(cues) <= most:
         asked = {cue for cue, is_asked in best if is_asked}

@@ -90,8 +90,8 @@ def test_an_assistant_learns_that_nothing_matches_well(place):
 
 def test_a_window_has_its_seconds_and_its_words(place):
     (place / "clips" / "talk.srt").write_text(SRT)
-    with serving(make_app(place)) as address, TestClient(make_app(place), address) as http:
-        hits = http.post("/api/search", json={"query": "a dog"}).json()["hits"]
+    with serving(make_app(place)) as address:
+        hits = asking(address, lambda client: call(client, "search", query="a dog"))["hits"]
         key = next(hit["key"] for hit in hits if hit["start"] == 2)
         moment = asking(address, lambda client: call(client, "get_moment", key=key))
     assert (moment["name"], moment["start"], moment["stop"]) == ("talk.webm", 2, None)
