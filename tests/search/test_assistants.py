@@ -10,10 +10,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.testclient import TestClient
 
-from gallery.hits import NOTHING_MATCHES
 from gallery.windows import clip_id_of
 from search.service import app as app_module
-from tests.search.serving import FITTED, PRESENCE, SECRET, make_app, serving, write_gallery
+from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
 SRT = "1\n00:00:00,500 --> 00:00:01,500\nKarin, sit!\n\n2\n00:00:03,000 --> 00:00:04,000\nGood dog.\n"
@@ -76,16 +75,6 @@ def test_an_assistant_searches_and_looks_into_what_it_found(place, mode):
     assert (plain["name"], plain["start"], plain["stop"], plain["weights"]) == ("dog.webm", None, None, None)
     assert said["hits"][0]["said"] == [{"start": 3.0, "stop": 4.0, "text": "Good dog."}]
     assert [line["text"] for line in plain["said"]] == ["Karin, sit!", "Good dog."] and plain["num_words"] == 2
-
-
-def test_an_assistant_learns_that_nothing_matches_well(place):
-    with serving(make_app(place)) as address:
-        unknown = asking(address, lambda client: call(client, "search", query="a dog"))
-    write_gallery(place, **FITTED)
-    with serving(make_app(place)) as address:
-        known = asking(address, lambda client: call(client, "search", query="a dog"))
-    assert (unknown["matches_well"], unknown["note"]) == (None, None)
-    assert (known["matches_well"], known["note"]) == (False, NOTHING_MATCHES) and known["hits"]
 
 
 def test_a_window_has_its_seconds_and_its_words(place):

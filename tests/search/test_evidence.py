@@ -106,8 +106,8 @@ def test_each_clip_is_found_by_its_evidence_and_the_largest_weight_names_it(plac
 
 def test_texts_of_a_list_are_searched_and_change_with_it(place):
     (place / "list.csv").write_text("path,mood\nclips/a.mp4,a quiet morning in the kitchen\nclips/b.mp4,\n")
-    refused = index("clips", "list.csv", "--model", "light", code=1).stderr
-    assert "has the unknown columns ['mood']" in refused and "--text NAME" in refused
+    told = run("index", "list.csv", "--model", "light", "--output", "other").stderr
+    assert "Unused columns of list.csv: mood. --text NAME" in told
     index("clips", "list.csv", "--model", "light", "--text", "mood")
     assert presence()[1] == {"a.mp4": [0, 1, 1], "b.mp4": [0, 1, 0], "c.mp4": [0, 1, 0]}
     assert best("early day at home") == ("a.mp4", "mood")

@@ -363,21 +363,6 @@ def again(folder, files, processor=None, **options):
     return report, Gallery.open(folder.parent / "gallery")
 
 
-def test_clips_of_files_that_a_list_names_and_that_are_gone_are_kept_until_pruned(folder):
-    run(folder)
-    files = find_files([folder])
-    folder.rename(folder.parent / "unmounted")
-    before = Gallery.open(folder.parent / "gallery").files
-    report, gallery = again(folder, files)
-    assert of(report, "gone") == list(report) == files == gallery.clip_ids and gallery.files == before
-    (folder.parent / "unmounted").rename(folder)
-    report, gallery = again(folder, files)
-    assert of(report, "unchanged") == list(report) == files
-    (folder / "0.mp4").unlink()
-    report, gallery = again(folder, files, prune=True)
-    assert of(report, "removed") == files[:1] and of(report, "unchanged") == gallery.clip_ids == files[1:]
-
-
 def make_fail(monkeypatch, folder):
     """Asking for a file in a folder is an error, and not that there is none, as on a drive that fails."""
     stat = os.stat
@@ -403,27 +388,6 @@ def test_a_file_that_nobody_can_reach_is_not_gone_and_never_pruned(folder, monke
         assert again(folder, files, **options)[0] == report
     report, _ = again(folder, files, **options)
     assert of(report, "unchanged") == files and not of(report, "out of reach")
-
-
-def lead_nowhere(folder):
-    folder.symlink_to(folder.parent / "drive" / "clips")
-
-
-def lead_in_a_circle(folder):
-    folder.symlink_to(folder)
-
-
-@pytest.mark.parametrize("link", [lead_nowhere, lead_in_a_circle])
-def test_a_folder_that_became_a_link_to_nothing_may_be_on_a_drive_that_is_away(tmp_path, link):
-    (tmp_path / "clips" / "a").mkdir(parents=True)
-    for name in ("1.mp4", "clips/2.mp4", "clips/a/3.mp4"):
-        (tmp_path / name).write_text("1 video")
-    files, gallery = find_files([tmp_path]), tmp_path / "gallery"
-    again(gallery, files)
-    shutil.rmtree(tmp_path / "clips")
-    link(tmp_path / "clips")
-    report, found = again(gallery, files[:1], prune=True)
-    assert of(report, "gone") == files[1:] and found.clip_ids == files
 
 
 def test_a_name_that_is_too_long_for_a_disk_is_that_of_no_file(tmp_path):
@@ -553,17 +517,3 @@ def test_a_file_that_is_there_but_broken_now_loses_its_old_clip(folder):
     (folder / "1.mp4").mkdir()
     report, gallery = again(folder, [str(folder / "0.mp4"), str(folder / "1.mp4")])
     assert names(gallery.clip_ids) == ["2.mp4"] and len(of(report, "unreadable")) == 2
-
-
-def test_a_new_file_that_went_away_while_it_was_read_is_read_when_it_is_back(folder, monkeypatch):
-    path, processor = folder / "1.mp4", FakeProcessor()
-    files, stat = find_files([folder]), path.stat()
-
-    def read_clip(name, **options):
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory", name)
-
-    monkeypatch.setattr(processor, "read_clip", read_clip)
-    report, gallery = again(folder, files, processor)
-    assert len(of(report, "unreadable")) == 3 and len(gallery) == 0
-    report, gallery = again(folder, files)
-    assert len(of(report, "new")) == 3 and path.stat().st_mtime_ns == stat.st_mtime_ns  # it looks as before

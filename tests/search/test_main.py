@@ -149,15 +149,6 @@ def test_a_path_that_fits_nothing_is_reported_with_an_example(place):
     assert "no path" not in run("query", "gallery", "audio", "--path", "clips", "--path", "y").stderr
 
 
-def test_prune_removes_what_is_gone(place):
-    index()
-    (place / "clips" / "cat.mp4").unlink()
-    cat = place / "clips" / "cat.mp4"
-    assert f"gone from disk, its clips are kept: {cat}: --prune removes them" in index().stdout
-    assert f"gone from disk, its clips are removed: {cat}" in index("clips", "--prune").stdout
-    assert "clips: 1," in run("info", "gallery").stdout
-
-
 def test_the_clips_of_a_folder_that_was_deleted_can_be_removed(place):
     index()
     shutil.rmtree(place / "clips")
@@ -417,21 +408,6 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
     assert names == [] and "2 clips were left out because it is not known how long they last." in reported
     wrong = run("query", "gallery", "audio", "--after", "soon", code=1)
     assert "`after` must be a date like 2026-01-31" in wrong.stderr
-
-
-def test_what_a_query_has_in_quotation_marks_must_be_said(place):
-    (place / "clips" / "cat.mp4").write_text("audio subtitle")
-    (place / "clips" / "cat.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nAudio, Karin!\n")
-    (place / "clips" / "lost.mp4").write_text("audio subtitle")
-    index()
-    asked = run("query", "gallery", '"audio"', "audio", "--json")
-    reported = json.loads(asked.stdout)
-    assert [(answer["query"], answer["num_allowed"]) for answer in reported] == [('"audio"', 1), ("audio", 3)]
-    assert [os.path.basename(hit["clip_id"]) for hit in reported[0]["hits"]] == ["cat.mp4"] and len(
-        reported[1]["hits"]
-    ) == 3
-    assert "1 clip was left out because it is not known what is said in them." in asked.stderr
-    assert "A query is empty" in run("query", "gallery", '""', code=1).stderr
 
 
 def test_clips_like_a_file_of_another_place_are_found(place):

@@ -13,13 +13,11 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.hits import NOTHING_MATCHES
-from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
+from gallery.gallery import GalleryWriter
 from search.service.app import PAGE
 from tests.colours import least_difference
 from tests.media_corpus import media, tone, wav
-from tests.search.serving import FITTED, PRESENCE, SECRET, make_app, recorded, serving, write_gallery
+from tests.search.serving import PRESENCE, SECRET, make_app, recorded, serving, write_gallery
 
 CHROMIUM = Path("/usr/bin/chromium")
 ODD = next(name for name in PRESENCE if name.startswith("<b>"))
@@ -147,24 +145,6 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
         assert page.evaluate("midnight('275760-09-14')") == "275760-09-14"  # which is no moment of JavaScript
         seconds = {5: "0:05", 5.5: "0:05.5", 59.94: "0:59.9", 59.96: "1:00", 119.98: "2:00", 3599.99: "1:00:00"}
         assert [page.evaluate(f"clock({number})") for number in seconds] == list(seconds.values())
-
-
-def test_that_nothing_matches_well_is_said_above_the_hits(open_page, tmp_path):
-    with served(tmp_path, metadata=FITTED) as (address, app):
-        page = open_page(address, viewport={"width": 390, "height": 800})
-        status, hits = page.get_by_role("status"), page.get_by_label("Clips found")
-        settled(page)
-        ask(page, "a dog")
-        check(page, app.ask(query="a dog"))
-        assert status.inner_text() == f"{NOTHING_MATCHES} 5 of 5 clips."  # which is read aloud
-        box, below = page.locator(".status").bounding_box(), hits.bounding_box()
-        assert box["y"] + box["height"] <= below["y"] and page.locator(".status.note").count() == 1
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        page.get_by_text("Settings").first.click()
-        page.get_by_role("checkbox", name="Sound").uncheck()
-        settled(page)
-        assert NOTHING_MATCHES not in status.inner_text()
-        assert page.locator(".status.note").count() == 0
 
 
 @pytest.mark.slow
@@ -307,23 +287,6 @@ def test_more_hits_are_appended_as_long_as_there_are_more(open_page, tmp_path):
 
 
 @pytest.mark.slow
-def test_hits_are_what_most_of_the_screen_shows(open_page, tmp_path):
-    with served(tmp_path, {f"{number}.webm": b"x" for number in range(9)}) as (address, _):
-        page = open_page(address, viewport={"width": 1280, "height": 800})
-        ask(page, "a dog")
-        boxes = [hit.bounding_box() for hit in page.locator(".hit").all()]
-        assert len([box for box in boxes if box["y"] + box["height"] <= 800]) >= 4
-        assert page.get_by_label("Temperature", exact=True).is_visible()
-        page = open_page(address, viewport={"width": 390, "height": 844})
-        ask(page, "a dog")
-        assert page.locator(".hit").first.bounding_box()["y"] < 844 / 3
-        assert not page.get_by_label("Temperature", exact=True).is_visible()
-        page.get_by_text("Settings").click()
-        page.get_by_label("Temperature", exact=True).press("Home")
-        assert page.locator("#settings summary").first.inner_text() == "Settings (1 changed)"
-
-
-@pytest.mark.slow
 def test_keys_lead_to_the_words_and_from_hit_to_hit(open_page, tmp_path):
     with served(tmp_path) as (address, _):
         page = open_page(address, viewport={"width": 1100, "height": 800})
@@ -370,24 +333,6 @@ def test_a_hit_shows_what_is_said_and_plays_from_there(open_page, tmp_path, talk
         card.get_by_text("Nothing.").wait_for()  # where no word fits, the first ones
         assert card.locator(".said-words li").count() == 2
         assert page.locator(".hit", has_text="cat.webm").locator(".said-words li").count() == 0
-
-
-@pytest.mark.slow
-def test_words_recognised_by_machine_are_marked_and_counted_apart(open_page, tmp_path, talk):
-    with served(tmp_path, {"dog.webm": talk}) as (address, _):
-        dog = Gallery.open(tmp_path / "gallery").files[str(tmp_path / "clips" / "dog.webm")]
-        for kind, words in ((SPEECH, "A dog barks."), (SCREEN, "Beware of the dog")):
-            transcripts = Transcripts(tmp_path / "gallery", kind)
-            transcripts.folder.mkdir(exist_ok=True)
-            write_transcript(transcripts.path_of(dog.sha256), [Cue(1.0, 2.0, words)], "a model")
-        page = open_page(address)
-        ask(page, "a dog")
-        lines = page.locator(".hit", has_text="dog.webm").locator(".said-words li")
-        lines.nth(1).wait_for()
-        assert sorted(lines.all_inner_texts()) == [
-            "0:01 recognised on screen: Beware of the dog", "0:01 recognised speech: A dog barks.",
-        ]  # fmt: skip
-        assert "% with recognised speech" in page.locator("#counts").inner_text()
 
 
 @pytest.mark.slow
@@ -447,17 +392,6 @@ def test_a_hit_shows_its_still_until_it_is_played(open_page, tmp_path, talk):
         assert odd.locator("video").count() == 0 and odd.locator("img").evaluate("img => img.naturalWidth") == 32
         link = odd.get_by_role("link", name="Download")
         assert link.get_attribute("download") == "odd.webm" and link.get_attribute("href").endswith("/media")
-
-
-@pytest.mark.slow
-def test_a_still_stands_where_a_browser_knows_the_sound_of_a_file_alone(open_page, tmp_path):
-    half = media("mp4", "mpeg4", "aac", frames=10, seconds=1, size=(32, 32), sampling_rate=48_000)
-    with served(tmp_path, {"half.mp4": half}) as (address, _):
-        put_stills(tmp_path, "half.mp4")
-        page = open_page(address)
-        page.get_by_role("button", name="Play half.mp4").click()
-        page.get_by_text("This browser can play the sound of this file, but not its picture. Download").wait_for()
-        assert page.locator("video").get_attribute("poster").endswith("/still")
 
 
 @pytest.mark.slow
@@ -537,18 +471,6 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_that_is_gone_is_distinguished_from_one_that_cannot_be_played(open_page, tmp_path):
-    with served(tmp_path, {"gone.webm": b"x", "odd.webm": b"x"}) as (address, _):
-        (tmp_path / "clips" / "gone.webm").unlink()
-        page = open_page(address)
-        ask(page, "a dog")
-        page.locator(".hit", has_text="gone.webm").get_by_text("The file no longer exists.").wait_for()
-        odd = page.locator(".hit", has_text="odd.webm")
-        odd.get_by_text("This browser cannot play the file.").wait_for()
-        assert odd.get_by_role("link", name="Download").get_attribute("download") == "odd.webm"
-
-
-@pytest.mark.slow
 def test_why_a_file_cannot_be_had_now_is_reported_and_it_can_be_tried_again(open_page, tmp_path, talk):
     picture = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7")
     with served(tmp_path, {"talk.webm": talk, "dot.gif": picture}, secret=SECRET) as (address, app):
@@ -577,18 +499,6 @@ def test_why_a_file_cannot_be_had_now_is_reported_and_it_can_be_tried_again(open
         page.route("**/media*", lambda route: route.fulfill(**refused))
         page.evaluate("document.querySelector('img').src += '?again'")
         page.get_by_label("Access token").wait_for()
-
-
-@pytest.mark.slow
-def test_a_slow_answer_is_announced(open_page, tmp_path):
-    with served(tmp_path) as (address, _):
-        page = open_page(address)
-        page.route("**/api/search", lambda route: (page.wait_for_timeout(1500), route.continue_()), times=1)
-        page.get_by_label("What are you looking for?").fill("a dog")
-        page.keyboard.press("Enter")
-        page.get_by_text("Searching …").wait_for()
-        settled(page)
-        assert "Searching" not in page.locator("#taken").inner_text() and len(shown(page)) == 5
 
 
 @pytest.mark.slow

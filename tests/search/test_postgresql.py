@@ -15,10 +15,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from gallery.filters import Filter
-from gallery.gallery import Gallery
 from gallery.searcher import Scoring, Selection
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from search import postgresql
@@ -26,7 +24,6 @@ from search.postgresql import FUNCTIONS, DamagedTableError, Table, TableAddress,
 from search.push import PushReport, push, verify_table
 from search.settings import open_searcher
 from tests.search.conformance import DAY, Made, make_clips, make_texts
-from tests.search.serving import make_app, write_gallery
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 
 MIN_NORM = 1e-3
@@ -427,28 +424,6 @@ def test_the_commands_push_query_and_verify_a_table(place, database, tmp_path): 
     assert run("push", "--print-sql").stdout == FUNCTIONS.read_text()
     run("push", "--write-extension", tmp_path / "extension")
     assert (tmp_path / "extension/scalar--1.sql").read_text() == FUNCTIONS.read_text()
-
-
-def test_the_service_answers_from_a_table_as_from_a_folder_and_says_when_the_server_is_away(postgres, tmp_path):
-    write_gallery(tmp_path)
-    (server,) = postgres(1)
-    searcher = pushed(Gallery.open(tmp_path / "gallery"), server.new_database(), timeout=2)
-    asked = {"query": "a dog", "filter": {"has": ["video"], "paths": ["clips/**"]}}
-    answers = []
-    for one in (None, searcher):
-        with TestClient(make_app(tmp_path, searcher=one), "http://127.0.0.1") as client:
-            first = client.post("/api/search", json=asked).json()
-            like = client.post("/api/like", json={"key": first["hits"][0]["key"]}).json()
-            nothing = client.post("/api/search", json=asked | {"filter": {"paths": ["\0"]}}).json()
-            for found in (first, like, nothing):
-                answers.append([(hit["key"], hit["score"]) for hit in found["hits"]])
-    assert answers[:3] == answers[3:] and answers[2] == []
-    with TestClient(make_app(tmp_path, searcher=searcher), "http://127.0.0.1") as client:
-        server.kill()
-        assert client.post("/api/search", json=asked).status_code == 503
-        server.start()
-        assert client.post("/api/search", json=asked).json()["hits"] == first["hits"]
-    searcher.table.close()
 
 
 # Addresses -----------------------------------------------------------------------------------------------------------

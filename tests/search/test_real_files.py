@@ -57,16 +57,6 @@ def test_whole_partial_and_broken_files_each_behave_as_they_should(videos, tiny_
         assert all(weight == 0 for name, weight in hit["weights"].items() if not hit["presence"][name])
 
 
-def test_of_half_a_recording_what_there_is_counts_is_reported_and_is_not_read_again(videos, tiny_model_dir, tmp_path):
-    arguments = ["index", videos, "--model", tiny_model_dir, "--output", tmp_path / "gallery"]
-    (reported,) = [line for line in run(*arguments).output.splitlines() if "truncated.mp4" in line]
-    assert reported.startswith(f"partly read: {videos / 'truncated.mp4'}: video stream 0 (h264): ")
-    assert reported.count(" s could be read: ") == 2 and "audio stream 1 (aac)" in reported
-    gallery = Gallery.open(tmp_path / "gallery")
-    assert [len(problems) for problems in gallery.problems().values()] == [2]
-    assert "0 new, 0 changed, 4 unchanged" in run(*arguments).output
-
-
 def test_the_real_clips_can_be_indexed_queried_and_added_to(shared_dir, tiny_model_dir, tmp_path):
     source = shared_dir / "data" / "videos"
     first = tmp_path / "first"

@@ -71,12 +71,6 @@ def test_a_line_is_reported_once_from_its_first_frame_to_the_next_without_it(fra
     assert cues_of(at(*frames), end=2.0 * len(frames)) == [Cue(*cue) for cue in expected]
 
 
-def test_frames_may_come_at_any_times():
-    frames = [(0.0, ["one"]), (100.0, ["one", "two"]), (100.5, ["two"]), (400.0, [])]
-    assert cues_of(frames, end=401.0) == [Cue(0.0, 100.5, "one"), Cue(100.0, 400.0, "two")]
-    assert cues_of([(7.0, ["one"])], end=0.0) == [Cue(7.0, 7.0, "one")]  # nobody knows how long the file is
-
-
 def box(left, top, right, bottom):
     return [[left, top], [right, top], [right, bottom], [left, bottom]]
 
@@ -244,16 +238,6 @@ def test_the_recogniser_computes_on_pictures_of_bounded_size(rapid, monkeypatch,
 
 def test_words_of_a_long_and_narrow_picture_are_read(rapid):
     assert rapid(drawn(("The bells ring at noon", 20, 4, 24), size=(960, 40))) == ["The bells ring at noon"]
-
-
-def test_where_there_are_no_words_none_are_made_up(rapid):
-    random = np.random.default_rng(0)
-    rain = Image.new("RGB", (640, 360), (70, 80, 90))
-    for left, top in random.integers(0, (640, 360), (400, 2)).tolist():
-        ImageDraw.Draw(rain).line((left, top, left + 2, top + 14), fill=(150, 160, 170))
-    noise = random.integers(0, 255, (360, 640, 3), dtype=np.uint8)
-    for picture in (np.asarray(rain), noise, np.full((360, 640, 3), 90, np.uint8), np.zeros((1, 1, 3), np.uint8)):
-        assert rapid(picture) == []
 
 
 def test_colours_are_not_swapped(rapid):

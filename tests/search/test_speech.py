@@ -109,16 +109,6 @@ def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(vid
     assert Gallery.open(videos.parent / "gallery").check() is None
 
 
-@pytest.mark.slow
-def test_what_was_indexed_without_speech_is_heard_later(videos, tiny_model, tiny_processor):
-    report, words = run(videos, tiny_model, tiny_processor, None)
-    assert not words["said.mp4"] and not transcribed(report)
-    recognizer = heard_by("whisper", HELLO)
-    report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    assert [path.rsplit("/")[-1] for path in of(report, "changed")] == ["said.mp4"] and words["said.mp4"]
-    assert len(recognizer.calls) == 1
-
-
 @pytest.mark.parametrize("text", ["", pytest.param(" ... ", marks=pytest.mark.slow)])
 def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     videos, tiny_model, tiny_processor, text
@@ -128,23 +118,6 @@ def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
         report, words = run(videos, tiny_model, tiny_processor, recognizer)
         assert not words["said.mp4"] and len(recognizer.calls) == 1 and not transcribed(report)
     assert Speech(videos.parent / "gallery").count() == (1, 0) and len(of(report, "unchanged")) == 3
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_after_hearing_goes_on_with_what_it_heard(videos, tiny_model, tiny_processor):
-    run(videos, tiny_model, tiny_processor, heard_by("whisper", HELLO))
-    transcript = next((videos.parent / "gallery" / "transcripts").iterdir())
-    kept = transcript.read_bytes()
-    transcript.unlink()
-    with GalleryWriter(videos.parent / "gallery") as writer:  # as if it had been killed before embedding
-        writer.remove_clips([str(videos / "said.mp4")])
-        writer.forget_files([str(videos / "said.mp4")])
-        writer.commit()
-    run(videos, tiny_model, tiny_processor, None)
-    transcript.write_bytes(kept)
-    recognizer = heard_by("whisper", HELLO)
-    report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    assert words["said.mp4"] and len(of(report, "changed")) == 1 and recognizer.calls == []
 
 
 @pytest.mark.slow

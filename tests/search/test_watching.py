@@ -132,17 +132,6 @@ def test_a_file_that_is_out_of_reach_is_not_reported_as_gone(tmp_path, monkeypat
     assert meanwhile == [[real]] and reported[1:] == [[]]
 
 
-def test_clips_of_what_a_link_led_to_are_pruned_while_its_folder_is_watched(place, monkeypatch):  # noqa: F811
-    (place / "store").mkdir()
-    for name in ("a.mp4", "b.mp4"):
-        (place / "store" / name).write_text("video")
-        (place / "clips" / name).symlink_to(place / "store" / name)
-    result = watching(monkeypatch, nothing, (place / "store" / "a.mp4").unlink, nothing, nothing)
-    assert "0 new, 0 changed, 0 unchanged, 0 unreadable, 1 removed" in result.stderr
-    assert result.stdout.startswith("3 new, 0 changed, 0 unchanged, 1 unreadable, 1 removed; 3 clips in the gallery")
-    assert f"gone from disk, its clips are removed: {place / 'store' / 'a.mp4'}" in result.stdout
-
-
 def watching(monkeypatch, *steps):
     """Index with --watch while `steps` happen, one after each look; then Ctrl-C."""
     waiting = iter([*steps, None])

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from gallery.decoding import Limits, SandboxedReader
@@ -73,18 +72,6 @@ def test_a_file_that_changed_loses_its_old_windows(place):
     assert names(old(run(place)[0])) == ["talk.mp4"]
 
 
-def test_windows_of_a_file_that_is_gone_are_pruned(place):
-    write_talk(place, 3)
-    run(place)
-    (place / "clips" / "talk.mp4").unlink()
-    report, gallery, _ = run(place)
-    assert names(of(report, "gone")) == ["talk.mp4"] and len(gallery) == 4
-    report, gallery, _ = run(place, prune=True)
-    assert names(of(report, "removed")) == ["talk.mp4"] and names(gallery.clip_ids) == names(gallery.files) == [
-        "short.mp4"
-    ]
-
-
 def test_windows_that_failed_are_noted_of_their_file_and_reported_in_later_runs(place):
     talk = str(place / "clips" / "talk.mp4")
     report, gallery, embedded = run(place)
@@ -140,17 +127,6 @@ def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monke
     assert after.files[path].reason == before.files[path].reason
     monkeypatch.undo()
     assert len(of(report, "unchanged")) == 2
-
-
-def test_windows_that_were_cut_otherwise_go_when_their_file_is_finished(place):
-    run(place)
-    talk = str(place / "clips" / "talk.mp4")
-    with GalleryWriter(place / "gallery") as writer:  # as an earlier version named the end
-        vectors = torch.nn.functional.normalize(torch.ones(1, 3, 8), dim=-1)
-        writer.put_clips([f"{talk}#t=9"], vectors, torch.ones(1, 3, dtype=torch.bool))
-        writer.commit()
-    _, gallery, embedded = run(place, Limits(time=120))
-    assert embedded == [5] and f"{talk}#t=9" not in gallery.clip_ids and len(gallery) == 5
 
 
 def test_windows_that_are_out_of_reach_keep_what_is_known_and_are_read_later(place, monkeypatch):
