@@ -14,7 +14,7 @@ import torch
 from transformers.audio_utils import mel_filter_bank
 from transformers.feature_extraction_utils import BatchFeature, FeatureExtractionMixin
 
-from .image_processing_scalar import frame_indices, to_batch, to_tensor, whole
+from .image_processing_scalar import check_whole, frame_indices, to_batch, to_tensor
 from .media_scalar import SAMPLING_RATE, resample
 
 _MAX_CHANNELS = 8  # more are probably a batch passed as one waveform
@@ -158,10 +158,16 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.num_mel_bins = whole("num_mel_bins", num_mel_bins)
-        self.sampling_rate = whole("sampling_rate", sampling_rate)
-        self.segment_length = whole("segment_length", segment_length)
-        self.num_segments = whole("num_segments", num_segments)
+        check_whole(
+            num_mel_bins=num_mel_bins,
+            sampling_rate=sampling_rate,
+            segment_length=segment_length,
+            num_segments=num_segments,
+        )
+        self.num_mel_bins = num_mel_bins
+        self.sampling_rate = sampling_rate
+        self.segment_length = segment_length
+        self.num_segments = num_segments
         self.mean = mean
         self.std = std
 

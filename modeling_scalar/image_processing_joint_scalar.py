@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import torch
 import torch.nn.functional as F
 
-from .image_processing_scalar import ClipImageProcessor, whole
+from .image_processing_scalar import ClipImageProcessor, check_whole
 
 
 def patch_grid(height: int, width: int, max_patches: int, patch_size: int, pooling: int) -> tuple[int, int]:
@@ -76,9 +76,10 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
         **kwargs: Any,
     ):
         super().__init__(image_mean, image_std, rescale_factor, **kwargs)
-        self.max_soft_tokens = whole("max_soft_tokens", max_soft_tokens)
-        self.patch_size = whole("patch_size", patch_size)
-        self.pooling_kernel_size = whole("pooling_kernel_size", pooling_kernel_size)
+        check_whole(max_soft_tokens=max_soft_tokens, patch_size=patch_size, pooling_kernel_size=pooling_kernel_size)
+        self.max_soft_tokens = max_soft_tokens
+        self.patch_size = patch_size
+        self.pooling_kernel_size = pooling_kernel_size
 
     @property
     def max_patches(self) -> int:

@@ -18,11 +18,11 @@ from transformers.processing_utils import ImagesKwargs
 _RESIZE_MODES = ("squash", "crop")
 
 
-def whole(name: str, value: Any) -> int:
-    """Return a setting after checking that it is a whole number, at least 1; otherwise raise a ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-        raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r:.80}.")
-    return value
+def check_whole(**settings: Any) -> None:
+    """Raise a ValueError unless settings are whole numbers, at least 1."""
+    for name, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+            raise ValueError(f"`{name}` must be a whole number, at least 1, got {value!r:.80}.")
 
 
 def frame_indices(
@@ -214,7 +214,8 @@ class ScalarImageProcessor(ClipImageProcessor):
             raise ValueError(f"`resize_mode` must be one of {_RESIZE_MODES}, got {resize_mode!r}.")
         if train_crop_scale is not None and not 0 < train_crop_scale[0] <= train_crop_scale[1] <= 1:
             raise ValueError(f"`train_crop_scale` must be an ascending pair in (0, 1], got {train_crop_scale!r}.")
-        self.image_size = whole("image_size", image_size)
+        check_whole(image_size=image_size)
+        self.image_size = image_size
         self.resize_mode = resize_mode
         self.train_crop_scale = None if train_crop_scale is None else list(train_crop_scale)
         self.train_flip = train_flip

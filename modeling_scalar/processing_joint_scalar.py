@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from .configuration_joint_scalar import check_modalities
 from .configuration_scalar import MODALITIES
-from .image_processing_scalar import whole
+from .image_processing_scalar import check_whole
 from .media_scalar import SAMPLING_RATE
 from .processing_scalar import Clip, ScalarProcessor, scatter
 from .scores_scalar import kind_of
@@ -100,7 +100,8 @@ class ScalarJointProcessor(ScalarProcessor):
         add_special_tokens: bool = True,
         modalities: Iterable[str] = MODALITIES,
     ):
-        self.max_length = whole("max_length", max_length)
+        check_whole(max_length=max_length)
+        self.max_length = max_length
         self.max_audio_seconds = max_audio_seconds
         self.query_prompt, self.document_prompt, self.media_prompt = query_prompt, document_prompt, media_prompt
         self.add_special_tokens = add_special_tokens

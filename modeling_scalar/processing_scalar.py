@@ -23,7 +23,14 @@ from transformers.utils import logging
 
 from .configuration_scalar import MODALITIES, in_package
 from .feature_extraction_scalar import ScalarAudioKwargs, check_sampling_rate, list_waveforms, to_waveform
-from .image_processing_scalar import ScalarImageProcessorKwargs, frame_indices, is_picture, to_batch, to_frames, whole
+from .image_processing_scalar import (
+    ScalarImageProcessorKwargs,
+    check_whole,
+    frame_indices,
+    is_picture,
+    to_batch,
+    to_frames,
+)
 from .media_scalar import MediaError, MediaReader, Window, names_subtitle_file
 from .scores_scalar import kind_of
 
@@ -173,10 +180,16 @@ class ScalarProcessor(ProcessorMixin):
     ):
         if presence not in ("honest", "vast"):
             raise ValueError(f"`presence` must be 'honest' or 'vast', got {presence!r}.")
-        self.num_frames = whole("num_frames", num_frames)
-        self.num_train_frames = whole("num_train_frames", num_train_frames)
-        self.max_text_length = whole("max_text_length", max_text_length)
-        self.max_subtitle_length = whole("max_subtitle_length", max_subtitle_length)
+        check_whole(
+            num_frames=num_frames,
+            num_train_frames=num_train_frames,
+            max_text_length=max_text_length,
+            max_subtitle_length=max_subtitle_length,
+        )
+        self.num_frames = num_frames
+        self.num_train_frames = num_train_frames
+        self.max_text_length = max_text_length
+        self.max_subtitle_length = max_subtitle_length
         self.presence = presence
         super().__init__(image_processor, feature_extractor, tokenizer)
 

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from .configuration_joint_scalar import ScalarJointConfig, check_modalities
 from .configuration_scalar import MODALITIES
-from .image_processing_scalar import whole
+from .image_processing_scalar import check_whole
 from .media_scalar import SAMPLING_RATE
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor, as_words
@@ -199,8 +199,9 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         modalities: Iterable[str] = MODALITIES,
         max_text_length: int | None = None,
     ):
-        self.num_frames = whole("num_frames", num_frames)
-        self.num_train_frames = whole("num_train_frames", num_train_frames)
+        check_whole(num_frames=num_frames, num_train_frames=num_train_frames)
+        self.num_frames = num_frames
+        self.num_train_frames = num_train_frames
         self.max_audio_seconds = max_audio_seconds
         self.modalities = list(modalities)
         check_modalities(self.modalities)
