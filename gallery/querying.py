@@ -50,10 +50,12 @@ def split_query(query: str) -> tuple[str, tuple[str, ...]]:
     return text, tuple(dict.fromkeys(part for part in quoted if folded(part)))
 
 
-def check_texts(texts: Sequence[str]) -> None:
-    """Raise a ValueError that names a query without words, or one that is not UTF-8."""
+def split_queries(texts: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """[`split_query`] of several queries. Raises a ValueError that names one without words, or not UTF-8."""
+    asked, words = [], []
     for text in texts:
-        if not isinstance(text, str) or not text.strip():
+        left, quoted = split_query(text) if isinstance(text, str) else ("", ())
+        if not left.strip():
             raise ValueError(f"A query is empty, got {text!r}. Type what you are looking for.")
         try:
             text.encode()
@@ -61,18 +63,18 @@ def check_texts(texts: Sequence[str]) -> None:
             raise ValueError(
                 f"The query {text!r} is not UTF-8. Set the encoding of your terminal to UTF-8."
             ) from error
+        asked.append(left)
+        words.append(quoted)
+    return asked, words
 
 
-def check_vectors(text_embeds: torch.Tensor, k: int, dim: int | None) -> torch.Tensor:
+def check_vectors(text_embeds: torch.Tensor, dim: int | None) -> torch.Tensor:
     """
     Return query vectors in float32 on the CPU.
 
     Raises:
-        ValueError: `k` is below 1, their shape is not `(Q, D)` with the gallery's D, if it has one, or they are not of
-            unit norm.
+        ValueError: their shape is not `(Q, D)` with the gallery's D, if it has one, or they are not of unit norm.
     """
-    if k < 1:
-        raise ValueError(f"`k` must be at least 1, got {k}.")
     if text_embeds.ndim != 2 or text_embeds.shape[1] != (dim or text_embeds.shape[1]):
         raise ValueError(f"`text_embeds` must have shape (queries, {dim or 'D'}), got {tuple(text_embeds.shape)}.")
     text_embeds = text_embeds.detach().to("cpu", torch.float32)
@@ -235,11 +237,11 @@ __all__ = [
     "Likeness",
     "NothingToCompareError",
     "QueryModel",
-    "check_texts",
     "check_vectors",
     "embed_captions",
     "load_query_model",
     "modalities_option",
     "query_like",
+    "split_queries",
     "split_query",
 ]

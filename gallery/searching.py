@@ -27,11 +27,10 @@ from gallery.hits import Hits, Results, Texts
 from gallery.querying import (
     Likeness,
     QueryModel,
-    check_texts,
     check_vectors,
     load_query_model,
     query_like,
-    split_query,
+    split_queries,
 )
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
@@ -189,11 +188,9 @@ def search(
     texts, words, name = [None], [()], None
     if is_texts:
         texts = [queries] if isinstance(queries, str) else list(queries)
-        check_texts(texts)
         if not texts:
             return Results()
-        asked, words = zip(*map(split_query, texts), strict=True)
-        check_texts(asked)
+        asked, words = split_queries(texts)
         model = load_query_model(described) if load is None else load()
         if rerank is not None:
             check_depth(rerank)
@@ -379,7 +376,7 @@ class FolderSearcher:
     def rank(self, queries: torch.Tensor, k: int, scoring: Scoring, among: Selection) -> list[Hits]:
         """Find the exact k best clips of each query, `(Q, D)` of unit norm: see [`~gallery.searcher.Searcher`]."""
         gallery = self.gallery
-        queries = check_vectors(queries, k, gallery.dim)
+        queries = check_vectors(queries, gallery.dim)
         seen = seen_of(among.modalities, gallery.modalities)
         options = {"query_temperature": gallery.query_temperature} | gallery.calibration | scoring.options
         allowed = self.allowed(among)

@@ -617,7 +617,7 @@ class TableSearcher:
             DamagedTableError: the table does not have all rows of one version as they were written.
             TableError: a server does not answer.
         """
-        queries = check_vectors(queries, k, self.pushed.dim)
+        queries = check_vectors(queries, self.pushed.dim)
         check_supported(self, among)
         if scoring.method != "scalar":
             raise UnsupportedError(

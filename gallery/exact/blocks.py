@@ -274,7 +274,7 @@ class Block(Clips):
     def __getitem__(self, columns: slice | torch.Tensor) -> "Block":
         """Some of these clips, without their codes; given by indices, they are copied."""
         if isinstance(columns, slice):
-            start, stop, _ = columns.indices(len(self))
+            start, stop, _ = columns.indices(len(self.modality_mask))
             chunks = [tuple(vectors[some] for vectors in self.chunks[n]) for n, some, _ in self.pieces(start, stop)]
         else:
             columns = columns.nonzero()[:, 0] if columns.dtype == torch.bool else columns
@@ -322,7 +322,7 @@ class Block(Clips):
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)`; zero where absent."""
         chosen = range(self.modality_mask.shape[1]) if index is None else [index]
-        products = text_embeds.new_empty(len(chosen), len(text_embeds), len(self))
+        products = text_embeds.new_empty(len(chosen), len(text_embeds), len(self.modality_mask))
         first = 0
         for chunk in self.chunks:
             end = first + len(chunk[0])
@@ -399,7 +399,7 @@ def _screened(clips: Block) -> torch.Tensor:
 
 
 def _sample(clips: Block) -> tuple[torch.Tensor, Block]:
-    count = len(clips)
+    count = len(clips.modality_mask)
     starts = torch.arange(0, count, max(_RUN * count // _SAMPLE, _RUN))
     rows = (starts[:, None] + torch.arange(_RUN)).flatten()
     rows = rows[rows < count]
@@ -664,10 +664,9 @@ def best_of_pairs(
     scores: torch.Tensor,
     num_queries: int,
     k: int,
-    weights: torch.Tensor | None = None,
+    weights: torch.Tensor,
 ) -> Best:
     """The k best of scored pairs, for each query; among equal scores, the first in the gallery comes first."""
-    weights = torch.empty(len(rows), 0) if weights is None else weights
     order = np.lexsort((rows.numpy(), -scores.numpy(), queries.numpy()))
     order = torch.from_numpy(order)
     counts = queries.bincount(minlength=num_queries)

@@ -470,14 +470,14 @@ def rank(block: Block, text_embeds: torch.Tensor, k: int, method: str, **options
         DamagedVectorsError: vectors are not as they were written.
         ValueError: the method is unknown, or an option is out of range.
     """
-    entry, score_options, k = find_method(method), ScoreOptions(**options), min(k, len(block))
-    queries = text_embeds.to(block.device)
-    if not len(block) or not len(queries):
+    entry, score_options, num_clips = find_method(method), ScoreOptions(**options), len(block)
+    k, queries = min(k, num_clips), text_embeds.to(block.device)
+    if not num_clips or not len(queries):
         nothing = torch.empty(len(queries), 0)
         return Ranking(nothing, nothing.long(), torch.zeros(len(queries), dtype=torch.long))
     if method == "scalar":
         return _rank_by_centroids(block, queries, k, score_options)
-    is_whole = entry.whole or 4 * k > len(block)
+    is_whole = entry.whole or 4 * k > num_clips
     scores, rows = (_rank_whole if is_whole else _rank_in_tiles)(block, queries, k, method, score_options)
     return Ranking(scores.cpu(), rows.cpu(), torch.full((len(queries),), block.num_there))
 
