@@ -204,8 +204,6 @@ def serve(config: ServeConfig) -> None:
 @command_of(app, InfoConfig)
 def info(config: InfoConfig) -> None:
     """Print what a gallery contains and which files could not be read."""
-    import pyarrow.compute as pc
-
     from gallery.gallery import Gallery
     from gallery.transcripts import Transcripts
     from gallery.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
@@ -219,12 +217,8 @@ def info(config: InfoConfig) -> None:
     show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
     show(f"query temperature: {opened.query_temperature}")
     if opened.metadata.get(SEGMENT) is not None:
-        is_window = pc.not_equal(opened.paths, opened.clips.column("clip_id"))
-        num_cut = pc.count_distinct(opened.paths.filter(is_window)).as_py()
-        num_whole = pc.count_distinct(opened.paths).as_py() - num_cut
-        counts = f"files cut: {num_cut}, into {pc.sum(is_window).as_py()}; whole: {num_whole}"
-        length = f"{'scenes of at most ' if opened.metadata.get(SCENES) else ''}{opened.metadata[SEGMENT]:g} s"
-        show(f"windows: {length}; {counts}")
+        kind = "scenes of at most " if opened.metadata.get(SCENES) else ""
+        show(f"windows: {kind}{opened.metadata[SEGMENT]:g} s")
     for name, values in opened.calibration.items():
         show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     if (least := opened.least_score) is not None:
