@@ -152,13 +152,14 @@ class RunArguments:
             )
 
 
-def _check_known(name: str, where: str) -> None:
-    """Raise a ValueError that suggests the nearest field unless a field of this name exists."""
+def _unknown_field(name: str) -> str | None:
+    """A sentence that suggests the nearest field, or None if a field of this name exists."""
     known = [part.name for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init]
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean `{near[0]}`?" if near else ""
-        raise ValueError(f"{where} has the unknown field `{name}`.{hint}")
+    if name in known:
+        return None
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean `{near[0]}`?" if near else ""
+    return f"unknown field `{name}`.{hint}"
 
 
 def find_packaged(name: str) -> str:
@@ -204,7 +205,9 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} must be a mapping of fields to values, got {type(content).__name__}.")
     base = content.pop("base", None)
     for name in content:
-        _check_known(str(name), str(path))
+        unknown = _unknown_field(str(name))
+        if unknown:
+            raise ValueError(f"{path}: {unknown}")
     return content if base is None else read_recipe(path.parent / base) | content
 
 
@@ -225,9 +228,9 @@ def parse_arguments(
         The two groups of arguments.
 
     Raises:
-        FileNotFoundError, ValueError: From [`read_recipe`], for an unknown field, a value outside its range, or a
-            plugin that cannot be imported.
-        SystemExit: For `--help`, or a value of another type.
+        FileNotFoundError, ValueError: From [`read_recipe`], for a value outside its range, or a plugin that cannot
+            be imported.
+        SystemExit: With code 0 for `--help`, with code 2 for an unknown flag or a value of another type.
     """
     parser = HfArgumentParser(
         [RunArguments, ScalarTrainingArguments],
@@ -245,8 +248,9 @@ def parse_arguments(
     run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
     for argument in rest[-1][:1]:
         if not argument.startswith("-"):
-            raise ValueError(f"{argument} is not a field; recipes must come before the first flag.")
-        _check_known(argument.lstrip("-").partition("=")[0], "The command line")
+            parser.error(f"{argument} is not a field; recipes must come before the first flag.")
+        unknown = _unknown_field(argument.removeprefix("--").partition("=")[0])
+        parser.error(unknown or argument)
     run.model = find_packaged(run.model)
     load_plugins(run.plugin.split(",") if run.plugin else [])
     if run.aggregation is not None:

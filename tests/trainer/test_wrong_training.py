@@ -29,8 +29,10 @@ RECIPES = {
 }
 
 FLAGS = {
-    "unknown flag": (["--learning_speed", "1"], 1, ["`learning_speed`", "`learning_rate`"]),
-    "a second recipe after flags": (["more.yaml"], 1, ["more.yaml", "before the first flag"]),
+    "unknown flag": (["--learning_speed", "1"], 2, ["`learning_speed`", "`learning_rate`"]),
+    "flag like no field": (["--bogus", "1"], 2, ["`bogus`"]),
+    "flag with one dash": (["-seed", "1"], 2, ["`-seed`", "`seed`"]),
+    "a second recipe after flags": (["more.yaml"], 2, ["more.yaml", "before the first flag"]),
     "unknown objective": (["--objective", "best"], 1, ["`objective`", "'best'", "scalar"]),
     "unknown score": (["--aggregation", "best"], 1, ["`aggregation`", "best"]),
     "number outside its range": (["--temperature", "nan"], 1, ["`temperature`", "(0, inf)"]),
