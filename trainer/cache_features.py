@@ -37,7 +37,7 @@ from eval.benchmarks.registry import load_benchmark
 from eval.benchmarks.rows import read_row, text_columns
 from eval.settings import Columns, OnError, Plugins
 from gallery.decoding import sandboxed
-from gallery.embedding import check_reading, in_background
+from gallery.embedding import in_background
 from gallery.files import read_json, write_json
 from gallery.provenance import versions
 from modeling_scalar import ScalarJointConfig, ScalarProcessor, default_device
@@ -218,7 +218,6 @@ def cache_features(
         ValueError: If the folder holds other features, or a clip cannot be read.
         FileNotFoundError: If a file does not exist.
     """
-    check_reading(batch_size, _READERS)
     folder = Path(folder)
     identity = {
         "sha256": checksums(model, processor, rows),
@@ -285,7 +284,6 @@ class FeatureDataset(Examples):
         model ([`ScalarModel`], [`ScalarJointModel`] or its PEFT model): The model to train, with its trainable
             parameters already chosen.
         processor ([`ScalarProcessor`]): The model's processor.
-        seed (`int`, *optional*): The seed of the run. If the views were drawn with another seed, this is logged.
 
     Raises:
         FileNotFoundError: If the folder has no finished features.
@@ -299,7 +297,6 @@ class FeatureDataset(Examples):
         rows: datasets.Dataset,
         model: ScalarRetrievalModel | PeftModel,
         processor: ScalarProcessor,
-        seed: int | None = None,
     ):
         folder = Path(folder)
         if not (folder / DESCRIPTION).is_file():
@@ -323,8 +320,6 @@ class FeatureDataset(Examples):
                 f"The features in {folder} do not fit this run. These differ: {'; '.join(different)}. "
                 f"Compute them again with `{_COMMAND}`."
             )
-        if seed is not None and seed != description["seed"]:
-            logger.info("The views in %s were drawn with seed %d, not %d.", folder, description["seed"], seed)
         super().__init__(rows)
         self.processor = sandboxed(processor, on_error=description["on_error"])
         self.num_views = description["views"]

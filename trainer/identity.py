@@ -30,7 +30,6 @@ _FIELDS = (
     "semantic_temperature",
     "direction_temperature",
     "uniformity_weight",
-    "uniformity_scale",
     "loss_warmup_steps",
     "matching_weight",
     "full_view_probability",

@@ -5,13 +5,6 @@ from torch import nn
 
 from modeling_scalar.scores_scalar import paired_centroids
 
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:  # nor NaN
-            raise ValueError(f"`{name}` must be positive, got {value!r}.")
-
-
 # Alignment (Eq. 6) ---------------------------------------------------------------------------------------------------
 
 # Symmetric InfoNCE over the query-conditioned scores (SCALAR Eq. 6).
@@ -57,9 +50,6 @@ class AlignmentLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.07, label_smoothing: float = 0.1):
         super().__init__()
-        _check_positive(temperature=temperature)
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"`label_smoothing` must be in [0, 1), got {label_smoothing!r}.")
         self.temperature = temperature
         self.label_smoothing = label_smoothing
 
@@ -167,7 +157,6 @@ class SemanticLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.07, semantic_temperature: float = 0.5, calibration_weight: float = 1.0):
         super().__init__()
-        _check_positive(temperature=temperature, semantic_temperature=semantic_temperature)
         self.temperature = temperature
         self.semantic_temperature = semantic_temperature
         self.calibration_weight = calibration_weight
@@ -226,7 +215,6 @@ class UniformityLoss(nn.Module):
 
     def __init__(self, scale: float = 2.0):
         super().__init__()
-        _check_positive(scale=scale)
         self.scale = scale
 
     def forward(self, centroids: torch.Tensor) -> torch.Tensor:
@@ -295,7 +283,6 @@ class PathwaysLoss(nn.Module):
 
     def __init__(self, temperature: float = 0.07):
         super().__init__()
-        _check_positive(temperature=temperature)
         self.temperature = temperature
 
     def forward(
@@ -415,9 +402,6 @@ class PMRLLoss(nn.Module):
 
     def __init__(self, singular_value_temperature: float = 0.05, direction_temperature: float = 0.1):
         super().__init__()
-        _check_positive(
-            singular_value_temperature=singular_value_temperature, direction_temperature=direction_temperature
-        )
         self.singular_value_temperature = singular_value_temperature
         self.direction_temperature = direction_temperature
 

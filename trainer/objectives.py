@@ -192,7 +192,7 @@ class ScalarObjective(Objective):
         self.alignment = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
         self.cross_arity = CrossArityLoss(query_temperature)
         self.semantic = SemanticLoss(args.temperature, args.semantic_temperature, args.calibration_weight)
-        self.uniformity = UniformityLoss(args.uniformity_scale)
+        self.uniformity = UniformityLoss()
 
     def forward(self, batch: Batch, step: int) -> Terms:
         """Compute the terms of this process's rows at an optimizer step."""

@@ -92,7 +92,7 @@ def _build_dataset(
     from .embeddings import EmbeddingDataset, collate_embeddings
 
     if not is_gallery(run.features):
-        return FeatureDataset(run.features, rows, model, processor, args.seed), FeatureCollator(processor), processor
+        return FeatureDataset(run.features, rows, model, processor), FeatureCollator(processor), processor
     fingerprint = identify(run.model).fingerprint
     dataset = EmbeddingDataset(run.features, rows, model, processor, run.model, fingerprint, not args.disable_tqdm)
     return dataset, collate_embeddings, processor

@@ -401,7 +401,6 @@ class ScalarTrainer(ResumableTrainer):
             self.scalar_model,
             self.processor,
             rows,
-            batch_size=self.args.eval_gallery_batch_size,
             progress=self.is_world_process_zero() and not self.args.disable_tqdm,
         )
         options = self.scalar_model.score_options()

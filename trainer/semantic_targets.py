@@ -139,7 +139,6 @@ def make_semantic_targets(
 
     Raises:
         ValueError: If there is no row, or a caption is empty.
-        IsADirectoryError: If the output is a folder.
         ModuleNotFoundError, OSError: See [`embed_captions`].
     """
     output = Path(output)
@@ -151,9 +150,6 @@ def make_semantic_targets(
         )
     clips: dict[str, int] = {}
     clip_of_row = torch.tensor([clips.setdefault(name, len(clips)) for name in video_ids], dtype=torch.int32)
-    # A bad path fails before the work.
-    if output.is_dir():
-        raise IsADirectoryError(f"{output} is a folder; a file was expected.")
     output.parent.mkdir(parents=True, exist_ok=True)
     embeds = _clip_embeds(embed_captions(captions, encoder, progress=progress), clip_of_row)
     embeds = embeds.to(default_device())
@@ -201,9 +197,6 @@ class SemanticTargets:
         self.neighbors = tensors["neighbors"]
         self.cosines = tensors["cosines"]  # (clips, neighbors)
         self.clip_of_row = tensors["clip_of_row"]  # (rows,)
-
-    def __reduce__(self):
-        return SemanticTargets, (self.path,)  # pickled by file name, not by content
 
     def sha256(self) -> str:
         """Return the SHA-256 of the neighbours and their cosines."""

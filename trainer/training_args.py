@@ -17,7 +17,7 @@ WITH_SEMANTICS = ("scalar",)
 NEGATIVES = ("scores", "paired")
 """The scores that hard negatives are drawn by: C of Eq. 5, as in the paper, or C~."""
 _INTERVALS = {
-    "(0, inf)": "temperature semantic_temperature direction_temperature uniformity_scale",
+    "(0, inf)": "temperature semantic_temperature direction_temperature",
     "[0, 1)": "contrastive_label_smoothing",
     "[0, inf)": (
         "cross_arity_weight semantic_weight calibration_weight uniformity_weight matching_weight learning_rate "
@@ -26,7 +26,7 @@ _INTERVALS = {
     "[0, 1e9]": "loss_warmup_steps full_view_decay_steps",
     "[0, 1]": "full_view_probability",
     "[1, 2]": "min_view_modalities",
-    "[1, 1e9]": "mini_batch_size eval_gallery_batch_size per_device_train_batch_size gradient_accumulation_steps",
+    "[1, 1e9]": "mini_batch_size per_device_train_batch_size gradient_accumulation_steps",
 }
 RANGES = {name: interval for interval, names in _INTERVALS.items() for name in names.split()}
 """The allowed interval of a numeric field, unless it is None."""
@@ -84,7 +84,6 @@ class ScalarTrainingArguments(TrainingArguments):
         default=0.1, metadata={"help": "Temperature of PMRL's directions, compared instead of scores; positive."}
     )
     uniformity_weight: float = field(default=0.1, metadata={"help": "Weight lambda of L_unif (Eq. 9); 0 skips it."})
-    uniformity_scale: float = field(default=2.0, metadata={"help": "Scale of the exponent of L_unif; positive."})
     loss_warmup_steps: int = field(default=500, metadata={"help": "Steps before L_sem and L_unif are added."})
     matching_weight: float = field(default=0.1, metadata={"help": "Weight of L_DAM; 0 skips the cross-encoder."})
     full_view_probability: float = field(
@@ -115,7 +114,6 @@ class ScalarTrainingArguments(TrainingArguments):
     report_to: str | None = field(
         default="none", metadata={"help": "Trackers, separated by commas: tensorboard,trackio."}
     )
-    eval_gallery_batch_size: int = field(default=64, metadata={"help": "Clips per forward pass in evaluation."})
 
     # Defaults of transformers that the paper changes.
     learning_rate: float = field(default=2e-5, metadata={"help": "Peak learning rate."})

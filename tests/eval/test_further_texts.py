@@ -169,7 +169,7 @@ def test_a_step_of_the_trunk_reads_texts_from_rows_and_beside_stored_features(pl
     results = []
     for is_stored in (False, True):
         model, processor = load(place, "trunk")
-        dataset = FeatureDataset(tmp_path / "features", rows, model, processor, QUIET["seed"])
+        dataset = FeatureDataset(tmp_path / "features", rows, model, processor)
         collator = FeatureCollator(processor)
         batch = collator([dataset[index] for index in range(6)]) if is_stored else from_files(rows, processor)
         assert batch["modality_mask"].tolist() == presence_of(rows) and "title_input_ids" in batch

@@ -43,11 +43,6 @@ def test_a_clip_draws_the_same_wherever_it_lies():
     assert torch.equal(whole, parts) and not torch.equal(whole, reduced_views(mask, 0.5, uniform(50, 2)))
 
 
-def test_a_probability_of_one_hides_nothing():
-    mask = torch.ones(100, 3, dtype=torch.bool)
-    assert reduced_views(mask, 1.0, uniform(100, 0)).all()
-
-
 def test_the_largest_draw_still_hides_a_present_modality():
     mask = torch.ones(1, 3, dtype=torch.bool)
     largest = torch.tensor([[0.9, 1 - 2**-24]])

@@ -87,7 +87,7 @@ def training_step(model, batch, condition_on=MATCHED):
 @pytest.mark.parametrize(("dtype", "tolerance", "epoch"), [("float32", 1e-6, 3), ("float16", 2e-3, 0)])
 def test_a_step_from_features_is_the_step_from_files(model, rows, tiny_processor, folders, epoch, dtype, tolerance):
     from_files = ClipDataset(rows, tiny_processor, SEED)
-    from_features = FeatureDataset(folders / dtype, rows, model, tiny_processor, SEED)
+    from_features = FeatureDataset(folders / dtype, rows, model, tiny_processor)
     from_files.set_epoch(epoch % VIEWS)
     from_features.set_epoch(epoch)
     batch = FeatureCollator(tiny_processor)([from_features[i] for i in range(10)])
@@ -110,7 +110,7 @@ def test_a_subtitle_that_the_cross_encoder_reads_is_encoded_in_each_step(rows, t
     """Its tokens are the text tower's, which is trained: what is stored is of the frozen towers alone."""
     every = ("video", "audio", "subtitle")
     model = make_model(condition_on=every)
-    from_features = FeatureDataset(folders / "float32", rows, model, tiny_processor, SEED)
+    from_features = FeatureDataset(folders / "float32", rows, model, tiny_processor)
     assert not any("subtitle" in name for name in from_features[0])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -136,30 +136,6 @@ def test_views_differ_and_come_in_turn(model, rows, tiny_processor, folders):
         dataset.set_epoch(epoch)
         seen.append(dataset[0]["video_pooled"])
     assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3]) and not torch.equal(seen[0], seen[1])
-
-
-@pytest.mark.parametrize("picked", [[0, 5, 8], [1, 5]])
-def test_a_batch_has_the_keys_that_the_processor_would_give(model, rows, tiny_processor, folders, picked):
-    from_files, from_features = (
-        ClipDataset(rows, tiny_processor, SEED),
-        FeatureDataset(folders / "float32", rows, model, tiny_processor),
-    )
-    expected = set(ScalarDataCollator(tiny_processor)([from_files[i] for i in picked]))
-    for raw, name in (("pixel_values_videos", "video"), ("input_features", "audio")):
-        if raw in expected:
-            expected = expected - {raw} | {f"{name}_pooled", f"{name}_states"}
-    batch = FeatureCollator(tiny_processor)([from_features[i] for i in picked])
-    assert set(batch) == expected
-    assert batch["clip_index"].tolist() == picked
-
-
-def test_only_what_a_clip_has_is_stored(model, rows, tiny_processor, folders):
-    dataset = FeatureDataset(folders / "float16", rows, model, tiny_processor)
-    shapes = {"video_pooled": [32], "video_states": [2, 5, 32], "audio_pooled": [24], "audio_states": [1, 16, 24]}
-    for name, shape in shapes.items():
-        lacking = WITHOUT_VIDEO if name.startswith("video") else WITHOUT_AUDIO
-        assert {index for index in range(10) if name not in dataset[index]} == lacking
-        assert list(dataset[0][name].shape) == shape and dataset[0][name].dtype == torch.float16
 
 
 # Interruption -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from modeling_scalar.scores_scalar import METHODS
-from trainer.recipe import find_packaged, parse_arguments, read_recipe
+from trainer.recipe import parse_arguments, read_recipe
 
 REGISTERED = """from modeling_scalar.scores_scalar import register_method
 
@@ -41,27 +41,12 @@ def test_the_defaults_are_the_papers(tmp_path):
     assert (args.contrastive_label_smoothing, args.cross_arity_weight, args.matching_weight) == (0.1, 1.0, 0.1)
     assert (args.full_view_probability, args.full_view_decay_steps) == (0.5, 2000)
     assert (args.semantic_weight, args.calibration_weight, args.semantic_temperature) == (1.0, 1.0, 0.5)
-    assert (args.uniformity_weight, args.uniformity_scale, args.loss_warmup_steps) == (0.1, 2.0, 500)
+    assert (args.uniformity_weight, args.loss_warmup_steps) == (0.1, 500)
     assert not args.learnable_temperature
     assert (args.lora_learning_rate, args.min_view_modalities, args.negatives_from) == (None, 2, "scores")
     assert (args.learning_rate, args.weight_decay, args.adam_beta1, args.adam_beta2) == (2e-5, 0.01, 0.9, 0.98)
     assert (args.max_grad_norm, args.num_train_epochs, args.warmup_steps, args.seed) == (2.0, 5, 0.1, 50)
     assert args.lr_scheduler_type == "linear"
-
-
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        ("adapter: lora", "adapter"),
-        ("negatives_from: c", "negatives_from"),
-        ("objective: pmrl\nlearnable_temperature: true", "temperature"),
-        ("adapter: full\nlora_learning_rate: 1e-6", "lora_learning_rate"),
-    ],
-)
-def test_a_bad_recipe_is_refused_by_field(tmp_path, fields, name):
-    text = f"model: a\nbenchmark: b\nroot: d\noutput_dir: o\n{fields}\n"
-    with pytest.raises(ValueError, match=name):
-        parse_arguments([str(write(tmp_path, "r.yaml", text))])
 
 
 def test_plugins_are_imported_before_the_score_is_looked_up(tmp_path, monkeypatch):
@@ -101,21 +86,6 @@ def test_recipes_of_the_package_are_found_where_there_are_none(tmp_path, monkeyp
     assert run.model == str(ROOT / "recipes" / "miniature_backbone")
     names = ("recipes/gram.yaml", "recipes/miniature.yaml", "recipes/miniature_backbone")
     assert caplog.messages == [f"{name} does not exist here; using the package's {ROOT / name}." for name in names]
-
-
-def test_ones_own_recipe_comes_before_that_of_the_package(tmp_path, monkeypatch, caplog):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "gram.yaml").write_text("aggregation: uniform\n")
-    with caplog.at_level("INFO", logger="train"):
-        assert read_recipe(find_packaged("recipes/gram.yaml")) == {"aggregation": "uniform"}
-    assert not caplog.messages
-
-
-@pytest.mark.parametrize("name", ["recipes/nowhere.yaml", "trainer/recipe.py", "gram.yaml"])
-def test_what_is_no_recipe_of_the_package_is_left_as_it_is(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert find_packaged(name) == name
 
 
 def test_later_recipes_win_over_earlier_ones_and_trackers_may_be_a_list(tmp_path):

@@ -1,7 +1,6 @@
 """Semantic targets: against loops in float64, through files, and at their borders."""
 
 import json
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -120,16 +119,6 @@ def test_neighbors_are_those_of_the_full_matrix_whatever_the_blocks(num_neighbor
         expected = expected[:num_neighbors]
         assert neighbors[row].tolist() == [column for _, column in expected]
         np.testing.assert_allclose(cosines[row], [cosine for cosine, _ in expected], atol=1e-6)  # float32 sums
-
-
-def test_ties_give_different_clips_and_the_right_cosines():
-    embeds = random_unit(8).repeat(5, 1)  # (40, dim): five of each, more equals than neighbours
-    neighbors, cosines = nearest_neighbors(embeds, 3, 6, progress=False)
-    for row in range(40):
-        found = neighbors[row].tolist()
-        assert len({row, *found}) == 4 and {column % 8 for column in found} == {row % 8}
-    torch.testing.assert_close(cosines, torch.ones(40, 3), atol=1e-6, rtol=0)  # float32 sums
-    assert (cosines <= 1).all()
 
 
 # The encoder
@@ -255,16 +244,6 @@ def test_other_rows_are_refused(real, change):
         targets.check(change(rows))
 
 
-def test_targets_are_mapped_into_memory_and_travel_by_name(real):
-    _, targets, _ = real
-    index = torch.arange(20)
-    sent = pickle.dumps(targets)
-    assert len(sent) < 500 < targets.path.stat().st_size
-    assert torch.equal(pickle.loads(sent).affinities(index, index), targets.affinities(index, index))
-    if Path("/proc/self/maps").exists():
-        assert str(targets.path) in Path("/proc/self/maps").read_text()
-
-
 def test_a_cut_off_or_foreign_file_is_refused(real, tmp_path):
     content = real[1].path.read_bytes()
     path = tmp_path / "targets.safetensors"
@@ -284,12 +263,6 @@ def test_every_row_needs_a_caption(tmp_path, captions):
 
 
 # The command
-
-
-def test_a_folder_as_the_output_is_refused_before_anything_is_embedded(tmp_path, monkeypatch):
-    monkeypatch.setattr(semantic_targets, "embed_captions", None)
-    with pytest.raises(IsADirectoryError, match=tmp_path.name):
-        make_semantic_targets(make_rows(), tmp_path, LIGHT)
 
 
 def write_table(folder: Path, rows: Dataset) -> Path:
