@@ -26,14 +26,6 @@ def test_frequent_words_are_tokens_and_new_words_are_spelt():
     assert [tokenizer.convert_ids_to_tokens(i) for i in range(5)] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def test_the_rarest_words_go_first_where_there_is_no_room():
-    full = list(learn_vocabulary(TEXTS, 100))
-    assert full[-1] == "zoe"
-    assert list(learn_vocabulary(TEXTS, len(full) - 1)) == full[:-1]
-    with pytest.raises(ValueError, match="vocab_size"):
-        learn_vocabulary(TEXTS, 10)
-
-
 def test_the_order_of_texts_changes_no_vocabulary():
     learnt = list(learn_vocabulary(TEXTS, 60))
     assert list(learn_vocabulary(reversed(TEXTS), 60)) == learnt and "star" in learnt

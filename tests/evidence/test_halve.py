@@ -1,13 +1,11 @@
 """A trained model in half precision: what is kept of it, and what is refused."""
 
 import json
-import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from evidence.halve import halve
 from gallery.files import sha256_of
 from modeling_scalar import load_model
 
@@ -36,19 +34,3 @@ def test_a_halved_model_computes_in_full_precision_with_rounded_weights(run, tmp
     assert [entry["step"] for entry in log["log"]] and all("loss" in str(entry) for entry in log["log"])
     fields = json.loads((tmp_path / "half" / "recipe.json").read_text())
     assert fields["adapter"] == "full" and "output_dir" not in fields
-
-
-def test_what_cannot_be_halved_is_reported(run, tmp_path, commands, tiny_run):
-    with pytest.raises(ValueError, match="must be the folder of a finished full fine-tuning run"):
-        halve(tiny_run.folder / "model", tmp_path / "half")
-    shutil.copytree(tiny_run.folder / "model", tmp_path / "published")  # with its recipe, but no checkpoint
-    shutil.copy(run / "recipe.json", tmp_path / "published")
-    with pytest.raises(ValueError, match="must be the folder of a finished full fine-tuning run"):
-        halve(tmp_path / "published", tmp_path / "half")
-    model, _ = load_model(run)
-    with torch.no_grad():
-        model.text_projection.weight[0, 0] = 1e6
-    model.save_pretrained(run)
-    with pytest.raises(ValueError, match="are out of range for half precision"):
-        halve(run, tmp_path / "half")
-    assert not (tmp_path / "half").exists()

@@ -3,10 +3,8 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 from huggingface_hub import ModelCard
-from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from safetensors.torch import save_file as save_tensors
 
@@ -87,14 +85,6 @@ def test_the_card_of_an_adapter_has_the_content_of_its_files(tmp_path):
     ):
         assert part in body
     assert "not recorded" not in body and "missing in the base" not in body
-
-
-def test_a_warning_about_what_only_the_adapter_holds_is_explained(tmp_path):
-    folder = make_adapter(tmp_path)
-    weights = {"base_model.model.logit_scale.log_scale": np.zeros(1, np.float32)}
-    save_file(weights, folder / "adapter_model.safetensors")
-    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
-    assert "Weights of `logit_scale` are reported as missing in the base, because they are part of" in body
 
 
 @pytest.mark.parametrize("recipe", [None, RECIPE | {"aggregation": "gram"}])

@@ -46,11 +46,6 @@ def test_a_card_that_a_web_editor_gave_other_line_breaks_is_read(template):
     assert read_card(card) == ("kind", Details({"license": "mit", "language": ["en"]}, "one\r\ntwo"))
 
 
-def test_the_lines_may_be_moved_and_the_empty_line_between_them_taken_out(template):
-    card = render("kind", {}, Details()).replace(f"{KEPT_BEGIN}\n\n{KEPT_END}", f"{KEPT_BEGIN}\n{KEPT_END}\n\nBelow.")
-    assert read_card(card) == ("kind", Details())
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -72,12 +67,6 @@ def test_kept_text_with_a_marked_line_is_refused(template):
     for line in (KEPT_BEGIN, KEPT_END, "<!-- hub_cards: adapter -->"):
         with pytest.raises(ValueError, match="marked lines"):
             render("kind", {}, Details(kept=f"Text.\n{line}\nText."))
-
-
-def test_a_card_of_others_has_no_kind_and_its_licence_is_known():
-    assert read_card("# Title\n") == (None, Details())
-    card = "---\nlicense: mit\nlanguage: en\n---\n# Title\n"
-    assert read_card(card) == (None, Details({"license": "mit", "language": "en"}))
 
 
 @pytest.mark.parametrize("front_matter", ["- a list", "a: b: c"])

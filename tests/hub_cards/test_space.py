@@ -9,8 +9,6 @@ from huggingface_hub import RepoCard
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from hub_cards.card import Details, read_card
-from hub_cards.space import space_card
 from search.__main__ import app
 from search.index_folder import index_folder
 from search.service import server
@@ -26,15 +24,6 @@ def test_the_folder_holds_a_dockerfile_and_a_card(tmp_path):
     data = RepoCard.load(folder / "README.md").data
     assert (data.sdk, data.app_port, data.datasets) == ("docker", 7860, ["user/gallery"])
     assert len(data.short_description) <= 60
-
-
-def test_what_a_person_wrote_is_read_back(tmp_path):
-    place = {"model": "user/model", "gallery": "user/gallery", "gallery_revision": "b" * 40}
-    details = Details({"license": "mit", "language": ["en"]}, "## Mine\n\n* a\n")
-    kind, found = read_card(space_card(tmp_path, "user/demo", details, **place))
-    assert kind == "space" and found.data.items() >= details.data.items() and found.kept == details.kept
-    _, found = read_card(space_card(tmp_path, "user/demo", Details(), **place))
-    assert found.data["license"] == "apache-2.0"
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from hub_cards.adapter import adapter_card, stage_adapter
 from hub_cards.card import Details
 from hub_cards.model import model_card, stage_model
 from hub_cards.publishing import PublishedModel
-from hub_cards.trained import _needed
 from tests.conftest import ROOT
 from tests.hub_cards.evidence.test_evaluations import make_content
 from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
@@ -110,34 +109,6 @@ def test_limitations_are_those_of_the_model(tmp_path):
     write_json(RECIPE | {"benchmark": "vast27m"}, folder / "recipe.json")
     body = write_card(folder, model_card(folder, "user/model", Details())).text
     assert "This model has other towers" in body and "**Training scale.**" in body
-
-
-def test_a_score_that_some_clips_do_not_have_is_not_praised_for_incomplete_clips(tmp_path):
-    folder = make_adapter(tmp_path)
-    write_json(CONFIG | {"aggregation": "triangle"}, folder / "config.json")
-    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
-    assert "a clip without video or audio has no score and ranks last" in body
-    assert "whichever of them" not in body and "computed from the embeddings" not in body
-    # Clips that lack one of them would show -inf in the snippet.
-    assert '"videos": [frames, frames.flip(-1)]' in body and '"audio": [tone, tone]' in body
-    write_json(CONFIG | {"aggregation": "gram"}, folder / "config.json")
-    body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
-    assert "has no score" not in body and "whichever of them a clip has" in body and "[frames, None]" in body
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "modalities", "needed"),
-    [
-        ("scalar", ("video", "title"), []),
-        ("title", ("video", "title"), ["title"]),
-        ("triangle", ("title", "audio", "video"), ["audio", "video"]),
-        ("concat_head", ("video", "audio", "subtitle"), ["video"]),
-        ("of a plugin", ("video",), []),
-        ("max", ("screen",), ["screen"]),
-    ],
-)
-def test_what_a_clip_needs_follows_from_the_names_of_modalities(aggregation, modalities, needed):
-    assert _needed(aggregation, modalities) == needed
 
 
 @pytest.mark.parametrize(("aggregation", "has_scores"), [("gram", True), ("concat_head", False)])

@@ -10,10 +10,9 @@ import pytest
 
 from evidence.miniature import generation
 from evidence.miniature.ceilings import recall_ceilings
-from evidence.miniature.clips import EVIDENCE_ABSENT_SHARES, KINDS, draw_split
+from evidence.miniature.clips import KINDS, draw_split
 from evidence.miniature.generation import VERSION, generate
 from evidence.miniature.rendering import NUM_FRAMES, NUM_SAMPLES, draw_frames, write_on
-from evidence.miniature.vocabulary import EVIDENCE
 from modeling_scalar.configuration_scalar import MODALITIES
 
 COUNTS = {"train": 24, "validation": 0, "test": 12}
@@ -133,21 +132,6 @@ def test_a_set_of_an_earlier_version_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "miniature.json"]
 
 
-def test_a_split_can_be_empty(tmp_path):
-    generate(tmp_path / "set", num_train=2, num_validation=0, num_test=0, num_proc=1)
-    assert len(read_rows(tmp_path / "set", "train")) == 2 and read_rows(tmp_path / "set", "test") == []
-
-
-def test_rows_say_what_their_captions_mention(folder):
-    rows = {row["video_id"]: row for row in read_rows(folder, "train")}
-    for clip in draw_split(3, "train", COUNTS["train"], shared=0.5):
-        row = rows[clip.row()["video_id"]]
-        said = {(m, name, row["attributes"][m][name]) for m, names in row["mentions"].items() for name in names}
-        assert said | set(row["concepts"].items()) == clip.claims
-        assert (row["kind"], row["about"], row["shared"]) == (clip.kind, clip.about, clip.shared)
-    assert {row["kind"] for row in rows.values()} == set(KINDS)
-
-
 # Further evidence ----------------------------------------------------------------------------------------------------
 
 FIVE = {"num_train": 0, "num_validation": 0, "num_test": 40, "seed": 7, "num_proc": 1}
@@ -204,22 +188,3 @@ def test_further_evidence_is_in_the_list_in_the_tags_and_on_the_screen(five, tmp
 def _folder_of(folder, path):
     (folder / path).parent.mkdir(exist_ok=True)
     return folder
-
-
-def test_a_manifest_tells_what_further_evidence_there_is_and_how_much_is_absent(five):
-    manifest = json.loads((five / "miniature.json").read_text())
-    rows, names = read_rows(five, "test"), ["title", "screen"]
-    assert manifest["evidence"] == names
-    for name in names:
-        lacking = sum(row[name] is None for row in rows)
-        assert manifest["absent"]["test"][name] == lacking == round(40 * EVIDENCE_ABSENT_SHARES[name])
-        assert manifest["vocabulary"][name] == {key: list(values) for key, values in EVIDENCE[name].items()}
-    assert not any(row["screen"] for row in rows if row["video_path"] is None)
-    counts = Counter(row["kind"] for row in rows)
-    assert manifest["kinds"]["test"] == counts and set(counts) == {*KINDS, *names, "mixed"}
-    assert generate(five, **FIVE, evidence=names) == five
-    for other in ([], ["title"]):
-        with pytest.raises(
-            ValueError, match="holds a miniature benchmark with .*'evidence': .'title', 'screen'., .*but"
-        ):
-            generate(five, **FIVE, evidence=other)

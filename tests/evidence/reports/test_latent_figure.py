@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 from matplotlib import image
 
@@ -48,21 +47,3 @@ def test_pictures_repeat_themselves_and_the_smallest_case_works(tmp_path):
     for name in ("a.png", "b.png"):
         plot_latent(embeddings, tmp_path / name, ["cat"])  # a text and a video
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("models", "classes", "message"),
-    [
-        (make_classes((1, 1)), None, "no query describes several clips"),
-        ({"one": make_classes((1, 1))}, None, "queries of one are not classes"),
-        ({}, None, "same classes"),
-        ({"one": make_classes((3, 3)), "two": make_classes((3, 3, 3))}, None, "same classes"),
-        (make_classes((3, 3), labels=("dog", "dog")), None, "each label once"),
-        (make_classes(), ["dog", "bird"], r"got \['dog', 'bird'\]"),
-        (make_classes(), [], r"Expected 1 to 7 of the classes .*, got \[\]"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(tmp_path, models, classes, message):
-    with pytest.raises(ValueError, match=message):
-        plot_latent(models, tmp_path / "a.png", classes)
-    assert not list(tmp_path.iterdir())

@@ -61,8 +61,3 @@ def test_scales_of_at_most_one_are_searched_up_to_their_end():
     found = best(fitted)
     for video, audio in ((1.0, 1.0), (1.15 * fitted[0], 1.0), (0.85 * fitted[0], 1.0), (fitted[0], 0.8)):
         assert found < best([video, audio, 1.0])
-
-
-def test_only_what_a_score_reads_is_fitted_and_kept():
-    known = {"method": "scalar", "query_temperature": 0.1, "modality_scale": [1.0, 2.0, 3.0]}
-    assert set(fit(made(num_clips=12), known, method="weighted_gram")) == {"modality_scale"}

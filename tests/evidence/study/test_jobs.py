@@ -74,13 +74,6 @@ def test_a_failing_task_is_reported_with_its_error_and_the_others_go_on(tmp_path
     assert works.next is None
 
 
-def test_an_error_of_an_earlier_attempt_is_not_reported_again(tmp_path):
-    execute([task(tmp_path / "run", python("raise ValueError('first')"))], jobs=1)
-    again = task(tmp_path / "run", python("raise SystemExit('second')"))
-    assert execute([again], jobs=1)[again].startswith("second")
-    assert "first" in (again.folder / "stage0.log").read_text()
-
-
 @pytest.mark.parametrize(
     ("log", "line"),
     [

@@ -1,9 +1,7 @@
 """The study's results, its tables and claims, and its page."""
 
 import re
-from dataclasses import replace
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -115,19 +113,8 @@ def test_the_figure_has_a_line_for_each_variant(results, tmp_path):
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_the_report_alone_is_printed_without_training(study, capsys):
-    assert run_study(StudyConfig(report_only=True, results=study / "results")) == {}
-    assert capsys.readouterr().out == report(Results(study / "results")) + "\n"
-
-
 def test_a_report_of_nothing_is_one_clear_line(tmp_path):
     with pytest.raises(FileNotFoundError, match="study.json"):
         run_study(StudyConfig(report_only=True, results=tmp_path))
     with pytest.raises(ValueError, match="There are no measured runs in"):
         collect(tmp_path, {}, tmp_path / "results")
-
-
-def test_a_selection_is_one_cell(results):
-    chosen = Selection()
-    assert np.array_equal(results.ranks(chosen), results.ranks(replace(chosen, numbers="fitted")))
-    assert results.hits(chosen).mean(1).tolist() == list(results.recalls(chosen))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evidence.reports.paper import VARIANTS
-from evidence.study.runs import ABLATIONS, RECIPES, Clips, Run, check_overlay, recipe_of, with_schedule
+from evidence.study.runs import ABLATIONS, RECIPES, Clips, Run, recipe_of, with_schedule
 from evidence.study.tuning import GRID, settings_of, tune
 from tests.evidence.study.made_studies import RECIPE, save_run
 from trainer.recipe import read_recipe
@@ -41,17 +41,6 @@ def test_a_training_has_its_recipe_its_settings_and_stored_features_as_towers_ar
     assert command[-2:] == ("--resume_from_checkpoint", "auto")  # as tests/trainer/test_folder.py has it
 
 
-def test_a_run_is_trained_then_measured_and_if_asked_for_reranked(clips, tmp_path):
-    measured = Clips(tmp_path / "others", {"test": 4}, {})
-    run = Run("gram", 50, tmp_path, clips, {}, measured, ("--scores", "all"))
-    train, measure = run.task(Path("overlay.yaml")).stages
-    assert train.ends_with == tmp_path / "recipe.json" and measure.ends_with == run.ranks
-    assert measure.command[-2:] == ("--scores", "all") and str(measured.root) in measure.command
-    assert str(clips.root) in train.command and str(clips.root) not in measure.command
-    *_, rerank = Run("gram", 50, tmp_path, clips, {}, reranked=("--rate", "0")).task(Path("overlay.yaml")).stages
-    assert rerank.ends_with == tmp_path / "results" / "results.json" and rerank.command[-2:] == ("--rate", "0")
-
-
 def test_clips_are_made_before_their_targets_and_features_which_only_training_needs(clips):
     made, targets, features = clips.task().stages
     assert made.command[-8:] == ("--num-train", "9", "--num-test", "4", "--shared", "0.6", "--num-proc", "1")
@@ -80,19 +69,6 @@ def test_the_steps_of_a_recipe_keep_their_share_of_another_number_of_epochs():
     }  # fmt: skip
     longer = with_schedule({"num_train_epochs": 16}, RECIPE)
     assert (longer["loss_warmup_steps"], longer["full_view_decay_steps"]) == (34, 138)
-
-
-def test_an_overlay_must_name_what_the_study_changes(tmp_path):
-    path = tmp_path / "overlay.yaml"
-    fields = {"model": str(tmp_path), "root": "data", **RECIPE}
-    path.write_text(json.dumps(fields))  # which is YAML too
-    assert check_overlay(path)["learning_rate"] == 3e-3
-    path.write_text(json.dumps(fields | {"model": str(tmp_path / "nowhere")}))
-    with pytest.raises(FileNotFoundError, match="backbone .*nowhere"):
-        check_overlay(path)
-    path.write_text(json.dumps({name: value for name, value in fields.items() if name != "full_view_decay_steps"}))
-    with pytest.raises(ValueError, match="must give a number as `full_view_decay_steps`"):
-        check_overlay(path)
 
 
 # Tuning --------------------------------------------------------------------------------------------------------------

@@ -80,12 +80,6 @@ def test_the_table_shows_the_settings_that_matter_most_and_what_the_run_recorded
     assert training_table(None, None, None) == []
 
 
-def test_the_table_names_the_weights_that_full_training_began_with():
-    initial = "`initial weights`"
-    assert initial not in dict(training_table(RECIPE | {"model": "base"}, None, None))
-    assert dict(training_table(RECIPE | {"adapter": "full", "model": "base"}, None, None))[initial] == "`base`"
-
-
 @pytest.mark.parametrize("content", ["", "emissions\n", "emissions\n1\n", EMISSIONS + "now,1,much,1,,,3\n"])
 def test_a_file_that_is_no_record_of_emissions_is_named(tmp_path, content):
     path = tmp_path / "emissions.csv"
