@@ -33,7 +33,6 @@ LIGHT = "light"
 
 _OURS = [ScalarConfig.model_type, ScalarJointConfig.model_type]
 _PATIENCE = 2.0  # seconds
-_PRECISIONS = ("bfloat16", "float16", "float32")
 _LARGEST_JSON = 50_000_000  # bytes
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
@@ -125,6 +124,14 @@ def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return [path for part in _parts(folder) for pattern in patterns for path in part.glob(pattern)]
 
 
+def _weights_in(folder: Path) -> list[Path]:
+    """The safetensors files of a model, in order; a FileNotFoundError if there are none."""
+    files = _glob(folder, _WEIGHTS)
+    if not files:
+        raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {' or '.join(_WEIGHTS)}.")
+    return sorted(files)
+
+
 def model_fingerprint(folder: Path, adapter: Mapping[str, Any] | None = None) -> str:
     """
     Hash the files of a model that determine its embeddings: configuration, processor, tokenizer and weights.
@@ -139,10 +146,9 @@ def model_fingerprint(folder: Path, adapter: Mapping[str, Any] | None = None) ->
     Raises:
         FileNotFoundError: If the folder holds no weights in safetensors files.
     """
-    if not _glob(folder, _WEIGHTS):
-        raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {' or '.join(_WEIGHTS)}.")
+    weights = _weights_in(folder)
     files = [part / name for part in _parts(folder) for name in _CONFIGS if (part / name).is_file()]
-    files += _glob(folder, _WEIGHTS)
+    files += weights
     digests: dict[str, Any] = {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
     if adapter is not None:
         digests[ADAPTER_CONFIG] = adapter
@@ -344,10 +350,7 @@ class ModelIdentity:
             FileNotFoundError: If there are none.
         """
         folder = self.download()
-        digests = {path.relative_to(folder).as_posix(): _sha256(path) for path in sorted(_glob(folder, _WEIGHTS))}
-        if not digests:
-            raise FileNotFoundError(f"There are no weights ({' or '.join(_WEIGHTS)}) in {folder}.")
-        return digests
+        return {path.relative_to(folder).as_posix(): _sha256(path) for path in _weights_in(folder)}
 
 
 def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = None) -> ModelIdentity:
@@ -410,17 +413,8 @@ def device_of_name(name: str | None) -> torch.device:
 
 
 def dtype_of_name(name: str | None) -> torch.dtype | None:
-    """
-    Return the precision with a name; `None` means [`default_dtype`].
-
-    Raises:
-        ValueError: If models do not run in it.
-    """
-    if name is None:
-        return None
-    if name not in _PRECISIONS:
-        raise ValueError(f"The precision of a model must be one of {', '.join(_PRECISIONS)}, got {name!r}.")
-    return getattr(torch, name)
+    """Return the precision with a name; `None` means [`default_dtype`]."""
+    return None if name is None else getattr(torch, name)
 
 
 def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device) -> torch.dtype | None:

@@ -108,7 +108,7 @@ def test_weights_are_known_by_their_digests(tmp_path, tiny_model_dir, tiny_proce
         expected = hashlib.sha256((tmp_path / folder / name).read_bytes()).hexdigest()
         assert identify(tmp_path / folder).weights == {name: expected}
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="no weights"):
+    with pytest.raises(FileNotFoundError, match="holds no model"):
         str(identify(tmp_path / "empty").weights)
 
 
