@@ -27,7 +27,6 @@ from .losses import MatchingLoss
 from .objectives import OBJECTIVES, Batch, Objective, Terms, centroid_temperature
 from .resuming import ResumableTrainer
 from .semantic_targets import SemanticTargets
-from .towers import encoder_parts
 from .training_args import ScalarTrainingArguments
 
 
@@ -143,9 +142,6 @@ class ScalarTrainer(ResumableTrainer):
         self.objective = objective.to(args.device)
         self.matching_loss = MatchingLoss()
         self.matches = args.uses_matching and self.scalar_config.has_cross_attention
-        if args.compile_towers:
-            for tower in encoder_parts(self.scalar_model):
-                tower.compile()
         self.lora_rate = LoraRate()
         if args.lora_learning_rate is not None:
             self.add_callback(self.lora_rate)

@@ -71,11 +71,4 @@ def towers_of(model: ScalarRetrievalModel) -> dict[str, Tower]:
     return _OF_JOINT
 
 
-def encoder_parts(model: ScalarRetrievalModel) -> list[torch.nn.Module]:
-    """Return the modules to compile separately: the towers of a model, or the parts of its joint encoder."""
-    if isinstance(model.config, ScalarJointConfig):
-        return [] if model.config.backbone_config is None else list(model.backbone.children())
-    return [model.vision_model, model.audio_model, model.text_model]
-
-
-__all__ = ["Tower", "encoder_parts", "towers_of"]
+__all__ = ["Tower", "towers_of"]

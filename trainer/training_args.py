@@ -107,10 +107,6 @@ class ScalarTrainingArguments(TrainingArguments):
             "computed in two passes over its parts (GradCache)."
         },
     )
-    compile_towers: bool = field(
-        default=False,
-        metadata={"help": "Compile each tower with torch.compile. Use this instead of `torch_compile`."},
-    )
     report_to: str | None = field(
         default="none", metadata={"help": "Trackers, separated by commas: tensorboard,trackio."}
     )
@@ -157,7 +153,7 @@ class ScalarTrainingArguments(TrainingArguments):
         if self.learnable_temperature and self.objective not in WITH_TEMPERATURE:
             raise ValueError(f"The objective {self.objective!r} has no temperature to learn.")
         if self.torch_compile:
-            raise ValueError("`torch_compile` would recompile at every step. Use `compile_towers` instead.")
+            raise ValueError("`torch_compile` would recompile at every step. Train without it.")
         if self.mini_batch_size is not None and (self.deepspeed or self.fsdp):
             raise ValueError("`mini_batch_size` averages gradients itself and does not work with DeepSpeed or FSDP.")
         self.label_names = []

@@ -38,7 +38,7 @@ FLAGS = {
     "number outside its range": (["--temperature", "nan"], 1, ["`temperature`", "(0, inf)"]),
     "plugin that raises": (["--plugin", "raises"], 1, ["'raises'", "no such luck"]),
     "learned temperature and calibration": (["--learnable_temperature", "true"], 1, ["calibration"]),
-    "torch_compile": (["--torch_compile", "true"], 1, ["compile_towers"]),
+    "torch_compile": (["--torch_compile", "true"], 1, ["`torch_compile`"]),
 }
 
 
