@@ -137,18 +137,6 @@ def test_a_base_that_was_not_pushed_or_is_gone_has_to_be_named(hub, adapter_dir,
     assert find_base(hub.api(), adapter_dir, "user/base") == PublishedModel("user/base", commit)
 
 
-def test_an_adapter_of_a_sentence_transformer_is_refused(hub, adapter_dir, tmp_path):
-    (tmp_path / "published").mkdir()
-    write_json({"model_type": "clip"}, tmp_path / "published" / "config.json")
-    modules = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
-    write_json(modules, tmp_path / "published" / "modules.json")
-    put_on_hub(hub, "user/other", tmp_path / "published")
-    config = json.loads((adapter_dir / "adapter_config.json").read_text())
-    write_json(config | {"base_model_name_or_path": "user/other"}, adapter_dir / "adapter_config.json")
-    with pytest.raises(ValueError, match="user/other is a SentenceTransformer"):
-        find_base(hub.api(), adapter_dir, None)
-
-
 def test_a_base_that_was_loaded_from_the_hub_keeps_its_revision(hub, adapter_dir, model_dir):
     old = put_on_hub(hub, "user/base", model_dir)
     new = hub.api().upload_file(path_or_fileobj=b"x", path_in_repo="notes.txt", repo_id="user/base").oid

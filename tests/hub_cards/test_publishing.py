@@ -251,11 +251,6 @@ def test_a_repository_with_other_content_is_not_mixed_with(hub, folder):
         push(hub, folder, lambda *given: card(*given, kind="adapter"), kind=ADAPTER, repo_id="user/empty")
 
 
-def test_a_name_needs_an_owner(folder):
-    with pytest.raises(ValueError, match="user/name, got 'scalar'"):
-        MetricPush(name="scalar", folder=folder)
-
-
 # Privacy -------------------------------------------------------------------------------------------------------------
 
 

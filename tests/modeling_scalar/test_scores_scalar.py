@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from modeling_scalar import MODALITIES, ScalarConfig
+from modeling_scalar import MODALITIES
 from modeling_scalar.scores_scalar import (
     find_method,
     paired_centroids,
@@ -301,12 +301,6 @@ def test_names_say_where_a_modality_stands():
     kept = hidden.any(1)
     expected = retrieval_scores(texts, three[kept], hidden[kept], "triangle")
     torch.testing.assert_close(retrieval_scores(texts, clips, mask, "triangle", modalities=names)[:, kept], expected)
-
-
-def test_the_names_of_three_modalities_are_the_papers():
-    assert tuple(ScalarConfig().modalities) == MODALITIES
-    with pytest.raises(Exception, match="modalities"):
-        ScalarConfig(modalities=["audio", "video", "subtitle"])
 
 
 def test_importing_the_scores_loads_torch_and_their_own_file():

@@ -387,17 +387,6 @@ def test_heads_are_trained_from_a_gallery_of_an_encoder_without_gradients(tmp_pa
     assert set(count_parameters(load_model(tmp_path / "run")[0], trainable=False)) >= {"text_head", "subtitle_head"}
 
 
-def test_only_heads_are_applied_to_a_gallery(place, gallery, tmp_path):
-    with pytest.raises(ValueError, match="encoder must hold an adapter of heads only, but holds no adapter"):
-        rehead(gallery, str(place / "encoder"), tmp_path / "out")
-    model, processor = load(place, "trunk,heads")
-    model.save_pretrained(tmp_path / "both")
-    processor.save_pretrained(tmp_path / "both")
-    with pytest.raises(ValueError, match=r"an adapter that changes \['language_model'\] too"):
-        rehead(gallery, str(tmp_path / "both"), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 # Runs ---------------------------------------------------------------------------------------------------------------
 
 

@@ -101,13 +101,6 @@ def test_two_stages_under_masks_keep_their_policies_apart(results):
     assert not any("paper" in str(row[1]) for row in absent.rows)
 
 
-def test_a_second_stage_with_the_published_policy_alone_is_shown(tmp_path):
-    run = make_run("scalar", two_stage=30.0)
-    run["two_stage"] = [entry for entry in run["two_stage"] if (entry["policy"], entry["rate"]) == ("zeros", 0.0)]
-    table = paper_tables.two_stage_missing_table(load_results([save(tmp_path, run)]), "zeros")
-    assert cells(table, "SCALAR") == ["29.0", "5.0"]
-
-
 def test_the_ladder_says_how_many_clips_it_loses(results):
     table = paper_tables.ladder_table(results)
     assert cells(table, "SCALAR") == ["17.0 ± 2.0", "20.0 ± 2.0", "22.0 ± 2.0", "+5.0 ± 0.0"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evidence.study.jobs import Stage, Task, error_line, execute
+from evidence.study.jobs import Stage, Task, execute
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -72,21 +72,6 @@ def test_a_failing_task_is_reported_with_its_error_and_the_others_go_on(tmp_path
         silent: f"nothing was logged ({silent.folder / 'stage0.log'})",
     }
     assert works.next is None
-
-
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        ("step 1\nerror: no such file\n", "no such file"),
-        ("Error: no such clip\nclips: 12\n", "no such clip"),
-        ("Traceback\nKeyError: 'x'\nTraceback\nsubprocess.CalledProcessError: Command failed\n", "KeyError: 'x'"),
-        ("error: first\nsafetensors_rust.SafetensorError: last\n", "safetensors_rust.SafetensorError: last"),
-        ("loss 0.3\nKilled\n\n", "Killed"),
-        ("", "nothing was logged"),
-    ],
-)
-def test_the_line_that_says_why_is_found(log, line):
-    assert error_line(log) == line
 
 
 @pytest.mark.slow
