@@ -173,11 +173,13 @@ class Filter:
                 raise ValueError(f"`words` must be words or phrases, got {word!r}.")
 
     def check_modalities(self, modalities: Sequence[str]) -> None:
-        """Raise a ValueError if unknown modalities are named."""
+        """Raise a ValueError if unknown modalities are named, or if clips would have to lack all of them."""
         if not {*self.has, *self.lacks} <= set(modalities):
             raise ModalityError(
                 f"`has` and `lacks` must name some of {tuple(modalities)}, got {self.has} and {self.lacks}."
             )
+        if set(self.lacks) == set(modalities):
+            raise ModalityError("Every clip has a modality: do not name all modalities in `lacks`.")
 
     def saying(self, words: Iterable[str]) -> "Filter":
         """The same filter with further words."""
