@@ -318,7 +318,8 @@ def serve() -> None:
     os.dup2(2, 1)
     if os.name == "posix":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name in ("encodings.utf_8_sig", "charset_normalizer", "av.subtitles.subtitle", "av.subtitles.stream"):
+    subtitles = ("av.subtitles.subtitle", "av.subtitles.stream", "av.subtitles.codeccontext")
+    for name in ("encodings.utf_8_sig", "charset_normalizer", *subtitles):
         with suppress(ImportError):
             import_module(name)  # so that reading a file opens nothing else
 
