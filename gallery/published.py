@@ -23,6 +23,12 @@ def is_published(place: str | os.PathLike) -> bool:
     return _SCHEME.match(os.fspath(place)) is not None
 
 
+def name_of(place: str | os.PathLike) -> str | None:
+    """The `USER/NAME` of a published gallery; `None` for a folder."""
+    found = _ADDRESS.fullmatch(os.fspath(place))
+    return None if found is None else found[1]
+
+
 def is_from_hub(folder: Path) -> bool:
     """Whether a folder was downloaded, that is, belongs to the Hub's cache."""
     return folder.parent.name == "snapshots"
@@ -89,4 +95,4 @@ def media_of(folder: Path | None, name: str) -> str | None:
     return str(path) if lies_in_gallery(path, copies) else None
 
 
-__all__ = ["MEDIA", "folder_of", "is_from_hub", "is_published", "lies_in_gallery", "media_of"]
+__all__ = ["MEDIA", "folder_of", "is_from_hub", "is_published", "lies_in_gallery", "media_of", "name_of"]

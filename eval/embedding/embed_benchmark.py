@@ -24,9 +24,10 @@ from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds, say_un
 from eval.embedding.embed_dataset import embed_rows
 from gallery.columns import precision_of, query_table
 from gallery.decoding import sandboxed
-from gallery.embedding import check_reading, embed_captions, in_batches
+from gallery.embedding import check_reading, in_batches
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import describe, versions
+from gallery.querying import embed_captions
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import default_device, identify, said_of
 
