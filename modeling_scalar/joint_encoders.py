@@ -153,6 +153,7 @@ def processor_from_joint_encoder(
     Raises:
         ValueError: If it is not a joint encoder, or a setting is out of range.
     """
+    check_modalities(modalities)
     encoder = _encoder_of(name_or_path, revision)
     said = encoder.read(_SENTENCE_CONFIG)
     if encoder.encoder == SENTENCE_TRANSFORMERS:

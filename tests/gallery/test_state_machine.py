@@ -230,7 +230,6 @@ class Galleries(RuleBasedStateMachine):
         assert max((shard.rows for shard in shards), default=0) <= 24 and len(shards) <= 12
 
 
-@pytest.mark.promise("data", "A full disk leaves the old or the new state; the command can be repeated")
 @pytest.mark.promise("data", "`scalar verify` names damage; `scalar repair` keeps exactly what is whole")
 def test_whatever_is_changed_killed_full_or_damaged_a_gallery_holds_its_last_commit():
     options = settings(

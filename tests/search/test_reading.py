@@ -20,6 +20,8 @@ from search.sources import find_files
 from tests.gallery.decoding.reading import write_media
 from tests.search.test_indexing import FakeModel, FakeProcessor, of, old, problems_of
 
+IRREGULAR = "not a regular file but a folder, a pipe, a socket or a device"
+
 
 def index(folder, processor, model=None, **options):
     with GalleryWriter(folder.parent / "gallery", "float32") as writer:
@@ -47,8 +49,8 @@ def test_what_is_no_file_is_named_and_does_not_stop_the_run(folder):
     for _ in range(2):
         report, gallery = index(folder, FakeProcessor())
         assert {os.path.basename(file.path): file.reason for file in report.of("unreadable")} == {
-            "b.mp4": "not a file but a pipe. Only regular files are read.",
-            "c.mp4": "not a file but a device. Only regular files are read.",
+            "b.mp4": f"{IRREGULAR}.",
+            "c.mp4": f"{IRREGULAR}.",
         }
         assert named(gallery.clip_ids) == ["a.mp4", "d.mp4"]
 
@@ -108,7 +110,7 @@ def test_a_run_that_is_interrupted_does_not_wait_for_a_drive_that_hangs(folder, 
 
 def test_only_files_are_hashed(folder):
     for name in ("b.mp4", "c.mp4"):
-        with pytest.raises(MediaError, match=f"{name}: not a file"):
+        with pytest.raises(MediaError, match=f"{name}: {IRREGULAR}"):
             clip_sha256(str(folder / name))
     before = clip_sha256(str(folder / "a.mp4"))
     os.mkfifo(folder / "a.srt")  # which reading the clip reports
@@ -124,7 +126,7 @@ def test_a_subtitle_pipe_beside_a_clip_leaves_the_clip(tmp_path, tiny_processor,
     report, gallery = index(folder, tiny_processor, tiny_model)
     assert named(gallery.clip_ids) == ["a.mp4"] and of(report, "unreadable") == []
     (problems,) = problems_of(report).values()
-    assert len(problems) == 1 and "a.srt: not a file but a pipe" in problems[0]
+    assert len(problems) == 1 and f"a.srt: {IRREGULAR}" in problems[0]
 
 
 def test_a_file_that_exceeds_a_limit_is_read_once_the_limit_is_raised(tmp_path, tiny_processor, tiny_model):
