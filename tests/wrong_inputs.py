@@ -266,7 +266,7 @@ WRONG = [
     wrong("an empty caption", f"{OWN} own.json", "caption", table(caption="  ")),
     wrong("a path that is gone", f"{OWN} own.json", "a", table(video_path="nowhere.mp4")),
     wrong("a path with a NUL", f"{OWN} own.json", "a", table(video_path="a\0.mp4")),
-    wrong("a CSV in Latin-1", f"{OWN} own.csv", "UTF-8", put("own.csv", b"video_id,caption\na,caf\xe9\n")),
+    wrong("a CSV in Latin-1", f"{OWN} own.csv", "utf-8", put("own.csv", b"video_id,caption\na,caf\xe9\n")),
     wrong("a Parquet file of text", f"{OWN} own.parquet", "own.parquet", put("own.parquet", "video_id,caption\n")),
     wrong("a data set of code", f"{OWN} code", "code", put("code/code.py", "open('EXECUTED', 'w')\n")),
     wrong("no annotation", MSRVTT, DESCS),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import send_to_device
 from peft import PeftModel
 from transformers import Trainer
 from transformers.dynamic_module_utils import custom_object_save
@@ -122,10 +121,6 @@ class ResumableTrainer(Trainer):
             prefetch_factor=args.dataloader_prefetch_factor,
             worker_init_fn=_leave_signals_to_the_trainer,
         )
-
-    def _prepare_inputs(self, inputs: Any) -> Any:
-        # The loader has pinned them, so this process need not wait for the copy.
-        return super()._prepare_inputs(send_to_device(inputs, self.args.device, non_blocking=True))
 
     # Resuming -----------------------------------------------------------------------------------------------------
 

@@ -278,11 +278,12 @@ class ScalarTrainer(ResumableTrainer):
         self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
     ) -> torch.Tensor:
         """Compute the loss and its gradient, in parts if `mini_batch_size` is set."""
+        # The loader has pinned them, so this process need not wait for the copy.
+        inputs = send_to_device(inputs, self.args.device, non_blocking=True)
         if self.args.mini_batch_size is None:
             loss = super().training_step(model, inputs, num_items_in_batch)
         else:
             model.train()
-            inputs = send_to_device(inputs, self.args.device)
             loss = self._cached_step(inputs).detach() / self.current_gradient_accumulation_steps
             if self.accelerator.sync_gradients:
                 average_gradients([parameter for parameter in self.model.parameters() if parameter.requires_grad])
