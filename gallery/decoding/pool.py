@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Condition, Lock, Timer, local
 from typing import Any, TypeVar
 
@@ -41,6 +42,7 @@ from modeling_scalar.media_scalar import (
 
 LIGHT_MEMORY = 2**28
 """Memory in bytes that a file may take while others are read; one that needs more is read alone."""
+_ROOT = Path(__file__).resolve().parents[2]
 _PROGRAM = "from gallery.decoding.worker import serve; serve()"
 _PATIENCE = 60.0  # seconds that a process may take to start
 _PIECE = 30.0  # seconds read at a time
@@ -64,8 +66,10 @@ class _Worker:
     """A process that reads files, one after the other."""
 
     def __init__(self):
-        # The path of this interpreter is passed on and nothing else is looked up: a process starts in 0.1 s.
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
+        # The path of this interpreter is passed on and nothing else is looked up: a process starts in 0.1 s. An
+        # editable install puts a finder in place of the project's folder, so that stands there, too.
+        path = [str(_ROOT), *filter(None, sys.path)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OPENBLAS_NUM_THREADS": "1"}
         command = [sys.executable, "-S", "-P", "-c", _PROGRAM]
         self.process = subprocess.Popen(
             command,

@@ -276,6 +276,11 @@ def test_a_process_that_cannot_start_is_no_fault_of_the_file(folder, processes, 
         read_frames(folder / "whole.mp4", 8)
 
 
+def test_a_process_starts_where_the_project_is_installed_as_editable(folder, processes, monkeypatch):
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if Path(place).resolve() != ROOT])
+    assert SandboxedReader().read_duration(folder / "whole.mp4") > 0
+
+
 def test_one_process_reads_one_clip_after_the_other(folder, processes):
     for _ in range(2):
         for name in ("whole.mp4", "counted.avi", "half.mp4"):
