@@ -129,6 +129,19 @@ def test_an_adapter_reads_what_it_was_trained_to_read_and_its_base_does_not(tiny
     assert load_model(tiny_model_dir)[0].config.condition_on == ["video", "audio"]
 
 
+def test_heads_and_towers_that_an_objective_does_not_reach_are_not_trained():
+    def trained(**options):
+        model = apply_adapters(ScalarModel(make_tiny_config(aggregation="audio")), "all_towers", **options)
+        return set(count_parameters(model))
+
+    heads = {"text_model", "text_projection", "audio_model", "audio_projection"}
+    assert trained(matching=False) == heads
+    matching = {"vision_model", "match_head", "video_condition", "audio_condition"}
+    assert trained(matching=True) == heads | matching
+    every = {"vision_model", "video_projection", "subtitle_projection"}
+    assert trained(matching=False, modalities=MODALITIES) == heads | every
+
+
 def test_the_description_counts_the_papers_network():
     args = ScalarTrainingArguments(output_dir="out", use_cpu=True, per_device_train_batch_size=128)
     with torch.device("meta"):
@@ -192,3 +205,13 @@ def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggre
     # The key's bias cannot change a softmax; in float32 its gradient is a rounding error or zero.
     unmoved = {name for name, largest in received.items() if largest == 0 and not name.endswith("key.bias")}
     assert set(received) == names and unmoved == set()
+
+
+def test_what_the_cross_encoder_reads_is_trained_with_it(tmp_path):
+    condition_on = ["video", "subtitle"]
+    trainer = make_trainer(tmp_path, condition_on=condition_on, adapter="full", max_steps=2)
+    trainable = set(count_parameters(trainer.model))
+    for name in ("video", "audio", "subtitle"):
+        assert (f"{name}_condition" in trainable) == (name in condition_on)
+    names = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
+    assert set(gradients_of_a_real_step(trainer)) == names
