@@ -125,8 +125,7 @@ class Searcher(Protocol):
     described: Described
     """The metadata: modalities, model, fingerprint, temperature, calibration, least score; `path` for messages."""
     unsupported: frozenset[str]
-    """What it cannot do: fields of [`~gallery.filters.Filter`], `"mask"`, `"inside"`, `"unique"`, `"rerank"`,
-    `"listing"`."""
+    """What it cannot do, some of `"mask"`, `"unique"`, `"rerank"` and `"listing"`."""
 
     def __len__(self) -> int: ...
 

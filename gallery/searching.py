@@ -220,8 +220,6 @@ def search(
     for quoted in dict.fromkeys(words) or [()]:
         rows = [row for row, of_query in enumerate(words) if of_query == quoted]
         some = replace(among, filter=wanted.saying(quoted)) if quoted else among
-        if quoted:
-            check_supported(searcher, some)
         for row, hits in zip(rows, searcher.rank(embeds[rows], size, scoring, some), strict=True):
             if per_file:
 

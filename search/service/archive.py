@@ -194,7 +194,9 @@ class Archive:
 
     def _clip(self, key: str, searcher: Searcher) -> Clip:
         with self._keys_lock:
-            clip_id = self._keys.get(key, "")
+            clip_id = self._keys.get(key)
+        if clip_id is None:
+            raise UnknownClipError(_UNKNOWN)
         try:
             return searcher.clips([clip_id])[0]
         except KeyError as error:
