@@ -10,6 +10,7 @@ from commands.errors import Commands, run_command, show
 from commands.options import command_of
 from evidence.reports.commands import register
 from evidence.settings import (
+    ArchiveConfig,
     BackboneConfig,
     FusedConfig,
     GapConfig,
@@ -41,6 +42,15 @@ def miniature(config: MiniatureConfig) -> None:
     from evidence.miniature.generation import generate
 
     show(f"The miniature benchmark is in {generate(**vars(config))}.")
+
+
+@command_of(app, ArchiveConfig)
+def archive(config: ArchiveConfig) -> None:
+    """Make the archive of a new user, index it, and ask questions that were written before. Needs espeak-ng."""
+    from evidence.archive.asking import ask_archive, lines_of
+
+    answers = ask_archive(config.output, config.videos, config.index, show)
+    show(*lines_of(answers))
 
 
 @command_of(app, BackboneConfig)

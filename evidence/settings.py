@@ -50,6 +50,19 @@ class MiniatureConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArchiveConfig:
+    """Settings of the archive of a new user, see [`~evidence.archive.asking.ask_archive`]."""
+
+    output: Annotated[AnyPath, Option(help="Folder for the files and their gallery; both are kept."), _PATH]
+    videos: Annotated[
+        AnyPath | None, Option(help="Folder with the four clips that a person filmed; by default without them."), _PATH
+    ] = None
+    index: Annotated[
+        Sequence[str], Option(help="Further argument of `scalar index`, such as --read-text. Repeatable.")
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackboneConfig:
     """Settings of a new backbone, see [`~evidence.building.build_backbone`]."""
 
