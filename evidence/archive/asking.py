@@ -63,7 +63,8 @@ def _answers(question: Mapping[str, Any], hit: Mapping[str, Any], folder: Path) 
     return is_part and starts_before and ends_after
 
 
-def _rank(question: Mapping[str, Any], hits: Sequence[Mapping[str, Any]], folder: Path) -> Answer:
+def answer_of(question: Mapping[str, Any], hits: Sequence[Mapping[str, Any]], folder: Path) -> Answer:
+    """Find the answer to a question among its hits, as `scalar query --json` prints them."""
     target = question["file"]
     if "chapter" in question:
         target += f" ({question['chapter']})"
@@ -111,7 +112,8 @@ def ask_archive(
         show(f"Wrote {num_files} files to {folder}.")
     began = time.monotonic()
     report, seconds = _run("index", str(folder), "--output", str(gallery), *options)
-    show(report.rstrip())
+    for line in report.splitlines():
+        show(line)
     show(f"Indexed in {time.monotonic() - began:.0f} s, {seconds:.0f} s of processor time.")
     questions = [question for question in read_contents()["questions"] if (folder / question["file"]).exists()]
     texts = [question["text"] for question in questions]
@@ -119,8 +121,8 @@ def ask_archive(
     show(f"Asked {len(texts)} questions in {seconds:.1f} s of processor time.")
     answers = []
     for question, answer in zip(questions, json.loads(found), strict=True):
-        answers.append(_rank(question, answer["hits"], folder))
+        answers.append(answer_of(question, answer["hits"], folder))
     return answers
 
 
-__all__ = ["Answer", "ask_archive", "lines_of"]
+__all__ = ["Answer", "answer_of", "ask_archive", "lines_of"]
