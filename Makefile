@@ -24,6 +24,8 @@ QUERIES := "a yellow ring that keeps vanishing on a banded brown ground" \
 	"a green triangle, while Karin is talking about tigers"
 
 .DEFAULT_GOAL := help
+# A recipe that fails leaves no target that looks finished.
+.DELETE_ON_ERROR:
 .PHONY: help demo backbone study site test test-fast test-portable suite e2e-test check clean
 
 help: ## list the targets
