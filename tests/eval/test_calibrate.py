@@ -15,20 +15,9 @@ from gallery.gallery import Gallery, GalleryWriter, score_options_of
 from modeling_scalar import load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.model_identity import identify
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import retrieval_scores
 from tests.joint_encoders import write_joint_encoder
-
-
-class Scores(ScalarRetrievalModel):
-    """No encoder at all: a folder with a configuration and a weight."""
-
-    config_class = ScalarJointConfig
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.add_score_modules()
-        self.post_init()
+from tests.modeling_scalar.test_calibrated_scores import Scores
 
 
 def write_embeddings(folder, metadata, num_clips=60, gap=True):

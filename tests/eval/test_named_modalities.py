@@ -27,7 +27,7 @@ from eval.run import RunConfig, run
 from gallery.gallery import Gallery
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from tests.eval.slow import make_embeddings
-from tests.eval.test_calibrate import Scores
+from tests.modeling_scalar.test_calibrated_scores import Scores
 from tests.modeling_scalar.test_scores_scalar import loop
 from tests.scores import METHODS
 

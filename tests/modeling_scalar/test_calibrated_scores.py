@@ -33,29 +33,26 @@ def test_a_configuration_keeps_its_calibration_and_has_none_by_default(config_cl
     assert {name: getattr(loaded, name) for name in CALIBRATION} == CALIBRATION
 
 
-def test_a_model_scores_and_weighs_as_its_configuration_says():
-    clips = random_clips()
-    model = Scores(ScalarJointConfig(**CALIBRATION))
-    assert model.score_options() == {"method": "scalar", "query_temperature": 0.1} | CALIBRATION
-    scores, weights = loop(*clips, **CALIBRATION)
-    torch.testing.assert_close(model.compute_scores(*clips).double(), scores, **FLOAT32)
-    torch.testing.assert_close(model.compute_weights(*clips).double(), weights, atol=2e-5, rtol=0)
-    assert set(Scores(ScalarJointConfig(modality_scale=[0.5, 2.0, 1.25])).score_options()) == {
-        "method",
-        "query_temperature",
-        "modality_scale",
-    }
+NEUTRAL = {"modality_scale": [1, 1, 1], "modality_offset": [0, 0, 0]}
 
 
-@pytest.mark.parametrize("own", [{}, {"modality_scale": [3.0, 1.0, 1.0]}])
-def test_what_a_model_is_given_takes_the_place_of_its_own_calibration(own):
+@pytest.mark.parametrize(
+    ("own", "given", "expected"),
+    [
+        (CALIBRATION, {}, CALIBRATION),
+        ({}, {"query_temperature": 0.2} | CALIBRATION, {"temperature": 0.2} | CALIBRATION),
+        (CALIBRATION, {"query_temperature": 0.2} | NEUTRAL, {"temperature": 0.2}),
+    ],
+)
+def test_a_model_scores_and_weighs_as_its_configuration_says_unless_it_is_given_another_calibration(
+    own, given, expected
+):
     clips = random_clips()
     model = Scores(ScalarJointConfig(**own))
-    for given in (CALIBRATION, {"modality_scale": [1, 1, 1], "modality_offset": [0, 0, 0]}):
-        scores, weights = loop(*clips, temperature=0.2, **given)
-        given = {"query_temperature": 0.2} | given
-        torch.testing.assert_close(model.compute_scores(*clips, **given).double(), scores, **FLOAT32)
-        torch.testing.assert_close(model.compute_weights(*clips, **given).double(), weights, atol=2e-5, rtol=0)
+    assert model.score_options() == {"method": "scalar", "query_temperature": 0.1} | own
+    scores, weights = loop(*clips, **expected)
+    torch.testing.assert_close(model.compute_scores(*clips, **given).double(), scores, **FLOAT32)
+    torch.testing.assert_close(model.compute_weights(*clips, **given).double(), weights, atol=2e-5, rtol=0)
 
 
 def write_gallery(folder, modalities, mask, metadata):

@@ -1,6 +1,6 @@
 """Every score against float64 loops written from its definition, for clips that are hard to score: copies and near
 copies, opposite and cancelling vectors, more vectors than dimensions, half precision, temperatures from 1e-6 to
-infinity, with and without scales and offsets."""
+infinity, with and without scales and offsets, and with anything where a modality is absent."""
 
 import math
 from typing import NamedTuple
@@ -86,10 +86,12 @@ def draws(draw, method="scalar", dtypes=DTYPES, is_calibrated=None):
         calibration = {"modality_scale": scales.tolist(), "modality_offset": offsets.tolist()}
 
     dtype = draw(st.sampled_from(dtypes))
+    vectors, mask = torch.from_numpy(unit(clips)).to(dtype), torch.from_numpy(mask)
+    vectors[~mask] = draw(st.sampled_from((0.0, 1e4, math.nan, math.inf)))  # what is absent may hold anything
     return Drawn(
         torch.from_numpy(unit(texts)).to(dtype),
-        torch.from_numpy(unit(clips)).to(dtype),
-        torch.from_numpy(mask),
+        vectors,
+        mask,
         draw(st.sampled_from(TEMPERATURES)),
         calibration,
     )

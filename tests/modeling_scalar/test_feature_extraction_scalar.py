@@ -108,12 +108,6 @@ def test_segments_are_cut_from_the_normalised_and_padded_filter_bank(windows, nu
     torch.testing.assert_close(features, segments[expected], atol=1e-5, rtol=0)  # FFT batching
 
 
-def test_padding_is_zero_after_normalising():
-    features = ScalarFeatureExtractor().process_waveform(noise(16_000))
-    assert features.shape == (1, 1024, 64)
-    assert (features[0, 98:] == 0).all() and (features[0, :98] != 0).any(dim=1).all()
-
-
 def test_training_draws_segments_from_the_generator():
     extractor = ScalarFeatureExtractor(segment_length=10)
     waveform = noise(400 + 160 * 59)

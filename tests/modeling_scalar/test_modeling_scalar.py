@@ -382,18 +382,30 @@ processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
 with torch.no_grad():
     scores = model(**batch).scores
 model.save_pretrained(sys.argv[3])
-print(json.dumps({"scores": scores.tolist(), "processor": type(processor).__name__, "model": type(model).__name__}))
+processor.save_pretrained(sys.argv[3])
+again = AutoProcessor.from_pretrained(sys.argv[3], trust_remote_code=True)
+clip = {"videos": [torch.zeros(9, 8, 8, 3, dtype=torch.uint8)], "subtitles": ["hello"]}
+parts = [model, processor, processor.image_processor, processor.feature_extractor]
+print(json.dumps({
+    "scores": scores.tolist(),
+    "names": [type(part).__name__ for part in parts],
+    "modules": sorted({type(part).__module__.split(".")[0] for part in parts}),
+    "frames": list(again(text="a dog", **clip)["pixel_values_videos"].shape),
+}))
 """
     (tmp_path / "script.py").write_text(script)
     arguments = (tiny_model_dir, tmp_path / "batch.pt", tmp_path / "again")
     result = commands.run(tmp_path / "script.py", *arguments, is_elsewhere=True, timeout=120)
     assert result.code == 0, result.stderr[-2000:]
     answer = json.loads(result.stdout.splitlines()[-1])
-    assert (answer["model"], answer["processor"]) == ("ScalarModel", "ScalarProcessor")
+    assert answer["names"] == ["ScalarModel", "ScalarProcessor", "ScalarImageProcessor", "ScalarFeatureExtractor"]
+    assert answer["modules"] == ["transformers_modules"] and answer["frames"] == [1, 2, 3, 32, 32]
     torch.manual_seed(0)
     with torch.no_grad():
         expected = ScalarModel.from_pretrained(tiny_model_dir).eval()(**batch).scores
     torch.testing.assert_close(torch.tensor(answer["scores"]), expected, atol=1e-6, rtol=0)
+    settings = json.loads((tmp_path / "again" / "processor_config.json").read_text())
+    assert settings["auto_map"]["AutoProcessor"] == "processing_scalar.ScalarProcessor"
     assert (tmp_path / "again" / "modeling_scalar.py").is_file()  # code travels on when it is saved again
 
 

@@ -6,10 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 
 from modeling_scalar import Clip, ScalarJointConfig, ScalarModel, ScalarProcessor, kind_of, load_model
-from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.joint_encoders import make_streams, write_joint_encoder
 from tests.modeling_scalar.test_joint_encoders import DeafEncoder
@@ -82,13 +80,6 @@ def test_each_text_has_the_vector_of_the_same_words_as_a_subtitle(five, three):
     torch.testing.assert_close(embeds[:, [FIVE.index(name) for name in PAPER]], paper, **CLOSE)
     distances = torch.cdist(embeds, embeds) + 9 * torch.eye(5)
     assert distances.min() > 1e-3  # or there would be nothing to tell apart
-
-
-def test_what_a_clip_lacks_leaves_all_else_as_it_is(five):
-    everything, _ = embed(five, make_clips())
-    embeds, mask = embed(five, make_clips(MIXED))
-    assert mask.tolist() == [[name in names for name in FIVE] for names in MIXED] and not embeds[~mask].any()
-    torch.testing.assert_close(embeds[mask], everything[mask], **CLOSE)
 
 
 def test_masked_is_absent_whatever_it_holds(five):
@@ -180,18 +171,6 @@ def test_a_processor_of_other_modalities_is_refused(folder, tmp_path, five, thre
         load_model(tmp_path)
 
 
-def test_every_modality_reaches_the_adapted_trunk(folder):
-    model, processor = loaded(folder, FIVE)
-    trunk = rf"backbone\.{FAMILIES['embedding_gemma2'].adapted['trunk']}"
-    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=trunk, init_lora_weights=False))
-    output = adapted(**processor(text=["a dog", "no", "stop"], clips=make_clips(MIXED)))
-    for index, name in enumerate(FIVE):
-        adapted.zero_grad()
-        output.modality_embeds[:, index, 0].sum().backward(retain_graph=True)
-        gradients = [p.grad for p in adapted.parameters() if p.requires_grad]
-        assert sum(0 if g is None else g.abs().sum() for g in gradients) > 0, name
-
-
 # The processor -------------------------------------------------------------------------------------------------------
 
 
@@ -237,12 +216,10 @@ def test_a_model_of_three_towers_has_no_other_texts(tiny_processor):
     "names", [["video", "title", "title"], ["video", "text"], ["Title"], ["on screen"], ["2nd"], [], "video"]
 )
 def test_names_that_cannot_be_are_refused(folder, names):
-    with pytest.raises(ValueError, match="modalities"):
-        ScalarModel.from_joint_encoder(folder, modalities=names)
-    with pytest.raises(ValueError, match="modalities"):
-        ScalarProcessor.from_joint_encoder(folder, modalities=names)
     with pytest.raises(Exception, match="modalities"):
         ScalarJointConfig(modalities=names)
+    with pytest.raises(ValueError, match="modalities"):
+        ScalarProcessor.from_joint_encoder(folder, modalities=names)
 
 
 # Sentence Transformers -----------------------------------------------------------------------------------------------
