@@ -1,11 +1,7 @@
 """A new model and its vocabulary: the same from the same texts, able to spell what it has not seen."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import BertTokenizer
@@ -29,21 +25,6 @@ def test_frequent_words_are_tokens_and_new_words_are_spelt():
 def test_the_order_of_texts_changes_no_vocabulary():
     learnt = list(learn_vocabulary(TEXTS, 60))
     assert list(learn_vocabulary(reversed(TEXTS), 60)) == learnt and "star" in learnt
-
-
-@pytest.mark.slow
-def test_two_processes_learn_the_same_vocabulary():
-    script = f"from evidence.building import learn_vocabulary; print(list(learn_vocabulary({TEXTS!r}, 60)))"
-    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"  # sets are ordered otherwise than here
-    answer = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONHASHSEED": seed},
-    ).stdout
-    assert answer == f"{list(learn_vocabulary(TEXTS, 60))}\n" and "star" in answer
 
 
 def test_a_new_backbone_is_the_same_from_the_same_seed_and_loads_from_its_folder(tmp_path):

@@ -1,7 +1,5 @@
 """Which method an oracle would ask for each group of queries."""
 
-import pytest
-
 from evidence.router import route
 
 RANKS = {"scalar": [1, 2, 1, 1, 3, 9], "gram": [2, 1, 1, 4, 1, 1], "max": [1, 1, 5, 1, 1, 1]}
@@ -19,9 +17,3 @@ def test_of_equally_good_methods_the_earlier_is_taken_and_only_first_places_coun
     chosen, _ = route({"a": [2, 2], "b": [100, 1], "c": [1, 100]}, ["x", "x"], [])
     assert chosen == {"x": "b"}
     assert route({"a": [7], "b": [2]}, ["x"], ["y"]) == ({"x": "a", "y": "a"}, ["a"])
-
-
-def test_every_query_of_validation_has_a_rank_by_every_method():
-    for ranks, groups in (({}, ["x"]), ({"a": []}, []), ({"a": [1], "b": [1, 2]}, ["x"])):
-        with pytest.raises(ValueError, match=f"for each of {len(groups)} queries"):
-            route(ranks, groups, ["x"])

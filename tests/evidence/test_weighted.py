@@ -8,13 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eval.protocol.first_stage import rank_pairs
 from evidence.weighted import DISCOUNTED, FITTED, WEIGHTED
 from modeling_scalar.scores_scalar import METHODS, retrieval_scores
-from tests.eval.protocol.test_calibration import made
 from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
-
-PLAIN = dict(zip(WEIGHTED, ("uniform", "mean", "rank_fusion", "gram", "gram_span", "pmrl"), strict=True))
 
 
 def clips_of(number, dtype=torch.float64, num_queries=5):
@@ -91,22 +87,6 @@ def test_scores_equal_the_float64_loop_under_every_mask(method, number):
         assert moved == (name in FITTED[method])
 
 
-@pytest.mark.parametrize("method", WEIGHTED)
-def test_without_numbers_each_is_the_baseline(method):
-    for number in (2, 3, 4):
-        clips = clips_of(number, torch.float32)
-        expected = retrieval_scores(*clips, method=PLAIN[method])
-        # These scale products in float32; the volumes they are compared with multiply in float64.
-        torch.testing.assert_close(retrieval_scores(*clips, method=method), expected, atol=1e-6, rtol=0)
-        equal = {"modality_scale": [1.0] * number, "modality_offset": [0.0] * number}
-        scores = retrieval_scores(*clips, method=method, **equal)
-        torch.testing.assert_close(scores, expected, atol=1e-6, rtol=0)
-    embeddings = made(num_clips=40)
-    (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], [method, PLAIN[method]])
-    for of_pairs in zip(ranks[method].values(), ranks[PLAIN[method]].values(), strict=True):
-        assert torch.equal(*of_pairs)
-
-
 @pytest.mark.parametrize("number", [2, 3, 4])
 def test_the_gradient_of_an_eigenvalue_is_that_of_its_decomposition(number):
     texts, clips, mask = clips_of(number)
@@ -127,21 +107,6 @@ def test_the_gradient_of_an_eigenvalue_is_that_of_its_decomposition(number):
     torch.testing.assert_close(scores, expected, atol=1e-9, rtol=0)
     for ours, theirs in zip(found, torch.autograd.grad((expected * probe).sum(), (scale, texts, clips)), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("method", DISCOUNTED)
-def test_a_scale_that_vanishes_leaves_the_score_without_the_modality(method):
-    texts, clips, mask = clips_of(3)
-    mask = mask[mask[:, :2].any(1)]
-    clips = clips[-len(mask) :]
-    without = mask & torch.tensor([True, True, False])
-    scores = retrieval_scores(texts, clips, mask, method=method, modality_scale=[1.0, 1.0, 1e-9])
-    expected = retrieval_scores(texts, clips, without, method=PLAIN[method])
-    if method == "weighted_pmrl":  # a share of all vectors, counted as they are
-        expected = expected * (1 + without.sum(1)) / (1 + mask.sum(1))
-    torch.testing.assert_close(scores, expected, atol=1e-8, rtol=0)
-    with pytest.raises(ValueError, match="`modality_scale` must be at most 1"):
-        retrieval_scores(texts, clips, mask, method=method, modality_scale=[1.0, 1.0, 1.01])
 
 
 @pytest.mark.parametrize("method", DISCOUNTED)

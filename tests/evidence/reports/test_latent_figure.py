@@ -11,20 +11,6 @@ from evidence.reports.latent_figure import plot_latent
 from tests.evidence.test_latent import make_classes, members
 
 
-def test_shown_classes_are_those_that_improve_most_in_all_other_models():
-    labels = ["a", "b", "c", "d", "e"]
-
-    def measured(*cosines):
-        return {"classes": [{"label": n, "text_centroid_cosine": c} for n, c in zip(labels, cosines, strict=True)]}
-
-    first = measured(0.1, 0.2, 0.3, 0.4, None)
-    second = measured(0.5, 0.9, 0.4, 0.6, 0.9)  # + 0.4, 0.7, 0.1, 0.2
-    third = measured(0.4, 0.3, 0.9, 0.9, 0.9)  # + 0.3, 0.1, 0.6, 0.5
-    assert latent_figure._shown_classes({"x": first, "y": second}) == ["b", "a", "d"]
-    assert latent_figure._shown_classes({"x": first, "y": second, "z": third})[:2] == ["a", "d"]
-    assert latent_figure._shown_classes({"x": first}) == ["d", "c", "b"]
-
-
 def test_every_present_vector_is_drawn(tmp_path, monkeypatch):
     seen = []
     plain = latent_figure.TSNE.fit_transform

@@ -42,10 +42,6 @@ def test_columns_of_a_table_stand_below_each_other_and_repeated_keys_are_blank(t
     ]
 
 
-def test_columns_without_anything_can_be_left_out(table):
-    assert [heading for _, heading in table.filled().columns] == ["benchmark", "label", "R@1"]
-
-
 def test_labels_may_hold_what_a_layout_gives_a_meaning(table):
     table.blocks = [[["[A]", "a|b <c>\n d", Cell((1.0,)), ""]]]
     assert markdown(table).splitlines()[2].startswith(r"| [A]       | a\|b <c> d |")

@@ -5,7 +5,6 @@ import re
 import pyarrow.parquet as pq
 import pytest
 
-from evidence.settings import StudyConfig
 from evidence.study.report import (
     TABLES,
     Claim,
@@ -19,7 +18,6 @@ from evidence.study.report import (
     sharing_table,
 )
 from evidence.study.results import Results, Selection, collect
-from evidence.study.whole import run_study
 from tests.evidence.study.made_studies import save_clips, save_run
 
 
@@ -111,10 +109,3 @@ def test_a_page_is_filled_with_tables_claims_and_recalls(results):
 def test_the_figure_has_a_line_for_each_variant(results, tmp_path):
     plot_sharing(results, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-
-
-def test_a_report_of_nothing_is_one_clear_line(tmp_path):
-    with pytest.raises(FileNotFoundError, match="study.json"):
-        run_study(StudyConfig(report_only=True, results=tmp_path))
-    with pytest.raises(ValueError, match="There are no measured runs in"):
-        collect(tmp_path, {}, tmp_path / "results")

@@ -41,16 +41,6 @@ def test_a_training_has_its_recipe_its_settings_and_stored_features_as_towers_ar
     assert command[-2:] == ("--resume_from_checkpoint", "auto")  # as tests/trainer/test_folder.py has it
 
 
-def test_clips_are_made_before_their_targets_and_features_which_only_training_needs(clips):
-    made, targets, features = clips.task().stages
-    assert made.command[-8:] == ("--num-train", "9", "--num-test", "4", "--shared", "0.6", "--num-proc", "1")
-    assert str(clips.root) in targets.command and clips.model in features.command
-    assert made.ends_with == clips.root / "miniature.json" and targets.ends_with == clips.targets
-    assert features.ends_with == clips.root.with_name("clips-features") / "features.json"
-    (made,) = Clips(clips.root, {"test": 4}, {"complete": True, "seed": 1}).task().stages
-    assert made.command[-5:] == ("--complete", "--seed", "1", "--num-proc", "1")
-
-
 def test_other_clips_than_those_of_the_study_are_refused(clips):
     clips.check()  # none are there
     clips.root.mkdir(parents=True)

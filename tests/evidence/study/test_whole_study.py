@@ -107,11 +107,3 @@ def test_a_study_tunes_trains_and_reports_and_the_same_command_adds_what_is_left
     left = {name: len(tasks) for name, tasks in asked.items() if tasks}
     assert left == {"main": 3, "repeated": 2, "views-complete": 1, "views-mixed": 1, "views-new-heads": 1}
     assert {value(task.stages[0].command, "--seed") for task in asked["main"]} == {"52"}
-
-
-def test_clips_of_another_study_are_refused_before_anything_is_done(asked, overlay, tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "miniature.json").write_text(json.dumps({"shared": 0.6, "num_train": 12}))
-    with pytest.raises(ValueError, match="name another `root`"):
-        whole.run_study(StudyConfig(overlay=overlay, output=tmp_path / "study", **ASKED))
-    assert not asked
