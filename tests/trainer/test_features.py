@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from eval.benchmarks.registry import load_benchmark
 from evidence.miniature.generation import generate
 from gallery.decoding import tolerant
-from modeling_scalar import ScalarImageProcessor, ScalarModel, ScalarProcessor
+from modeling_scalar import MODALITIES, ScalarImageProcessor, ScalarModel, ScalarProcessor
 from tests.conftest import make_tiny_config
 from trainer import cache_features as module
 from trainer.cache_features import FeatureCollator, FeatureDataset, app, cache_features, checksums
@@ -84,8 +84,18 @@ def training_step(model, batch, condition_on=MATCHED):
     return tensors | gradients, output.modality_mask
 
 
-@pytest.mark.parametrize(("dtype", "tolerance", "epoch"), [("float32", 1e-6, 3), ("float16", 2e-3, 0)])
-def test_a_step_from_features_is_the_step_from_files(model, rows, tiny_processor, folders, epoch, dtype, tolerance):
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "epoch", "condition_on"),
+    [("float32", 1e-6, 3, MATCHED), ("float16", 2e-3, 0, MATCHED), ("float32", 1e-6, 0, MODALITIES)],
+)
+def test_a_step_from_features_is_the_step_from_files(
+    rows, tiny_processor, folders, epoch, dtype, tolerance, condition_on
+):
+    """Tokens of a subtitle are the text tower's, which is trained: they are encoded in each step."""
+    model = make_model(condition_on=condition_on)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
     from_files = ClipDataset(rows, tiny_processor, SEED)
     from_features = FeatureDataset(folders / dtype, rows, model, tiny_processor)
     from_files.set_epoch(epoch % VIEWS)
@@ -94,39 +104,17 @@ def test_a_step_from_features_is_the_step_from_files(model, rows, tiny_processor
     expected_batch = ScalarDataCollator(tiny_processor)([from_files[i] for i in range(10)])
     for name in set(batch) & set(expected_batch):
         assert torch.equal(batch[name], expected_batch[name]), name
-    tensors, mask = training_step(model, batch)
-    expected, expected_mask = training_step(model, expected_batch)
+    tensors, mask = training_step(model, batch, condition_on)
+    expected, expected_mask = training_step(model, expected_batch, condition_on)
     assert torch.equal(mask, expected_mask)
     for index, absent in enumerate((WITHOUT_VIDEO, WITHOUT_AUDIO)):
         assert set((~mask[:, index]).nonzero().flatten().tolist()) == absent
     assert tensors.keys() == expected.keys() and len(tensors) > 20
+    assert any("subtitle_condition" in name for name in tensors) == ("subtitle" in condition_on)
     for name, value in expected.items():
         # gradients are sums over texts and pairs: relative to their size
         scale = max(1.0, value.abs().max().item())
         torch.testing.assert_close(tensors[name], value, atol=tolerance * scale, rtol=0, msg=name)
-
-
-def test_a_subtitle_that_the_cross_encoder_reads_is_encoded_in_each_step(rows, tiny_processor, folders):
-    """Its tokens are the text tower's, which is trained: what is stored is of the frozen towers alone."""
-    every = ("video", "audio", "subtitle")
-    model = make_model(condition_on=every)
-    from_features = FeatureDataset(folders / "float32", rows, model, tiny_processor)
-    assert not any("subtitle" in name for name in from_features[0])
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(parameter, std=0.1)
-    batch = FeatureCollator(tiny_processor)([from_features[i] for i in range(10)])
-    from_files = ClipDataset(rows, tiny_processor, SEED)
-    expected_batch = ScalarDataCollator(tiny_processor)([from_files[i] for i in range(10)])
-    tensors, _ = training_step(model, batch, every)
-    expected, mask = training_step(model, expected_batch, every)
-    assert mask[:, 2].any() and tensors.keys() == expected.keys()
-    head = next(name for name in expected if "subtitle_condition" in name and "weight" in name)
-    assert expected[head].abs().max() > 1e-4
-    for name, value in expected.items():
-        scale = max(1.0, value.abs().max().item())
-        torch.testing.assert_close(tensors[name], value, atol=1e-6 * scale, rtol=0, msg=name)
 
 
 def test_views_differ_and_come_in_turn(model, rows, tiny_processor, folders):
@@ -175,25 +163,15 @@ def test_an_interrupted_run_computes_only_unfinished_shards(
     computed = []
     monkeypatch.setattr(module, "_tower_features", lambda *a: computed.append(a) or compute(*a))
     cache_features(*arguments, dtype="float16", **QUIET)
+    cache_features(*arguments, dtype="float16", **QUIET)  # nothing is computed again
     assert len(computed) == 3 * VIEWS - calls
     assert_same_features(tmp_path, folders / "float16", rows, model, tiny_processor)
-
-
-def test_finished_features_are_not_computed_again(monkeypatch, model, rows, tiny_processor, folders):
-    monkeypatch.setattr(module, "_tower_features", lambda *a: pytest.fail("computed again"))
-    cache_features(folders / "float16", rows, model.get_base_model(), tiny_processor, dtype="float16", **QUIET)
 
 
 def test_a_folder_of_other_features_is_left_alone(model, rows, tiny_processor, folders):
     with pytest.raises(ValueError, match=r"\['seed', 'views'\] differ"):
         other = QUIET | {"views": 3, "seed": 8}
         cache_features(folders / "float16", rows, model.get_base_model(), tiny_processor, **other)
-
-
-def test_batches_of_another_size_give_the_same_features(tmp_path, model, rows, tiny_processor, folders):
-    options = QUIET | {"batch_size": 3, "dtype": "float32"}
-    cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, **options)
-    assert_same_features(tmp_path, folders / "float32", rows, model, tiny_processor, tolerance=1e-5)
 
 
 # Refusals ---------------------------------------------------------------------------------------------------------
@@ -233,17 +211,6 @@ def test_what_features_do_not_depend_on_may_change(tmp_path, model, rows, tiny_p
     )
     dataset = FeatureDataset(folders / "float16", elsewhere, model, processor)
     assert dataset[0]["caption"] == "another"
-
-
-def test_without_states_there_is_no_matching(tmp_path, model, rows, tiny_processor):
-    cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, with_states=False, **QUIET)
-    dataset = FeatureDataset(tmp_path, rows, model, tiny_processor)
-    batch = FeatureCollator(tiny_processor)([dataset[i] for i in range(10)])
-    assert not any("states" in name for name in batch)
-    del batch["clip_index"]
-    assert model(**batch).scores.isfinite().all()
-    with pytest.raises(ValueError, match="reads the tokens of the video"):
-        model(**batch, select_pairs=lambda output: None, condition_on=MATCHED)
 
 
 def test_values_that_half_precision_cannot_hold_are_refused(tmp_path, model, rows, tiny_processor):

@@ -1,29 +1,17 @@
 """With `on_error: missing`, training leaves out clips of which nothing can be read, and says so."""
 
-import datasets
-import numpy as np
 import pytest
 import torch
 
-from modeling_scalar.processing_scalar import Clip
-from tests.trainer.test_scalar_trainer import make_trainer
-from trainer.data import ClipDataset, ScalarDataCollator
+from tests.trainer.test_scalar_trainer import clips_in_memory, make_trainer
+from trainer.data import ScalarDataCollator
 
 EMPTY = 3
 
 
 @pytest.fixture
 def dataset(tiny_processor):
-    """Eight clips, of one of which nothing could be read."""
-    columns = ("video_id", "caption", "video_path", "audio_path", "subtitle")
-    rows = [dict.fromkeys(columns) | {"caption": "a dog", "video_id": f"clip {number}"} for number in range(8)]
-    dataset = ClipDataset(datasets.Dataset.from_list(rows), tiny_processor, seed=1)
-    generator = np.random.default_rng(0)
-    dataset._clips = [
-        Clip(frames=generator.integers(0, 255, (9, 32, 32, 3), dtype=np.uint8), subtitle="hello") for _ in rows
-    ]
-    dataset._clips[EMPTY] = Clip(problems=["clip.mp4: not a readable video or audio file."])
-    return dataset
+    return clips_in_memory(tiny_processor, empty=EMPTY)
 
 
 def test_a_clip_of_which_nothing_can_be_read_is_left_out_of_its_batch_and_named(dataset, tiny_processor, caplog):

@@ -129,19 +129,6 @@ def test_an_adapter_reads_what_it_was_trained_to_read_and_its_base_does_not(tiny
     assert load_model(tiny_model_dir)[0].config.condition_on == ["video", "audio"]
 
 
-def test_heads_and_towers_that_an_objective_does_not_reach_are_not_trained():
-    def trained(**options):
-        model = apply_adapters(ScalarModel(make_tiny_config(aggregation="audio")), "all_towers", **options)
-        return set(count_parameters(model))
-
-    heads = {"text_model", "text_projection", "audio_model", "audio_projection"}
-    assert trained(matching=False) == heads
-    matching = {"vision_model", "match_head", "video_condition", "audio_condition"}
-    assert trained(matching=True) == heads | matching
-    every = {"vision_model", "video_projection", "subtitle_projection"}
-    assert trained(matching=False, modalities=MODALITIES) == heads | every
-
-
 def test_the_description_counts_the_papers_network():
     args = ScalarTrainingArguments(output_dir="out", use_cpu=True, per_device_train_batch_size=128)
     with torch.device("meta"):

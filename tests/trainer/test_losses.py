@@ -1,9 +1,12 @@
 """Each term against a float64 loop, and its gradients where they are the point."""
 
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 from modeling_scalar import ScalarConfig
@@ -17,7 +20,6 @@ from trainer.losses import (
     PathwaysLoss,
     SemanticLoss,
     UniformityLoss,
-    info_nce,
 )
 from trainer.objectives import OBJECTIVES, Batch, ScalarObjective
 from trainer.training_args import OBJECTIVE_NAMES, WITH_SEMANTICS, WITH_TEMPERATURE, ScalarTrainingArguments
@@ -31,46 +33,158 @@ def make_rows(batch_size=5, dim=8, seed=0):
     return texts, modalities, mask
 
 
-def loop_info_nce(scores, offset, temperature, smoothing):
-    total, (rows, columns) = 0.0, (len(scores), len(scores[0]))
-    for i, row in enumerate(scores):
-        log_sum = math.log(sum(math.exp(s / temperature) for s in row))
-        for j, score in enumerate(row):
-            target = (1 - smoothing) * (j == i + offset) + smoothing / columns
-            total -= target * (score / temperature - log_sum)
-    return total / rows
+class Drawn(NamedTuple):
+    """A batch of any size, with any modalities and known pairs, and numbers of the objective."""
+
+    texts: torch.Tensor  # (B, D)
+    modalities: torch.Tensor  # (B, M, D), not a number where absent
+    mask: torch.Tensor  # (B, M)
+    reduced: torch.Tensor  # (B, M): a clip of several may lack one more
+    affinities: torch.Tensor  # (B, B), 1 on the diagonal, 0 where nothing is known
+    query_temperature: float
+    temperature: float
+    semantic_temperature: float
+    calibration: float
+    smoothing: float
 
 
-@pytest.mark.parametrize("offset", [0, 2])
-def test_info_nce_equals_the_loop(offset):
-    scores = torch.rand(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = loop_info_nce(scores.tolist(), offset, 0.07, 0.1)
-    assert info_nce(scores, offset, 0.07, 0.1).item() == pytest.approx(expected, rel=1e-12)
-
-
-def test_alignment_is_the_mean_of_both_directions():
-    scores = torch.rand(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    rows, columns = (loop_info_nce(x.tolist(), 0, 0.07, 0.1) for x in (scores, scores.T))
-    assert rows != pytest.approx(columns)
-    assert AlignmentLoss()(scores, scores.T).item() == pytest.approx((rows + columns) / 2, rel=1e-12)
-
-
-def test_cross_arity_equals_the_loop():
-    texts, modalities, mask = make_rows()
+@st.composite
+def drawn_batches(draw):
+    size, dim = draw(st.integers(1, 6)), draw(st.sampled_from((2, 8)))
+    random = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
+    texts = normalize(torch.randn(size, dim, generator=random, dtype=torch.float64), dim=-1)
+    modalities = normalize(torch.randn(size, 3, dim, generator=random, dtype=torch.float64), dim=-1)
+    mask = torch.rand(size, 3, generator=random) < 0.7
+    mask[torch.arange(size), torch.randint(3, (size,), generator=random)] = True
     reduced = mask.clone()
-    reduced[0, 1] = reduced[1, 2] = False
+    for clip in range(size):
+        present = mask[clip].nonzero().flatten()
+        if len(present) > 1 and draw(st.booleans()):
+            reduced[clip, present[0]] = False
+    affinities = torch.rand(size, size, generator=random, dtype=torch.float64)
+    affinities[torch.rand(size, size, generator=random) < 0.5] = 0.0
+    affinities[torch.arange(size), torch.arange(size)] = 1.0
+    return Drawn(
+        texts,
+        modalities.masked_fill(~mask[..., None], math.nan),
+        mask,
+        reduced,
+        affinities,
+        query_temperature=draw(st.sampled_from((0.05, 0.1, 1.0))),
+        temperature=draw(st.sampled_from((0.05, 0.07, 0.5))),
+        semantic_temperature=draw(st.sampled_from((0.25, 0.5, 1.0))),
+        calibration=draw(st.sampled_from((0.0, 0.3, 1.0))),
+        smoothing=draw(st.sampled_from((0.0, 0.1))),
+    )
+
+
+def loop_centroid(text, embeds, temperature):
+    """mu of Eq. 2 of one text and what a clip has."""
+    powers = [math.exp(float(embed @ text) / temperature) for embed in embeds]
+    total = sum(power * embed for power, embed in zip(powers, embeds, strict=True))
+    return total / total.norm()
+
+
+def loop_info_nce(scores, temperature, smoothing):
+    total, size = 0.0, len(scores)
+    for i, row in enumerate(scores):
+        log_sum = math.log(sum(math.exp(score / temperature) for score in row))
+        for j, score in enumerate(row):
+            target = (1 - smoothing) * (j == i) + smoothing / size
+            total -= target * (score / temperature - log_sum)
+    return total / size
+
+
+def loop_alignment(scores, temperature, smoothing):
+    """The mean of both directions."""
+    columns = [list(column) for column in zip(*scores, strict=True)]
+    return (loop_info_nce(scores, temperature, smoothing) + loop_info_nce(columns, temperature, smoothing)) / 2
+
+
+def loop_semantic(scores, drawn):
+    """The divergence from the softmax of S*, and the squared error of known pairs from 2 S* - 1."""
+    divergence, errors, size = 0.0, [], len(scores)
+    affinities = drawn.affinities.tolist()
+    for i in range(size):
+        targets = [math.exp(value / drawn.semantic_temperature) for value in affinities[i]]
+        powers = [math.exp(score / drawn.temperature) for score in scores[i]]
+        for j in range(size):
+            share = targets[j] / sum(targets)
+            divergence += share * math.log(share / (powers[j] / sum(powers)))
+            if affinities[i][j] > 0:
+                errors.append((scores[i][j] - (2 * affinities[i][j] - 1)) ** 2)
+    return divergence / size + drawn.calibration * sum(errors) / len(errors)
+
+
+def loop_uniformity(centroids, scale=2.0):
+    total, size = 0.0, len(centroids)
+    for i in range(size):
+        for j in range(size):
+            if i != j:
+                total += math.exp(-scale * float((centroids[i] - centroids[j]).square().sum()))
+    return math.log(total / (size * (size - 1)))
+
+
+def loop_cross_arity(drawn):
     total = 0.0
-    for i in range(len(texts)):
-        centroids, scores = [], []
-        for view in (mask, reduced):
-            embeds = modalities[i, view[i]]
-            weights = ((embeds @ texts[i]) / 0.1).softmax(0)
-            centroid = weights @ embeds
-            centroids.append(centroid / centroid.norm())
-            scores.append((texts[i] @ centroids[-1]).item())
-        total += 1 - (centroids[0] @ centroids[1]).item() + (scores[1] - scores[0]) ** 2
-    loss = CrossArityLoss(0.1)(texts, modalities, mask, reduced)
-    assert loss.item() > 1e-3 and loss.item() == pytest.approx(total / len(texts), rel=1e-12)
+    for i, text in enumerate(drawn.texts):
+        complete, partial = (
+            loop_centroid(text, drawn.modalities[i, view[i]], drawn.query_temperature)
+            for view in (drawn.mask, drawn.reduced)
+        )
+        total += float(1 - complete @ partial + (text @ partial - text @ complete) ** 2)
+    return total / len(drawn.texts)
+
+
+def loop_pathways(drawn):
+    """Over each modality, among the clips that have it; one that no clip has has no term."""
+    terms = []
+    for m in range(3):
+        rows = drawn.mask[:, m].nonzero().flatten()
+        if len(rows):
+            scores = drawn.texts[rows] @ drawn.modalities[rows, m].T
+            terms.append(loop_alignment(scores.tolist(), drawn.temperature, 0.0))
+    return sum(terms) / len(terms)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(drawn_batches())
+def test_the_terms_of_a_batch_equal_the_loops(drawn):
+    size = range(len(drawn.texts))
+    centroids = {}  # of clip j, reduced, for text i
+    for i in size:
+        for j in size:
+            embeds = drawn.modalities[j, drawn.reduced[j]]
+            centroids[i, j] = loop_centroid(drawn.texts[i], embeds, drawn.query_temperature)
+    scores = [[float(drawn.texts[i] @ centroids[i, j]) for j in size] for i in size]
+    own = [[float(drawn.texts[i] @ centroids[j, j]) for j in size] for i in size]  # of each clip for its own text
+    expected = {
+        "align": (1.0, loop_alignment(scores, drawn.temperature, drawn.smoothing)),
+        "mask": (1.0, loop_cross_arity(drawn)),
+        "sem": (1.0, loop_semantic(own, drawn)),
+    }
+    if len(size) > 1:
+        expected["unif"] = (0.1, loop_uniformity([centroids[j, j] for j in size]))
+
+    args = ScalarTrainingArguments(
+        output_dir="out",
+        use_cpu=True,
+        loss_warmup_steps=0,
+        temperature=drawn.temperature,
+        contrastive_label_smoothing=drawn.smoothing,
+        semantic_temperature=drawn.semantic_temperature,
+        calibration_weight=drawn.calibration,
+    )
+    options = {"method": "scalar", "query_temperature": drawn.query_temperature}
+    batch = Batch(RowLayout((len(size),), 0), *drawn[:4], options, drawn.affinities)
+    config = ScalarConfig(query_temperature=drawn.query_temperature)
+    terms = ScalarObjective(args, config)(batch, 0)
+    assert terms.keys() == {"align", "mask", "sem", "unif"}
+    for name, (weight, loss) in expected.items():
+        assert terms[name][0] == weight
+        assert terms[name][1].item() == pytest.approx(loss, rel=1e-9, abs=1e-12), name
+    pathways = PathwaysLoss(drawn.temperature)(*drawn[:3], *drawn[:3])
+    assert pathways.item() == pytest.approx(loop_pathways(drawn), rel=1e-9, abs=1e-12)
 
 
 def test_only_the_complete_score_is_a_fixed_reference():
@@ -86,25 +200,6 @@ def test_only_the_complete_score_is_a_fixed_reference():
     ((1 - (complete * partial).sum(-1)) + ((texts * partial).sum(-1) - reference) ** 2).mean().backward()
     torch.testing.assert_close(gradient, modalities.grad)
     assert gradient[0, 0].abs().max() > 1e-4  # the hidden modality is reached through the complete view
-
-
-def test_pathways_equals_the_loop_over_clips_that_have_the_modality():
-    texts, modalities, mask = make_rows()
-    terms = []
-    for m in range(3):
-        rows = mask[:, m].nonzero().flatten()
-        scores = texts[rows] @ modalities[rows, m].T
-        terms += [loop_info_nce(x.tolist(), 0, 0.07, 0.0) for x in (scores, scores.T)]
-    loss = PathwaysLoss(0.07)(texts, modalities, mask, texts, modalities, mask)
-    assert loss.item() == pytest.approx(sum(terms) / 6, rel=1e-9)
-
-
-def test_pathways_does_not_read_absent_modalities():
-    texts, modalities, mask = make_rows()
-    loss = PathwaysLoss()
-    expected = loss(texts, modalities, mask, texts, modalities, mask)
-    other = modalities.masked_fill(~mask[..., None], 0.7)
-    torch.testing.assert_close(loss(texts, other, mask, texts, other, mask), expected)
 
 
 def test_matching_equals_binary_cross_entropy():
@@ -153,28 +248,6 @@ def make_affinities(batch_size=5):
     return affinities
 
 
-def loop_semantic(scores, affinities, temperature=0.07, semantic_temperature=0.5, calibration=1.0):
-    size = len(scores)
-    divergence, errors = 0.0, []
-    for i in range(size):
-        targets = [math.exp(affinities[i][j] / semantic_temperature) for j in range(size)]
-        targets = [t / sum(targets) for t in targets]
-        exponents = [math.exp(scores[i][j] / temperature) for j in range(size)]
-        for j in range(size):
-            divergence += targets[j] * math.log(targets[j] / (exponents[j] / sum(exponents)))
-            if affinities[i][j] > 0:
-                errors.append((scores[i][j] - (2 * affinities[i][j] - 1)) ** 2)
-    return divergence / size + calibration * sum(errors) / len(errors)
-
-
-@pytest.mark.parametrize("calibration", [0.0, 1.0, 0.3])
-def test_semantics_equal_the_loop(calibration):
-    scores = 2 * torch.rand(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) - 1
-    expected = loop_semantic(scores.tolist(), make_affinities().tolist(), calibration=calibration)
-    loss = SemanticLoss(calibration_weight=calibration)(scores, make_affinities())
-    assert loss.item() == pytest.approx(expected, rel=1e-12) and expected > 0.1
-
-
 def test_calibration_abstains_from_unknown_pairs_and_ranking_does_not():
     scores = torch.zeros(5, 5, dtype=torch.float64, requires_grad=True)
     affinities = make_affinities()
@@ -186,24 +259,6 @@ def test_calibration_abstains_from_unknown_pairs_and_ranking_does_not():
     assert (scores.grad != 0).all()
 
 
-def loop_uniformity(centroids, scale):
-    size = len(centroids)
-    total = sum(
-        math.exp(-scale * ((centroids[i] - centroids[j]) ** 2).sum().item())
-        for i in range(size)
-        for j in range(size)
-        if i != j
-    )
-    return math.log(total / (size * (size - 1)))
-
-
-@pytest.mark.parametrize("scale", [2.0, 0.5])
-def test_uniformity_equals_the_loop_also_for_short_centroids(scale):
-    centroids = make_rows()[0]
-    centroids[0] *= 0.4
-    assert UniformityLoss(scale)(centroids).item() == pytest.approx(loop_uniformity(centroids, scale), rel=1e-12)
-
-
 def test_uniformity_of_equal_and_of_opposite_points():
     point = torch.tensor([[1.0, 0.0]])
     assert UniformityLoss()(point.repeat(4, 1)).item() == pytest.approx(0, abs=1e-6)
@@ -211,35 +266,6 @@ def test_uniformity_of_equal_and_of_opposite_points():
     alone = point.clone().requires_grad_()
     UniformityLoss()(alone).backward()
     assert (alone.grad == 0).all()
-
-
-def test_the_terms_of_a_batch_equal_the_loops():
-    texts, modalities, mask = make_rows()
-    reduced = mask.clone()
-    reduced[0, 1] = reduced[1, 2] = False
-    affinities = make_affinities()
-
-    def centroid(i, j):  # clip j, reduced, for text i
-        embeds = modalities[j, reduced[j]]
-        c = ((embeds @ texts[i]) / 0.1).softmax(0) @ embeds
-        return c / c.norm()
-
-    size = range(len(texts))
-    scores = [[(texts[i] @ centroid(i, j)).item() for j in size] for i in size]
-    own = [[(texts[i] @ centroid(j, j)).item() for j in size] for i in size]
-    both = [loop_info_nce(x, 0, 0.07, 0.1) for x in (scores, list(zip(*scores, strict=True)))]
-    args = ScalarTrainingArguments(output_dir="out", use_cpu=True, loss_warmup_steps=0)
-    options = {"method": "scalar", "query_temperature": 0.1}
-    batch = Batch(RowLayout((5,), 0), texts, modalities, mask, reduced, options, affinities)
-    terms = ScalarObjective(args, ScalarConfig())(batch, 0)
-    assert {name: weight for name, (weight, _) in terms.items()} == {"align": 1, "mask": 1, "sem": 1, "unif": 0.1}
-    losses = {name: loss for name, (_, loss) in terms.items()}
-    assert losses["align"].item() == pytest.approx(sum(both) / 2, rel=1e-9)
-    assert losses["sem"].item() == pytest.approx(loop_semantic(own, affinities.tolist()), rel=1e-9)
-    expected = loop_uniformity(torch.stack([centroid(j, j) for j in size]), 2.0)
-    assert losses["unif"].item() == pytest.approx(expected, rel=1e-9)
-    cross_arity = CrossArityLoss(0.1)(texts, modalities, mask, reduced)
-    torch.testing.assert_close(losses["mask"], cross_arity)
 
 
 def test_the_parts_of_a_batch_add_up_to_it():

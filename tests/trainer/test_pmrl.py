@@ -15,7 +15,8 @@ def make_rows(dim=8, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     texts = normalize(torch.randn(len(MASKS), dim, generator=generator, dtype=torch.float64), dim=-1)
     noise = torch.randn(len(MASKS), 3, dim, generator=generator, dtype=torch.float64)
-    return texts.to(dtype), normalize(texts[:, None] + 0.5 * noise, dim=-1).to(dtype), torch.tensor(MASKS).bool()
+    modalities, mask = normalize(texts[:, None] + 0.5 * noise, dim=-1).to(dtype), torch.tensor(MASKS).bool()
+    return texts.to(dtype), modalities.masked_fill(~mask[..., None], math.nan), mask
 
 
 def loop_decomposition(texts, modalities, mask):
@@ -78,30 +79,6 @@ def test_gradients_equal_finite_differences_of_the_decomposition():
         return singular_values[singular_values.isfinite()], directions
 
     assert torch.autograd.gradcheck(outputs, (texts, modalities))
-
-
-def test_gradients_of_the_loss_equal_those_of_a_singular_value_decomposition():
-    texts, modalities, _ = make_rows()
-    mask = torch.ones(len(texts), 3, dtype=torch.bool)
-    inputs = texts.requires_grad_(), modalities.requires_grad_()
-    singular_values, directions = leading_directions(*inputs, mask)
-    actual = torch.autograd.grad(PMRLLoss()(singular_values, directions, directions), inputs)
-    decomposition = loop_decomposition(*inputs, mask)
-    columns = torch.stack([direction for _, direction in decomposition])
-    expected = torch.autograd.grad(loop_loss(decomposition, columns, 0), inputs)
-    assert all(gradient.abs().max() > 1e-2 for gradient in expected)
-    torch.testing.assert_close(actual, expected)
-
-
-@pytest.mark.parametrize("content", [1e4, math.nan])
-def test_what_a_masked_modality_holds_changes_nothing_and_gets_no_gradient(content):
-    texts, modalities, mask = make_rows()
-    expected = leading_directions(texts, modalities, mask)
-    filled = modalities.masked_fill(~mask[..., None], content).requires_grad_()
-    actual = leading_directions(texts, filled, mask)
-    torch.testing.assert_close(actual, expected, atol=0, rtol=0)
-    PMRLLoss()(*actual, actual[1]).backward()
-    assert filled.grad.isfinite().all() and (filled.grad[~mask] == 0).all() and filled.grad.abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -23,7 +23,7 @@ def write(folder, name, text):
     return folder / name
 
 
-def test_own_fields_win_over_the_base_and_flags_over_both(tmp_path):
+def test_own_fields_win_over_the_base_later_recipes_over_earlier_and_flags_over_all(tmp_path):
     write(
         tmp_path,
         "base.yaml",
@@ -32,6 +32,10 @@ def test_own_fields_win_over_the_base_and_flags_over_both(tmp_path):
     recipe = write(tmp_path, "own.yaml", "base: base.yaml\nseed: 2\nkeep_in_memory: true\nuse_cpu: true\n")
     run, training = parse_arguments([str(recipe), "--seed", "3", "--model", "b"])
     assert (training.seed, training.learning_rate, run.model, run.keep_in_memory) == (3, 1e-4, "b", True)
+    later = write(tmp_path, "later.yaml", "seed: 4\nreport_to: [tensorboard, trackio]\n")
+    _, training = parse_arguments([str(recipe), str(later)])
+    assert (training.seed, training.report_to) == (4, ["tensorboard", "trackio"])
+    assert parse_arguments([str(later), str(recipe)])[1].seed == 2
 
 
 def test_the_defaults_are_the_papers(tmp_path):
@@ -86,17 +90,6 @@ def test_recipes_of_the_package_are_found_where_there_are_none(tmp_path, monkeyp
     assert run.model == str(ROOT / "recipes" / "miniature_backbone")
     names = ("recipes/gram.yaml", "recipes/miniature.yaml", "recipes/miniature_backbone")
     assert caplog.messages == [f"{name} does not exist here; using the package's {ROOT / name}." for name in names]
-
-
-def test_later_recipes_win_over_earlier_ones_and_trackers_may_be_a_list(tmp_path):
-    base = "model: a\nbenchmark: b\nroot: data\noutput_dir: out\nuse_cpu: true\n"
-    first = write(
-        tmp_path, "first.yaml", base + "seed: 1\nobjective: contrastive\nreport_to: [tensorboard, trackio]\n"
-    )
-    second = write(tmp_path, "second.yaml", "seed: 2\n")
-    _, args = parse_arguments([str(first), str(second)])
-    assert (args.seed, args.objective, args.report_to) == (2, "contrastive", ["tensorboard", "trackio"])
-    assert parse_arguments([str(second), str(first)])[1].seed == 1
 
 
 def test_the_public_codes_recipe_differs_from_the_papers_in_its_readings_alone():

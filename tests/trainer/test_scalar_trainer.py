@@ -7,6 +7,8 @@ import socket
 import sys
 from pathlib import Path
 
+import datasets
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,7 +16,9 @@ from safetensors.torch import load_file
 from modeling_scalar import MODALITIES, Clip, ScalarModel
 from modeling_scalar.scores_scalar import METHODS, register_method
 from tests.conftest import make_batch, make_tiny_config
+from tests.gallery.decoding.reading import write_media
 from trainer.callbacks import StopOnInterrupt
+from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.distributed import RowLayout
 from trainer.draws import derived_generator, reduced_views
 from trainer.lora import apply_adapters
@@ -91,14 +95,6 @@ def make_trainer(
     return ScalarTrainer(model, args, semantic_targets=semantic_targets, objective=given_objective, **data)
 
 
-def test_frozen_towers_keep_no_graph(tiny_model, batch):
-    model = apply_adapters(tiny_model, "paper")
-    base = model.get_base_model()
-    assert not base.get_video_features(batch["pixel_values_videos"]).last_hidden_state.requires_grad
-    assert not base.get_audio_features(batch["input_features"]).last_hidden_state.requires_grad
-    assert base.get_text_features(batch["input_ids"], batch["attention_mask"]).last_hidden_state.requires_grad
-
-
 def collate(trainer, rows=4):
     return trainer.data_collator([trainer.train_dataset[i] for i in range(rows)])
 
@@ -158,27 +154,14 @@ def test_semantics_and_uniformity_join_after_the_warm_up(tmp_path):
     assert all("loss_align" in entry and "loss_mask" in entry for entry in entries)
 
 
-def test_clips_without_anything_to_read_are_left_out_of_matching(tmp_path):
-    trainer = make_trainer(tmp_path)
-    batch = collate(trainer)
-    batch["modality_mask"] = torch.tensor([[1, 1, 1], [0, 0, 1], [0, 0, 1], [1, 0, 1]]).bool()
-    assert trainer.compute_loss(trainer.model, batch).isfinite()
-    batch["modality_mask"] = torch.tensor([[0, 0, 1]] * 4).bool()
-    assert trainer.compute_loss(trainer.model, batch).isfinite()
-    assert trainer.means.sums["loss_dam"].isfinite()
-
-
-def test_a_clip_with_nothing_but_a_subtitle_is_matched_where_that_is_read(tmp_path):
-    for condition_on, expected in ((("video", "audio"), 0), (MODALITIES, 12)):
+@pytest.mark.parametrize("condition_on", [("video", "audio"), MODALITIES])
+def test_clips_without_anything_to_read_are_left_out_of_matching(tmp_path, condition_on):
+    some, none = [[1, 1, 1], [0, 0, 1], [0, 0, 1], [1, 0, 1]], [[0, 0, 1]] * 4  # nothing but a subtitle
+    for mask, is_matched in ((some, True), (none, "subtitle" in condition_on)):
         trainer = make_trainer(tmp_path, condition_on=condition_on)
-        batch = collate(trainer)
-        batch["modality_mask"] = torch.tensor([[0, 0, 1]] * 4).bool()
-        chosen = []
-        choose = trainer._choose_pairs
-        trainer._choose_pairs = lambda *a, choose=choose, chosen=chosen: chosen.append(choose(*a)) or chosen[-1]
-        trainer.compute_loss(trainer.model, batch)
-        assert chosen[0].num_pairs == expected
-        assert (trainer.means.sums["loss_dam"] > 0) == (expected > 0)
+        batch = collate(trainer) | {"modality_mask": torch.tensor(mask).bool()}
+        assert trainer.compute_loss(trainer.model, batch).isfinite()
+        assert (trainer.means.sums["loss_dam"] > 0) == is_matched
 
 
 def lora_names(trainer):
@@ -264,20 +247,23 @@ def test_every_component_is_logged(tmp_path):
     assert sum(entry[f"weight_{name}"] for name in ("video", "audio", "subtitle")) == pytest.approx(1, abs=1e-5)
 
 
-def test_examples_do_not_depend_on_workers_or_on_what_was_drawn_before(tiny_processor):
-    import datasets
-    import numpy as np
-
-    from trainer.data import ClipDataset, ScalarDataCollator
-
-    columns = ("video_id", "caption", "video_path", "audio_path", "subtitle")
-    rows = datasets.Dataset.from_list([dict.fromkeys(columns, None) | {"caption": "a dog"} for _ in range(4)])
-    dataset = ClipDataset(rows, tiny_processor, seed=1)
+def clips_in_memory(processor, dataset_class=ClipDataset, empty=None):
+    """Eight clips that are not read from files; nothing could be read of the one that is `empty`."""
+    rows = []
+    for number in range(8):
+        texts = {"video_id": f"clip {number}", "caption": "a dog"}
+        rows.append(texts | dict.fromkeys(("video_path", "audio_path", "subtitle")))
+    dataset = dataset_class(datasets.Dataset.from_list(rows), processor, seed=1)
     generator = np.random.default_rng(0)
-    dataset._clips = [
-        Clip(frames=generator.integers(0, 255, (9, 40, 40, 3), dtype=np.uint8), subtitle="hello") for _ in range(4)
-    ]
-    collate = ScalarDataCollator(tiny_processor)
+    frames = generator.integers(0, 255, (8, 9, 40, 40, 3), dtype=np.uint8)
+    dataset._clips = [Clip(frames=each, subtitle="hello") for each in frames]
+    if empty is not None:
+        dataset._clips[empty] = Clip(problems=["clip.mp4: not a readable video or audio file."])
+    return dataset
+
+
+def test_examples_do_not_depend_on_workers_or_on_what_was_drawn_before(tiny_processor):
+    dataset, collate = clips_in_memory(tiny_processor), ScalarDataCollator(tiny_processor)
     together = collate([dataset[i] for i in range(4)])["pixel_values_videos"]
     alone = torch.cat([collate([dataset[i]])["pixel_values_videos"] for i in (3, 0)])
     assert torch.equal(alone, together[[3, 0]])
@@ -288,11 +274,6 @@ def test_examples_do_not_depend_on_workers_or_on_what_was_drawn_before(tiny_proc
 @pytest.mark.parametrize("num_frames", [1, 40])
 def test_clips_kept_in_memory_give_the_examples_of_clips_read_from_files(tmp_path, tiny_processor, num_frames):
     """Also where a clip has just as many frames as are asked for, or fewer: the draws that follow are the same."""
-    import datasets
-
-    from tests.gallery.decoding.reading import write_media
-    from trainer.data import ClipDataset, ScalarDataCollator
-
     path = str(tmp_path / "clip.mp4")
     write_media(path, num_frames=num_frames, seconds_of_audio=2)
     row = {"video_id": "a", "caption": "a dog", "video_path": path, "audio_path": path, "subtitle": None}
@@ -473,18 +454,6 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(tmp_path, adapter, size)
 
 
 def test_the_data_set_learns_its_epoch_also_after_resuming(tmp_path, tiny_processor):
-    import datasets
-    import numpy as np
-
-    from trainer.data import ClipDataset, ScalarDataCollator
-
-    columns = ("video_id", "caption", "video_path", "audio_path", "subtitle")
-    rows = datasets.Dataset.from_list([dict.fromkeys(columns, None) | {"caption": "a dog"} for _ in range(8)])
-    generator = np.random.default_rng(0)
-    clips = [
-        Clip(frames=generator.integers(0, 255, (9, 32, 32, 3), dtype=np.uint8), subtitle="hello") for _ in range(8)
-    ]
-
     def run(folder, resume=None):
         seen = []
 
@@ -494,8 +463,7 @@ def test_the_data_set_learns_its_epoch_also_after_resuming(tmp_path, tiny_proces
                 return super().__getitem__(index)
 
         trainer = make_trainer(folder, max_steps=6, save_strategy="steps", save_steps=3)
-        trainer.train_dataset = Recording(rows, tiny_processor)
-        trainer.train_dataset._clips = clips
+        trainer.train_dataset = clips_in_memory(tiny_processor, Recording)
         trainer.data_collator = ScalarDataCollator(tiny_processor)
         trainer.train(resume_from_checkpoint=resume)
         weights = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
@@ -527,10 +495,14 @@ def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
     assert json.dumps(metrics)
 
 
-def test_frozen_towers_stay_in_evaluation_mode(tiny_model):
+def test_frozen_towers_stay_in_evaluation_mode_and_keep_no_graph(tiny_model, batch):
     """Dropout in a tower that is not trained would only make it give something else at every step."""
     model = apply_adapters(tiny_model, "paper").train()
     base = model.get_base_model()
+    # They keep no graph either.
+    assert not base.get_video_features(batch["pixel_values_videos"]).last_hidden_state.requires_grad
+    assert not base.get_audio_features(batch["input_features"]).last_hidden_state.requires_grad
+    assert base.get_text_features(batch["input_ids"], batch["attention_mask"]).last_hidden_state.requires_grad
     assert base.text_model.training and base.text_projection.training
     assert not any(module.training for tower in (base.vision_model, base.audio_model) for module in tower.modules())
     assert not any(module.training for module in model.eval().modules())
