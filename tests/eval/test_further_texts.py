@@ -1,6 +1,5 @@
 """Further texts of clips, by the names of modalities: from the columns of a data set to embeddings and to training."""
 
-import json
 import logging
 
 import pytest
@@ -11,7 +10,6 @@ from eval.benchmarks.registry import load_benchmark
 from eval.benchmarks.rows import _say_once, read_row, say_unread
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
-from eval.run import RunConfig, run
 from evidence.miniature.generation import generate
 from gallery.gallery import Gallery
 from modeling_scalar import MODALITIES, load_model
@@ -78,31 +76,6 @@ def test_columns_of_the_miniature_reach_the_model_that_names_them(place, stored)
     torch.testing.assert_close(gallery.modality_embeds(), expected, atol=1e-5, rtol=0)
     assert gallery.metadata["benchmark_description"]["evidence"] == ["title", "screen"]
     assert set(gallery.metadata["kinds"].values()) & {"title", "screen", "mixed"}
-
-
-def test_what_the_title_says_is_found_by_the_title(place):
-    """In a table of one's own, whose captions are words of the title, or else of the screen."""
-    rows = [json.loads(line) for line in (place / "data" / "test.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["title"] or row["screen"]]
-    table = [
-        {"id": row["video_id"], "path": row["video_path"] or row["audio_path"], "head": row["title"]}
-        | {"screen": row["screen"], "subtitle": row["subtitle"], "caption": row["title"] or row["screen"]}
-        for row in rows
-    ]
-    path = place / "data" / "own.json"
-    path.write_text(json.dumps(table))
-    columns = {"video_id": "id", "title": "head", "screen": "screen"}
-    config = RunConfig(
-        place / "results", place / "five", "own", path, columns=columns, methods=("title", "screen", "video"),
-        rates=(0.0,), progress=False, batch_size=4,
-    )  # fmt: skip
-    found = run(config)
-    assert len(found["gallery"]["presence"][0]) == 5
-    (entry,) = found["retrieval"]["rates"]
-    titled = sum(row["title"] is not None for row in rows)
-    recall = {name: entry["methods"][name]["text_to_video_recall_at_1"] for name in config.methods}
-    assert 0 < titled < len(rows) and recall["title"] == pytest.approx(100 * titled / len(rows))
-    assert max(recall["screen"], recall["video"]) < recall["title"]  # which vectors of random weights tell little of
 
 
 def test_a_model_without_these_modalities_reads_what_it_read(place):

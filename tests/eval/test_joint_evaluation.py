@@ -4,7 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from eval.benchmarks.definition import PROTOCOL, configure_processor
+from eval.benchmarks.definition import configure_processor
 from eval.embedding.embed_dataset import embed_dataset
 from modeling_scalar import load_model
 from tests.joint_encoders import write_joint_encoder
@@ -14,15 +14,6 @@ from tests.media_corpus import media
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
     return write_joint_encoder(tmp_path_factory.mktemp("evaluation") / "encoder")
-
-
-def test_a_protocol_sets_the_frames_and_leaves_texts_to_the_encoder(encoder):
-    _, processor = load_model(encoder)
-    processor.num_frames = 3
-    configured = configure_processor(processor, PROTOCOL)
-    assert (configured.num_frames, processor.num_frames) == (PROTOCOL["num_frames"], 3)
-    assert configured.max_text_length == processor.max_text_length == 8192
-    assert configured.reader is processor.reader
 
 
 def test_a_data_set_is_embedded_by_a_joint_encoder(encoder, tmp_path):

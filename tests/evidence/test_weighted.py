@@ -87,26 +87,15 @@ def test_scores_equal_the_float64_loop_under_every_mask(method, number):
         assert moved == (name in FITTED[method])
 
 
-@pytest.mark.parametrize("number", [2, 3, 4])
-def test_the_gradient_of_an_eigenvalue_is_that_of_its_decomposition(number):
-    texts, clips, mask = clips_of(number)
+@pytest.mark.parametrize("number", [2, 3])
+def test_the_gradient_of_an_eigenvalue_is_that_of_finite_differences(number):
+    texts, clips, mask = clips_of(number, num_queries=2)
     scale = torch.tensor(numbers_of("weighted_pmrl", number)["modality_scale"], dtype=torch.float64)
-    probe = torch.randn(len(texts), len(clips), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    scale, texts, clips = scale.requires_grad_(), texts.requires_grad_(), clips.requires_grad_()
-    scores = retrieval_scores(texts, clips, mask, method="weighted_pmrl", modality_scale=scale)
-    found = torch.autograd.grad((scores * probe).sum(), (scale, texts, clips))
 
-    shown = clips * mask[..., None]
-    cosines = torch.einsum("qd,vmd->qvm", texts, shown) * scale
-    gram = shown @ shown.mT * (scale[:, None] * scale)
-    eye = torch.eye(number, dtype=torch.bool)
-    gram = torch.where(eye, 1.0, gram).expand(len(texts), -1, -1, -1)
-    top = torch.cat([torch.ones_like(cosines[..., :1]), cosines], dim=-1)[..., None, :]
-    matrix = torch.cat([top, torch.cat([cosines[..., None], gram], dim=-1)], dim=-2)
-    expected = torch.linalg.eigvalsh(matrix)[..., -1] / (1 + mask.sum(1))
-    torch.testing.assert_close(scores, expected, atol=1e-9, rtol=0)
-    for ours, theirs in zip(found, torch.autograd.grad((expected * probe).sum(), (scale, texts, clips)), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+    def scores(scale, texts, clips):
+        return retrieval_scores(texts, clips, mask, method="weighted_pmrl", modality_scale=scale)
+
+    assert torch.autograd.gradcheck(scores, [leaf.requires_grad_() for leaf in (scale, texts, clips)])
 
 
 @pytest.mark.parametrize("method", DISCOUNTED)

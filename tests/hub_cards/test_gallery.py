@@ -1,4 +1,3 @@
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +6,6 @@ import pytest
 import torch
 from datasets import disable_progress_bars, load_dataset, load_from_disk
 
-from eval.embedding.embeddings import Embeddings
 from gallery import writing
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_sha256, clip_stat, is_as_known
@@ -18,7 +16,7 @@ from hub_cards.gallery import gallery_card, stage_gallery
 from hub_cards.publishing import PublishedModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
-from tests.hub_cards.clean_environment import CleanEnvironment
+from tests.eval.slow import make_embeddings
 
 DIM, CLIPS, QUERIES = 8, 7, 5
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -27,26 +25,17 @@ disable_progress_bars()
 
 
 def random_embeddings(metadata=None, problems=(), dtype=torch.float32):
-    generator = torch.Generator().manual_seed(0)
-    mask = torch.rand(CLIPS, 3, generator=generator) < 0.6
-    mask[torch.arange(CLIPS), torch.arange(CLIPS) % 3] = True
-    assert mask.any() and not mask.all()
-
-    def unit(*shape):
-        return torch.nn.functional.normalize(torch.randn(*shape, DIM, generator=generator), dim=-1).to(dtype)
-
-    return Embeddings(
-        text_embeds=unit(QUERIES),
-        modality_embeds=unit(CLIPS, 3) * mask[..., None],
-        modality_mask=mask,
-        pairs=torch.tensor([[row, row] for row in range(QUERIES)] + [[0, 6]]),
-        clip_ids=[f"clip {row} é" for row in range(CLIPS)],
-        query_ids=[str(row) for row in range(QUERIES)],
-        captions=[f'a "red" star | {row}' for row in range(QUERIES)],
-        problems=list(problems),
-        metadata={"model": "runs/tiny", "query_temperature": 0.3, "split": "test", "benchmark": "own", "left_out": []}
-        | (metadata or {}),
+    described = {"model": "runs/tiny", "query_temperature": 0.3, "split": "test", "benchmark": "own", "left_out": []}
+    embeddings = make_embeddings(
+        CLIPS, 1, dim=DIM, undescribed=CLIPS - QUERIES, problems=list(problems), metadata=described | (metadata or {})
     )
+    embeddings.text_embeds = embeddings.text_embeds.to(dtype)
+    embeddings.modality_embeds = embeddings.modality_embeds.to(dtype)
+    embeddings.pairs = torch.cat([embeddings.pairs, torch.tensor([[0, CLIPS - 1]])])
+    embeddings.clip_ids = [f"clip {row} é" for row in range(CLIPS)]
+    embeddings.captions = [f'a "red" star | {row}' for row in range(QUERIES)]
+    assert not embeddings.modality_mask.all()
+    return embeddings
 
 
 def saved_store(folder, **settings):
@@ -249,14 +238,6 @@ def test_transcripts_go_along_with_the_media_without_folders_and_still_pictures_
     assert not list(tmp_path.glob("staged/**/*.jpg")) and not list(tmp_path.glob("without/**/*.jpg"))
 
 
-def test_a_subtitle_that_the_system_generates_is_not_read(tmp_path):
-    saved_gallery(tmp_path / "gallery", tmp_path / "videos")
-    (tmp_path / "videos/sub/b c.srt").unlink()
-    (tmp_path / "videos/sub/b c.srt").symlink_to("/proc/kmsg")  # a read would wait for the next message
-    with pytest.raises(ValueError, match="b c.mp4, or the subtitle file next to it, has changed"):
-        stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
-
-
 def test_media_that_changed_are_not_published(tmp_path):
     saved_gallery(tmp_path / "gallery", tmp_path / "videos")
     (tmp_path / "videos/sub/b c.srt").write_text("another line, of another size")
@@ -339,20 +320,6 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, names, temp
     torch.testing.assert_close(namespace["weights"][None], query_weights(*arguments, **options))
 
 
-FROM_HUB = """
-import json
-from pathlib import Path
-from datasets import load_dataset
-
-found = {}
-for config in ("clips", "queries"):
-    rows = load_dataset("user/store", config)
-    streamed = list(load_dataset("user/store", config, split="test", streaming=True))
-    found[config] = {"features": str(rows["test"].features), "rows": rows["test"][:], "streamed": streamed}
-Path("found.json").write_text(json.dumps(found))
-"""
-
-
 def put_on_hub(hub, tmp_path, name, **options):
     """Stage a gallery, write its card, and upload both."""
     staged = tmp_path / "staged" / name
@@ -360,18 +327,6 @@ def put_on_hub(hub, tmp_path, name, **options):
     staged_card(staged, f"user/{name}")
     hub.api().create_repo(f"user/{name}", repo_type="dataset")
     hub.api().upload_folder(repo_id=f"user/{name}", folder_path=staged, repo_type="dataset")
-
-
-def test_a_gallery_on_the_hub_is_loaded_by_datasets_alone(tmp_path, hub):
-    saved_store(tmp_path / "store", dtype=torch.float16)
-    put_on_hub(hub, tmp_path, "store")
-    CleanEnvironment(tmp_path / "packages", ["datasets"]).run(FROM_HUB, hub.env(tmp_path / "home"), tmp_path)
-    found = json.loads((tmp_path / "found.json").read_text())
-    for config in ("clips", "queries"):
-        expected = load_from_disk(tmp_path / "store" / config)
-        reported = found[config]
-        assert reported["features"] == str(expected.features) and reported["rows"] == expected[:]
-        assert reported["streamed"] == expected.to_list()
 
 
 def test_a_gallery_is_opened_by_its_address(tmp_path, hub):

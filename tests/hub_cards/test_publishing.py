@@ -214,12 +214,6 @@ def test_an_error_of_the_hub_says_what_is_wrong_and_that_nothing_was_published(h
     assert not hub.repos
 
 
-def test_a_member_publishes_in_the_name_of_an_organization(hub, folder):
-    token = hub.add_user("member", orgs=("lab",))
-    push(hub, folder, repo_id="lab/scalar", api=hub.api(token))
-    assert files_of(hub, repo_id="lab/scalar") == contents(folder)
-
-
 def test_a_public_repository_does_not_become_private_unasked(hub, folder):
     push(hub, folder)
     with pytest.raises(PublishError, match="already exists and is public"):

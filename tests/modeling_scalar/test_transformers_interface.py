@@ -7,7 +7,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_loss
 
-from modeling_scalar import BeatsModel, ScalarModel
+from modeling_scalar import ScalarModel
 from tests.conftest import make_batch, make_tiny_config
 
 FEATURES = {
@@ -31,22 +31,6 @@ def test_features_are_the_tokens_of_a_tower_and_a_unit_embedding(tiny_model, bat
     assert len(more.hidden_states) == 3 and torch.equal(more.pooler_output, output.pooler_output)
     plain = features(*inputs, return_dict=False)
     assert isinstance(plain, tuple) and torch.equal(plain[1], output.pooler_output)
-
-
-@torch.no_grad()
-def test_hidden_states_and_attentions_of_every_tower_are_in_its_output(tiny_model, batch):
-    tiny_model.set_attn_implementation("eager")
-    batch["modality_mask"][1, 1] = False
-    plain = tiny_model(**batch)
-    assert plain.text_model_output is plain.vision_model_output is plain.audio_model_output is None
-    output = tiny_model(**batch, output_hidden_states=True, output_attentions=True)
-    rows = {"text": 4, "vision": 8, "audio": 3, "subtitle": 4}  # two frames of each clip; one clip lacks its sound
-    for name, num_rows in rows.items():
-        tower = output[f"{name}_model_output"]
-        assert len(tower.hidden_states) == 3 and len(tower.attentions) == 2
-        assert len(tower.hidden_states[0]) == num_rows and tower.attentions[0].shape[1] == 2
-        torch.testing.assert_close(tower.attentions[0].sum(-1), torch.ones(tower.attentions[0].shape[:-1]))
-    torch.testing.assert_close(output.scores, plain.scores)
 
 
 @torch.no_grad()
@@ -105,23 +89,6 @@ def test_a_mask_of_tokens_is_optional_and_token_types_are_read(tiny_model, batch
     assert torch.equal(tiny_model(input_ids=ids).text_embeds, expected)
     assert torch.equal(tiny_model(input_ids=ids, token_type_ids=torch.zeros_like(ids)).text_embeds, expected)
     assert not torch.equal(tiny_model(input_ids=ids, token_type_ids=torch.ones_like(ids)).text_embeds, expected)
-
-
-@torch.no_grad()
-def test_beats_returns_what_is_asked_for_and_refuses_what_it_does_not_know():
-    model = BeatsModel(make_tiny_config().audio_config).eval()
-    features = torch.randn(2, 64, 64)
-    assert model(features).hidden_states is None
-    output = model(features, output_hidden_states=True)
-    assert len(output.hidden_states) == 3 and torch.equal(output.hidden_states[-1], output.last_hidden_state)
-    plain = model(features, return_dict=False)
-    assert isinstance(plain, tuple) and torch.equal(plain[0], output.last_hidden_state)
-    model.set_attn_implementation("eager")
-    eager = model(features, output_attentions=True)
-    assert [weights.shape for weights in eager.attentions] == [(2, 2, 16, 16)] * 2
-    torch.testing.assert_close(eager.last_hidden_state, output.last_hidden_state)
-    with pytest.raises(TypeError, match="attention_mask"):
-        model(features, attention_mask=torch.ones(2, 16))
 
 
 def test_an_attention_that_a_tower_lacks_is_refused_by_the_name_of_the_tower(tiny_model, tmp_path, batch):

@@ -238,24 +238,6 @@ def test_a_sound_or_a_video_asks_as_a_text_does(model, tiny_processor, sides, em
         assert found[clips["id"][row]] == pytest.approx(dict(zip(documents, values, strict=True)), abs=1e-6)
 
 
-@pytest.mark.parametrize("category", ["t2va", "va2t"])
-def test_scores_are_those_of_the_direction(model, tiny_processor, sides, embeddings, category):
-    captions, clips = sides
-    options = {"method": "rank_fusion"}  # its ranks are among clips, or among texts
-    search = ScalarSearch(model, tiny_processor, "tests/tiny", score_options=options)
-    task, direction = (captions, clips), "text_to_video"
-    if category == "va2t":
-        task, direction = task[::-1], "video_to_text"
-    found = ask(search, category, *task, top_k=NUM_CLIPS)
-    mask = embeddings.modality_mask & torch.tensor([True, True, False])
-    expected = retrieval_scores(
-        embeddings.text_embeds, embeddings.modality_embeds, mask, direction=direction, **options
-    )
-    expected = expected if category == "t2va" else expected.T
-    for query, row in zip(task[0]["id"], expected.tolist(), strict=True):
-        assert found[query] == pytest.approx(dict(zip(task[1]["id"], row, strict=True)), abs=1e-7)
-
-
 @pytest.mark.parametrize("rerank_depth", [None, 3])
 def test_a_reranking_task_gets_back_the_documents_it_lists(model, tiny_processor, sides, rerank_depth):
     captions, clips = sides

@@ -57,12 +57,6 @@ def test_ids_stay_as_they_are_written_and_nothing_is_absent(tmp_path, kind):
     assert loaded.dataset["audio_path"][1:] == loaded.dataset["video_path"][1:]
 
 
-def test_numbers_of_json_stay_as_they_are_written(tmp_path):
-    media(tmp_path, "videos/1e5.mp4", "videos/7.mp4")
-    path = write(tmp_path, "table.json", '[{"video_id": 1e5, "caption": "a"}, {"video_id": 7, "caption": "b"}]')
-    assert rows_of(path)["video_id"][:] == ["1e5", "7"]
-
-
 def test_columns_may_have_other_names_and_paths_are_relative_to_the_table(tmp_path, monkeypatch):
     media(tmp_path / "set", "films/a.mp4", "wide/b.mkv", "b.wav")
     content = "clip,text,film,track,unused\na,a dog,films/a.mp4,,1\nb,,wide/b.mkv,b.wav,2\n"
@@ -184,23 +178,11 @@ def test_a_data_set_folder_is_read_by_split(tmp_path, monkeypatch):
         ("t.csv", "clip,caption\na,b\n", {}, r"has the columns \['clip', 'caption'\], but not \['video_id'\]"),
         ("t.csv", "video_id,caption\n", {"columns": {"id": "video_id"}}, "can name .*; got id=video_id"),
         ("t.csv", "video_id,caption\na,b,c\n", {}, "line 2: expected 2 cells, as in line 1, got 3"),
-        ("t.csv", 'video_id,caption\na,"b\n', {}, "unexpected end of data"),
         ("t.json", '{"video_id": ["a"]}', {}, "expected a list of objects, one per row, got dict"),
         ("t.json", '[{"video_id": null, "caption": "a"}]', {}, "row 1: 'video_id' must be text, got None"),
-        ("t.json", '[{"video_id": "a", "caption": "b", "subtitle": ["c"]}]', {}, "'subtitle' must be text"),
     ],
 )
 def test_a_table_that_is_wrong_says_what_is(tmp_path, name, content, options, message):
     path = write(tmp_path, name, content)
     with pytest.raises(ValueError, match=message):
         rows_of(path, **options)
-
-
-@pytest.mark.parametrize(
-    ("kind", "reported"),
-    [("csv", "utf-8"), ("jsonl", "utf-8")],
-)
-def test_a_table_of_another_encoding_is_refused(tmp_path, kind, reported):
-    (tmp_path / f"t.{kind}").write_bytes("video_id,caption\na,Käse\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=rf"t\.{kind}.*{reported}"):
-        rows_of(tmp_path / f"t.{kind}")

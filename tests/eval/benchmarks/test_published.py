@@ -133,20 +133,10 @@ def test_the_training_videos_of_youcook2_are_its_training_split(make):
 
 WRONG = [
     ("avcaps", "[]", "must be AVCaps' own JSON, .*, got list"),
-    ("avcaps", '{"1": {"GPT_AV_captions": ["a"]}}', "The clip '1' of .* must have captions as AVCaps' own"),
     ("avcaps", '{"1": {"audio_captions": ["a", 2]}}', "The clip '1' of .* must have captions as AVCaps' own"),
-    ("avcaps", '{"1": ["a"]}', "The clip '1' of .* must have captions as AVCaps' own"),
     ("clotho", "file_name,caption_1\na.wav,rain\n", "Row 1 of .* must be one of Clotho's own CSV .*caption_5"),
-    ("clotho", 'file_name\n"a', "is not CSV in UTF-8"),
     ("msvd", "-4wsuPCjDBc_5_15\n", "must be a clip's id and a caption, got '-4wsuPCjDBc_5_15'"),
-    ("msvd", "other a dog\n", "has no caption for the clip '-4wsuPCjDBc_5_15' of .*test_list.txt"),
-    ("youcook2", "{}", "must be YouCook2's own .*NoneType"),
     ("youcook2", '{"database": {"a": {"subset": "validation"}}}', "its `subset` and `annotations` .*'annotations'"),
-    (
-        "youcook2",
-        '{"database": {"a": {"subset": "validation", "annotations": [{"id": 3, "sentence": " "}]}}}',
-        "The step 'a_3' of .* has no sentence",
-    ),
 ]
 
 
@@ -155,9 +145,3 @@ def test_an_annotation_of_another_format_is_refused(make, name, content, message
     make(name)
     with pytest.raises(ValueError, match=message):
         load_split(name, make(name, content))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_an_annotation_that_is_absent_is_asked_for_by_its_name(tmp_path, name):
-    with pytest.raises(FileNotFoundError, match=f"No annotation at .*{[*FILES[name]][-1]}"):
-        load_split(name, tmp_path)

@@ -1,7 +1,5 @@
-import errno
 import json
 import logging
-import os
 import shutil
 import signal
 import time
@@ -9,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import load_from_disk
 
 from eval.benchmarks.definition import Split, configure_processor
 from eval.benchmarks.registry import load_benchmark, load_split
@@ -19,7 +16,7 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from evidence.miniature.generation import generate
 from gallery import embedding
-from gallery.gallery import Gallery, GalleryWriter
+from gallery.gallery import Gallery
 from gallery.provenance import describe
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
@@ -181,25 +178,6 @@ def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch,
     assert Embeddings.load(store).metadata.keys() == Embeddings.load(tmp_path / "whole").metadata.keys()
 
 
-def test_a_disk_that_is_full_keeps_what_was_embedded_and_the_same_goes_on(embed, tmp_path, monkeypatch):
-    embed(tmp_path / "whole")
-    commits = []
-
-    def commit(writer):
-        commits.append(writer)
-        if len(commits) == 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(writer.folder))
-        return original(writer)
-
-    original = GalleryWriter.commit
-    monkeypatch.setattr(GalleryWriter, "commit", commit)
-    with pytest.raises(OSError, match="No space left"):
-        embed(tmp_path / "store")
-    assert held(tmp_path / "store") == (8, 0)
-    embed(tmp_path / "store")
-    assert rows_of(tmp_path / "store") == rows_of(tmp_path / "whole")
-
-
 def test_finished_store_is_left_alone(embed, tmp_path, monkeypatch, caplog):
     store = tmp_path / "store"
     first = embed(store)
@@ -279,25 +257,6 @@ def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model
     embed(tmp_path / "store")
 
 
-def test_two_runs_do_not_meet_in_one_folder(embed, tmp_path, monkeypatch):
-    """The second starts in the middle of the first."""
-    refused = []
-
-    def meet(*arguments):
-        if not refused:
-            with pytest.raises(ValueError, match=r"Another process writes to .*store\. Wait") as caught:
-                embed(tmp_path / "store")
-            refused.append(caught.value)
-        return embed_clips(*arguments)
-
-    embed_clips = embedding.embed_clips
-    embed(tmp_path / "whole")
-    monkeypatch.setattr(embedding, "embed_clips", meet)
-    embed(tmp_path / "store")
-    assert len(refused) == 1 and rows_of(tmp_path / "store") == rows_of(tmp_path / "whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "whole"]
-
-
 def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
     tiny_model_dir, data, tmp_path, monkeypatch
 ):
@@ -364,8 +323,3 @@ def test_infinite_temperature_is_written_as_json_has_it(tiny_model, tiny_model_d
     assert described["query_temperature"] == described["score_options"]["query_temperature"] == "inf"
     assert float("inf") == float(described["query_temperature"]) and described["task"] == "retrieval"
     json.dumps(described, allow_nan=False)
-
-
-def test_store_of_the_command_is_found_by_datasets(embed, tmp_path):
-    embed(tmp_path / "store")
-    assert load_from_disk(tmp_path / "store" / "clips").num_rows == NUM_CLIPS

@@ -143,17 +143,6 @@ def test_batch_size_and_threads_change_nothing(rows, batch_size, num_workers):
     assert_same(embed(rows, batch_size=batch_size, num_workers=num_workers), embed(rows, batch_size=4))
 
 
-def test_order_of_rows_changes_nothing_but_the_order(rows):
-    straight, reverse = embed(rows, batch_size=2), embed(rows[::-1], batch_size=2)
-    order = [reverse.clip_ids.index(clip_id) for clip_id in straight.clip_ids]
-    assert order != sorted(order)
-    assert torch.equal(reverse.modality_embeds[order], straight.modality_embeds)
-    assert torch.equal(reverse.modality_mask[order], straight.modality_mask)
-    assert torch.equal(reverse.text_embeds.flip(0), straight.text_embeds)
-    ids = [[e.clip_ids[clip] for clip in e.pairs[:, 1]] for e in (straight, reverse)]
-    assert ids[0] == ids[1][::-1]
-
-
 def test_audio_of_the_video_itself_and_of_a_file_are_distinguished(tmp_path):
     film = write(tmp_path, "film.mp4", "film")
     asked = []
@@ -174,13 +163,6 @@ def test_clip_that_cannot_be_read_stops_the_run_with_its_name_and_path(rows, tmp
     rows[3]["video_path"] = write(tmp_path, "bad.mp4", "broken")
     with pytest.raises(ValueError, match=r"'c' \(video '.*bad\.mp4'.*holds no frames.*`on_error` to \"missing\""):
         embed(rows, batch_size=2)
-
-
-def test_file_that_is_not_there_stops_the_run_with_its_name_and_path(rows, tmp_path):
-    rows[3]["video_path"] = str(tmp_path / "nowhere.mp4")
-    for on_error in ("raise", "missing"):
-        with pytest.raises(FileNotFoundError, match=r"'c' \(video '.*nowhere\.mp4'"):
-            embed(rows, on_error=on_error)
 
 
 def test_what_cannot_be_read_counts_as_absent_and_is_listed_if_asked(rows, tmp_path):
@@ -267,11 +249,6 @@ def test_a_clip_may_have_several_labels(rows):
     clips, captions, query_ids, pairs = group_rows(dataset_of(labels), "classification")
     assert [clip["video_id"] for clip in clips] == ["a", "b"] and captions == query_ids == ["dog", "cat"]
     assert pairs == [[0, 0], [0, 1], [1, 0]]
-
-
-def test_equal_captions_of_retrieval_stay_queries_of_their_own(rows):
-    rows[1]["caption"] = rows[2]["caption"] = rows[0]["caption"]
-    assert len(embed(rows).query_ids) == 9
 
 
 def test_embeddings_of_a_data_set_hold_what_the_concatenation_heads_give(rows):

@@ -67,18 +67,6 @@ def test_metrics_of_every_method_agree_with_slow_ranks_of_whole_score_matrices(s
     assert len(recalls) > 10 and [entry["rate"] for entry in result["rates"]] == [0.0, 0.5]
 
 
-def test_no_masking_is_byte_identical_to_no_mask():
-    embeddings = random_embeddings()
-    masked = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, 0.0)
-    assert torch.equal(masked, embeddings.modality_mask)
-    whole, at_zero = (
-        rank_pairs(embeddings, [mask], measurable_methods(embeddings)) for mask in (embeddings.modality_mask, masked)
-    )
-    for method, by_direction in whole[0].items():
-        for direction, ranks in by_direction.items():
-            assert torch.equal(ranks, at_zero[0][method][direction])
-
-
 def test_concatenation_heads_are_measured_where_there_are_any():
     assert set(METHODS) - set(measurable_methods(random_embeddings())) == {"concat_head"}
     assert set(measurable_methods(random_embeddings(heads=True))) == set(METHODS)

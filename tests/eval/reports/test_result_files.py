@@ -43,12 +43,6 @@ def test_results_that_cannot_be_compared_are_refused_by_name(other, message, tmp
         load_results([tmp_path])
 
 
-def test_a_result_that_is_no_json_is_named(tmp_path):
-    (tmp_path / "results.json").write_text("{")
-    with pytest.raises(ValueError, match="results.json is not JSON"):
-        load_results([tmp_path])
-
-
 def test_paths_without_results_are_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         load_results([tmp_path / "nowhere"])

@@ -99,11 +99,6 @@ def test_every_rule_and_depth_has_a_row_in_both_directions():
     assert "Weight of miniature test: scalar, seed 50: 0.100, chosen on validation." in table.note
 
 
-def test_differences_stand_beside_their_bounds():
-    table = table_of([make_run("scalar")], "differences")
-    assert rows_of(table) == {("SCALAR", "uniform centroid"): ["+2.0", "+0.5", "+3.5", "95 %"]}
-
-
 def test_names_may_hold_what_a_layout_gives_a_meaning():
     runs = [make_run("a|b <c>\n d_e & 5 %"), make_run("other")]
     table = table_of(runs, "differences")

@@ -49,25 +49,3 @@ def test_what_the_match_separates_stands_beside_the_weight_run_by_run(tmp_path):
     rows = rows_of(separation_table(results))
     assert rows["SCALAR", "50"] == ["0.765", "1000", "49000", "50", "0.100", "validation"]
     assert rows["SCALAR", "51"] == ["–", "–", "–", "–", "0.050", "given"]
-
-
-def test_tables_hold_benchmarks_of_different_modalities_side_by_side(tmp_path):
-    other = make_run("scalar", benchmark="gallery")
-    for entry in other["retrieval"]["rates"]:
-        entry |= {"presence": {"video": 9, "title": 9}, "mean_weight": {"video": 0.6, "title": 0.4}}
-        entry["decided"] = {"video": 6, "title": 3}
-    steps = ({"modalities": ["video"]}, {"modalities": ["video", "title"]})
-    other["retrieval"]["ladder"] = [step | {"num_unscorable_clips": 0, R1: {"scalar": 5.0}} for step in steps]
-    results = load_results([save(tmp_path / "runs", other, make_run("scalar"))])
-    weights = further_tables.weights_table(results)
-    rows = {row[0]: dict(zip(weights.columns, map(str, row), strict=True)) for row in weights.rows}
-    assert rows["miniature"]["weight", "title"] == rows["gallery"]["weight", "audio"] == "–"
-    assert rows["miniature"]["weight", "audio"] == "0.30" and rows["gallery"]["weight", "title"] == "0.40"
-    ladder = paper_tables.ladder_table(results)
-    assert [name for _, name in ladder.columns[3:]] == ["V", "VT", "VA", "VAS", "Δ V→all"]
-    assert "V video, T title, A audio, S subtitle" in ladder.note
-    # The paper's values stand beside its own modalities alone.
-    vatex = save(tmp_path / "vatex", make_run("scalar", benchmark="vatex"))
-    assert any("paper" in row[1] for row in paper_tables.ladder_table(load_results([vatex])).rows)
-    both = load_results([tmp_path / "runs", vatex])
-    assert not any("paper" in row[1] for row in paper_tables.ladder_table(both).rows)

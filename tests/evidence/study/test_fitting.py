@@ -41,23 +41,3 @@ def test_of_a_score_of_ranks_each_direction_has_its_own():
         expected -= (scores / tau).log_softmax(dim).diagonal().mean().item()
     numbers = torch.tensor([math.log(constant), math.log(tau), 0, 0, 0, *offset], dtype=torch.float64)
     assert likelihood(numbers).item() == pytest.approx(expected / 2, rel=1e-9)
-
-
-def test_scales_of_at_most_one_are_searched_up_to_their_end():
-    """Of a score whose best scales are one and less: others are less likely, at whatever contrastive temperature."""
-    embeddings = made(num_clips=60, gap=1.0)
-    embeddings.modality_mask[:, 2] = False
-    embeddings.modality_mask[:, 1] |= ~embeddings.modality_mask.any(1)
-    embeddings.modality_embeds[:, 1] = normalize(embeddings.modality_embeds[:, 1] + 1e-3, dim=-1)
-    fitted = fit(embeddings, {}, method="weighted_span")["modality_scale"]
-    assert fitted[0] < 0.8 and fitted[1] > 0.97 and fitted[2] == pytest.approx(1, abs=1e-3)  # no clip has the last
-    likelihood = ScoreLikelihood(embeddings, {}, method="weighted_span")
-
-    def best(scale):
-        roots = [math.sqrt(-math.log(value)) for value in scale]
-        grid = [[0.0, tau, *roots, 0, 0, 0] for tau in torch.arange(-5, 0, 0.1).tolist()]
-        return min(likelihood(torch.tensor(numbers, dtype=torch.float64)).item() for numbers in grid)
-
-    found = best(fitted)
-    for video, audio in ((1.0, 1.0), (1.15 * fitted[0], 1.0), (0.85 * fitted[0], 1.0), (fitted[0], 0.8)):
-        assert found < best([video, audio, 1.0])

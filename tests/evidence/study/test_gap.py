@@ -2,28 +2,16 @@
 
 import pytest
 import torch
-from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
 from evidence.settings import GapConfig
 from evidence.study.gap import add_gap, found_first, main
+from tests.eval.slow import make_embeddings
 
 
 def make(prefix: str, count: int, seed: int) -> Embeddings:
-    generator = torch.Generator().manual_seed(seed)
-    texts = normalize(torch.randn(count, 32, generator=generator), dim=-1)
-    noise = torch.randn(count, 3, 32, generator=generator)
-    mask = torch.rand(count, 3, generator=generator) < 0.8
-    mask[:, 0] |= ~mask.any(1)
-    return Embeddings(
-        text_embeds=texts,
-        modality_embeds=normalize(texts[:, None] + 0.3 * noise, dim=-1) * mask[..., None],
-        modality_mask=mask,
-        pairs=torch.arange(count).repeat(2, 1).T,
-        clip_ids=[f"{prefix}{number}" for number in range(count)],
-        query_ids=[f"{prefix}{number}" for number in range(count)],
-        captions=[f"{prefix}{number}" for number in range(count)],
-    )
+    names = [f"{prefix}{number}" for number in range(count)]
+    return make_embeddings(count, 1, dim=32, seed=seed, clip_ids=names, query_ids=names)
 
 
 def test_a_gap_moves_whole_modalities_and_nothing_else():
