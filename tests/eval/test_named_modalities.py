@@ -1,6 +1,5 @@
 """Evaluation of clips with any number of named modalities, against loops in double precision."""
 
-import hashlib
 import json
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,7 @@ from eval.protocol.missing import ladder
 from eval.run import RunConfig, run
 from gallery.gallery import Gallery
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from tests.eval.slow import make_embeddings
+from tests.eval.slow import make_embeddings, slow_mask
 from tests.modeling_scalar.test_calibrated_scores import Scores
 from tests.modeling_scalar.test_scores_scalar import loop
 from tests.scores import METHODS
@@ -38,16 +37,6 @@ TAU, CLIPS = 0.2, 24
 
 def made(modalities=FIVE, clips=CLIPS, **changes):
     return make_embeddings(clips, modalities=modalities, **{"metadata": {"query_temperature": TAU}} | changes)
-
-
-def slow_mask(clip_id, present, rate):
-    """The rule of the paper's supplement, for whatever a clip has."""
-    there = [place for place, here in enumerate(present) if here]
-    digest = hashlib.md5(f"0{clip_id}".encode()).hexdigest()
-    if len(there) > 1 and int(digest[:8], 16) / 2**32 < rate:
-        lost = there[int(digest[8:16], 16) % len(there)]
-        return [here and place != lost for place, here in enumerate(present)]
-    return list(present)
 
 
 def slow_protocol(embeddings, mask):

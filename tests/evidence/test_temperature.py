@@ -19,11 +19,6 @@ def test_the_spread_is_that_of_unmatched_pairs_that_have_a_score():
     assert spread(torch.tensor(scores), torch.tensor(is_match)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_matched_pairs_alone_have_no_spread():
-    with pytest.raises(ValueError, match="at least two unmatched pairs, got 0. Use more clips"):
-        spread(torch.eye(1), torch.ones(1, 1, dtype=torch.bool))
-
-
 def test_the_command_suggests_a_temperature_for_the_score_that_is_asked_for(commands, tiny_run, tmp_path):
     data = ("--model", tiny_run.folder / "model", "--root", tiny_run.folder / "data")
     found = []

@@ -10,13 +10,11 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
-import torch
 from huggingface_hub import constants
-from peft import LoraConfig, get_peft_model
 
-from modeling_scalar import load_model
 from tests.hub_cards.folders import write_result
 from tests.hub_cards.hub_server import FOREIGN, HubServer
+from tests.modeling_scalar.test_loading import save_adapter
 
 
 def use_hub(server: HubServer, home: Path, patch: pytest.MonkeyPatch) -> None:
@@ -68,21 +66,7 @@ def model_dir(tmp_path, tiny_model_dir):
 def adapter_dir(tmp_path, model_dir, tiny_processor):
     """An adapter as a run leaves it, with what must stay here."""
     folder = tmp_path / "run"
-    base, _ = load_model(model_dir, aggregation="gram")
-    config = LoraConfig(
-        task_type="FEATURE_EXTRACTION",
-        r=2,
-        target_modules=r"text_model\..*\.query",
-        modules_to_save=["text_projection"],
-    )
-    model = get_peft_model(base, config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
-    model.save_pretrained(folder)
-    base.config.save_pretrained(folder)
-    tiny_processor.save_pretrained(folder)
+    save_adapter(folder, model_dir, tiny_processor, aggregation="gram")
     (folder / "recipe.json").write_text(json.dumps({"model": str(model_dir), "seed": 1, "output_dir": "runs/x"}))
     (folder / "training_args.bin").write_bytes(pickle.dumps({"hub_token": "secret"}))
     (folder / "README.md").write_text("[More Information Needed]")

@@ -1,6 +1,7 @@
 """Folders of models and adapters: staged ones, and results as an evaluation leaves them."""
 
 import json
+import re
 
 import numpy as np
 from huggingface_hub import ModelCard
@@ -92,3 +93,8 @@ def write_result(folder, model, sha256="a" * 64, weights=None, **changes):
 
 def names(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+
+
+def blocks(text):
+    """The snippets of a card."""
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

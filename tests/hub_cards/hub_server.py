@@ -55,11 +55,6 @@ class HubError(Exception):
         self.headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
 
 
-class User(NamedTuple):
-    name: str
-    orgs: tuple[str, ...]
-
-
 class Request(NamedTuple):
     """One request, as `HubServer.requests` tells it. `path` is percent-encoded and has the query."""
 
@@ -167,7 +162,7 @@ class Call:
     method: str
     query: dict[str, list[str]]
     body: bytes
-    user: User | None
+    user: str | None
 
     @functools.cached_property
     def json(self) -> Any:
@@ -201,7 +196,7 @@ class HubServer:
 
     Attributes:
         url (`str`): what `HF_ENDPOINT` is to be.
-        token (`str`): of the first user, "user", for reading and writing.
+        token (`str`): of the one user, "user", for reading and writing.
         requests (`list[Request]`): all requests so far, (method, path).
         bodies (`list[bytes]`): their bodies.
         unknown (`list[Request]`): those among them that this server does not know.
@@ -209,7 +204,6 @@ class HubServer:
     """
 
     def __init__(self):
-        self.users: dict[str, User] = {}
         self.repos: dict[tuple[str, str], Repo] = {}
         self.requests: list[Request] = []
         self.bodies: list[bytes] = []
@@ -217,7 +211,7 @@ class HubServer:
         self.unknown: list[Request] = []
         self.failures: list[str] = []
         self.faults: list[Fault] = []
-        self.token = self.add_user("user")
+        self.token = "hf_" + secrets.token_hex(17)
         self._lock = threading.RLock()
         self._connections: set[socket.socket] = set()
         self._socket = self._bind(0)
@@ -234,14 +228,8 @@ class HubServer:
         """The other origin, where LFS content goes: a client that sends the token there has leaked it."""
         return f"http://localhost:{self._port}/storage"
 
-    def add_user(self, name: str, orgs: tuple[str, ...] = ()) -> str:
-        """Add a user, or another token of a user, and return the token."""
-        token = "hf_" + secrets.token_hex(17)
-        self.users[token] = User(name, orgs)
-        return token
-
     def api(self, token: str | None = None) -> HfApi:
-        """A client of this Hub: of the first user, or of `token`."""
+        """A client of this Hub: of its user, or of `token`."""
         return HfApi(endpoint=self.url, token=token or self.token)
 
     def repo(self, repo_id: str, repo_type: str = "model") -> Repo:
@@ -298,7 +286,7 @@ class HubServer:
         for repo in self.repos.values():
             for path, content in repo.files().items():
                 texts.append((f"{repo.prefix}/{path}", content))
-        return sorted({place for place, text in texts if any(token.encode() in text for token in self.users)})
+        return sorted({place for place, text in texts if self.token.encode() in text})
 
     @contextmanager
     def offline(self) -> Iterator[None]:
@@ -363,9 +351,9 @@ class HubServer:
         with self._lock:
             try:
                 token = authorization.removeprefix("Bearer ")
-                if token and token not in self.users:
+                if token and token != self.token:
                     raise HubError(401, "Invalid credentials in Authorization header")
-                call = Call(method, parse_qs(address.query), body, self.users.get(token))
+                call = Call(method, parse_qs(address.query), body, "user" if token else None)
                 answer = self._route(call, address.path, request)
             except HubError as error:
                 answer = Answer(error.body, error.status, error.headers)
@@ -407,8 +395,8 @@ class HubServer:
     def _create_repo(self, call: Call):
         if call.user is None:
             raise HubError(401, "Invalid username or password.")
-        kind, namespace = call.json.get("type") or "model", call.json.get("organization") or call.user.name
-        if namespace not in (call.user.name, *call.user.orgs):
+        kind, namespace = call.json.get("type") or "model", call.json.get("organization") or call.user
+        if namespace != call.user:
             raise HubError(403, f"You don't have the rights to create a {kind} under the namespace {namespace!r}")
         repo = Repo(f"{namespace}/{call.json['name']}", kind, private=call.json.get("visibility") == "private")
         if (kind, repo.id) in self.repos:

@@ -17,6 +17,7 @@ from hub_cards.publishing import PublishedModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from tests.eval.slow import make_embeddings
+from tests.hub_cards.folders import blocks
 
 DIM, CLIPS, QUERIES = 8, 7, 5
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -24,13 +25,12 @@ DETAILS = Details({"license": "cc-by-4.0", "language": ["en"]})
 disable_progress_bars()
 
 
-def random_embeddings(metadata=None, problems=(), dtype=torch.float32):
+def random_embeddings(metadata=None, problems=(), **changes):
     described = {"model": "runs/tiny", "query_temperature": 0.3, "split": "test", "benchmark": "own", "left_out": []}
+    described |= metadata or {}
     embeddings = make_embeddings(
-        CLIPS, 1, dim=DIM, undescribed=CLIPS - QUERIES, problems=list(problems), metadata=described | (metadata or {})
+        CLIPS, 1, dim=DIM, undescribed=CLIPS - QUERIES, problems=list(problems), metadata=described, **changes
     )
-    embeddings.text_embeds = embeddings.text_embeds.to(dtype)
-    embeddings.modality_embeds = embeddings.modality_embeds.to(dtype)
     embeddings.pairs = torch.cat([embeddings.pairs, torch.tensor([[0, CLIPS - 1]])])
     embeddings.clip_ids = [f"clip {row} é" for row in range(CLIPS)]
     embeddings.captions = [f'a "red" star | {row}' for row in range(QUERIES)]
@@ -254,10 +254,6 @@ def test_media_that_changed_are_not_published(tmp_path):
 # Cards ------------------------------------------------------------------------------------------------------------
 
 
-def blocks(card):
-    return re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
-
-
 def test_the_card_of_a_gallery_has_the_numbers_the_model_and_the_problems_of_its_files(tmp_path):
     problems = [f"clip {row}: *no* sound" for row in range(12)]
     embeddings = saved_store(tmp_path / "store", metadata={"left_out": ["gone"]}, problems=problems)
@@ -290,17 +286,8 @@ CALIBRATED = {"modality_scale": [1, 2, 0.5, 1, 1.5], "modality_offset": [0.3, -0
 def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, names, temperature, calibration):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     described = {"query_temperature": temperature, "score_options": {"method": "scalar"} | calibration}
-    generator = torch.Generator().manual_seed(2)
-    mask = torch.rand(CLIPS, len(names), generator=generator) < 0.6
-    mask[:, -1] |= ~mask.any(1)
-    vectors = torch.nn.functional.normalize(torch.randn(CLIPS, len(names), DIM, generator=generator), dim=-1)
-    embeddings = replace(
-        random_embeddings(metadata=described),
-        modality_embeds=vectors * mask[..., None],
-        modality_mask=mask,
-        modalities=tuple(names),
-    )
-    embeddings.save(tmp_path / "store")
+    embeddings = saved_store(tmp_path / "store", metadata=described, modalities=names)
+    mask = embeddings.modality_mask
     stage_gallery(tmp_path / "store", tmp_path / "staged", PublishedModel("user/model"))
     assert Gallery.open(tmp_path / "staged").modalities == tuple(names)
     card = staged_card(tmp_path / "staged")

@@ -14,9 +14,9 @@ from hub_cards.publishing import PublishedModel
 from modeling_scalar import load_model
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
-from tests.hub_cards.folders import names, write_card, write_json
+from tests.hub_cards.folders import blocks, names, write_card, write_json
 from tests.hub_cards.pushing import push_adapter, push_model
-from tests.hub_cards.test_round_trip import SCORE, blocks, scores_here
+from tests.hub_cards.test_round_trip import SCORE, scores_here
 from tests.joint_encoders import write_joint_encoder
 from trainer.lora import apply_adapters, count_parameters
 
@@ -130,7 +130,7 @@ def test_the_same_scores_elsewhere(made, hub, tmp_path):
         card = ModelCard(hub.repo(f"user/{name}").files()["README.md"].decode())
         (install,) = re.findall(r"^pip install (.*)$", card.text, re.MULTILINE)
         assert install == 'torch "transformers>=5.23" "peft>=0.21"'
-        code = blocks(card.text, "python")
+        code = blocks(card.text)
         assert "PeftModel.from_pretrained(base" in code[0] and "model_class.from_pretrained(name" in code[-2]
         for way, snippet in (("peft", code[0]), ("transformers", code[0] + code[-2])):
             script += f"space = {{}}\nexec({snippet!r}, space)\n"

@@ -11,6 +11,7 @@ import yaml
 from hub_cards.card import Details, read_card
 from hub_cards.metric import GRADIO_VERSION, metric_card, stage_metric
 from tests.conftest import ROOT
+from tests.hub_cards.folders import blocks
 
 METRICS = ROOT / "eval" / "metrics"
 NAMES = ("retrieval", "aggregation_gain")
@@ -23,10 +24,6 @@ def staged(name, folder, details=None, source=None):
     card = metric_card(folder, f"user/{name}", details or Details())
     (folder / "README.md").write_text(card, encoding="utf-8")
     return card
-
-
-def blocks(text):
-    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
 def test_a_metric_is_staged_without_what_is_no_part_of_it(tmp_path):

@@ -29,6 +29,7 @@ from search.settings import IndexConfig
 from tests.conftest import ROOT
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.conftest import use_hub
+from tests.hub_cards.folders import blocks
 from tests.hub_cards.hub_server import HubServer
 from tests.hub_cards.pushing import push_adapter, push_gallery, push_metric, push_model, push_space
 from trainer.recipe import parse_arguments
@@ -293,17 +294,13 @@ def test_what_was_published_keeps_the_rules_and_holds_no_stranger(elsewhere, rep
     assert not local, f"{local} name folders of this machine"
 
 
-def blocks(text, language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
 def snippets_of(elsewhere, *cards):
     """The snippets of cards, which then tell the name, by the packages that the cards tell people to install."""
     scripts = {}
     for repo_id, repo_type in cards:
         text = elsewhere.card(repo_id, repo_type)
         *_, install = re.findall(r"^pip install (.*)$", text, re.MULTILINE)  # before it, of a gallery, our own
-        snippets = "\n".join(blocks(text, "python"))
+        snippets = "\n".join(blocks(text))
         assert f'"{repo_id}"' in snippets
         packages = install.replace('"', "")
         run = f"exec(compile({snippets!r}, {repo_id!r}, 'exec'), {{'__name__': '__main__'}})\nprint({repo_id!r})\n"
@@ -329,7 +326,7 @@ def test_every_snippet_of_a_card_runs_where_only_its_packages_are(elsewhere, car
 def test_the_examples_of_a_metric_give_the_results_that_they_show(elsewhere, name):
     text = elsewhere.card(f"user/{name}", "space")
     *_, install = re.findall(r"^pip install (.*)$", text, re.MULTILINE)
-    script = f"import doctest\n__doc__ = {''.join(blocks(text, 'python'))!r}\nprint(doctest.testmod())"
+    script = f"import doctest\n__doc__ = {''.join(blocks(text))!r}\nprint(doctest.testmod())"
     printed = elsewhere.run(install.replace('"', "").split(), script)
     assert re.search(r"TestResults\(failed=0, attempted=[1-9]", printed), printed
 

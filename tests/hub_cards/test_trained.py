@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 from tests.hub_cards.evidence.test_evaluations import make_content
 from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
 from tests.hub_cards.evidence.test_runs import RECIPE
-from tests.hub_cards.folders import CONFIG, make_adapter, make_model, write_card, write_json, write_result
+from tests.hub_cards.folders import CONFIG, blocks, make_adapter, make_model, write_card, write_json, write_result
 from tests.hub_cards.test_markdown import HOSTILE
 
 BASE = PublishedModel("user/base")
@@ -133,7 +133,6 @@ def test_the_blocks_of_a_card_are_python_and_its_packages_new_enough(tmp_path):
         card = write(tmp_path / folder, "user/name", Details())
         (line,) = re.findall("^pip install torch .*$", card, re.MULTILINE)
         assert line == "pip install torch " + " ".join(f'"{name}>={oldest[name]}"' for name in packages)
-        blocks = re.findall(r"^```python\n(.*?)^```", card, re.MULTILINE | re.DOTALL)
-        assert len(blocks) >= 4
-        for block in blocks:
+        assert len(blocks(card)) >= 4
+        for block in blocks(card):
             compile(block, folder, "exec")

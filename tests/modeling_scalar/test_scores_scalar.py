@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -19,7 +20,7 @@ from modeling_scalar.scores_scalar import (
     register_method,
     retrieval_scores,
 )
-from tests.modeling_scalar.test_definitions import lorentz_volume, volume, weights_of
+from tests.modeling_scalar.test_definitions import centroid_score, lorentz_volume, volume, weights_of
 from tests.scores import METHODS
 
 FLOAT32 = {"atol": 3e-6, "rtol": 0}  # a few roundings of sums of D products
@@ -44,19 +45,16 @@ def score(clips, method, **options):
 def loop(texts, modalities, mask, temperature=0.1, modality_scale=None, modality_offset=None):
     """Calibrated scores (Q, V) and weights (Q, V, M) of Eq. 2 to 4 in float64, one pair at a time."""
     number = modalities.shape[1]
-    scales, offsets = modality_scale or [1.0] * number, modality_offset or [0.0] * number
-    scores = torch.zeros(len(texts), len(modalities), dtype=torch.float64)
+    scales, offsets = np.array(modality_scale or [1.0] * number), np.array(modality_offset or [0.0] * number)
+    scores = torch.full((len(texts), len(modalities)), -math.inf, dtype=torch.float64)
     weights = torch.zeros(*scores.shape, number, dtype=torch.float64)
     for q, v in itertools.product(range(len(texts)), range(len(modalities))):
-        present = mask[v].nonzero().flatten().tolist()
-        if not present:
-            scores[q, v] = -math.inf
-            continue
-        cosines = [scales[m] * (texts[q].double() @ modalities[v, m].double()).item() + offsets[m] for m in present]
-        shares = weights_of(cosines, temperature)
-        weights[q, v, present] = torch.tensor(shares, dtype=torch.float64)
-        centroid = weights[q, v] @ torch.where(mask[v, :, None], modalities[v].double(), 0)
-        scores[q, v] = sum(share * cosine for share, cosine in zip(shares, cosines, strict=True)) / centroid.norm()
+        present = mask[v].numpy()
+        if present.any():
+            vectors = modalities[v, mask[v]].double().numpy()
+            cosines = scales[present] * (vectors @ texts[q].double().numpy()) + offsets[present]
+            weights[q, v, mask[v]] = torch.tensor(weights_of(cosines, temperature), dtype=torch.float64)
+            scores[q, v] = centroid_score(cosines, vectors, temperature, 0.0)
     return scores, weights
 
 

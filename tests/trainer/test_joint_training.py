@@ -465,7 +465,3 @@ def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path, c
     command("-m eval run --embeddings galleries/light --output results")
     made_by = json.loads((folder / "results" / "results.json").read_text())["embedded"]["model"]
     assert made_by == str(folder / "runs" / "joint_light")  # which is found from any other folder too
-    index = f"-m search index {place / 'data' / 'train'}"
-    command(f"{index} --model google/embeddinggemma-2 --output galleries/files")
-    command("-m evidence rehead galleries/files --model runs/joint_light --output galleries/changed")
-    assert "6 unchanged" in command(f"{index} --model runs/joint_light --output galleries/changed")

@@ -40,21 +40,11 @@ def test_one_process_where_several_were_asked_for_is_refused(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [["--cpu", "--num_processes", "2"], ["--num_processes", "3"], ["config"]])
+@pytest.mark.parametrize("options", [["--cpu", "--num_processes", "2"], ["--num_processes", "3"]])
 def test_the_launcher_that_starts_fewer_processes_is_found_out(tiny_run, tmp_path, options):
-    if options == ["config"]:
-        lines = ["compute_environment: LOCAL_MACHINE", "distributed_type: MULTI_CPU", "num_processes: 2"]
-        (tmp_path / "config.yaml").write_text("\n".join([*lines, "use_cpu: true", "machine_rank: 0\n"]))
-        options = ["--config_file", str(tmp_path / "config.yaml")]
     ended = launched(options, tiny_run.command(tmp_path / "out"), tmp_path)
     assert ended.returncode == 1 and "Error: `accelerate launch` was told to start several" in ended.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_the_launcher_that_starts_one_process_as_asked_trains(tiny_run, tmp_path):
-    ended = launched(["--cpu", "--num_processes", "1"], tiny_run.command(tmp_path / "out", steps=1), tmp_path)
-    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.slow

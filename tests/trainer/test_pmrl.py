@@ -59,17 +59,6 @@ def test_the_loss_equals_the_loop(temperatures):
     assert loss.item() == pytest.approx(expected, rel=1e-10)
 
 
-def test_losses_of_two_processes_average_to_that_of_one():
-    singular_values, directions = leading_directions(*make_rows())
-    whole = PMRLLoss()(singular_values, directions, directions)
-    parts = [
-        PMRLLoss()(singular_values[part], directions[part], directions, offset=part.start, num_rows=3)
-        for part in (slice(0, 4), slice(4, 6))
-    ]
-    assert parts[0] != pytest.approx(parts[1].item())
-    torch.testing.assert_close(sum(parts) / 2, whole)
-
-
 def test_gradients_equal_finite_differences_of_the_decomposition():
     texts, modalities, mask = make_rows()
     texts.requires_grad_(), modalities.requires_grad_()

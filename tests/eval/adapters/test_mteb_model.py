@@ -216,14 +216,6 @@ def test_instructions_and_turns_are_read_with_the_query_as_mteb_writes_them(mode
         assert ask(search, "t2va", asked, clips) == expected
 
 
-def test_texts_are_ranked_for_texts_by_their_cosine(model, tiny_processor, sides, embeddings):
-    captions, _ = sides
-    found = ask(ScalarSearch(model, tiny_processor, "tests/tiny"), "t2t", captions, captions, top_k=NUM_CLIPS)
-    expected = embeddings.text_embeds @ embeddings.text_embeds.T
-    for query, row in zip(captions["id"], expected.tolist(), strict=True):
-        assert found[query] == pytest.approx(dict(zip(captions["id"], row, strict=True)), abs=1e-6)
-
-
 @pytest.mark.parametrize(("category", "place", "parts"), [("a2v", 1, [True, False]), ("v2a", 0, [False, True])])
 def test_a_sound_or_a_video_asks_as_a_text_does(model, tiny_processor, sides, embeddings, category, place, parts):
     _, clips = sides

@@ -18,8 +18,6 @@ from modeling_scalar.scores_scalar import DIRECTIONS, find_method, query_weights
 from tests.eval.slow import make_embeddings, slow_ranks
 from tests.scores import METHODS
 
-PATHWAYS = ("video", "audio", "subtitle")
-
 
 def random_embeddings(captions_each=3, several=False, heads=False):
     """Queries near one clip each, some of them with a second one; nobody describes the last two clips."""
@@ -106,7 +104,7 @@ def test_a_clip_with_nothing_left_ranks_last_and_hides_nobody():
         assert (by_direction["text_to_video"][~lost] < 17).any()
 
 
-def test_the_table_of_queries_tells_where_each_clip_ranked_and_what_decided():
+def test_the_table_of_queries_tells_where_each_clip_ranked():
     embeddings = random_embeddings(several=True)
     _, table = measure_first_stage(embeddings, "scalar", ("video",), rates=(0.5,), query_temperature=0.2)
     scores = retrieval_scores(
@@ -119,9 +117,6 @@ def test_the_table_of_queries_tells_where_each_clip_ranked_and_what_decided():
         assert table["query_id"][row] == query_id
         assert table["rank_scalar"][row] == min(ranks[position].item() for position in own)
         assert table["clip_id"][row] == embeddings.clip_ids[pairs[own[0]][1]]
-        weights = {name: table[f"weight_{name}"][row] for name in PATHWAYS}
-        assert sum(weights.values()) == pytest.approx(1) and table["decided"][row] == max(weights, key=weights.get)
-    assert len(set(table["decided"])) == 3
     assert {len(column) for column in table.values()} == {45}
 
 

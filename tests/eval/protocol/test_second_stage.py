@@ -150,52 +150,42 @@ def make_set(model, processor, kind):
     return rows, embeddings
 
 
-@pytest.mark.parametrize("depth", [2, 5, 50])
 @pytest.mark.parametrize(
     ("kind", "method"), [("one caption", "scalar"), ("captions", "scalar"), ("captions", "video"), ("labels", "video")]
 )
-def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_once(model, processor, kind, method, depth):
+def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_and_pair_once(
+    model, processor, monkeypatch, kind, method
+):
     rows, embeddings = make_set(model, processor, kind)
-    processor.read.clear()
-    settings = {"policies": POLICIES, "rates": (0.0, 0.5, 0.9)}
-    options = {"method": method, "query_temperature": 0.1}
-    found = evaluate_two_stage(
-        model,
-        processor,
-        make_dataset(rows),
-        embeddings,
-        [depth],
-        **settings,
-        score_options=options,
-        block_size=3,
-        batch_size=2,
-        progress=False,
-    )
-    wanted = [str(row["video_path"] or row["audio_path"] or row["subtitle"]) for row in make_rows()]
-    assert sorted(processor.read) == sorted(set(processor.read)) and set(processor.read) <= set(wanted)
-    assert len(processor.read) == 7 or depth == 2
-
-    pair_by_pair = PairByPair(model, processor, rows)
-    assert [(row["policy"], row["rate"]) for row in found] == list(product(*settings.values()))
-    for row in found:
-        policy, rate = row["policy"], row["rate"]
-        expected = slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, options)
-        expected |= {"depth": depth, "rule": "match", "policy": policy, "method": method, "rate": rate, "mask_seed": 0}
-        assert row == pytest.approx(expected, abs=1e-9), (method, policy, rate)
-    # The metrics distinguish the settings, or the comparison would show little.
-    assert len({tuple(row[name] for name in row if "rank" in name or "precision" in name) for row in found}) > 1
-    assert any(row["num_unread_pairs"] for row in found)
-    assert not any(row["num_unread_pairs"] for row in found if row["policy"] == "zeros")
-
-
-def test_a_mask_of_nothing_is_no_mask_to_the_last_bit_and_policies_agree_on_complete_clips(model, processor):
-    rows = make_rows([(True, True, None)] * 7, CAPTIONS)
-    embeddings = embed_dataset(model, processor, make_dataset(rows), progress=False)
     arguments = model, processor, make_dataset(rows), embeddings
-    found = evaluate_two_stage(*arguments, policies=POLICIES, progress=False)
-    assert len(found) == 2 and found[0] | {"policy": "zeros"} == found[1]
-    unmasked = evaluate_two_stage(*arguments, mask_seed=1, progress=False)
-    assert unmasked == [found[0] | {"mask_seed": 1}]
+    options = {"method": method, "query_temperature": 0.1}
+    settings = {"policies": POLICIES, "rates": (0.0, 0.5, 0.9)}
+    sizes = {"score_options": options, "block_size": 3, "batch_size": 2, "progress": False}
+
+    matched, match = [], model.match
+    monkeypatch.setattr(model, "match", lambda ids, *rest: matched.append(len(ids)) or match(ids, *rest))
+    processor.read.clear()
+    found = evaluate_two_stage(*arguments, (5, 2, 50), 0.3, **settings, **sizes)
+    files = [str(row["video_path"] or row["audio_path"] or row["subtitle"]) for row in make_rows()]
+    assert sorted(processor.read) == sorted(files)  # each once
+    num_pairs = sum(matched)
+    matched.clear()
+    evaluate_two_stage(*arguments, (50,), **settings, **sizes)
+    assert sum(matched) == num_pairs > 0  # at more depths and by both rules no more is read
+
+    orders = [tuple(row[name] for name in ("policy", "rate", "rule", "depth")) for row in found]
+    assert orders == list(product(*settings.values(), ("match", "fused"), (2, 5, 50)))
+    pair_by_pair = PairByPair(model, processor, rows)
+    for row, (policy, rate, rule, depth) in zip(found, orders, strict=True):
+        weight = 0.3 if rule == "fused" else None
+        expected = slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, options, weight)
+        assert (row["method"], row["mask_seed"], row.get("weight")) == (method, 0, weight)
+        assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9), (policy, rate, rule, depth)
+        assert not row["num_unread_pairs"] or policy == "absent"
+    assert any(row["num_unread_pairs"] for row in found)
+    # The metrics distinguish the settings, or the comparison would show little.
+    results = {tuple(row[name] for name in row if "rank" in name or "precision" in name) for row in found}
+    assert len(results) > 3
 
 
 def test_embeddings_of_other_clips_are_refused(model, processor):
@@ -210,36 +200,6 @@ def test_embeddings_of_other_clips_are_refused(model, processor):
 
 def without(entry, *names):
     return {name: value for name, value in entry.items() if name not in names}
-
-
-def test_every_depth_and_rule_is_the_slow_loop_and_no_pair_is_read_twice(model, processor, monkeypatch):
-    rows, embeddings = make_set(model, processor, "captions")
-    matched = []
-    match = model.match
-    monkeypatch.setattr(model, "match", lambda ids, *rest: matched.append(len(ids)) or match(ids, *rest))
-    settings = {"policies": POLICIES, "rates": (0.0, 0.9)}
-    arguments = model, processor, make_dataset(rows), embeddings
-    found = evaluate_two_stage(*arguments, (5, 2), 0.3, **settings, progress=False)
-    orders = list(product(("match", "fused"), (2, 5)))
-    expected_order = [(*setting, *order) for setting in product(*settings.values()) for order in orders]
-    assert [tuple(row[n] for n in ("policy", "rate", "rule", "depth")) for row in found] == expected_order
-    num_pairs = sum(matched)
-    matched.clear()
-    evaluate_two_stage(*arguments, (5,), **settings, progress=False)
-    assert sum(matched) == num_pairs > 0
-
-    pair_by_pair = PairByPair(model, processor, rows)
-    for row in found:
-        weight = 0.3 if row["rule"] == "fused" else None
-        assert row.get("weight") == weight
-        expected = slow_two_stage(pair_by_pair, embeddings, row["depth"], row["rate"], row["policy"], OPTIONS, weight)
-        assert without(row, "depth", "rule", "policy", "method", "rate", "mask_seed", "weight") == pytest.approx(
-            expected
-        )
-    by_order = [
-        [without(row, "rule", "weight") for row in found if row["rule"] == rule] for rule in ("match", "fused")
-    ]
-    assert by_order[0] != by_order[1]
 
 
 def test_a_model_that_reads_subtitles_reranks_clips_that_have_nothing_else(subtitle_model, processor):

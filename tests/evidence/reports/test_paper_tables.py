@@ -4,11 +4,11 @@ import csv
 
 import pytest
 
-from evidence.reports import paper, paper_report, paper_tables
+from evidence.reports import paper, paper_tables
 from evidence.reports.paper_report import write_tables
 from evidence.reports.results import load_results
 from evidence.reports.tables import write_csv
-from tests.eval.reports.made_runs import cells, make_run, save, three_labels
+from tests.eval.reports.made_runs import cells, make_run, save
 
 
 def test_both_stages_stand_in_columns_of_their_own(results):
@@ -149,15 +149,3 @@ def test_margins_that_cancel_over_seeds_are_ties(tmp_path):
     runs += [make_run("gram", seed, 20.0, method="gram") for seed in (1, 2, 3)]
     (row,) = paper_tables.sign_table(load_results([save(tmp_path, *runs)])).rows
     assert [str(cell) for cell in row] == ["SCALAR above GRAM", "rates and benchmarks", "0", "5", "0", ""]
-
-
-def test_published_values_enter_no_number_of_ours(tmp_path):
-    folder = save(tmp_path, *three_labels())
-    without, with_mean = (load_results([folder], paper_mean=mean) for mean in (False, True))
-
-    def ours(results):
-        rows = [row for table in paper_report.paper_tables(results) for row in table.rows]
-        return [list(map(str, row)) for row in rows if not any("paper" in str(cell) for cell in row[:3])]
-
-    assert ours(without) == ours(with_mean)
-    assert not any("paper" in str(row[:3]) for table in paper_report.paper_tables(without) for row in table.rows)

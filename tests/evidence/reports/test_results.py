@@ -2,16 +2,9 @@
 
 import pytest
 
-from evidence.reports import paper_tables
 from evidence.reports.label_tables import changes, first_stage
 from evidence.reports.results import label_name, load_results
-from tests.eval.reports.made_runs import cells, make_run, save
-
-
-def test_a_run_without_a_second_stage_stands_beside_one_that_has_it(tmp_path):
-    save(tmp_path, make_run("scalar"), make_run("gram", method="gram") | {"two_stage": []})
-    found = load_results([tmp_path])
-    assert cells(paper_tables.retrieval_table(found), "GRAM")[4:] == ["–"] * 4
+from tests.eval.reports.made_runs import make_run, save
 
 
 def test_labels_and_benchmarks_stand_in_the_order_of_the_paper(tmp_path):
@@ -39,11 +32,6 @@ def test_the_papers_name_of_a_label_or_benchmark_and_its_key_are_one(tmp_path):
     assert {name: {label: list(seeds) for label, seeds in labels.items()} for name, labels in found.runs.items()} == {
         "msrvtt": {"scalar": [50, 51]}
     }
-
-
-def test_of_two_labels_with_grams_score_neither_is_the_baseline(tmp_path):
-    save(tmp_path, make_run("one", method="gram"), make_run("two", method="gram"))
-    assert load_results([tmp_path]).baseline is None
 
 
 @pytest.mark.parametrize(
