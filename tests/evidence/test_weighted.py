@@ -93,7 +93,8 @@ def test_the_gradient_of_an_eigenvalue_is_that_of_finite_differences(number):
     scale = 0.9 * torch.tensor(numbers_of("weighted_pmrl", number)["modality_scale"], dtype=torch.float64)
 
     def scores(scale, texts, clips):
-        return retrieval_scores(texts, clips, mask, method="weighted_pmrl", modality_scale=scale)
+        vectors = normalize(texts, dim=-1), normalize(clips, dim=-1)  # moved on the sphere
+        return retrieval_scores(*vectors, mask, method="weighted_pmrl", modality_scale=scale)
 
     assert torch.autograd.gradcheck(scores, [leaf.requires_grad_() for leaf in (scale, texts, clips)])
 
