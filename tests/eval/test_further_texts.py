@@ -15,7 +15,8 @@ from gallery.gallery import Gallery
 from modeling_scalar import MODALITIES, load_model
 from modeling_scalar.model_identity import identify
 from tests.joint_encoders import write_joint_encoder
-from tests.trainer.test_joint_training import QUIET, assert_same_step, from_files, step, trainer_of
+from tests.trainer.test_joint_training import QUIET, assert_same_step, from_files, trainer_of
+from tests.trainer.test_scalar_trainer import step
 from trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
 from trainer.data import ClipDataset
 from trainer.embeddings import EmbeddingDataset, collate_embeddings

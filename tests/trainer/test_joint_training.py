@@ -21,7 +21,7 @@ from modeling_scalar.model_identity import identify
 from tests.conftest import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.trainer.test_resuming import finish, history
-from tests.trainer.test_scalar_trainer import AFFINITIES
+from tests.trainer.test_scalar_trainer import AFFINITIES, step
 from trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
 from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.embeddings import EmbeddingDataset, collate_embeddings
@@ -86,15 +86,6 @@ def trainer_of(folder, model, dataset, collator, semantic_targets=AFFINITIES, **
     }  # fmt: skip
     args = ScalarTrainingArguments(**fields | changes)
     return ScalarTrainer(model, args, semantic_targets, train_dataset=dataset, data_collator=collator)
-
-
-def step(trainer, batch):
-    trainer.current_gradient_accumulation_steps = 1
-    trainer.create_optimizer()
-    loss = trainer.training_step(trainer.model, batch)
-    named = {name: value.grad for name, value in trainer.model.named_parameters() if value.grad is not None}
-    assert max(value.abs().max() for value in named.values()) > 1e-3
-    return {"loss": loss, "gradients": named, "parts": dict(trainer.means.sums)}
 
 
 def assert_same_step(got, expected, tolerance=1e-4):

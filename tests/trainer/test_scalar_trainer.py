@@ -113,6 +113,7 @@ def step(trainer, batch, accumulation=1):
     trainer.create_optimizer()
     loss = trainer.training_step(trainer.model, batch)
     named = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+    assert max(value.abs().max() for value in named.values()) > 1e-3
     return {"loss": loss, "gradients": named, "parts": dict(trainer.means.sums)}
 
 

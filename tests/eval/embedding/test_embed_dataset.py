@@ -17,6 +17,7 @@ from gallery.embedding import in_background
 from modeling_scalar import MODALITIES
 from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
+from tests.eval.embedding.test_embeddings import assert_same
 
 DIM = 8
 
@@ -117,13 +118,6 @@ def rows(tmp_path):
 
 def embed(rows, on_error="raise", **options):
     return embed_dataset(FakeModel(), FakeProcessor(on_error), dataset_of(rows), progress=False, **options)
-
-
-def assert_same(first, second):
-    for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs"):
-        torch.testing.assert_close(getattr(first, name), getattr(second, name), rtol=0, atol=0)
-    for name in ("clip_ids", "query_ids", "captions", "problems", "metadata"):
-        assert getattr(first, name) == getattr(second, name)
 
 
 def test_rows_of_one_clip_become_one_clip_with_several_captions(rows):
