@@ -124,7 +124,7 @@ def test_sound_shorter_than_a_window_is_absent_and_noted(processor):
 # ---------------------------------------------------------------- batches
 
 
-def test_a_batch_has_the_keys_and_shapes_of_the_model(processor, files):
+def test_a_batch_has_the_keys_and_shapes_of_the_model_and_zeros_where_something_is_absent(processor, files):
     batch = processor(
         text=["a dog barks", "hello"], videos=[files / "both.mp4", files / "silent.mp4", str(files / "sound.m4a")]
     )
