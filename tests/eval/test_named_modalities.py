@@ -108,9 +108,6 @@ def test_a_name_of_a_modality_is_checked_before_anything_is_read(tmp_path):
         RunConfig(tmp_path / "out", embeddings_path=tmp_path / "gallery", methods=("title", "story"))
 
 
-# Files ---------------------------------------------------------------------------------------------------------------
-
-
 # Calibration ---------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +180,3 @@ def test_tables_and_figures_of_five_modalities_show_the_five_names(tmp_path):
         assert f"| {name} " in shown  # its row among the scores
     table = pq.read_table(tmp_path / "out" / "queries.parquet")
     assert [name for name in table.column_names if name.startswith("weight_")] == [f"weight_{n}" for n in FIVE]
-
-
-# Classes -------------------------------------------------------------------------------------------------------------

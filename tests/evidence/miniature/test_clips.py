@@ -21,17 +21,6 @@ from evidence.miniature.clips import (
 from evidence.miniature.vocabulary import EVIDENCE, FACTORS
 
 
-@pytest.fixture(scope="module")
-def train_clips():
-    return draw_split(0, "train", 2000)
-
-
-@pytest.fixture(scope="module")
-def galleries():
-    """A gallery of 1,000 clips for each of some probabilities that modalities agree."""
-    return {shared: draw_split(2, "test", 1000, shared=shared) for shared in (0, 0.6, 1)}
-
-
 def whole_clips(count, shared):
     """Clips that lack nothing, one by one as they are drawn."""
     return [draw_clip(0, "train", index, shared=shared) for index in range(count)]
@@ -40,9 +29,6 @@ def whole_clips(count, shared):
 def values_of(clip, factor):
     """What each modality of a clip that can express a factor says of it."""
     return [expressed_value(factor, m, clip.attributes[m]) for m in FACTORS[factor][next(iter(FACTORS[factor]))]]
-
-
-# Vocabulary ----------------------------------------------------------------------------------------------------------
 
 
 # Splits --------------------------------------------------------------------------------------------------------------
@@ -93,8 +79,8 @@ def test_modalities_agree_as_often_as_was_asked_for():
 # Captions ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_caption_says_is_true_of_its_clip(train_clips):
-    assert all(clip.claims and clip.satisfies(clip) for clip in train_clips)
+def test_what_a_caption_says_is_true_of_its_clip():
+    assert all(clip.claims and clip.satisfies(clip) for clip in draw_split(0, "train", 2000))
 
 
 # Further evidence ----------------------------------------------------------------------------------------------------
@@ -137,8 +123,8 @@ def test_a_caption_that_a_text_answers_is_true_of_the_clips_whose_text_has_its_w
 # What a set can be asked for -----------------------------------------------------------------------------------------
 
 
-def test_where_modalities_disagree_only_what_the_caption_is_not_about_is_another_clips(galleries):
-    plain, disagreeing = galleries[0.6], draw_split(2, "test", 1000, disagree=1)
+def test_where_modalities_disagree_only_what_the_caption_is_not_about_is_another_clips():
+    plain, disagreeing = draw_split(2, "test", 1000, shared=0.6), draw_split(2, "test", 1000, disagree=1)
     for before, clip in zip(plain, disagreeing, strict=True):
         assert (clip.caption, clip.claims) == (before.caption, before.claims) and clip.satisfies(clip)
         assert set(clip.attributes) == set(before.attributes)
