@@ -20,7 +20,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from gallery.files import read_json, write_json
-from modeling_scalar.model_identity import identify, model_fingerprint
+from modeling_scalar.model_identity import identify
 
 from .card import Details, read_card
 from .errors import PublishError, explained
@@ -211,7 +211,7 @@ class PublishedModel:
 
 def _write_record(source: Path, staged: Path, endpoint: str, published: Published) -> None:
     """Record in a model's folder where it was published, and the fingerprint of its files there."""
-    fingerprint = model_fingerprint(staged, identify(staged).adapter)  # its base, if it has one, is on the Hub
+    fingerprint = identify(staged).fingerprint  # its base, if it has one, is on the Hub
     record = {"repo_id": published.repo_id, "revision": published.commit, "fingerprint": fingerprint}
     try:
         write_json({"endpoint": endpoint} | record, source / RECORD)

