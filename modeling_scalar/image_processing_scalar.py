@@ -88,8 +88,8 @@ def _channels_last(item: Any) -> np.ndarray:
     item = item.detach().cpu() if isinstance(item, torch.Tensor) else np.asarray(item)
     if item.dtype not in (np.uint8, torch.uint8):
         raise TypeError(
-            f"Frames must be uint8 RGB in 0..255, got {item.dtype}. If they are floats in [0, 1], convert them: "
-            "`(frames * 255).round()` as uint8."
+            f"The frames of a video must be uint8 RGB in 0..255, got {item.dtype}. If they are floats in [0, 1], "
+            "convert them: `(frames * 255).round()` as uint8."
         )
     array = np.asarray(item)
     if array.ndim not in (3, 4) or 3 not in (array.shape[-1], array.shape[-3]) or 0 in array.shape:
@@ -143,20 +143,15 @@ class ClipImageProcessor(BaseImageProcessor):
         return self._draw(*frames.shape[-2:], training, generator)(frames)
 
     def prepare(
-        self, training: bool = False, generator: torch.Generator | None = None
-    ) -> Callable[[int, int], Callable[[np.ndarray], torch.Tensor]]:
-        """Process the frames of a clip one at a time as they are decoded, with the result of `process_frames`.
+        self, height: int, width: int, training: bool = False, generator: torch.Generator | None = None
+    ) -> Callable[[np.ndarray], torch.Tensor]:
+        """Draw the transform of a clip of this size, for [`~media_scalar.MediaReader.read_frames`].
 
         Returns:
-            A function for [`~media_scalar.MediaReader.read_frames`]: it takes height and width, draws, and returns a
-            function that processes one frame `(height, width, 3)`.
+            A function that processes one frame `(height, width, 3)`, with the result of `process_frames`.
         """
-
-        def start(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
-            process = self._draw(height, width, training, generator)
-            return lambda frame: process(to_tensor(frame).permute(2, 0, 1)[None])[0]
-
-        return start
+        process = self._draw(height, width, training, generator)
+        return lambda frame: process(to_tensor(frame).permute(2, 0, 1)[None])[0]
 
     def replace(self, **settings: Any) -> Self:
         """A copy with other values of some settings, or itself without any."""

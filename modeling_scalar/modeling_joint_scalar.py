@@ -391,43 +391,6 @@ class ScalarJointModel(JointEncoderModel):
             batch |= {key: inputs[key] for key in _OF_TOWERS[name]}
         return self._encode(batch).pooler_output
 
-    # By default the Trainer of transformers removes batch keys that are not in the signature.
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        pixel_values_videos: torch.Tensor | None = None,
-        video_position_ids: torch.Tensor | None = None,
-        video_input_ids: torch.Tensor | None = None,
-        video_attention_mask: torch.Tensor | None = None,
-        input_features: torch.Tensor | None = None,
-        input_features_mask: torch.Tensor | None = None,
-        audio_input_ids: torch.Tensor | None = None,
-        audio_attention_mask: torch.Tensor | None = None,
-        subtitle_input_ids: torch.Tensor | None = None,
-        subtitle_attention_mask: torch.Tensor | None = None,
-        modality_mask: torch.Tensor | None = None,
-        text_pooled: torch.Tensor | None = None,
-        return_scores: bool = True,
-        return_loss: bool = True,
-        **inputs: Any,
-    ) -> tuple | ScalarOutput:
-        """Embed queries and clips and score every query against every clip; see [`JointEncoderModel`]."""
-        inputs |= {
-            "pixel_values_videos": pixel_values_videos,
-            "video_position_ids": video_position_ids,
-            "video_input_ids": video_input_ids,
-            "video_attention_mask": video_attention_mask,
-            "input_features": input_features,
-            "input_features_mask": input_features_mask,
-            "audio_input_ids": audio_input_ids,
-            "audio_attention_mask": audio_attention_mask,
-            "subtitle_input_ids": subtitle_input_ids,
-            "subtitle_attention_mask": subtitle_attention_mask,
-        }
-        arguments = input_ids, attention_mask, modality_mask, text_pooled, return_scores, return_loss
-        return super().forward(*arguments, **inputs)
-
 
 ScalarJointModel.register_for_auto_class("AutoModel")
 

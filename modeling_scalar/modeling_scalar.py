@@ -328,7 +328,7 @@ class ScalarModel(ScalarRetrievalModel):
     def _tower_stage(self, name: str, inputs: dict[str, torch.Tensor | None], rows: Rows, **flags):
         """Return vectors, tokens, their mask, if any, and the tower's output for the rows with the modality."""
         if name == "subtitle":
-            token_mask = rows.take(inputs["subtitle_attention_mask"], 1)
+            token_mask = rows.take(inputs["subtitle_attention_mask"])
             output = self._encode_text(rows.take(inputs["subtitle_input_ids"]), token_mask, **flags)
             return _pool(output, self.config.text_pooling, token_mask), _tokens(output)[:, None], token_mask, output
         raw = inputs.get("pixel_values_videos" if name == "video" else "input_features")
@@ -409,7 +409,7 @@ class ScalarModel(ScalarRetrievalModel):
     def _presence(self, inputs: Mapping[str, Any], modality_mask: torch.Tensor | None) -> torch.Tensor:
         """The modality mask of clips, checked against their inputs."""
         given, modality_mask = self.clip_inputs(inputs, modality_mask, _INPUTS)
-        if "subtitle" in given and not torch.compiler.is_compiling():
+        if "subtitle" in given:
             has_token = inputs["subtitle_attention_mask"].bool().any(1)
             blank = (modality_mask[:, self.config.modalities.index("subtitle")] & ~has_token).nonzero().flatten()
             if len(blank):
@@ -523,8 +523,7 @@ class ScalarModel(ScalarRetrievalModel):
         one_clip = len(condition_states) == 1 < len(input_ids)
         if not len(input_ids):
             return condition_states.new_zeros(0, 2)
-        tracing = torch.compiler.is_compiling()
-        empty = [] if tracing else (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist()
+        empty = (~condition_mask.bool().any(dim=1)).nonzero().flatten().tolist()
         if empty:  # for which sdpa would return zeros and eager attention an undefined average
             raise ValueError(f"`condition_mask` must have at least one True per row; rows {empty[:10]} have none.")
         conditions = {
@@ -533,7 +532,7 @@ class ScalarModel(ScalarRetrievalModel):
         }
         if one_clip:
             number = len(input_ids)
-            if not torch.is_grad_enabled() and not tracing:
+            if not torch.is_grad_enabled():
                 conditions["past_key_values"] = self._read_clip(input_ids, number, **conditions)
             for name in ("encoder_hidden_states", "encoder_attention_mask"):
                 conditions[name] = conditions[name].expand(number, *conditions[name].shape[1:])

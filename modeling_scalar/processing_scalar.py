@@ -104,17 +104,12 @@ def take_frames(
     video: Any, num_frames: int | None, training: bool = False, generator: torch.Generator | None = None
 ) -> np.ndarray | None:
     """Choose frames of a video in memory with `frame_indices`; all if `num_frames` is None."""
-    if is_picture(video):
-        video = [video]
-    is_list = isinstance(video, (list, tuple))
-    if not (all(map(is_picture, video)) if is_list else isinstance(video, (np.ndarray, torch.Tensor))):
-        raise TypeError(f"A video must be a path, uint8 frames, a list of pictures or None, got {video!r:.80}.")
-    if len(video) == 0:
+    if isinstance(video, (list, tuple, np.ndarray, torch.Tensor)) and len(video) == 0:
         return None
-    if num_frames is None or (not is_list and video.ndim != 4):  # rejected later
-        return to_frames(video)
-    indices = frame_indices(len(video), num_frames, training, generator)
-    return to_frames([video[index] for index in indices] if is_list else video[indices])
+    frames = to_frames(video)
+    if num_frames is None:
+        return frames
+    return frames[frame_indices(len(frames), num_frames, training, generator)]
 
 
 def printable(text: str) -> str:
@@ -295,20 +290,15 @@ class ScalarProcessor(ProcessorMixin):
         if not is_path(video):
             clip.frames = take_frames(video, num_frames, **draws)
             return
-        rewind = rewind_crop = _rewinding(draws["generator"])
+        rewind = _rewinding(draws["generator"])
 
-        def choose(available: int) -> list[int]:
-            nonlocal rewind_crop
+        def choose(available: int) -> Sequence[int]:
             rewind()
-            indices = frame_indices(available, num_frames, **draws)
-            rewind_crop = _rewinding(draws["generator"])
-            return indices
+            return frame_indices(available, num_frames, **draws) if num_frames else range(available)
 
-        def prepare(height: int, width: int) -> Callable[[np.ndarray], torch.Tensor]:
-            rewind_crop()
-            return self.image_processor.prepare(**draws)(height, width)
-
-        frames = self.reader.read_frames(video, choose if num_frames else None, window, prepare if processed else None)
+        # The reader calls it right after each choice, so a crop follows the draws of the frames.
+        prepare = partial(self.image_processor.prepare, **draws) if processed else None
+        frames = self.reader.read_frames(video, choose, window, prepare)
         if frames is not None and processed:
             clip.pixel_values = torch.stack(frames)
         elif frames is not None:

@@ -208,8 +208,7 @@ class ScalarRetrievalModel(PreTrainedModel):
                 f"`modality_mask` must be a bool tensor of shape {shape}, got {modality_mask.dtype} "
                 f"{tuple(modality_mask.shape)}."
             )
-        # A traced graph cannot depend on values.
-        if not torch.compiler.is_compiling() and (modality_mask & ~has_input).any():
+        if (modality_mask & ~has_input).any():
             missing = [name for name in names if name not in given]
             raise ValueError(f"`modality_mask` marks {missing} as present in some rows, but their inputs are None.")
         return given, modality_mask & has_input
@@ -291,33 +290,26 @@ class ScalarRetrievalModel(PreTrainedModel):
 
 
 class Rows:
-    """The rows of a batch that have a modality; only these are computed. In a traced graph, whose shapes cannot depend
-    on data, all rows are computed, with zeros where absent, and masked afterwards."""
+    """The rows of a batch that have a modality; only these are computed."""
 
     def __init__(self, present: torch.Tensor):
-        self.present = present  # (batch,)
-        self.index = None if torch.compiler.is_compiling() else present.nonzero().flatten()
+        self.size = len(present)
+        self.index = present.nonzero().flatten()
 
     def __bool__(self) -> bool:
-        return self.index is None or len(self.index) > 0
+        return len(self.index) > 0
 
-    def _masked(self, values: torch.Tensor, fill: float) -> torch.Tensor:
-        return torch.where(self.present.view(-1, *[1] * (values.ndim - 1)), values, fill)
-
-    def take(self, values: torch.Tensor, fill: float = 0) -> torch.Tensor:
-        """Select these rows; in a traced graph keep all, with `fill` in the others."""
-        if self.index is None:
-            return self._masked(values, fill)
+    def take(self, values: torch.Tensor) -> torch.Tensor:
+        """Select these rows."""
         # Selecting every row would needlessly copy the largest tensor of the step.
         return values if len(self.index) == len(values) else values[self.index]
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
         """Put the values of these rows at their positions, with zeros elsewhere."""
-        if self.index is None:
-            return self._masked(values, 0)
-        if len(self.index) == (size := len(self.present)):
+        if len(self.index) == self.size:
             return values
-        return values.new_zeros(size, *values.shape[1:]).index_put((self.index.to(values.device),), values)
+        zeros = values.new_zeros(self.size, *values.shape[1:])
+        return zeros.index_put((self.index.to(values.device),), values)
 
 
 def info_nce(logits: torch.Tensor) -> torch.Tensor:

@@ -137,8 +137,6 @@ def off_unit(embeds: torch.Tensor) -> torch.Tensor:
 def _check_norms(pairs: "Pairs") -> None:
     """Raise a ValueError unless vectors that count have unit norm: others would change the ranking, and with a NaN a
     clip would come first."""
-    if torch.compiler.is_compiling():  # a graph cannot depend on values
-        return
     clips = pairs.clips
     wrong = {
         "text_embeds": off_unit(pairs.text_embeds),
@@ -165,8 +163,6 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
             f"`modality_mask` must be a bool tensor of the first two axes of `modality_embeds`, {clips[:2]}, got "
             f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
         )
-    if torch.compiler.is_compiling():  # a graph cannot depend on values
-        return
     empty = (~modality_mask.any(dim=1)).nonzero().flatten().tolist()
     if empty:
         raise ValueError(f"`modality_mask` must have a True in each row, but {len(empty)} have none: {empty[:10]}.")
@@ -389,10 +385,7 @@ class Pairs:
 
     def resolved(self, query_temperature: float | torch.Tensor) -> "Pairs":
         """The same pairs, in float64 where weights change so fast with cosines that float32 does not resolve them;
-        similarities that were given stay as they are. All of a compiled graph is in float64, as it cannot depend on
-        values."""
-        if torch.compiler.is_compiling():
-            return self.exact
+        similarities that were given stay as they are."""
         scales = self.options.modality_scale
         largest = 1.0 if scales is None else torch.as_tensor(scales).max().item()
         is_steep = largest > _STEEPEST * torch.as_tensor(query_temperature).item()
@@ -421,8 +414,8 @@ class Pairs:
         return self.text_embeds.square().sum(-1, keepdim=True)
 
     def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
-        """Score independent pairs tile by tile; all at once if there is a gradient or a traced graph."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        """Score independent pairs tile by tile; all at once if there is a gradient."""
+        if torch.is_grad_enabled():
             return score(self)
         num_texts, num_clips = len(self.text_embeds), len(self.clips)
         height, width = _TILE
@@ -441,7 +434,7 @@ class Pairs:
         entry = find_method(method, self.clips.modalities)
         scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
         covered = entry.covers(self.clips.modality_mask, self.clips.modalities)
-        if not torch.compiler.is_compiling() and covered.all():
+        if covered.all():
             return scores
         return scores.masked_fill(~covered, -math.inf)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modeling_scalar import ScalarModel
-from modeling_scalar.scores_scalar import METHODS, query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import METHODS, closed_form, query_weights, retrieval_scores
 from tests.conftest import make_batch, make_tiny_config
 from tests.modeling_scalar.test_scores_scalar import GENERAL, random_clips
 from tests.trainer.test_scalar_trainer import collate, make_trainer
@@ -64,10 +64,16 @@ def test_gradients_are_those_of_the_processor(method):
         torch.testing.assert_close(one.double().cpu(), other, atol=1e-4 * other.abs().max().item(), rtol=0)
 
 
-def test_a_compiled_score_is_one_graph():
+def test_the_closed_form_compiles_to_one_graph():
     texts, clips, masks = (value.cuda() for value in random_clips(number=4))
     torch.compiler.reset()
-    compiled = torch.compile(lambda *given: retrieval_scores(*given, query_temperature=0.2), fullgraph=True)
+
+    def scores(texts, clips, mask):
+        present = clips * mask[..., None]
+        cosines = texts @ present.permute(1, 2, 0)
+        return closed_form(cosines, mask, present @ present.mT, 0.2, 1e-3)
+
+    compiled = torch.compile(scores, fullgraph=True)
     expected = retrieval_scores(texts, clips, masks, query_temperature=0.2)
     torch.testing.assert_close(compiled(texts, clips, masks), expected, atol=3e-6, rtol=0)
 

@@ -41,6 +41,7 @@ from gallery.embedding import in_background
 from gallery.files import read_json, write_json
 from gallery.provenance import versions
 from modeling_scalar import ScalarJointConfig, ScalarProcessor, default_device
+from modeling_scalar.processing_scalar import scatter
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import kind_of
 
@@ -116,7 +117,7 @@ def checksums(model: ScalarRetrievalModel, processor: ScalarProcessor, rows: dat
 def _columns(is_joint: bool, with_states: bool, dtype: str) -> datasets.Features:
     """The columns, named like the model's arguments; null where the clip lacks the modality."""
     vector = datasets.List(datasets.Value(dtype))
-    columns = {"presence": datasets.List(datasets.Value("bool")), "problems": datasets.List(datasets.Value("string"))}
+    columns = {"presence": datasets.List(datasets.Value("bool"))}
     if is_joint:
         columns |= dict.fromkeys(_SEQUENCES, datasets.List(datasets.Value("int32")))
         columns |= dict.fromkeys(_TOKENS, datasets.List(vector))
@@ -164,10 +165,9 @@ def _compute(
     batches = [clips[start : start + batch_size] for start in range(0, len(clips), batch_size)]
     for examples, batch in in_background(read, batches, _READERS):
         features = _tower_features(model, batch, with_states, dtype)
-        for index, example in enumerate(examples):
+        for index in range(len(examples)):
             row = dict.fromkeys(columns)
             row["presence"] = batch["modality_mask"][index].tolist()
-            row["problems"] = [f"{example['video_id']}: {problem}" for problem in example["clip"].problems]
             present = dict(zip(model.config.modalities, row["presence"], strict=True))
             for name, value in features.items():
                 modality = name.partition("_")[0]
@@ -193,7 +193,7 @@ def cache_features(
     dtype: str = "float16",
     with_states: bool = True,
     batch_size: int = 32,
-) -> list[str]:
+) -> None:
     """
     Compute and store the outputs of the vision and audio towers for every row of a data set.
 
@@ -210,9 +210,6 @@ def cache_features(
         dtype (`str`): The precision of the files, `"float16"` or `"float32"`. The model computes in its own.
         with_states (`bool`): Whether to store the towers' tokens. Matching needs them; they take most of the space.
         batch_size (`int`): Clips per forward pass. Affects speed and memory; results change by rounding only.
-
-    Returns:
-        `list` of `str`: The clips of which something could not be read, and why.
 
     Raises:
         ValueError: If the folder holds other features, or a clip cannot be read.
@@ -261,11 +258,6 @@ def cache_features(
             shards.append(shard)
     files = [str(Path(file["filename"]).relative_to(folder)) for shard in shards for file in shard.cache_files]
     write_json(identity | {"files": files, "versions": versions()}, finished)
-    problems: dict[str, None] = {}
-    for shard in shards:
-        for of_clip in shard["problems"]:
-            problems |= dict.fromkeys(of_clip)
-    return list(problems)
 
 
 # Training ------------------------------------------------------------------------------------------------------------
@@ -381,9 +373,9 @@ class FeatureCollator:
             has_texts = torch.tensor(["texts" in example for example in examples])
             for name, value in self.processor(clips=texts).items():
                 if name.endswith("_input_ids"):
-                    batch[name] = _scatter(value, has_texts, tokenizer.pad_token_id)
+                    batch[name] = scatter(has_texts, value, tokenizer.pad_token_id)
                 elif name.endswith("_attention_mask"):
-                    batch[name] = _scatter(value, has_texts, 0)
+                    batch[name] = scatter(has_texts, value)
         for name in (*_POOLED, *_STATES, *_TOKENS, *_SEQUENCES):
             values = [example[name] for example in examples if name in example]
             if not values:
@@ -391,18 +383,12 @@ class FeatureCollator:
             present = has[name.partition("_")[0]]
             if name in _SEQUENCES:
                 masks = pad_sequence([torch.ones_like(row) for row in values], True, 0, tokenizer.padding_side)
-                batch[name.replace("input_ids", "attention_mask")] = _scatter(masks.long(), present, 0)
+                batch[name.replace("input_ids", "attention_mask")] = scatter(present, masks.long())
                 ids = pad_sequence(values, True, tokenizer.pad_token_id, tokenizer.padding_side)
-                batch[name] = _scatter(ids.long(), present, tokenizer.pad_token_id)
+                batch[name] = scatter(present, ids.long(), tokenizer.pad_token_id)
             else:
-                batch[name] = _scatter(pad_sequence(values, batch_first=True), present, 0)
+                batch[name] = scatter(present, pad_sequence(values, batch_first=True))
         return batch
-
-
-def _scatter(values: torch.Tensor, present: torch.Tensor, fill: float) -> torch.Tensor:
-    full = values.new_full((len(present), *values.shape[1:]), fill)
-    full[present] = values
-    return full
 
 
 # Command -------------------------------------------------------------------------------------------------------------
@@ -448,7 +434,7 @@ def main(config: FeaturesConfig) -> None:
         load_plugins(config.plugins)
         network, processor = load_model(config.model, dtype=torch.float32)
         own: Mapping[str, Any] = {name: getattr(config, name) for name in ("columns", "holdout", "words_of")}
-        problems = cache_features(
+        cache_features(
             config.output,
             load_benchmark(config.benchmark, config.root, config.split, **own),
             network.to(default_device()),
@@ -458,8 +444,6 @@ def main(config: FeaturesConfig) -> None:
             dtype=config.dtype,
             with_states=config.states,
         )
-        for problem in problems:
-            say(f"counted as absent: {problem}", sys.stdout)
         say(f"Stored the features in {config.output}: {config.views} views of each clip.", sys.stdout)
 
 

@@ -100,14 +100,13 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     return None
 
 
-def check_run(checkpoint: str | Path, run: dict[str, Any], free: dict[str, Any]) -> None:
+def check_run(checkpoint: str | Path, run: dict[str, Any]) -> None:
     """
     Check that a checkpoint belongs to the run that resumes from it.
 
     Args:
         checkpoint (`str` or `Path`): A complete checkpoint.
         run (`dict`): What identifies the run and must not differ.
-        free (`dict`): What may differ; differences are logged.
 
     Raises:
         ValueError: If it belongs to another run; the message says what differs.
@@ -119,10 +118,6 @@ def check_run(checkpoint: str | Path, run: dict[str, Any], free: dict[str, Any])
             raise ValueError(
                 f"{checkpoint} belongs to another run: its {name} was {before!r}, got {value!r}. {_ANEW}."
             )
-    for name, value in free.items():
-        before = manifest["free"].get(name)
-        if before != value:
-            logger.warning("Resumed with %s %r, not %r: results will differ from those before.", name, value, before)
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -138,21 +133,21 @@ def _sync(folder: Path) -> None:
     sync_folder(folder)
 
 
-def finish_checkpoint(checkpoint: Path, step: int, run: dict[str, Any], free: dict[str, Any]) -> None:
+def finish_checkpoint(checkpoint: Path, step: int, run: dict[str, Any]) -> None:
     """
     Write the manifest of a new checkpoint, once all its files are on the disk.
 
     Args:
         checkpoint (`Path`): The folder.
         step (`int`): The optimizer step.
-        run, free (`dict`): What [`check_run`] will compare.
+        run (`dict`): What [`check_run`] will compare.
     """
     _sync(checkpoint)
     sizes = {}
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file() and path != checkpoint / MANIFEST:
             sizes[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
-    write_json({"step": step, "run": run, "free": free, "files": sizes}, checkpoint / MANIFEST)
+    write_json({"step": step, "run": run, "files": sizes}, checkpoint / MANIFEST)
     sync_folder(checkpoint.parent)
 
 

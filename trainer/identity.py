@@ -54,21 +54,15 @@ _FIELDS = (
 )
 # Fields of a configuration that do not change what the model computes.
 _NO_SETTING = {"architectures", "auto_map", "dtype", "transformers_version", "_name_or_path"}
-_FREE = ("max_steps", "num_train_epochs", "mini_batch_size", "bf16", "fp16")
-
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)  # an enumeration
 
 
 def fields_of_run(args: "ScalarTrainingArguments") -> dict[str, Any]:
     """Return the fields that must not change when a run is resumed."""
-    return {name: _plain(getattr(args, name)) for name in _FIELDS}
-
-
-def free_fields(args: "ScalarTrainingArguments") -> dict[str, Any]:
-    """Return the fields that affect the results but may change when a run is resumed."""
-    return {name: _plain(getattr(args, name)) for name in _FREE}
+    fields = {}
+    for name in _FIELDS:
+        value = getattr(args, name)
+        fields[name] = getattr(value, "value", value)  # of an enumeration
+    return fields
 
 
 def digest(content: Any) -> str:
@@ -145,7 +139,6 @@ __all__ = [
     "describe_identity",
     "digest",
     "fields_of_run",
-    "free_fields",
     "processor_settings",
     "rows_sha256",
     "settings_of",

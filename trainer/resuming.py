@@ -29,7 +29,6 @@ from .checkpoints import (
 )
 from .data import GlobalBatchSampler
 from .distributed import rank, wait_for_all, world_size
-from .identity import free_fields
 from .lora import without_adapter
 from .training_args import ScalarTrainingArguments
 
@@ -141,7 +140,7 @@ class ResumableTrainer(Trainer):
         self._unfinished = None
         if self._resumed_from is not None:
             self._resumed_step = check_checkpoint(self._resumed_from)["step"]
-            check_run(self._resumed_from, self.identity, free_fields(self.args))
+            check_run(self._resumed_from, self.identity)
             resume_from_checkpoint = str(self._resumed_from)
         # The Trainer would remove old checkpoints before the new one has its manifest.
         self._limit = self.args.save_total_limit
@@ -235,7 +234,7 @@ class ResumableTrainer(Trainer):
         self._keep_log(checkpoint)
         wait_for_all()
         if self.args.should_save:
-            finish_checkpoint(checkpoint, self.state.global_step, self.identity, free_fields(self.args))
+            finish_checkpoint(checkpoint, self.state.global_step, self.identity)
         self._unfinished = None
         self._remove_old(checkpoint)
         wait_for_all()
