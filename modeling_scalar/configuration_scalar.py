@@ -50,7 +50,6 @@ class BeatsConfig(PreTrainedConfig):
         num_conv_pos_embeddings (`int`), num_conv_pos_embedding_groups (`int`): Kernel width and groups of the
             convolutional position embedding.
         num_buckets (`int`), max_bucket_distance (`int`): Buckets and range of the gated relative position bias.
-        deep_norm (`bool`): Whether to scale each residual by `(2 * num_hidden_layers) ** 0.25` (DeepNorm), or not.
     """
 
     model_type = "beats"
@@ -63,12 +62,10 @@ class BeatsConfig(PreTrainedConfig):
     hidden_act: str = "gelu"
     patch_size: int = 16
     patch_embed_dim: int = 512
-    conv_bias: bool = False
     num_conv_pos_embeddings: int = 128
     num_conv_pos_embedding_groups: int = 16
     num_buckets: int = 320
     max_bucket_distance: int = 800
-    deep_norm: bool = True
     hidden_dropout: float | int = 0.0
     attention_dropout: float | int = 0.0
     layer_norm_eps: float = 1e-5
@@ -98,8 +95,6 @@ class ScalarConfig(PreTrainedConfig):
             condition tokens; other numbers are interpolated (nearest).
         condition_on (`list[str]`): The modalities that the cross-encoder reads, in training and in the second stage.
             The paper uses video and audio; subtitles are possible too.
-        mask_condition_padding (`bool`): Whether to hide the padding of subtitles from the cross-encoder. If not, the
-            query attends to padded subtitle tokens too, as in the original VAST network.
         condition_layer_norm_eps (`float`): Epsilon of the layer norms of condition tokens and match head.
         initializer_range (`float`): Standard deviation of newly initialised heads.
         has_logit_scale (`bool`): Whether to have a learned contrastive temperature, which only training uses.
@@ -138,7 +133,6 @@ class ScalarConfig(PreTrainedConfig):
     num_frame_embeddings: int = 2
     num_segment_embeddings: int = 1
     condition_on: list[str] | tuple[str, ...] = ("video", "audio")
-    mask_condition_padding: bool = True
     condition_layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
     has_logit_scale: bool = False

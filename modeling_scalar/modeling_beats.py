@@ -140,7 +140,7 @@ class BeatsLayer(GradientCheckpointingLayer):
         self.final_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.activation = ACT2FN[config.hidden_act]
         self.dropout = nn.Dropout(config.hidden_dropout)
-        self.residual_scale = (2 * config.num_hidden_layers) ** 0.25 if config.deep_norm else 1.0
+        self.residual_scale = (2 * config.num_hidden_layers) ** 0.25  # DeepNorm
 
     def forward(
         self, hidden_states: torch.Tensor, position_bias: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
@@ -166,7 +166,7 @@ class BeatsPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
         # DeepNorm: a deep post-norm stack trains only if its residual branches start small.
-        gain = (8 * self.config.num_hidden_layers) ** -0.25 if self.config.deep_norm else 1.0
+        gain = (8 * self.config.num_hidden_layers) ** -0.25
         if isinstance(module, BeatsAttention):
             initialization.ones_(module.gate_scale)
             for layer, layer_gain in (
@@ -193,7 +193,7 @@ class BeatsModel(BeatsPreTrainedModel):
     def __init__(self, config: BeatsConfig):
         super().__init__(config)
         self.patch_embedding = nn.Conv2d(
-            1, config.patch_embed_dim, kernel_size=config.patch_size, stride=config.patch_size, bias=config.conv_bias
+            1, config.patch_embed_dim, kernel_size=config.patch_size, stride=config.patch_size, bias=False
         )
         self.patch_layer_norm = nn.LayerNorm(config.patch_embed_dim, eps=config.layer_norm_eps)
         self.patch_projection = nn.Linear(config.patch_embed_dim, config.hidden_size)

@@ -22,7 +22,6 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
-from .configuration_scalar import MODALITIES
 from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel
 from .scores_scalar import unit
 
@@ -184,18 +183,13 @@ class JointEncoderModel(ScalarRetrievalModel):
         names = self.config.modalities
         choices = {name: (*self.stored_inputs(name), self.inputs_of(name)) for name in names}
         given, modality_mask = self.clip_inputs(inputs, modality_mask, choices)
-        size = len(modality_mask), self.config.projection_dim
-        dtype = torch.promote_types(self.dtype, torch.float32)
-        absent = torch.zeros(size, dtype=dtype, device=modality_mask.device)
-        columns = []
+        embeds = {}
         for name, present in zip(names, modality_mask.unbind(dim=1), strict=True):
             rows = Rows(present)
             if name in given and rows:
                 vectors = self._vectors(name, rows, given[name], inputs)
-                columns.append(rows.spread(self.project(name, vectors).to(absent)))
-            else:
-                columns.append(absent)
-        return torch.stack(columns, dim=1), modality_mask
+                embeds[name] = rows.spread(self.project(name, vectors))
+        return self.stack_modalities(embeds, modality_mask), modality_mask
 
     # Forward ------------------------------------------------------------------------------------------------------
 
@@ -247,12 +241,7 @@ class JointEncoderModel(ScalarRetrievalModel):
             if flags.keys() - {"return_dict"}:
                 output.text_model_output = text_output
         if given:
-            output.modality_embeds, output.modality_mask = self.get_modality_features(
-                modality_mask=modality_mask, **given
-            )
-            for index, name in enumerate(self.config.modalities):
-                if name in MODALITIES:
-                    output[f"{name}_embeds"] = output.modality_embeds[:, index]
+            self.add_clips(output, *self.get_modality_features(modality_mask=modality_mask, **given))
             if output.text_embeds is not None and return_scores:
                 self.score_output(output, return_loss)
         return output

@@ -297,31 +297,33 @@ class ScalarModel(ScalarRetrievalModel):
             See [`get_text_features`], with the tokens of all frames `(batch, frames * tokens, hidden)`. Hidden states
             and attentions have one row per frame.
         """
-        pooled, states, output = self._run_tower("video", pixel_values_videos, **kwargs)
-        output.last_hidden_state = states.flatten(1, 2)
-        return _with_embedding(output, self.video_projection(pooled))
+        return self._media_features("video", pixel_values_videos, **kwargs)
 
     @can_return_tuple
     def get_audio_features(
         self, input_features: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
     ) -> tuple | BaseModelOutputWithPooling:
         """Embed normalised filter banks `(batch, segments, time, mel)`, like frames in [`get_video_features`]."""
-        pooled, states, output = self._run_tower("audio", input_features, **kwargs)
+        return self._media_features("audio", input_features, **kwargs)
+
+    def _media_features(self, name: str, value: torch.Tensor, **kwargs) -> BaseModelOutputWithPooling:
+        pooled, states, output = self._run_tower(name, value, **kwargs)
         output.last_hidden_state = states.flatten(1, 2)
-        return _with_embedding(output, self.audio_projection(pooled))
+        return _with_embedding(output, getattr(self, f"{name}_projection")(pooled))
 
     # Tower stage: one vector and the tokens of each clip that has the modality ------------------------------------
 
     def _run_tower(self, name: str, value: torch.Tensor, **flags) -> tuple[torch.Tensor, torch.Tensor, ModelOutput]:
         """Return one vector per clip, pooled per frame or segment and averaged, all tokens, and the tower's output."""
-        parts = value.flatten(0, 1)  # frames or segments
-        if name == "video":
-            output, pooling = self.vision_model(parts, **flags), self.config.vision_pooling
-        else:
-            if self.config.audio_config.model_type in _WITH_CHANNEL_AXIS:
-                parts = parts[:, None]
-            output = self.audio_model(**{self.audio_model.main_input_name: parts}, **flags)
+        tower = self.vision_model
+        pooling = self.config.vision_pooling
+        if name == "audio":
+            tower = self.audio_model
             pooling = self.config.audio_pooling
+        parts = value.flatten(0, 1)  # frames or segments
+        if tower.config.model_type in _WITH_CHANNEL_AXIS:
+            parts = parts[:, None]
+        output = tower(**{tower.main_input_name: parts}, **flags)
         pooled = _pool(output, pooling).unflatten(0, value.shape[:2]).mean(dim=1)  # (rows, hidden)
         return pooled, _tokens(output).unflatten(0, value.shape[:2]), output  # (rows, positions, tokens, hidden)
 
@@ -394,30 +396,17 @@ class ScalarModel(ScalarRetrievalModel):
                     f"The cross-encoder reads the tokens of the {name}, but `{name}_pooled` was given without "
                     f"`{name}_states`. Compute features with states, or do without matching."
                 )
-        dtype, size = torch.promote_types(self.dtype, torch.float32), (len(modality_mask), self.config.projection_dim)
         embeds, conditions, outputs = {}, {}, {}
         for name, rows, pooled, states, token_mask, output in self._run_towers(inputs, modality_mask, **flags):
             embeds[name] = rows.spread(unit(getattr(self, f"{name}_projection")(pooled)))
             outputs[name] = output
             if name in condition_on:
                 conditions[name] = (rows, *self._condition_tokens(name, states, token_mask))
-        absent = torch.zeros(size, dtype=dtype, device=modality_mask.device)
-        # Towers may be on several devices; combined results are on the mask's device.
-        columns = [embeds.get(name, absent).to(absent) for name in self.config.modalities]
-        return torch.stack(columns, dim=1), modality_mask, conditions, outputs
+        return self.stack_modalities(embeds, modality_mask), modality_mask, conditions, outputs
 
     def _presence(self, inputs: Mapping[str, Any], modality_mask: torch.Tensor | None) -> torch.Tensor:
         """The modality mask of clips, checked against their inputs."""
-        given, modality_mask = self.clip_inputs(inputs, modality_mask, _INPUTS)
-        if "subtitle" in given:
-            has_token = inputs["subtitle_attention_mask"].bool().any(1)
-            blank = (modality_mask[:, self.config.modalities.index("subtitle")] & ~has_token).nonzero().flatten()
-            if len(blank):
-                raise ValueError(
-                    f"Rows {blank.tolist()[:10]} are marked as having a subtitle but their attention mask is empty. "
-                    "Mark the subtitle as absent in `modality_mask`, or pass tokens."
-                )
-        return modality_mask
+        return self.clip_inputs(inputs, modality_mask, _INPUTS)[1]
 
     def get_modality_features(
         self, *, modality_mask: torch.Tensor | None = None, **inputs: torch.Tensor | None
@@ -479,22 +468,20 @@ class ScalarModel(ScalarRetrievalModel):
 
     def _condition_tokens(self, name, states, token_mask):
         tokens = getattr(self, f"{name}_condition")(states)  # (rows, tokens, hidden)
-        if token_mask is None or not self.config.mask_condition_padding:
+        if token_mask is None:
             return tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         return tokens, token_mask.bool()
 
     def _join_conditions(self, conditions, batch_size, device) -> tuple[torch.Tensor, torch.Tensor]:
         """Concatenate the condition tokens of all modalities, in the order of `config.modalities`."""
-        states, masks = [], []
+        # Without tokens, for a batch in which no clip has such a modality.
+        states = [torch.zeros(batch_size, 0, self.config.text_config.hidden_size, dtype=self.dtype, device=device)]
+        masks = [torch.zeros(batch_size, 0, dtype=torch.bool, device=device)]
         for name in self.config.modalities:
             if name in conditions:
                 rows, tokens, mask = conditions[name]
                 states.append(rows.spread(tokens).to(device))
                 masks.append(rows.spread(mask).to(device))
-        if not states:
-            hidden = self.config.text_config.hidden_size
-            states = [torch.zeros(batch_size, 0, hidden, dtype=self.dtype, device=device)]
-            masks = [torch.zeros(batch_size, 0, dtype=torch.bool, device=device)]
         return torch.cat(states, dim=1), torch.cat(masks, dim=1)
 
     def get_condition_states(
@@ -505,7 +492,7 @@ class ScalarModel(ScalarRetrievalModel):
 
         Returns:
             The tokens `(batch, tokens, hidden)` and their mask `(batch, tokens)`, True for tokens to be read: never
-            those of absent modalities, and padding of subtitles only if `config.mask_condition_padding` is off.
+            those of absent modalities, and no padding of subtitles.
         """
         self._require_cross_attention()
         embeds, _, conditions, _ = self._encode_clips(inputs, modality_mask, condition_on=self.config.modalities)
@@ -639,13 +626,14 @@ class ScalarModel(ScalarRetrievalModel):
             if select_pairs is not None:
                 self._require_cross_attention()
                 read = self.config.modalities if condition_on is None else condition_on
-            output.modality_embeds, output.modality_mask, conditions, tower_outputs = self._encode_clips(
+            embeds, present, conditions, tower_outputs = self._encode_clips(
                 inputs, modality_mask, condition_on=read, **flags
             )
-            for index, name in enumerate(self.config.modalities):
-                output[f"{name}_embeds"] = output.modality_embeds[:, index]
-                if returns_more and tower_outputs.get(name) is not None:
-                    output["vision_model_output" if name == "video" else f"{name}_model_output"] = tower_outputs[name]
+            self.add_clips(output, embeds, present)
+            if returns_more:
+                output.vision_model_output = tower_outputs.get("video")
+                output.audio_model_output = tower_outputs.get("audio")
+                output.subtitle_model_output = tower_outputs.get("subtitle")
         if output.text_embeds is not None and has_clips:
             if return_scores:
                 concat_embeds = None

@@ -7,9 +7,9 @@ token sequence, with a prompt and placeholders that the encoder fills.
 import copy
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import compress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from .scores_scalar import kind_of
 
 logger = logging.get_logger(__name__)
 
-_PATTERNS: WeakKeyDictionary = WeakKeyDictionary()  # by tokenizer
 VIDEO_TOKEN = "<|video|>"
 """The name in the encoder's own processor, whatever its tokenizer says."""
 
@@ -47,20 +46,22 @@ def as_words(text: str, tokenizer: Any) -> str:
             token; the rest is unchanged.
         tokenizer: The tokenizer with the special tokens; only those of transformers are supported.
     """
-    return _pattern(tokenizer).sub(lambda token: f"{token[0][0]} {token[0][1:]}", text)
+    pattern = re.compile(re.escape(VIDEO_TOKEN))
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        pattern = _special_tokens(tokenizer, len(tokenizer))
+    return pattern.sub(lambda token: f"{token[0][0]} {token[0][1:]}", text)
 
 
-def _pattern(tokenizer: Any) -> re.Pattern:
-    """The pattern of all special tokens; cached for each tokenizer, which may have thousands."""
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        return re.compile(re.escape(VIDEO_TOKEN))
-    named = VIDEO_TOKEN, *tokenizer.all_special_tokens
-    key = named, len(tokenizer)
-    if _PATTERNS.get(tokenizer, (None,))[0] != key:
-        special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}.union(named)
-        longest_first = sorted((token for token in special if len(token) > 1), key=len, reverse=True)
-        _PATTERNS[tokenizer] = key, re.compile("|".join(map(re.escape, longest_first)))
-    return _PATTERNS[tokenizer][1]
+@lru_cache(maxsize=8)
+def _special_tokens(tokenizer: PreTrainedTokenizerBase, size: int) -> re.Pattern:
+    """The pattern of the special tokens of a tokenizer of this size, of which there may be thousands."""
+    special = {VIDEO_TOKEN, *tokenizer.all_special_tokens}
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special:
+            special.add(str(token))
+    special -= {token for token in special if len(token) < 2}
+    longest_first = sorted(special, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)))
 
 
 class ScalarJointProcessor(ScalarProcessor):

@@ -275,6 +275,23 @@ class ScalarRetrievalModel(PreTrainedModel):
             output.score_parameters = self.hyperbolic()
         return output
 
+    def stack_modalities(self, embeds: Mapping[str, torch.Tensor], modality_mask: torch.Tensor) -> torch.Tensor:
+        """Stack the embeddings `(batch, dim)` of modalities by name to `(batch, M, dim)`, zero for those that no clip
+        has."""
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        absent = torch.zeros(len(modality_mask), self.config.projection_dim, dtype=dtype, device=modality_mask.device)
+        # Towers may be on several devices; combined results are on the mask's device.
+        columns = [embeds.get(name, absent).to(absent) for name in self.config.modalities]
+        return torch.stack(columns, dim=1)
+
+    def add_clips(self, output: ScalarOutput, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
+        """Add the embeddings of clips to an output, those of the paper's modalities by their names, too."""
+        output.modality_embeds = modality_embeds
+        output.modality_mask = modality_mask
+        for index, name in enumerate(self.config.modalities):
+            if name in PAPER_MODALITIES:
+                output[f"{name}_embeds"] = modality_embeds[:, index]
+
     def score_output(
         self, output: ScalarOutput, return_loss: bool = True, concat_embeds: torch.Tensor | None = None
     ) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from modeling_scalar import ScalarOutput
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
@@ -67,13 +68,10 @@ def no_pairs(output: ScalarOutput) -> tuple[torch.Tensor, ...]:
 
 def concatenate_ragged(tensors: list[torch.Tensor]) -> torch.Tensor:
     """Concatenate rows with different numbers of tokens (second axis); shorter ones are padded with zeros."""
-    longest = max(tensor.shape[1] for tensor in tensors)
-    return torch.cat(
-        [
-            torch.cat([tensor, tensor.new_zeros(len(tensor), longest - tensor.shape[1], *tensor.shape[2:])], dim=1)
-            for tensor in tensors
-        ]
-    )
+    rows = []
+    for tensor in tensors:
+        rows.extend(tensor)
+    return pad_sequence(rows, batch_first=True)
 
 
 class BatchInParts:

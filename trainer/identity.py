@@ -100,7 +100,6 @@ def processor_settings(processor: ScalarProcessor) -> dict[str, Any]:
         "image_processor": settings_of(processor.image_processor),
         "feature_extractor": settings_of(processor.feature_extractor),
         "num_train_frames": processor.num_train_frames,
-        "presence": processor.presence,
     }
 
 

@@ -35,7 +35,7 @@ from .identity import rows_sha256, tensors_sha256
 _COMMAND = "python -m trainer.semantic_targets"
 
 
-def embed_captions(captions: Sequence[str], encoder: str, batch_size: int = 64, progress: bool = True) -> torch.Tensor:
+def embed_captions(captions: Sequence[str], encoder: str, progress: bool = True) -> torch.Tensor:
     """
     Embed captions with a frozen sentence encoder.
 
@@ -43,7 +43,6 @@ def embed_captions(captions: Sequence[str], encoder: str, batch_size: int = 64, 
         captions (sequence of `str`): The captions, at least one.
         encoder (`str`): The folder or Hub id of a sentence-transformers model, or of a transformers model, whose
             tokens are averaged; or `LIGHT`, which needs no network. Remote code of a model does not run.
-        batch_size (`int`): Captions per forward pass. Affects speed and memory; results change by rounding only.
         progress (`bool`): Whether to show a progress bar.
 
     Returns:
@@ -63,7 +62,7 @@ def embed_captions(captions: Sequence[str], encoder: str, batch_size: int = 64, 
         raise ValueError(
             f"Cannot load a sentence encoder from {encoder!r}: {error} {LIGHT!r} needs no network."
         ) from error
-    embeds = model.encode(list(captions), batch_size=batch_size, show_progress_bar=progress, normalize_embeddings=True)
+    embeds = model.encode(list(captions), batch_size=64, show_progress_bar=progress, normalize_embeddings=True)
     del model
     gc.collect()  # a model has reference cycles: its weights would stay in memory during the search
     return torch.from_numpy(embeds).float()
@@ -117,7 +116,6 @@ def make_semantic_targets(
     output: str | os.PathLike,
     encoder: str = "sentence-transformers/all-mpnet-base-v2",
     num_neighbors: int = 64,
-    metadata: dict[str, str] | None = None,
     progress: bool = True,
     include_self: bool = False,
 ) -> None:
@@ -135,7 +133,6 @@ def make_semantic_targets(
         num_neighbors (`int`): Neighbours stored per clip; the affinity to any other clip is unknown.
         include_self (`bool`): Whether a clip is one of its own neighbours, so that one fewer other clip is stored. Its
             affinity to itself, the diagonal of S*, is always 1.
-        metadata (`dict` of `str`, *optional*): More metadata for the file, such as the name of the data set.
 
     Raises:
         ValueError: If there is no row, or a caption is empty.
@@ -154,7 +151,7 @@ def make_semantic_targets(
     embeds = _clip_embeds(embed_captions(captions, encoder, progress=progress), clip_of_row)
     embeds = embeds.to(default_device())
     neighbors, cosines = nearest_neighbors(embeds, num_neighbors - include_self, progress=progress)
-    description = (metadata or {}) | {
+    description = {
         "encoder": encoder,
         "num_neighbors": str(num_neighbors),
         "num_rows": str(len(captions)),
@@ -279,7 +276,6 @@ def main(config: TargetsConfig) -> None:
             config.output,
             config.encoder,
             config.neighbors,
-            metadata={"benchmark": config.benchmark, "split": config.split},
             include_self=config.include_self,
         )
         num_clips, num_neighbors = SemanticTargets(config.output).neighbors.shape

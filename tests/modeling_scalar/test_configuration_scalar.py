@@ -22,7 +22,7 @@ def test_a_partial_text_config_keeps_its_cross_attention_and_stays_bidirectional
 
 
 def test_a_saved_configuration_comes_back_whole(tmp_path):
-    config = ScalarConfig(projection_dim=64, audio_config={"hidden_size": 96}, mask_condition_padding=False)
+    config = ScalarConfig(projection_dim=64, audio_config={"hidden_size": 96}, num_frame_embeddings=3)
     config.save_pretrained(tmp_path)
     again = ScalarConfig.from_pretrained(tmp_path)
     assert again.to_dict() == config.to_dict()
