@@ -47,8 +47,8 @@ class EmbeddingDataset(Examples):
     """
     Training examples read from a gallery, instead of [`~trainer.data.ClipDataset`].
 
-    An example is `{"index", "presence", "text_pooled"}` with `"video_pooled"`, `"audio_pooled"` and
-    `"subtitle_pooled"`, zero where the clip lacks the modality.
+    An example is `{"clip_index", "modality_mask", "text_pooled"}` with `"video_pooled"`, `"audio_pooled"` and
+    `"subtitle_pooled"`, zero where the clip lacks the modality; `default_collate` of torch makes batches of them.
 
     Args:
         folder (`str`): The gallery.
@@ -96,7 +96,7 @@ class EmbeddingDataset(Examples):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         vectors = {f"{name}_pooled": self._modalities[index, i] for i, name in enumerate(self._names)}
-        return {"index": index, "presence": self._mask[index], "text_pooled": self._texts[index]} | vectors
+        return {"clip_index": index, "modality_mask": self._mask[index], "text_pooled": self._texts[index]} | vectors
 
 
 def _texts_of(
@@ -115,13 +115,4 @@ def _texts_of(
     return torch.stack([vectors[caption] for caption in captions])
 
 
-def collate_embeddings(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Turn examples of [`EmbeddingDataset`] into the arguments of [`ScalarJointModel`], and `clip_index`."""
-    mask = torch.stack([example["presence"] for example in examples])
-    names = [name for name in examples[0] if name.endswith("_pooled") and name != "text_pooled"]  # in their order
-    there = [name for name, is_there in zip(names, mask.any(dim=0).tolist(), strict=True) if is_there]
-    stacks = {name: torch.stack([example[name] for example in examples]) for name in ("text_pooled", *there)}
-    return stacks | {"modality_mask": mask, "clip_index": torch.tensor([example["index"] for example in examples])}
-
-
-__all__ = ["EmbeddingDataset", "collate_embeddings"]
+__all__ = ["EmbeddingDataset"]

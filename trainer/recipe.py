@@ -4,13 +4,14 @@ import difflib
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 from datasets import Dataset
 from transformers import HfArgumentParser
+from transformers.hf_argparser import HfArg
 
 from commands.options import columns_of
 from eval.benchmarks.registry import load_benchmark
@@ -31,85 +32,59 @@ _PACKAGED = Path(__file__).resolve().parents[1]
 class RunArguments:
     """The model and data of a run. [`ScalarTrainingArguments`] says how it trains."""
 
-    model: str | None = field(default=None, metadata={"help": "Folder or Hub id of the base model and its processor."})
-    benchmark: str | None = field(default=None, metadata={"help": "Name of the data set."})
-    root: str | None = field(
-        default=None, metadata={"help": "Folder of the data set; for `own` a file, or the name of a data set."}
+    model: str | None = HfArg(default=None, help="Folder or Hub id of the base model and its processor.")
+    benchmark: str | None = HfArg(default=None, help="Name of the data set.")
+    root: str | None = HfArg(default=None, help="Folder of the data set; for `own` a file, or the name of a data set.")
+    columns: dict | str | None = HfArg(
+        default=None, help="For `own`: names of its columns, as in video_id=clip,caption=text."
     )
-    columns: dict | str | None = field(
+    holdout: float | None = HfArg(
+        default=None, help="For `own`: share of the clips in the test split; the others are train."
+    )
+    words_of: str | None = HfArg(default=None, help="For `own`: gallery of its files, whose transcripts are used.")
+    aggregation: str | None = HfArg(
+        default=None, help=f"Score of the model, one of {tuple(METHODS)} or a plugin's; by default that of its config."
+    )
+    query_temperature: float | None = HfArg(
         default=None,
-        metadata={"help": "For `own`: names of its columns, as in video_id=clip,caption=text."},
+        help="Temperature tau_w of the modality weights (Eq. 2), in training and scoring; `scalar eval "
+        "calibrate` fits it. By default that of the model's config.",
     )
-    holdout: float | None = field(
+    condition_on: str | None = HfArg(
         default=None,
-        metadata={"help": "For `own`: share of the clips in the test split; the others are train."},
+        help=f"Modalities that the cross-encoder reads, some of {','.join(MODALITIES)}; by default those of "
+        "the model's config, for a new model video,audio as in the paper.",
     )
-    words_of: str | None = field(
+    plugin: str | None = HfArg(
+        default=None, help="Modules with scores or benchmarks of your own, imported first; separated by commas."
+    )
+    semantic_targets: str | None = HfArg(
         default=None,
-        metadata={"help": "For `own`: gallery of its files, whose transcripts are used."},
+        help="File of `python -m trainer.semantic_targets`, which L_sem needs; by default created in "
+        "`output_dir` with the small sentence encoder that needs no network.",
     )
-    aggregation: str | None = field(
+    features: str | None = HfArg(
         default=None,
-        metadata={
-            "help": f"Score of the model, one of {tuple(METHODS)} or a plugin's; by default that of its config."
-        },
+        help="Folder of `python -m trainer.cache_features`, to train from the stored outputs of the frozen "
+        "towers; or a gallery of the training clips, to train heads from the embeddings of a joint encoder.",
     )
-    query_temperature: float | None = field(
+    global_batch_size: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "Temperature tau_w of the modality weights (Eq. 2), in training and scoring; `scalar eval "
-            "calibrate` fits it. By default that of the model's config."
-        },
+        help="Required number of clips in a contrastive batch: `per_device_train_batch_size` times the number "
+        "of processes. The run fails to start if it differs.",
     )
-    condition_on: str | None = field(
+    train_split: str = HfArg(default="train", help="Split to train on.")
+    eval_split: str | None = HfArg(default=None, help="Split to rank at every evaluation, if any.")
+    report_split: str | None = HfArg(
+        default=None, help="Split to evaluate on after training, with results in `results` of `output_dir`."
+    )
+    on_error: str = HfArg(default="raise", help="'raise', or 'missing' to treat unreadable streams as absent.")
+    limits: str | None = HfArg(
         default=None,
-        metadata={
-            "help": f"Modalities that the cross-encoder reads, some of {','.join(MODALITIES)}; by default those of "
-            "the model's config, for a new model video,audio as in the paper."
-        },
+        help="Limits for reading one stream, separated by commas: memory=2GiB,time=120 (seconds),"
+        "pixels=70e6,duration=86400 (seconds).",
     )
-    plugin: str | None = field(
-        default=None,
-        metadata={"help": "Modules with scores or benchmarks of your own, imported first; separated by commas."},
-    )
-    semantic_targets: str | None = field(
-        default=None,
-        metadata={
-            "help": "File of `python -m trainer.semantic_targets`, which L_sem needs; by default created in "
-            "`output_dir` with the small sentence encoder that needs no network."
-        },
-    )
-    features: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder of `python -m trainer.cache_features`, to train from the stored outputs of the frozen "
-            "towers; or a gallery of the training clips, to train heads from the embeddings of a joint encoder."
-        },
-    )
-    global_batch_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Required number of clips in a contrastive batch: `per_device_train_batch_size` times the number "
-            "of processes. The run fails to start if it differs."
-        },
-    )
-    train_split: str = field(default="train", metadata={"help": "Split to train on."})
-    eval_split: str | None = field(default=None, metadata={"help": "Split to rank at every evaluation, if any."})
-    report_split: str | None = field(
-        default=None,
-        metadata={"help": "Split to evaluate on after training, with results in `results` of `output_dir`."},
-    )
-    on_error: str = field(
-        default="raise", metadata={"help": "'raise', or 'missing' to treat unreadable streams as absent."}
-    )
-    limits: str | None = field(
-        default=None,
-        metadata={
-            "help": "Limits for reading one stream, separated by commas: memory=2GiB,time=120 (seconds),"
-            "pixels=70e6,duration=86400 (seconds)."
-        },
-    )
-    keep_in_memory: bool = field(default=False, metadata={"help": "Decode every clip once and keep its frames."})
+    keep_in_memory: bool = HfArg(default=False, help="Decode every clip once and keep its frames.")
 
     def __post_init__(self):
         for name in ("model", "benchmark", "root"):

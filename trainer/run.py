@@ -89,13 +89,13 @@ def _build_dataset(
     from gallery.gallery import is_gallery
 
     from .cache_features import FeatureCollator, FeatureDataset
-    from .embeddings import EmbeddingDataset, collate_embeddings
+    from .embeddings import EmbeddingDataset
 
     if not is_gallery(run.features):
         return FeatureDataset(run.features, rows, model, processor), FeatureCollator(processor), processor
     fingerprint = identify(run.model).fingerprint
     dataset = EmbeddingDataset(run.features, rows, model, processor, run.model, fingerprint, not args.disable_tqdm)
-    return dataset, collate_embeddings, processor
+    return dataset, torch.utils.data.default_collate, processor
 
 
 def _semantic_targets(

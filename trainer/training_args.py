@@ -1,9 +1,10 @@
 """Training arguments that transformers does not have. Options that change the model are in its configuration."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import TrainingArguments
+from transformers.hf_argparser import HfArg
 
 from .lora import PARTS, RECIPES, parts_of
 
@@ -54,79 +55,60 @@ class ScalarTrainingArguments(TrainingArguments):
             other.
     """
 
-    objective: str = field(
+    objective: str = HfArg(
         default="scalar",
-        metadata={
-            "help": "Objective, to which matching is added. 'scalar': the paper's (Eq. 10). 'contrastive': InfoNCE "
-            "over the model's own score (GRAM, HyperGRAM, TRIANGLE). 'pmrl': PMRL's. 'pathways': InfoNCE per "
-            "modality, for a backbone."
-        },
+        help="Objective, to which matching is added. 'scalar': the paper's (Eq. 10). 'contrastive': InfoNCE "
+        "over the model's own score (GRAM, HyperGRAM, TRIANGLE). 'pmrl': PMRL's. 'pathways': InfoNCE per "
+        "modality, for a backbone.",
     )
-    adapter: str = field(
+    adapter: str = HfArg(
         default="paper",
-        metadata={
-            "help": f"What to train, one of {RECIPES}; for a joint encoder 'full' or some of {PARTS}, separated by "
-            "commas."
-        },
+        help=f"What to train, one of {RECIPES}; for a joint encoder 'full' or some of {PARTS}, separated by commas.",
     )
-    temperature: float = field(default=0.07, metadata={"help": "Contrastive temperature tau; positive."})
-    learnable_temperature: bool = field(
-        default=False, metadata={"help": "Learn tau, starting from `temperature`; not with calibration."}
+    temperature: float = HfArg(default=0.07, help="Contrastive temperature tau; positive.")
+    learnable_temperature: bool = HfArg(
+        default=False, help="Learn tau, starting from `temperature`; not with calibration."
     )
-    contrastive_label_smoothing: float = field(default=0.1, metadata={"help": "In the alignment loss, in [0, 1)."})
-    cross_arity_weight: float = field(default=1.0, metadata={"help": "Weight beta of L_mask (Eq. 7); 0 skips it."})
-    semantic_weight: float = field(default=1.0, metadata={"help": "Weight alpha of L_sem (Eq. 8); 0 skips it."})
-    calibration_weight: float = field(
-        default=1.0, metadata={"help": "Weight of the calibration inside L_sem; 0 skips it."}
+    contrastive_label_smoothing: float = HfArg(default=0.1, help="In the alignment loss, in [0, 1).")
+    cross_arity_weight: float = HfArg(default=1.0, help="Weight beta of L_mask (Eq. 7); 0 skips it.")
+    semantic_weight: float = HfArg(default=1.0, help="Weight alpha of L_sem (Eq. 8); 0 skips it.")
+    calibration_weight: float = HfArg(default=1.0, help="Weight of the calibration inside L_sem; 0 skips it.")
+    semantic_temperature: float = HfArg(default=0.5, help="tau* of the affinities; positive.")
+    direction_temperature: float = HfArg(
+        default=0.1, help="Temperature of PMRL's directions, compared instead of scores; positive."
     )
-    semantic_temperature: float = field(default=0.5, metadata={"help": "tau* of the affinities; positive."})
-    direction_temperature: float = field(
-        default=0.1, metadata={"help": "Temperature of PMRL's directions, compared instead of scores; positive."}
+    uniformity_weight: float = HfArg(default=0.1, help="Weight lambda of L_unif (Eq. 9); 0 skips it.")
+    loss_warmup_steps: int = HfArg(default=500, help="Steps before L_sem and L_unif are added.")
+    matching_weight: float = HfArg(default=0.1, help="Weight of L_DAM; 0 skips the cross-encoder.")
+    full_view_probability: float = HfArg(
+        default=0.5, help="Final probability p_full of a complete view; 1 disables reduced views."
     )
-    uniformity_weight: float = field(default=0.1, metadata={"help": "Weight lambda of L_unif (Eq. 9); 0 skips it."})
-    loss_warmup_steps: int = field(default=500, metadata={"help": "Steps before L_sem and L_unif are added."})
-    matching_weight: float = field(default=0.1, metadata={"help": "Weight of L_DAM; 0 skips the cross-encoder."})
-    full_view_probability: float = field(
-        default=0.5, metadata={"help": "Final probability p_full of a complete view; 1 disables reduced views."}
-    )
-    full_view_decay_steps: int = field(default=2000, metadata={"help": "Steps over which p_full falls from 1."})
-    min_view_modalities: int = field(
-        default=2, metadata={"help": "Minimum number of modalities in a reduced view: 2 or 1."}
-    )
-    negatives_from: str = field(
+    full_view_decay_steps: int = HfArg(default=2000, help="Steps over which p_full falls from 1.")
+    min_view_modalities: int = HfArg(default=2, help="Minimum number of modalities in a reduced view: 2 or 1.")
+    negatives_from: str = HfArg(
         default="scores",
-        metadata={
-            "help": "Scores by which hard negatives of matching are drawn. 'scores': those of the model, C of Eq. 5. "
-            "'paired': C~, in which each clip is aggregated once, for its own text."
-        },
+        help="Scores by which hard negatives of matching are drawn. 'scores': those of the model, C of Eq. 5. "
+        "'paired': C~, in which each clip is aggregated once, for its own text.",
     )
-    mini_batch_size: int | None = field(
+    mini_batch_size: int | None = HfArg(
         default=None,
-        metadata={
-            "help": "Clips encoded at once if a batch does not fit in memory: the gradient of the whole batch is "
-            "computed in two passes over its parts (GradCache)."
-        },
+        help="Clips encoded at once if a batch does not fit in memory: the gradient of the whole batch is "
+        "computed in two passes over its parts (GradCache).",
     )
-    report_to: str | None = field(
-        default="none", metadata={"help": "Trackers, separated by commas: tensorboard,trackio."}
-    )
+    report_to: str | None = HfArg(default="none", help="Trackers, separated by commas: tensorboard,trackio.")
 
     # Defaults of transformers that the paper changes.
-    learning_rate: float = field(default=2e-5, metadata={"help": "Peak learning rate."})
-    lora_learning_rate: float | None = field(
-        default=None,
-        metadata={"help": "Peak learning rate of the LoRA matrices; by default `learning_rate`, as for heads."},
+    learning_rate: float = HfArg(default=2e-5, help="Peak learning rate.")
+    lora_learning_rate: float | None = HfArg(
+        default=None, help="Peak learning rate of the LoRA matrices; by default `learning_rate`, as for heads."
     )
-    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay of AdamW."})
-    adam_beta2: float = field(default=0.98, metadata={"help": "Beta2 of AdamW."})
-    max_grad_norm: float = field(default=2.0, metadata={"help": "Maximum gradient norm, for clipping."})
-    num_train_epochs: float = field(default=5.0, metadata={"help": "Epochs."})
-    warmup_steps: float = field(default=0.1, metadata={"help": "Warmup steps, or below 1 their share of all steps."})
-    seed: int = field(default=50, metadata={"help": "Seed of all draws; the paper uses 50, 51 and 52."})
-    dataloader_drop_last: bool = field(
-        default=True,
-        metadata={"help": "Drop the last, smaller batch of an epoch."},
-    )
+    weight_decay: float = HfArg(default=0.01, help="Weight decay of AdamW.")
+    adam_beta2: float = HfArg(default=0.98, help="Beta2 of AdamW.")
+    max_grad_norm: float = HfArg(default=2.0, help="Maximum gradient norm, for clipping.")
+    num_train_epochs: float = HfArg(default=5.0, help="Epochs.")
+    warmup_steps: float = HfArg(default=0.1, help="Warmup steps, or below 1 their share of all steps.")
+    seed: int = HfArg(default=50, help="Seed of all draws; the paper uses 50, 51 and 52.")
+    dataloader_drop_last: bool = HfArg(default=True, help="Drop the last, smaller batch of an epoch.")
 
     def __post_init__(self):
         for name, allowed in RANGES.items():

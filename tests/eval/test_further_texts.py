@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from torch.utils.data import default_collate
 
 from eval.benchmarks.definition import configure_processor
 from eval.benchmarks.registry import load_benchmark
@@ -19,7 +20,7 @@ from tests.trainer.test_joint_training import QUIET, assert_same_step, from_file
 from tests.trainer.test_scalar_trainer import step
 from trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
 from trainer.data import ClipDataset
-from trainer.embeddings import EmbeddingDataset, collate_embeddings
+from trainer.embeddings import EmbeddingDataset
 from trainer.lora import apply_adapters
 
 FIVE = [*MODALITIES, "title", "screen"]
@@ -126,11 +127,11 @@ def test_a_step_from_a_gallery_is_the_step_from_rows_with_their_texts(place, sto
         model, processor = load(place, "heads")
         name = str(place / "five")
         dataset = EmbeddingDataset(stored, rows, model, processor, name, identify(name).fingerprint, progress=False)
-        batch = collate_embeddings([dataset[index] for index in range(6)])
+        batch = default_collate([dataset[index] for index in range(6)])
         if not from_gallery:  # frames at test time, which nobody draws
             clips = [read_row(processor, row) for row in rows]
             batch = dict(processor(text=rows["caption"], clips=clips)) | {"clip_index": batch["clip_index"]}
-        results.append(step(trainer_of(tmp_path, model, dataset, collate_embeddings, adapter="heads"), batch))
+        results.append(step(trainer_of(tmp_path, model, dataset, default_collate, adapter="heads"), batch))
     assert_same_step(*reversed(results))
     heads = {name.split("_head")[0].rpartition(".")[2] for name in results[0]["gradients"]}
     assert heads == {"text", *FIVE}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.data import default_collate
 from transformers import EmbeddingGemma2Config
 
 from eval.benchmarks.registry import load_benchmark
@@ -24,7 +25,7 @@ from tests.trainer.test_resuming import finish, history
 from tests.trainer.test_scalar_trainer import AFFINITIES, step
 from trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
 from trainer.data import ClipDataset, ScalarDataCollator
-from trainer.embeddings import EmbeddingDataset, collate_embeddings
+from trainer.embeddings import EmbeddingDataset
 from trainer.lora import apply_adapters, count_parameters
 from trainer.recipe import parse_arguments
 from trainer.run import train
@@ -287,7 +288,7 @@ def heads(place, gallery):
     model, processor = load(place, "heads", random=False)
     dataset = dataset_of(place, gallery, model, processor)
     trainer = trainer_of(
-        place / "heads", model, dataset, collate_embeddings, adapter="heads", max_steps=4, learning_rate=5e-2
+        place / "heads", model, dataset, default_collate, adapter="heads", max_steps=4, learning_rate=5e-2
     )
     trainer.train()
     trainer.save_model()
@@ -345,7 +346,7 @@ def test_a_resumed_run_is_the_unbroken_run(features, gallery, rows, tmp_path, ki
     def run(folder):
         if kind == "vectors":
             model, processor = load(features, "heads", random=False)
-            dataset, collator = dataset_of(features, gallery, model, processor), collate_embeddings
+            dataset, collator = dataset_of(features, gallery, model, processor), default_collate
         else:
             model, processor = load(features)
             dataset, collator = (
