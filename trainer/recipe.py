@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from datasets import Dataset
@@ -32,9 +32,9 @@ _PACKAGED = Path(__file__).resolve().parents[1]
 class RunArguments:
     """The model and data of a run. [`ScalarTrainingArguments`] says how it trains."""
 
-    model: str | None = HfArg(default=None, help="Folder or Hub id of the base model and its processor.")
-    benchmark: str | None = HfArg(default=None, help="Name of the data set.")
-    root: str | None = HfArg(default=None, help="Folder of the data set; for `own` a file, or the name of a data set.")
+    model: str = HfArg(help="Folder or Hub id of the base model and its processor.")
+    benchmark: str = HfArg(help="Name of the data set.")
+    root: str = HfArg(help="Folder of the data set; for `own` a file, or the name of a data set.")
     columns: dict | str | None = HfArg(
         default=None, help="For `own`: names of its columns, as in video_id=clip,caption=text."
     )
@@ -78,7 +78,9 @@ class RunArguments:
     report_split: str | None = HfArg(
         default=None, help="Split to evaluate on after training, with results in `results` of `output_dir`."
     )
-    on_error: str = HfArg(default="raise", help="'raise', or 'missing' to treat unreadable streams as absent.")
+    on_error: Literal["raise", "missing"] = HfArg(
+        default="raise", help="'raise', or 'missing' to treat unreadable streams as absent."
+    )
     limits: str | None = HfArg(
         default=None,
         help="Limits for reading one stream, separated by commas: memory=2GiB,time=120 (seconds),"
@@ -87,18 +89,10 @@ class RunArguments:
     keep_in_memory: bool = HfArg(default=False, help="Decode every clip once and keep its frames.")
 
     def __post_init__(self):
-        for name in ("model", "benchmark", "root"):
-            if getattr(self, name) is None:
-                raise ValueError(
-                    f"`{name}` is required: `model` is a folder or Hub id of the base model, `benchmark` the name of "
-                    "the data set, and `root` its folder."
-                )
         if isinstance(self.columns, str):
             columns = self.columns
             self.columns = json.loads(columns) if columns.startswith("{") else columns_of(columns.split(","))
         Limits.parse(self.limits.split(",") if self.limits else [])
-        if self.on_error not in ("raise", "missing"):
-            raise ValueError(f"`on_error` must be 'raise' or 'missing', got {self.on_error!r}.")
 
     def rows(self, split: str) -> Dataset:
         """Load the rows of a split of the data set."""

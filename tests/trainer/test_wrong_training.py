@@ -24,8 +24,9 @@ RECIPES = {
     "word for a number": ("max_steps: ten\n", 2, ["max_steps", "ten"]),
     "unknown schedule": ("lr_scheduler_type: wavy\n", 2, ["lr_scheduler_type", "wavy"]),
     "base is missing": ("base: nowhere.yaml\n", 1, ["nowhere.yaml"]),
-    "no model": ("benchmark: c\nroot: d\n", 1, ["`model`"]),
-    "no root": ("model: a\nbenchmark: c\n", 1, ["`root`"]),
+    "no model": ("benchmark: c\nroot: d\n", 2, ["required", "--model"]),
+    "no root": ("model: a\nbenchmark: c\n", 2, ["required", "--root"]),
+    "another treatment": ("on_error: ignore\n", 2, ["--on_error", "ignore", "missing"]),
 }
 
 FLAGS = {
