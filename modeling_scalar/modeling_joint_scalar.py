@@ -22,7 +22,7 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
-from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel
+from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, mean_of_tokens
 from .scores_scalar import unit
 
 _FLAGS = ("output_hidden_states", "output_attentions", "return_dict")
@@ -280,8 +280,7 @@ class ScalarJointModel(JointEncoderModel):
 
     def _encode(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         output = self.backbone(**inputs, **flags | {"return_dict": True})
-        states, mask = output.last_hidden_state.float(), inputs["attention_mask"][..., None].float()
-        pooled = (states * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+        pooled = mean_of_tokens(output.last_hidden_state.float(), inputs["attention_mask"])
         return BaseModelOutputWithPooling(
             last_hidden_state=output.last_hidden_state,
             pooler_output=pooled,
@@ -300,24 +299,23 @@ class ScalarJointModel(JointEncoderModel):
         of_tower = f"{name}_soft_tokens", f"{name}_input_ids", f"{name}_attention_mask"
         return (*super().stored_inputs(name), of_tower)
 
-    def _soft_tokens(self, name: str, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The output of a tower for each row, `(tokens, hidden)`."""
+    def _soft_tokens(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The output of a tower, `(rows, tokens, hidden)`, padded with zeros."""
         if name == "video":
             frames, places = inputs["pixel_values_videos"], inputs["video_position_ids"]
             counts = torch.full((len(frames),), frames.shape[1], device=frames.device)
             output = self.backbone.get_video_features(
                 frames.flatten(0, 1), places.flatten(0, 1), counts, return_dict=True
             )
-            return list(output.pooler_output)
-        output = self.backbone.get_audio_features(
-            inputs["input_features"], inputs["input_features_mask"], return_dict=True
-        )
-        return [row[mask] for row, mask in zip(output.pooler_output, output.attention_mask.bool(), strict=True)]
-
-    def _padded_tokens(self, name: str, rows: Rows, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The output of a tower, `(batch, tokens, hidden)`, padded with zeros and zero where absent."""
-        tokens = self._soft_tokens(name, {key: rows.take(inputs[key]) for key in _OF_TOWERS[name]})
-        return rows.spread(nn.utils.rnn.pad_sequence(tokens, batch_first=True))
+            tokens = list(output.pooler_output)
+        else:
+            output = self.backbone.get_audio_features(
+                inputs["input_features"], inputs["input_features_mask"], return_dict=True
+            )
+            tokens = []
+            for row, mask in zip(output.pooler_output, output.attention_mask.bool(), strict=True):
+                tokens.append(row[mask])
+        return nn.utils.rnn.pad_sequence(tokens, batch_first=True)
 
     def get_tower_features(
         self, modality_mask: torch.Tensor | None = None, with_states: bool = True, **inputs: torch.Tensor
@@ -346,19 +344,9 @@ class ScalarJointModel(JointEncoderModel):
             every = torch.ones(len(values), dtype=torch.bool, device=values.device)
             rows = Rows(every if modality_mask is None else modality_mask[:, index])
             if rows:
-                features[f"{name}_soft_tokens"] = self._padded_tokens(name, rows, of_tower)
+                tokens = self._soft_tokens(name, {key: rows.take(value) for key, value in of_tower.items()})
+                features[f"{name}_soft_tokens"] = rows.spread(tokens)
         return features
-
-    def _encode_with_soft_tokens(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Encode the sequences of a modality, with the output of its tower instead of the placeholders."""
-        config, ids = self.backbone.config, inputs[f"{name}_input_ids"]
-        places = ids == getattr(config, f"{name}_token_id")
-        embeds = self.get_input_embeddings()(ids.masked_fill(places, config.text_config.pad_token_id))
-        tokens, counts = inputs[f"{name}_soft_tokens"], places.sum(dim=1)  # of each row, (rows,)
-        own = torch.arange(tokens.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
-        embeds = embeds.masked_scatter(places[..., None], tokens[own].to(embeds.dtype))
-        batch = {"inputs_embeds": embeds, "attention_mask": inputs[f"{name}_attention_mask"]}
-        return self._encode(batch).pooler_output
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         """Embed queries; see [`JointEncoderModel`]."""
@@ -366,19 +354,21 @@ class ScalarJointModel(JointEncoderModel):
 
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
-        if f"{name}_soft_tokens" in inputs:
-            return self._encode_with_soft_tokens(name, inputs)
-        batch = {key: inputs[f"{name}_{key}"] for key in ("input_ids", "attention_mask")}
-        if name == "video":
-            frames = inputs["pixel_values_videos"]
-            batch |= {
-                "pixel_values_videos": frames.flatten(0, 1),  # (rows * frames, patches, values)
-                "video_position_ids": inputs["video_position_ids"].flatten(0, 1),
-                "num_frames_per_video": torch.full((len(frames),), frames.shape[1], device=frames.device),
-            }
-        elif name == "audio":
-            batch |= {key: inputs[key] for key in _OF_TOWERS[name]}
-        return self._encode(batch).pooler_output
+        ids = inputs[f"{name}_input_ids"]
+        batch = {"attention_mask": inputs[f"{name}_attention_mask"]}
+        if name not in _OF_TOWERS:
+            return self._encode(batch | {"input_ids": ids}).pooler_output
+        tokens = inputs.get(f"{name}_soft_tokens")
+        if tokens is None:
+            tokens = self._soft_tokens(name, inputs)
+        # The output of the tower takes the place of the placeholders.
+        config = self.backbone.config
+        places = ids == getattr(config, f"{name}_token_id")
+        embeds = self.get_input_embeddings()(ids.masked_fill(places, config.text_config.pad_token_id))
+        counts = places.sum(dim=1)  # of each row, (rows,)
+        own = torch.arange(tokens.shape[1], device=ids.device) < counts[:, None]  # (rows, tokens)
+        embeds = embeds.masked_scatter(places[..., None], tokens[own].to(embeds.dtype))
+        return self._encode(batch | {"inputs_embeds": embeds}).pooler_output
 
 
 ScalarJointModel.register_for_auto_class("AutoModel")

@@ -29,7 +29,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_scalar import ScalarConfig, in_package
 from .modeling_beats import OUTPUT_FLAGS, BeatsModel
-from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel
+from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, mean_of_tokens
 from .scores_scalar import CONCATENATIONS, METHODS, unit
 
 # Towers that `AutoModel` cannot build from their own configuration.
@@ -143,8 +143,7 @@ def _pool(output: ModelOutput, pooling: str, attention_mask: torch.Tensor | None
         return states[:, 0]
     if attention_mask is None:
         return states.mean(dim=1)
-    weights = attention_mask[..., None].to(states.dtype)
-    return (states * weights).sum(dim=1) / weights.sum(dim=1)
+    return mean_of_tokens(states, attention_mask)
 
 
 def _tokens(output: ModelOutput) -> torch.Tensor:
@@ -406,7 +405,15 @@ class ScalarModel(ScalarRetrievalModel):
 
     def _presence(self, inputs: Mapping[str, Any], modality_mask: torch.Tensor | None) -> torch.Tensor:
         """The modality mask of clips, checked against their inputs."""
-        return self.clip_inputs(inputs, modality_mask, _INPUTS)[1]
+        given, modality_mask = self.clip_inputs(inputs, modality_mask, _INPUTS)
+        if "subtitle" in given:
+            is_blank = ~inputs["subtitle_attention_mask"].any(1)
+            if (is_blank & modality_mask[:, self.config.modalities.index("subtitle")]).any():
+                raise ValueError(
+                    "The attention mask of a subtitle that is marked as present is empty. Mark the subtitle as absent "
+                    "in `modality_mask`, or pass tokens."
+                )
+        return modality_mask
 
     def get_modality_features(
         self, *, modality_mask: torch.Tensor | None = None, **inputs: torch.Tensor | None

@@ -329,10 +329,16 @@ class Rows:
         return zeros.index_put((self.index.to(values.device),), values)
 
 
+def mean_of_tokens(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """The mean of the tokens `(batch, tokens, hidden)` that are not padding."""
+    weights = attention_mask[..., None].to(states.dtype)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
 def info_nce(logits: torch.Tensor) -> torch.Tensor:
     """The mean cross-entropy of rows and columns, where row i matches column i."""
     target = torch.arange(len(logits), device=logits.device)
     return (nn.functional.cross_entropy(logits, target) + nn.functional.cross_entropy(logits.T, target)) / 2
 
 
-__all__ = ["Rows", "ScalarLogitScale", "ScalarOutput", "ScalarRetrievalModel", "info_nce"]
+__all__ = ["Rows", "ScalarLogitScale", "ScalarOutput", "ScalarRetrievalModel", "info_nce", "mean_of_tokens"]

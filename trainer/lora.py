@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils.constants import DUMMY_TARGET_MODULES
 
-from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
+from modeling_scalar import ScalarJointConfig, ScalarJointModel
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.model_identity import part_of
@@ -36,19 +36,31 @@ _TOWERS = {"video": "vision_model", "audio": "audio_model"}
 
 
 def _unreached(
-    model: ScalarModel, matching: bool, learnable_temperature: bool, modalities: Sequence[str]
+    model: ScalarRetrievalModel,
+    parts: Sequence[str],
+    matching: bool,
+    learnable_temperature: bool,
+    modalities: Sequence[str],
 ) -> list[str]:
     """Return the modules that the objective does not reach, as whole components of their parameters' names."""
+    modules = [] if learnable_temperature else ["logit_scale"]
+    unread = [name for name in model.config.modalities if name not in modalities]
+    if isinstance(model.config, ScalarJointConfig):
+        # Heads alone are trained on any encoder, also on one without gradients.
+        towers = {} if parts == ("heads",) else towers_of(model)
+        for name in unread:
+            modules.append(f"{name}_head")
+            if name in towers:
+                modules += [module.rpartition(".")[2] for module in towers[name].modules]
+        return modules
     matched = model.config.condition_on if matching and model.config.has_cross_attention else ()
-    modules = [head for name, head in _CONDITION_HEADS.items() if name not in matched]
+    modules += [head for name, head in _CONDITION_HEADS.items() if name not in matched]
     if not matched:
         modules += ["match_head", "crossattention"]
-    for name in (name for name in MODALITIES if name not in modalities):
+    for name in unread:
         modules.append(f"{name}_projection")
         if name in _TOWERS and name not in matched:  # the text tower always reads the queries
             modules.append(_TOWERS[name])
-    if not learnable_temperature:
-        modules += ["logit_scale"]
     return modules
 
 
@@ -70,34 +82,20 @@ def parts_of(recipe: str) -> tuple[str, ...]:
     return parts
 
 
-def _targets(model: ScalarModel, recipe: str, unreached: Sequence[str]) -> tuple[str, list[str]]:
-    """The pattern of the LoRA targets, and the heads that are trained fully."""
-    heads = [*_EMBEDDING_HEADS, "match_head", *_CONDITION_HEADS.values(), "hyperbolic", "logit_scale"]
-    left_out = r"(?!.*\.crossattention\.)" if "crossattention" in unreached else ""
-    left_out += "".join(rf"(?!{tower}\.)" for tower in _TOWERS.values() if tower in unreached)
-    return (
-        left_out + _ADAPTED_TOWERS[recipe] + _QUERY_VALUE,
-        [name for name in heads if hasattr(model, name) and name not in unreached],
-    )
+def _targets(recipe: str, unreached: Sequence[str]) -> tuple[str, list[str]]:
+    """The pattern of the LoRA targets, and the heads that are trained fully where the objective reaches them."""
+    if recipe not in RECIPES:
+        raise ValueError(f"`adapter: {recipe}` is for joint encoders; for three towers it must be one of {RECIPES}.")
+    pattern = _ADAPTED_TOWERS[recipe] + _QUERY_VALUE
+    for tower in _TOWERS.values():
+        if tower in unreached:
+            pattern = rf"(?!{tower}\.)" + pattern
+    if "crossattention" in unreached:
+        pattern = r"(?!.*\.crossattention\.)" + pattern
+    return pattern, [*_EMBEDDING_HEADS, "match_head", *_CONDITION_HEADS.values()]
 
 
-def _joint_unreached(
-    model: ScalarJointModel, parts: Sequence[str], learnable_temperature: bool, modalities: Sequence[str]
-) -> list[str]:
-    """Return the modules of a joint encoder that the objective does not reach."""
-    modules = [] if learnable_temperature else ["logit_scale"]
-    # Heads alone are trained on any encoder, also on one without gradients.
-    towers = {} if parts == ("heads",) else towers_of(model)
-    for name in (name for name in model.config.modalities if name not in modalities):
-        modules.append(f"{name}_head")
-        if name in towers:
-            modules += [module.rpartition(".")[2] for module in towers[name].modules]
-    return modules
-
-
-def _joint_targets(
-    model: ScalarJointModel, parts: Sequence[str], unreached: Sequence[str], modalities: Sequence[str]
-) -> tuple[str, list[str]]:
+def _joint_targets(model: ScalarJointModel, parts: Sequence[str], modalities: Sequence[str]) -> tuple[str, list[str]]:
     """Like [`_targets`], for a joint encoder."""
     if not parts:
         raise ValueError(
@@ -112,10 +110,7 @@ def _joint_targets(
         raise ValueError(f"`adapter` names {lacking}, but the score reads only {reached} of clips. Leave them out.")
     patterns = [FAMILIES[model.config.backbone_config.model_type].adapted[part] for part in parts if part != "heads"]
     heads = [f"{name}_head" for name in ("text", *model.config.modalities)] if "heads" in parts else []
-    return (
-        rf"backbone\.({'|'.join(patterns)})" if patterns else DUMMY_TARGET_MODULES,
-        [name for name in (*heads, "hyperbolic", "logit_scale") if hasattr(model, name) and name not in unreached],
-    )
+    return rf"backbone\.({'|'.join(patterns)})" if patterns else DUMMY_TARGET_MODULES, heads
 
 
 def apply_adapters(
@@ -152,28 +147,23 @@ def apply_adapters(
         raise ValueError("`learnable_temperature` needs a model with a temperature: load it with `has_logit_scale`.")
     if modalities is None:
         modalities = METHODS[model.config.aggregation].reads or model.config.modalities
-    is_joint = isinstance(model.config, ScalarJointConfig)
-    if is_joint:
-        unreached = _joint_unreached(model, parts, learnable_temperature, modalities)
-    else:
-        unreached = _unreached(model, matching, learnable_temperature, modalities)
+    unreached = _unreached(model, parts, matching, learnable_temperature, modalities)
     if recipe == "full":
         for name, parameter in model.named_parameters():
             parameter.requires_grad = not set(unreached) & set(name.split("."))
         return model
-    if is_joint:
-        targets, heads = _joint_targets(model, parts, unreached, modalities)
-    elif parts:
-        raise ValueError(f"`adapter: {recipe}` is for joint encoders; for three towers it must be one of {RECIPES}.")
+    if isinstance(model.config, ScalarJointConfig):
+        targets, heads = _joint_targets(model, parts, modalities)
     else:
-        targets, heads = _targets(model, recipe, unreached)
+        targets, heads = _targets(recipe, unreached)
+    heads += ["hyperbolic", "logit_scale"]
     config = LoraConfig(
         task_type="FEATURE_EXTRACTION",
         r=8,  # rank, scale and dropout as in Table S1
         lora_alpha=16,
         lora_dropout=0.0,
         target_modules=targets,
-        modules_to_save=heads,
+        modules_to_save=[name for name in heads if hasattr(model, name) and name not in unreached],
     )
     return get_peft_model(model, config, revision=revision)
 
