@@ -250,8 +250,6 @@ class ScalarImageProcessor(ClipImageProcessor):
     def _draw(
         self, height: int, width: int, training: bool, generator: torch.Generator | None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        if training and generator is None:
-            raise ValueError("`training=True` draws crops at random: pass a seeded `generator=torch.Generator()`.")
         crop = (...,)  # the whole frame
         if training and self.train_crop_scale is not None:
             crop = self._draw_crop(height, width, generator)

@@ -24,11 +24,9 @@ from .processing_joint_scalar import ScalarJointProcessor
 from .processing_scalar import ScalarProcessor
 from .retrieval_scalar import ScalarRetrievalModel
 
-# The kinds of saved models: the classes of model and processor by the `model_type` of the configuration.
-_KINDS = {
-    ScalarConfig.model_type: (ScalarModel, ScalarProcessor),
-    ScalarJointConfig.model_type: (ScalarJointModel, ScalarJointProcessor),
-}
+# The classes of saved models by the `model_type` of the configuration, and those of their processors.
+_MODELS = {ScalarConfig.model_type: ScalarModel, ScalarJointConfig.model_type: ScalarJointModel}
+_PROCESSORS = (ScalarProcessor.__name__, ScalarJointProcessor.__name__)
 # Modules that the configuration of a run may add to its base; no other weights of a base may be missing.
 # Concatenation heads are not among them: no loss trains them, so new ones would stay random. The heads of a joint
 # encoder are; their names end with `_head`.
@@ -105,7 +103,7 @@ def load_processor(name: str) -> ScalarProcessor:
     """
     identity = identify(name)
     described = identity.read(PROCESSOR_NAME).get("processor_class")
-    if described not in [processor.__name__ for _, processor in _KINDS.values()]:
+    if described not in _PROCESSORS:
         raise ValueError(
             f"{identity.name} must hold a ScalarProcessor in its {PROCESSOR_NAME}, got {described!r:.200}. Save the "
             "model's processor in the same folder with `processor.save_pretrained`."
@@ -123,7 +121,7 @@ def _load_weights(
     base: ModelIdentity, config: ScalarConfig | ScalarJointConfig, may_add: bool, options: dict
 ) -> ScalarRetrievalModel:
     """Load the weights of a base; only modules that a run adds may be initialised."""
-    kind, _ = _KINDS[config.model_type]
+    kind = _MODELS[config.model_type]
     heads = ("_head",) if kind is ScalarJointModel else ()
     options = {"revision": base.revision or "main", "use_safetensors": True, "output_loading_info": True} | options
     with _without_report():
@@ -215,12 +213,10 @@ def _load_saved(
     processor = load_processor(identity.name)
     if "modalities" in overrides:
         processor.modalities = list(config.modalities)
-    _, expected = _KINDS[config.model_type]
-    if type(processor) is not expected or list(processor.modalities) != list(config.modalities):
+    if list(processor.modalities) != list(config.modalities):
         raise ValueError(
-            f"The model in {identity.name} needs a {expected.__name__} of {config.modalities}, but its folder holds "
-            f"a {type(processor).__name__} of {list(processor.modalities)}. Copy the {PROCESSOR_NAME} that it was "
-            "saved with."
+            f"The model in {identity.name} needs a processor of {config.modalities}, but its folder holds one of "
+            f"{list(processor.modalities)}. Copy the {PROCESSOR_NAME} that it was saved with."
         )
     model = _load_weights(base, config, bool(overrides) or identity.adapter is not None, options)
     if identity.adapter is not None:

@@ -147,8 +147,6 @@ class ClipDataset(Examples):
         else:
             options = {"training": True, "generator": generator, "processed": True}
             clip = read_row(self.processor, row, **options)
-        if clip.problems:  # the processor has logged them
-            logger.warning("The clip %r is used without these streams.", row["video_id"])
         same = {"generator": generator, "index": index, "video_id": row["video_id"]}
         return {"caption": row["caption"], "clip": clip} | same
 

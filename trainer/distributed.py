@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed._functional_collectives import all_gather_tensor_autograd
 
 
@@ -72,9 +73,8 @@ class RowLayout:
             return tensor
         if ragged:
             missing = _longest(tensor.shape[1], tensor.device) - tensor.shape[1]
-            if missing:
-                padding = tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])
-                tensor = torch.cat([tensor, padding], dim=1)
+            behind = (0, 0) * (tensor.ndim - 2) + (0, missing)
+            tensor = nn.functional.pad(tensor, behind)
         most = max(self.counts)
         if len(tensor) < most:  # collectives need equal shapes; the padding is removed below
             tensor = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])

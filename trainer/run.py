@@ -155,8 +155,6 @@ def describe_run(
     if steps <= 0:
         steps = math.ceil(steps_per_epoch * args.num_train_epochs)
     batch = f"{args.world_size} processes of {args.per_device_train_batch_size}"
-    if args.mini_batch_size:
-        batch += f", {args.mini_batch_size} clips at a time"
     # Weights, gradients and AdamW's two moments in float32.
     memory = 4 * (sum(frozen.values()) + 4 * sum(trained.values())) / 2**20
     lines = [

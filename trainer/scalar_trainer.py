@@ -176,18 +176,11 @@ class ScalarTrainer(ResumableTrainer):
             return super().create_optimizer(model)
         optimizer = super().create_optimizer(model)
         adapted = {id(parameter) for parameter in lora_parameters(self.model if model is None else model)}
-        moved = 0
         for group in list(optimizer.param_groups):
             matrices = [parameter for parameter in group["params"] if id(parameter) in adapted]
             if matrices:  # all other options, such as the weight decay, are those of their original group
                 group["params"] = [parameter for parameter in group["params"] if id(parameter) not in adapted]
                 optimizer.add_param_group({**group, "params": matrices, "lr": rate})
-                moved += len(matrices)
-        if not moved or moved != len(adapted):
-            raise ValueError(
-                f"`lora_learning_rate` needs an optimizer of all {len(adapted)} LoRA matrices, but "
-                f"{self.args.optim.value!r} has {moved}. Choose another `optim` or adapter, or leave the rate out."
-            )
         return optimizer
 
     # One step -----------------------------------------------------------------------------------------------------
