@@ -38,18 +38,14 @@ _REMEDY = "Choose another checkpoint, or remove this one"
 _ANEW = "Resume with the original fields, or start a new run with another `output_dir`"
 
 
-def _step(checkpoint: Path) -> int:
-    number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
-    return int(number) if re.fullmatch(r"[0-9]{1,18}", number) else -1
-
-
 def _checkpoints(output_dir: str | Path) -> list[Path]:
     """The folders named like checkpoints, newest first; those without a manifest last."""
-    folders = []
+    found = []
     for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        if path.is_dir() and _step(path) >= 0:
-            folders.append(path)
-    return sorted(folders, key=lambda path: ((path / MANIFEST).is_file(), _step(path)), reverse=True)
+        number = re.fullmatch(r"[0-9]{1,18}", path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-"))
+        if number is not None and path.is_dir():
+            found.append(((path / MANIFEST).is_file(), int(number[0]), path))
+    return [path for *_, path in sorted(found, reverse=True)]
 
 
 # Reading -------------------------------------------------------------------------------------------------------------

@@ -126,7 +126,6 @@ class Objective(nn.Module):
         uses_reduced_views (`bool`): Whether some clips lose a modality in `batch.reduced_mask`; otherwise it equals
             `batch.mask`.
         uses_semantics (`bool`): Whether it reads `batch.affinities`, for which the run needs semantic targets.
-        uses_temperature (`bool`): Whether it has a contrastive temperature, which can be learned.
 
     Example:
 
@@ -143,7 +142,6 @@ class Objective(nn.Module):
     reads_every_modality: bool = False
     uses_reduced_views: bool = False
     uses_semantics: bool = False
-    uses_temperature: bool = False
 
     def forward(self, batch: Batch, step: int) -> Terms:
         """
@@ -169,7 +167,7 @@ class ScalarObjective(Objective):
         ValueError: If the model's score has no centroid, or its cosines are calibrated.
     """
 
-    reads_every_modality = uses_reduced_views = uses_semantics = uses_temperature = True
+    reads_every_modality = uses_reduced_views = uses_semantics = True
 
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
@@ -227,8 +225,6 @@ class ContrastiveObjective(Objective):
     Raises:
         ValueError: If the model's score cannot be trained.
     """
-
-    uses_temperature = True
 
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()

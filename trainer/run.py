@@ -118,13 +118,19 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
     # Imported here, because few runs need it.
     from eval.run import RunConfig, evaluate
 
-    how = {"split": run.report_split, "columns": run.columns, "holdout": run.holdout, "words_of": run.words_of}
-    how |= {
-        "on_error": run.on_error,
-        "plugins": run.plugin.split(",") if run.plugin else (),
-    }
-    folder = Path(args.output_dir)
-    _, table = evaluate(RunConfig(folder / "results", str(folder), run.benchmark, run.root, **how))
+    config = RunConfig(
+        Path(args.output_dir, "results"),
+        args.output_dir,
+        run.benchmark,
+        run.root,
+        split=run.report_split,
+        columns=run.columns,
+        holdout=run.holdout,
+        words_of=run.words_of,
+        on_error=run.on_error,
+        plugins=run.plugin.split(",") if run.plugin else (),
+    )
+    _, table = evaluate(config)
     show(*table.split("\n"))
 
 

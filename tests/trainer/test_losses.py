@@ -22,7 +22,7 @@ from trainer.losses import (
     UniformityLoss,
 )
 from trainer.objectives import OBJECTIVES, Batch, ScalarObjective
-from trainer.training_args import OBJECTIVE_NAMES, WITH_SEMANTICS, WITH_TEMPERATURE, ScalarTrainingArguments
+from trainer.training_args import OBJECTIVE_NAMES, WITH_SEMANTICS, ScalarTrainingArguments
 
 
 def make_rows(batch_size=5, dim=8, seed=0):
@@ -294,5 +294,4 @@ def test_the_parts_of_a_batch_add_up_to_it():
 
 def test_the_arguments_name_the_objectives_and_what_they_need():
     assert tuple(OBJECTIVES) == OBJECTIVE_NAMES
-    assert {name for name, objective in OBJECTIVES.items() if objective.uses_temperature} == {*WITH_TEMPERATURE}
     assert {name for name, objective in OBJECTIVES.items() if objective.uses_semantics} == {*WITH_SEMANTICS}
