@@ -737,6 +737,30 @@ def _unit_gram(clips: Clips) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.where(identity.bool(), identity, clips.gram * scale[:, :, None] * scale[:, None]), scale
 
 
+def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
+    """The largest eigenvalue for up to three modalities, a hundred times faster than a decomposition.
+
+    It is 1 + the largest root of x^4 - p x^2 - q x + r, (s_1 + s_2 + s_3) / 2 by Euler's solution: the squares of s
+    are the roots of y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real too, and s_1 s_2 s_3 = q.
+    """
+    lacking = 3 - len(cosines)
+    a, b, c = nn.functional.pad(cosines, (0, 0, 0, 0, 0, lacking))  # (Q, V) each
+    gram = nn.functional.pad(gram, (0, lacking, 0, lacking))
+    d, e, f = gram[:, 0, 1], gram[:, 0, 2], gram[:, 1, 2]  # (V,) each
+    p = a * a + b * b + c * c + (d * d + e * e + f * f)
+    q = 2 * (a * b * d + a * c * e + b * c * f + d * e * f)
+    x, y, z = a * f, b * e, c * d
+    r = x * x + y * y + z * z - 2 * (x * y + x * z + y * z)
+    tiny = torch.finfo(p.dtype).tiny
+    radius = (p * p + 12 * r).clamp(min=0).sqrt()
+    cosine = (p * (36 * r - p * p) + 13.5 * q * q) / (radius * radius * radius).clamp(min=tiny)
+    angle = cosine.clamp(-1, 1).acos() / 3
+    first, second = (
+        ((p + radius * (angle - turn).cos()) * (2 / 3)).clamp(min=0).sqrt() for turn in (0, 2 * math.pi / 3)
+    )
+    return 1 + (first + second + q / (first * second).clamp(min=tiny)) / 2
+
+
 @register_method("pmrl_raw", "PMRL, raw eigenvalue", is_symmetric=True)
 def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
     """lambda_1(Gt). An absent modality adds an eigenvalue of 1, which is never larger. In float64, because only half
@@ -745,6 +769,8 @@ def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
     gram, scale = wide.clips.once(_unit_gram)
     text_scale = wide.squared_norms.clamp(min=wide.clips.min_norm**2).rsqrt()
     cosines = wide.similarities * text_scale * scale.T[:, None]  # (M, Q, V)
+    if len(cosines) <= 3 and not torch.is_grad_enabled():
+        return _largest_root(cosines, gram).to(pairs.text_embeds.dtype)
     found = []
     for some in cosines.split(_ROWS, dim=1):
         border = torch.cat([torch.ones_like(some[:1]), some]).movedim(0, -1)[..., None]  # (q, V, M + 1, 1)
