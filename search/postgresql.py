@@ -1,6 +1,6 @@
 """A gallery in a table of PostgreSQL, on one server or partitioned over several, searched in one statement:
 
-    SELECT _node, scalar_best(scalar_score(...), _id, k), count(*) FROM clips GROUP BY _node
+    SELECT _node, scalar_best_clips(..., _id, k), count(*) FROM clips GROUP BY _node
 
 - A row is a clip: its facts for filters, one vector column for each modality (NULL where absent), their inner
   products in float64, and `_sum`, a hash of all that searching reads. The row -1 of each node has `_about`: what was
@@ -47,7 +47,7 @@ from gallery.words import folded
 from modeling_scalar.scores_scalar import MIN_NORM, WEIGHING, ScoreOptions, exact_scores, paired_weights
 
 FUNCTIONS = Path(__file__).with_name("scoring.sql")
-"""The SQL of `scalar_score` and `scalar_best`."""
+"""The SQL of `scalar_score`, `scalar_best` and `scalar_best_clips`."""
 
 FACTS = {
     "clip_id": "text",
@@ -746,8 +746,8 @@ class _Ranking:
             "limit": limit,
         }
         columns = (
-            "scalar_best(scalar_score(ARRAY[{products}]::float8[], _gram, %(temperature)s::float8, "
-            f"error => %(error)s::float8), _id, %(limit)s::int) FILTER (WHERE {condition.allowed()})"
+            "scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(temperature)s::float8, %(error)s::float8, _id, "
+            f"%(limit)s::int) FILTER (WHERE {condition.allowed()})"
         )
         is_first = self.num_allowed is None  # in a snapshot, nothing changes afterwards
         if is_first:
@@ -787,12 +787,14 @@ class _Ranking:
         """SQL of the calibrated product of the query with a modality; NULL if it is absent or not in use."""
         if not self.seen[place]:
             return sql.NULL
-        scales, offsets = self.options.modality_scale, self.options.modality_offset
-        scale = 1.0 if scales is None else float(scales[place])
-        offset = 0.0 if offsets is None else float(offsets[place])
         name = sql.Identifier(self.pushed.modalities[place])
-        product = sql.SQL("-({}::vector <#> %(query)s::vector) * {} + {}::float8")
-        return product.format(name, scale, offset)
+        product = sql.SQL("-({}::vector <#> %(query)s::vector)").format(name)
+        scales, offsets = self.options.modality_scale, self.options.modality_offset
+        if scales is not None:
+            product = sql.SQL("{} * {}").format(product, float(scales[place]))
+        if offsets is not None:
+            product = sql.SQL("{} + {}::float8").format(product, float(offsets[place]))
+        return product
 
     def read(self, numbers: set[int]) -> None:
         """Read the clips of lists that were not read yet."""

@@ -23,7 +23,7 @@ from search import postgresql
 from search.postgresql import FUNCTIONS, DamagedTableError, Table, TableAddress, TableError, TableSearcher
 from search.push import PushReport, push, verify_table
 from search.settings import open_searcher
-from tests.search.conformance import DAY, Made, make_clips, make_texts
+from tests.search.conformance import DAY, DIM, PAPER, Made, make_clips, make_texts
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 
 MIN_NORM = 1e-3
@@ -168,6 +168,32 @@ def test_the_list_has_the_best_in_the_order_of_their_numbers_beyond_float64(func
     for wrong in ("scalar_best('NaN', id, 3)", "scalar_best(score, id, 0)", "scalar_best(score, NULL::text, 3)"):
         with pytest.raises(psycopg.errors.RaiseException):
             functions.execute(f"SELECT {wrong} FROM scored WHERE score IS NOT NULL")
+
+
+def test_the_list_of_clips_has_the_best_scores_of_all(functions):
+    made = Made(make_clips(seed=6, kinds=("random", "cancelling", "tied"), count=900))
+    functions.execute("CREATE TEMP TABLE made (id int, products float8[], gram float8[])")
+    text, rows = make_texts(made, 1, 5)[0].double().numpy(), []
+    for number, clip in enumerate(made.clips):
+        vectors = [clip.vectors.get(name, np.zeros(DIM)) for name in made.modalities]
+        products = [float(text @ v) if name in clip.vectors else None for name, v in zip(PAPER, vectors, strict=True)]
+        rows.append((number, products, (np.array(vectors) @ np.array(vectors).T)[np.tril_indices(3)].tolist()))
+    functions.cursor().executemany("INSERT INTO made VALUES (%s, %s, %s)", rows)
+    for temperature in (1e-6, 0.1, 1.0):
+        for k in (1, 20):
+            both = functions.execute(
+                "SELECT scalar_best_clips(products, gram, %(t)s, 0::float8, id, %(k)s), "
+                "scalar_best(scalar_score(products, gram, %(t)s), id, %(k)s) FROM made",
+                {"t": temperature, "k": k},
+            )
+            ((clips, best),) = both.fetchall()
+            assert clips == best and len(best) == k
+    with functions.transaction():
+        functions.execute("SET LOCAL track_functions = 'all'")
+        functions.execute("SELECT scalar_best_clips(products, gram, 0.1, 0::float8, id, 1) FROM made")
+        calls = "SELECT pg_stat_get_xact_function_calls('scalar_score'::regproc)"
+        ((num_scored,),) = functions.execute(calls).fetchall()
+    assert 0 < num_scored < len(rows) / 2
 
 
 def test_several_processes_of_a_server_find_the_same_list(database):
