@@ -81,12 +81,14 @@ _ADDRESS = re.compile(
     r"/(?:(?P<schema>[A-Za-z_]\w{0,49})\.)?(?P<table>[A-Za-z_]\w{0,49})",
     re.ASCII,
 )
+WORDS_SUM = "hash_array_extended(ARRAY[_words], 0)"
+"""SQL of the hash of the words of a row."""
+
 _FORMAT = 1
+_NEVER = 2**62  # microseconds after 1970
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _MORE = 16  # entries of the first list beyond the number of hits
 _GROWTH = 16
-_QUERIES_AT_ONCE = 256  # whose clips are in memory at the same time
-_READ_AT_ONCE = 512
 _GRACE = 1.0  # seconds in which a server must cancel a statement that took too long
 _HASTE = 2.0  # seconds in which a node must answer that it is there
 _UNIT_ROUNDING = 2.0**-24  # of float32
@@ -132,15 +134,20 @@ class TableAddress:
         return cls(found["server"], found["table"], found["schema"])
 
     @property
+    def names(self) -> list[str]:
+        """The schema, if any, and the table."""
+        return [self.table] if self.schema is None else [self.schema, self.table]
+
+    @property
     def name(self) -> str:
         """The name for messages, without the user."""
         server = self.server.removeprefix("postgresql://").rpartition("@")[2]
-        return f"{server}/{self.table}" if self.schema is None else f"{server}/{self.schema}.{self.table}"
+        return f"{server}/{'.'.join(self.names)}"
 
     def identifier(self, suffix: str = "") -> sql.Identifier:
         """The name in SQL of the table, or of another one whose name begins like it."""
-        schema = [] if self.schema is None else [self.schema]
-        return sql.Identifier(*schema, self.table + suffix)
+        *schema, table = self.names
+        return sql.Identifier(*schema, table + suffix)
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,7 @@ class Pushed:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """The names of the vector columns."""
+        """The names of the modalities."""
         return tuple(self.metadata["modalities"])
 
     def differences(self, other: "Pushed") -> list[str]:
@@ -189,26 +196,25 @@ class Pushed:
         names = ("dim", "dtype", "segment", "modalities", model)
         return [name for name in names if mine.get(name) != others.get(name)]
 
-    def sum(self) -> sql.Composable:
+    @property
+    def columns(self) -> list[str]:
+        """The vector columns in SQL; the names have only letters, digits and _."""
+        return [f'"{name}"' for name in self.modalities]
+
+    def sum(self) -> str:
         """SQL of the hash of a row, by functions that every server has and that `postgres_fdw` runs on the nodes."""
         send = f"{VECTORS[self.dtype][0]}_send"
-        vectors = [sql.SQL(f"{send}({{}})").format(sql.Identifier(name)) for name in self.modalities]
-        return sql.SQL(
+        vectors = ", ".join(f"{send}({column})" for column in self.columns)
+        return (
             "hash_array_extended(ARRAY[_node, _about, clip_id, _path, _digest], 0) "
             "# hash_array_extended(ARRAY[_id, _changed, _words_sum, _all_words::int], 1) "
-            "# hash_array_extended(array_append(_gram, _seconds), 2) # hash_array_extended(ARRAY[{}], 3)"
-        ).format(sql.SQL(", ").join(vectors))
+            f"# hash_array_extended(array_append(_gram, _seconds), 2) # hash_array_extended(ARRAY[{vectors}], 3)"
+        )
 
-
-WORDS_SUM = sql.SQL("hash_array_extended(ARRAY[_words], 0)")
-"""SQL of the hash of the words of a row."""
-
-
-def gram_of(vectors: np.ndarray) -> np.ndarray:
-    """The inner products `(N, M (M + 1) / 2)` of vectors `(N, M, D)` in float64: the lower triangle by rows."""
-    exactly = vectors.astype(np.float64)
-    rows, columns = np.tril_indices(vectors.shape[1])
-    return (exactly @ exactly.transpose(0, 2, 1))[:, rows, columns]
+    def right(self, with_words: bool = True) -> str:
+        """SQL of whether a row is as it was written; without its words, which may be long."""
+        right = f"_sum = {self.sum()}"
+        return f"({right} AND _words_sum = {WORDS_SUM})" if with_words else f"({right})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,88 +286,16 @@ class Table:
 
     def __init__(self, address: TableAddress, timeout: float = 60):
         self.address, self.name, self.timeout = address, address.name, timeout
-        self._idle: list[psycopg.Connection] = []
-
-    def close(self) -> None:
-        """Close the connections that are not in use."""
-        while self._idle:
-            self._idle.pop().close()
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """The context of what the server does, whose errors are those of [`error`]."""
+        """Raise what an error of the server means, in one line, without a password that it may contain."""
         try:
             yield
         except psycopg.Error as error:
-            raise self.error(error) from None
+            raise self._meaning(error) from None
 
-    def connect(self) -> psycopg.Connection:
-        """Open a connection."""
-        with self.errors():
-            connection = psycopg.connect(
-                self.address.server,
-                autocommit=True,
-                prepare_threshold=None,
-                connect_timeout=max(2, math.ceil(self.timeout)),
-                application_name="scalar",
-                client_encoding="utf8",
-            )
-        self.run(connection, "SET statement_timeout = {limit}", limit=math.ceil(1000 * self.timeout))
-        self.run(connection, "SET enable_partitionwise_aggregate = on")
-        self.run(connection, "SET jit = off")
-        return connection
-
-    def begin(self, mode: str) -> psycopg.Connection:
-        """Begin a transaction on a connection that is not in use, or on a new one."""
-        with suppress(IndexError):  # there is none
-            connection = self._idle.pop()
-            try:
-                self.run(connection, f"BEGIN {mode}")
-                return connection
-            except TableError:  # the server was started again
-                connection.close()
-                self.close()
-        connection = self.connect()
-        self.run(connection, f"BEGIN {mode}")
-        return connection
-
-    @contextmanager
-    def transaction(self, mode: str = "ISOLATION LEVEL REPEATABLE READ READ ONLY") -> Iterator[psycopg.Connection]:
-        """The connection of a transaction, by default of one snapshot of every node."""
-        connection = self.begin(mode)
-        try:
-            yield connection
-            self.run(connection, "COMMIT")
-        except BaseException:
-            _cut(connection)
-            connection.close()
-            raise
-        self._idle.append(connection)
-
-    def run(
-        self, connection: psycopg.Connection, statement: str, values: Any = None, binary: bool = False, **parts: Any
-    ) -> list[tuple]:
-        """
-        Run a statement, in which `{table}` stands for the table, and the names of `parts` for these.
-
-        Returns:
-            The rows.
-
-        Raises:
-            TableError: it fails, or the server does not answer in time.
-        """
-        statement = sql.SQL(statement).format(table=self.address.identifier(), **parts)
-        timer = Timer(self.timeout + _GRACE, _cut, [connection])  # a server that hangs cancels nothing
-        timer.start()
-        try:
-            with self.errors():
-                found = connection.execute(statement, values, binary=binary)
-                return found.fetchall() if found.description else []
-        finally:
-            timer.cancel()
-
-    def error(self, error: psycopg.Error) -> Exception:
-        """What the error of a statement means, in one line, without a password that it may contain."""
+    def _meaning(self, error: psycopg.Error) -> Exception:
         is_here = "remote SQL" not in (error.diag.context or "")
         if is_here and isinstance(error, psycopg.errors.UndefinedTable):
             return FileNotFoundError(f"There is no table {self.name}. `scalar push GALLERY ADDRESS` makes it.")
@@ -375,25 +309,66 @@ class Table:
             text = text.replace(password, "...")
         return TableError(f"{self.name}: {text[:300]}")
 
+    @contextmanager
+    def transaction(self, mode: str = "ISOLATION LEVEL REPEATABLE READ READ ONLY") -> Iterator[psycopg.Connection]:
+        """The connection of a transaction, by default of one snapshot of every node."""
+        with self.errors():
+            connection = psycopg.connect(
+                self.address.server,
+                autocommit=True,
+                prepare_threshold=None,
+                connect_timeout=max(2, math.ceil(self.timeout)),
+                application_name="scalar",
+                client_encoding="utf8",
+            )
+        try:
+            self.run(
+                connection,
+                f"SET statement_timeout = {math.ceil(1000 * self.timeout)}; "
+                f"SET enable_partitionwise_aggregate = on; SET jit = off; BEGIN {mode}",
+            )
+            yield connection
+            self.run(connection, "COMMIT")
+        finally:
+            connection.close()
+
+    def run(
+        self, connection: psycopg.Connection, statement: str, values: Any = None, binary: bool = False
+    ) -> list[tuple]:
+        """
+        Run a statement, in which `{table}` stands for the table.
+
+        Returns:
+            The rows.
+
+        Raises:
+            TableError: it fails, or the server does not answer in time.
+        """
+        statement = sql.SQL(statement).format(table=self.address.identifier())
+        timer = Timer(self.timeout + _GRACE, _cut, [connection])  # a server that hangs cancels nothing
+        timer.start()
+        try:
+            with self.errors():
+                found = connection.execute(statement, values, binary=binary)
+                return found.fetchall() if found.description else []
+        finally:
+            timer.cancel()
+
     def named(self, node: str) -> str:
         """A node in messages."""
         return f"The node {node!r} of {self.name}" if node else self.name
 
     def failing(self, nodes: Sequence[str]) -> list[str]:
-        """Those of some nodes that do not answer at once; none if the server of the address does not."""
-        failing = []
+        """Those of some nodes that do not answer at once; a TableError if the server of the address does not."""
+        hasty, failing = Table(self.address, _HASTE), []
+        with hasty.transaction():
+            pass
         for node in nodes:
-            hasty = Table(self.address, _HASTE)
             try:
-                connection = hasty.connect()
-            except OSError:
-                return []
-            try:
-                hasty.run(connection, "SELECT _about FROM {table} WHERE _node = %s AND _id = -1", [node])
+                with hasty.transaction() as connection:
+                    hasty.run(connection, "SELECT _about FROM {table} WHERE _node = %s AND _id = -1", [node])
             except OSError:
                 failing.append(node)
-            _cut(connection)
-            connection.close()
         return failing
 
     def agreed(self, answers: Sequence[tuple[str, str | None]]) -> Pushed:
@@ -406,74 +381,66 @@ class Table:
         Raises:
             DamagedTableError: nodes are missing, or have different versions.
         """
-        states = [(node, Pushed.parse(about, self.name)) for node, about in answers if about is not None]
-        if not states:
+        texts = {about for _, about in answers if about is not None}
+        if not texts:
             raise FileNotFoundError(f"{self.name} holds no gallery. `scalar push GALLERY ADDRESS` writes one.")
-        newest = max((pushed for _, pushed in states), key=lambda pushed: pushed.version)
-        right = [node for node, pushed in states if pushed == newest]
-        wrong = [node for node in newest.num_clips if right.count(node) != 1]
-        wrong += [node for node, _ in answers if node not in right]
-        for node in wrong:
-            raise DamagedTableError(
-                f"{self.named(node)} does not have version {newest.version}, which another one has, or is not of this "
-                "table. If it is a copy, wait for it; otherwise push the gallery again."
-            )
+        newest = max((Pushed.parse(text, self.name) for text in texts), key=lambda pushed: pushed.version)
+        found, expected = dict(answers), dict.fromkeys(newest.num_clips, newest.text())
+        for node in [*expected, *found]:
+            if node not in expected or found.get(node) != expected[node]:
+                raise DamagedTableError(
+                    f"{self.named(node)} does not have version {newest.version}, which another one has, or is not of "
+                    "this table. If it is a copy, wait for it; otherwise push the gallery again."
+                )
         return newest
 
     def pushed(self, connection: psycopg.Connection) -> Pushed:
         """Read what was pushed."""
         return self.agreed(self.run(connection, "SELECT _node, _about FROM {table} WHERE _id = -1"))
 
-    def check_counts(
-        self, connection: psycopg.Connection, pushed: Pushed, counts: Sequence[tuple[str, int, int]]
-    ) -> None:
+    def whole(self, connection: psycopg.Connection, answers: Sequence[tuple[str, str | None, int, int]]) -> Pushed:
         """
-        Raise a DamagedTableError unless every node has all rows of a version as they were written.
+        What was pushed, if every node has all rows of it as they were written.
 
         Args:
-            counts (list of `(str, int, int)`): of each node the rows, and those with the right hash.
+            answers (list of `(str, str, int, int)`): node, `_about`, the number of rows, and of those with their hash.
+
+        Raises:
+            DamagedTableError: nodes or rows are missing, or are not as they were written.
         """
-        for node, num_rows, num_right in counts:
+        pushed = self.agreed([(node, about) for node, about, *_ in answers])
+        for node, _, num_rows, num_right in answers:
             expected = pushed.num_clips[node] + 1  # with the row -1
             if num_rows == num_right == expected:
                 continue
             found = self.run(
                 connection,
-                "SELECT coalesce(clip_id, _id::text) FROM {table} WHERE _node = %s AND "
-                "({sum} = _sum AND {words_sum} = _words_sum) IS NOT TRUE ORDER BY _id LIMIT 3",
+                "SELECT coalesce(clip_id, _id::text) FROM {table} "
+                f"WHERE _node = %s AND {pushed.right()} IS NOT TRUE ORDER BY _id LIMIT 3",
                 [node],
-                sum=pushed.sum(),
-                words_sum=WORDS_SUM,
             )
             names = "".join(f" {name!r}" for (name,) in found)
             raise DamagedTableError(
                 f"{self.named(node)} has {num_rows - 1} clips, {num_right - 1} of them as they were written; "
                 f"{expected - 1} were pushed.{' Changed:' * bool(names)}{names} Push the gallery again."
             )
+        return pushed
 
     def check(self) -> Pushed:
         """Check the counts and hashes of all rows, words included; returns what was pushed."""
         with self.transaction() as connection:
-            pushed = self.pushed(connection)
-            counts = self.run(
-                connection,
-                "SELECT _node, count(*), count(*) FILTER (WHERE {sum} = _sum AND {words_sum} = _words_sum) "
-                "FROM {table} GROUP BY _node",
-                sum=pushed.sum(),
-                words_sum=WORDS_SUM,
-            )
-            self.check_counts(connection, pushed, counts)
-        return pushed
+            counts = f"count(*), count(*) FILTER (WHERE {self.pushed(connection).right()})"
+            answers = self.run(connection, f"SELECT _node, min(_about), {counts} FROM {{table}} GROUP BY _node")
+            return self.whole(connection, answers)
 
-    def rows(self, connection: psycopg.Connection, pushed: Pushed, where: str, values: Any) -> dict[int, Row]:
-        """Read the clips that meet a condition, by `_id`; raises a DamagedTableError if one was changed."""
+    def rows(self, connection: psycopg.Connection, pushed: Pushed, where: str, values: Any) -> list[Row]:
+        """Read the clips that meet a condition, in their order; raises a DamagedTableError if one was changed."""
         kind = VECTORS[pushed.dtype][1]
-        names = map(sql.Identifier, ("_node", "_id", "_digest", *FACTS, *pushed.modalities))
-        statement = f"SELECT {{names}} FROM {{table}} WHERE _id >= 0 AND {where}"
-        found = self.run(connection, statement, values, binary=True, names=sql.SQL(", ").join(names))
-        rows = {}
-        for node, number, digest, *values_ in found:
-            facts, stored = values_[: len(FACTS)], values_[len(FACTS) :]
+        names = ", ".join(["_node", "_digest", *FACTS, *pushed.columns])
+        statement = f"SELECT {names} FROM {{table}} WHERE _id >= 0 AND {where} ORDER BY _id"
+        rows = []
+        for node, digest, *stored in self.run(connection, statement, values, binary=True):
+            facts, stored = stored[: len(FACTS)], stored[len(FACTS) :]
             vectors = np.zeros((len(stored), pushed.dim), pushed.dtype)
             for place, vector in enumerate(stored):
                 if vector is not None:
@@ -481,7 +448,7 @@ class Table:
             row = Row(tuple(facts), vectors, np.array([vector is not None for vector in stored]))
             if row.digest() != digest:
                 raise DamagedTableError(f"{self.named(node)} has a changed clip, {row.clip_id!r}. Push again.")
-            rows[number] = row
+            rows.append(row)
         return rows
 
 
@@ -502,68 +469,57 @@ class _Condition:
     SQL of which clips may be found.
 
     Args:
-        known (`str`): the conditions on facts that are known of every clip.
-        doubtful (`dict[str, tuple[str, str]]`): by the name of a fact that may be unknown, the condition on it, and
-            that it is unknown.
+        allowed (`str`): that all conditions are met.
+        left_out (`dict[str, str]`): by the name of a fact that may be unknown, that it is, and that no known fact is
+            against the clip.
         values (`dict`): by name.
     """
 
-    known: str
-    doubtful: dict[str, tuple[str, str]]
+    allowed: str
+    left_out: dict[str, str]
     values: dict[str, Any]
-
-    def allowed(self) -> str:
-        """That all conditions are met."""
-        return " AND ".join([self.known, *(met for met, _ in self.doubtful.values())])
-
-    def left_out(self, fact: str) -> str:
-        """That this fact is unknown, and no other known fact is against the clip."""
-        others = [f"({met} OR {unknown})" for name, (met, unknown) in self.doubtful.items() if name != fact]
-        return " AND ".join([self.known, self.doubtful[fact][1], *others])
 
 
 def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
     """A selection as SQL, but for the modalities in use."""
     wanted = among.filter
     wanted.check_modalities(modalities)  # so that their names can be parts of SQL
-    known = ["_id >= 0"]
+    known = [
+        "_id >= 0",
+        "clip_id IS DISTINCT FROM %(without)s::text",
+        "(%(inside)s::text IS NULL OR _path = %(inside)s)",
+        "_path <> ALL(%(outside)s::text[])",
+    ]
     known += [f'"{name}" IS NOT NULL' for name in wanted.has]
     known += [f'"{name}" IS NULL' for name in wanted.lacks]
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"without": among.without, "inside": among.inside, "outside": list(among.outside)}
+    if among.inside is not None and not _can_be_stored(among.inside):
+        known.append("false")
+        values["inside"] = None
     if wanted.paths:
         patterns = map(text_pattern_of, wanted.paths)
         values["paths"] = [f"^(?:{pattern})$" for pattern in patterns if pattern is not None]
         known.append("_path ~ ANY(%(paths)s::text[])")
-    for condition, name, value in (
-        ("clip_id <> %(without)s", "without", among.without),
-        ("_path = %(inside)s", "inside", among.inside),
-        ("_path <> ALL(%(outside)s::text[])", "outside", list(among.outside) or None),
-    ):
-        if value is not None:
-            values[name] = value
-            known.append(condition)
+    # Facts that may be unknown
     doubtful = {}
-    first, last = (moment and (moment - _EPOCH) // _MICROSECOND for moment in (wanted.after, wanted.before))
-    for fact, column, conditions in (
-        (
-            DURATION,
-            "_seconds",
-            {"_seconds >= %(shortest)s": wanted.min_duration, "_seconds <= %(longest)s": wanted.max_duration},
-        ),
-        (DATE, "_changed", {"_changed >= %(first)s": first, "_changed < %(last)s": last}),
-    ):
-        given = {condition: value for condition, value in conditions.items() if value is not None}
-        if given:
-            doubtful[fact] = f"({' AND '.join(given)})", f"{column} IS NULL"
-    values |= {"shortest": wanted.min_duration, "longest": wanted.max_duration, "first": first, "last": last}
-    words = {f"word{number}": folded(word) for number, word in enumerate(wanted.words)}
-    if words:
-        met = " AND ".join(f"strpos(_words, %({name})s) > 0" for name in words)
-        doubtful[WORDS] = f"({met})", f"(NOT _all_words AND NOT ({met}))"
-    values |= words
-    if not all(_can_be_stored(text) for text in (among.inside or "", *words.values())):
-        return _Condition("false", {}, {})
-    return _Condition(" AND ".join(known), doubtful, values)
+    if wanted.min_duration is not None or wanted.max_duration is not None:
+        values["shortest"] = float(wanted.min_duration or 0)
+        values["longest"] = math.inf if wanted.max_duration is None else float(wanted.max_duration)
+        doubtful[DURATION] = "_seconds BETWEEN %(shortest)s AND %(longest)s", "_seconds IS NULL"
+    if wanted.after is not None or wanted.before is not None:
+        values["first"] = -_NEVER if wanted.after is None else (wanted.after - _EPOCH) // _MICROSECOND
+        values["last"] = _NEVER if wanted.before is None else (wanted.before - _EPOCH) // _MICROSECOND
+        doubtful[DATE] = "_changed BETWEEN %(first)s AND %(last)s - 1", "_changed IS NULL"
+    if wanted.words:
+        values["words"] = [f"%{folded(word)}%" for word in wanted.words]  # letters and spaces, so nothing to escape
+        met = "_words LIKE ALL(%(words)s::text[])"
+        doubtful[WORDS] = met, f"(NOT _all_words AND NOT {met})"
+    allowed, possible = list(known), list(known)
+    for met, unknown in doubtful.values():
+        allowed.append(met)
+        possible.append(f"({met} OR {unknown})")
+    left_out = {fact: " AND ".join([*possible, unknown]) for fact, (_, unknown) in doubtful.items()}
+    return _Condition(" AND ".join(allowed), left_out, values)
 
 
 # Searching -----------------------------------------------------------------------------------------------------------
@@ -575,7 +531,6 @@ class TableSearcher:
 
     Args:
         table ([`Table`]): which it searches.
-        pushed ([`Pushed`], *optional*): what is in it; by default it is read.
 
     Raises:
         FileNotFoundError: there is no such table, or nothing in it.
@@ -585,11 +540,10 @@ class TableSearcher:
 
     unsupported = frozenset({"mask", "unique", "rerank", "listing"})
 
-    def __init__(self, table: Table, pushed: Pushed | None = None):
-        if pushed is None:
-            with table.transaction() as connection:
-                pushed = table.pushed(connection)
-        self.table, self.pushed = table, pushed
+    def __init__(self, table: Table):
+        self.table = table
+        with table.transaction() as connection:
+            self.pushed = pushed = table.pushed(connection)
         self.described = Described(pushed.metadata, table.name)
         self.described.dim, self.described.dtype = pushed.dim, pushed.dtype
 
@@ -598,9 +552,8 @@ class TableSearcher:
 
     def current(self) -> "TableSearcher":
         """The latest state: itself if nothing was pushed."""
-        with self.table.transaction() as connection:
-            pushed = self.table.pushed(connection)
-        return self if pushed == self.pushed else TableSearcher(self.table, pushed)
+        latest = TableSearcher(self.table)
+        return self if latest.pushed == self.pushed else latest
 
     def rank(self, queries: torch.Tensor, k: int, scoring: Scoring, among: Selection) -> list[Hits]:
         """
@@ -628,11 +581,10 @@ class TableSearcher:
             raise TypeError(f"The score 'scalar' has no {', '.join(unknown)}.")
         own = {"query_temperature": self.described.query_temperature} | self.described.calibration
         options = ScoreOptions(**own | scoring.options)
-        results = []
         try:
-            for some in queries.split(_QUERIES_AT_ONCE):
-                with self.table.transaction() as connection:
-                    results += _Ranking(self, connection, options, among).hits(some, k)
+            with self.table.transaction() as connection:
+                ranking = _Ranking(self, connection, options, among)
+                return [ranking.hits(query, k) for query in queries]
         except DamagedTableError:
             raise
         except TableError as error:
@@ -642,20 +594,19 @@ class TableSearcher:
                 raise TableError(f"{error}. No answer from the node {', '.join(map(repr, failing))}.") from None
             self.table.check()
             raise
-        return results
 
     def clips(self, clip_ids: Sequence[str]) -> list[Clip]:
         """Read clips; raises a KeyError that names a missing one."""
         names = [name for name in clip_ids if _can_be_stored(name)]
         with self.table.transaction() as connection:
-            rows = self.table.rows(connection, self.pushed, "clip_id = ANY(%s)", [names]).values()
+            rows = self.table.rows(connection, self.pushed, "clip_id = ANY(%s)", [names])
         found = {row.clip_id: row for row in rows}
         clips = []
         for name in clip_ids:
             row = found[name]
-            facts = dict(zip(FACTS, row.facts, strict=True))
-            embeds = torch.from_numpy(row.vectors.astype(np.float32))
-            clips.append(TableClip(name, row.place, embeds, torch.from_numpy(row.mask), changed=facts["_changed"]))
+            _, _, _, changed, *_ = row.facts
+            embeds, mask = torch.from_numpy(row.vectors.astype(np.float32)), torch.from_numpy(row.mask)
+            clips.append(TableClip(name, row.place, embeds, mask, changed=changed))
         return clips
 
     def clip_named(self, name: str) -> str:
@@ -685,11 +636,10 @@ class TableSearcher:
 
     def counts(self) -> dict[str, int]:
         """The number of clips by modality."""
-        names = self.pushed.modalities
-        counts = sql.SQL(", ").join(sql.SQL("count({})").format(sql.Identifier(name)) for name in names)
+        counts = ", ".join(f"count({column})" for column in self.pushed.columns)
         with self.table.transaction() as connection:
-            (numbers,) = self.table.run(connection, "SELECT {counts} FROM {table} WHERE _id >= 0", counts=counts)
-        return dict(zip(names, numbers, strict=True))
+            (found,) = self.table.run(connection, f"SELECT {counts} FROM {{table}}")
+        return dict(zip(self.pushed.modalities, found, strict=True))
 
 
 class _Ranking:
@@ -705,143 +655,105 @@ class _Ranking:
     def __init__(
         self, searcher: TableSearcher, connection: psycopg.Connection, options: ScoreOptions, among: Selection
     ):
-        self.searcher, self.connection, self.options = searcher, connection, options
         self.table, self.pushed = searcher.table, searcher.pushed
-        self.seen = np.array(seen_of(among.modalities, self.pushed.modalities))
+        self.connection, self.options = connection, options
+        self.seen = seen_of(among.modalities, self.pushed.modalities)
         self.condition = condition_of(among, self.pushed.modalities)
-        self.rows: dict[int, Row] = {}
         self.num_allowed: int | None = None
         self.unknown: dict[str, int] = {}
 
-    def hits(self, queries: torch.Tensor, k: int) -> list[Hits]:
-        """The k best clips of each query `(Q, D)`."""
-        best: list[list[tuple[float, int]]] = [[] for _ in queries]
-        num_scored = [0] * len(queries)
-        waiting = list(range(len(queries)))
+    def hits(self, query: torch.Tensor, k: int) -> Hits:
+        """The k best clips of a query `(D,)`."""
         limit = k + _MORE
-        while waiting:
-            lists = {query: self.bounds(queries[query], limit) for query in waiting}
-            self.read({number for entries in lists.values() for _, number in entries})
-            waiting = []
-            for query, entries in lists.items():
-                best[query] = self.scored(queries[query], [number for _, number in entries])[:k]
-                num_scored[query] = len(entries)
-                # Every clip that is not in the list has a score of at most its last bound.
-                is_proved = len(best[query]) == k and best[query][-1][0] > entries[-1][0]
-                if len(entries) == limit and not is_proved:
-                    waiting.append(query)
+        while True:
+            entries = self.bounds(query, limit)
+            numbers = [number for _, number in entries]
+            rows = self.table.rows(self.connection, self.pushed, "_id = ANY(%s)", [numbers])
+            shape = (len(rows), len(self.seen), self.pushed.dim)
+            embeds = torch.from_numpy(np.array([row.vectors for row in rows], np.float32).reshape(shape))
+            presence = torch.from_numpy(np.array([row.mask for row in rows], bool).reshape(shape[:2]))
+            texts = query.expand(len(rows), -1)
+            seen = presence & torch.tensor(self.seen)
+            scores = exact_scores(texts, embeds, seen, MIN_NORM[torch.float32], self.options)
+            best = scores.argsort(descending=True, stable=True)[:k]  # of equal ones, the first in the gallery
+            # Every clip that is not in the list has a score of at most its last bound.
+            if len(entries) < limit or scores[best[-1]] > entries[-1][0]:
+                break
             limit *= _GROWTH
-        return [self.hits_of(*found) for found in zip(queries, best, num_scored, strict=True)]
+        weighing = {name: getattr(self.options, name) for name in WEIGHING}
+        weights = paired_weights(texts[best], embeds[best], seen[best], **weighing)
+        rows = [rows[place] for place in best]
+        nothing = [()] * len(rows)
+        texts = Texts([row.clip_id for row in rows], [row.place for row in rows], nothing, nothing)
+        return Hits(
+            self.pushed.modalities,
+            scores[best].float(),
+            presence[best],
+            lambda: texts,
+            weights=weights,
+            num_clips=sum(self.pushed.num_clips.values()),
+            num_scored=len(entries),
+            num_allowed=self.num_allowed,
+            unknown=self.unknown,
+            reason=None if rows else f"none of the clips in {self.table.name} matches the filters",
+        )
 
     def bounds(self, query: torch.Tensor, limit: int) -> list[tuple[float, int]]:
         """Upper bounds of scores, and numbers, of the `limit` clips with the highest bounds, best first."""
         condition, options = self.condition, self.options
-        scales = options.modality_scale or (1.0,)
         # D products of float32 numbers, summed in any order
-        error = (self.pushed.dim + 16) * _UNIT_ROUNDING * max(scales) + _ROUNDING
+        rounding = (self.pushed.dim + 16) * _UNIT_ROUNDING
         values = condition.values | {
             "query": f"[{','.join(map(str, query.tolist()))}]",
             "temperature": float(options.query_temperature),
-            "error": error,
+            "error": rounding * max(options.modality_scale or (1.0,)) + _ROUNDING,
             "limit": limit,
         }
+        products = ", ".join(map(self.product, range(len(self.seen))))
         columns = (
-            "scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(temperature)s::float8, %(error)s::float8, _id, "
-            f"%(limit)s::int) FILTER (WHERE {condition.allowed()})"
+            f"scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(temperature)s::float8, %(error)s::float8, _id, "
+            f"%(limit)s::int) FILTER (WHERE {condition.allowed})"
         )
-        is_first = self.num_allowed is None  # in a snapshot, nothing changes afterwards
-        if is_first:
-            right = "_sum = {sum} AND _words_sum = {words_sum}" if WORDS in condition.doubtful else "_sum = {sum}"
-            counted = [right, condition.allowed(), *map(condition.left_out, condition.doubtful)]
-            columns += ", min(_about), count(*)" + "".join(f", count(*) FILTER (WHERE {where})" for where in counted)
-        rows = self.table.run(
-            self.connection,
-            f"SELECT _node, {columns} FROM {{table}} GROUP BY _node",
-            values,
-            products=sql.SQL(", ").join(map(self.product, range(len(self.seen)))),
-            sum=self.pushed.sum(),
-            words_sum=WORDS_SUM,
-        )
+        is_first = self.num_allowed is None
+        if is_first:  # in a snapshot, nothing changes afterwards
+            columns += ", min(_about), count(*)"
+            right = self.pushed.right(WORDS in condition.left_out)
+            for where in (right, condition.allowed, *condition.left_out.values()):
+                columns += f", count(*) FILTER (WHERE {where})"
+        rows = self.table.run(self.connection, f"SELECT _node, {columns} FROM {{table}} GROUP BY _node", values)
         if is_first:
             self.note_counts([(node, *counts) for node, _, *counts in rows])
-        entries = [(float(bound), int(number)) for _, best, *_ in rows for bound, number in best or ()]
+        entries = []
+        for _, best, *_ in rows:
+            entries += [(float(bound), int(number)) for bound, number in best or ()]
         return sorted(entries, key=lambda entry: (-entry[0], entry[1]))[:limit]
 
     def note_counts(self, counts: Sequence[tuple]) -> None:
         """Check that every row of one version was counted, and note how many clips are allowed."""
-        pushed = self.table.agreed([(node, about) for node, about, *_ in counts])
+        pushed = self.table.whole(self.connection, [numbers[:4] for numbers in counts])
         different = self.pushed.differences(pushed)
         if different:
             raise TableError(
                 f"{self.table.name} was replaced after it was opened; its vectors differ in {', '.join(different)}"
             )
-        self.table.check_counts(self.connection, pushed, [(node, *numbers[:2]) for node, _, *numbers in counts])
         self.pushed = pushed
-        _, _, _, _, allowed, *left_out = zip(*counts, strict=True)
-        self.num_allowed = sum(allowed)
-        for fact, numbers in zip(self.condition.doubtful, left_out, strict=True):
-            if sum(numbers):
-                self.unknown[fact] = sum(numbers)
+        allowed, *left_out = [sum(numbers) for numbers in list(zip(*counts, strict=True))[4:]]
+        self.num_allowed = allowed
+        for fact, number in zip(self.condition.left_out, left_out, strict=True):
+            if number:
+                self.unknown[fact] = number
 
-    def product(self, place: int) -> sql.Composable:
+    def product(self, place: int) -> str:
         """SQL of the calibrated product of the query with a modality; NULL if it is absent or not in use."""
         if not self.seen[place]:
-            return sql.NULL
-        name = sql.Identifier(self.pushed.modalities[place])
-        product = sql.SQL("-({}::vector <#> %(query)s::vector)").format(name)
+            return "NULL"
+        product = f"-({self.pushed.columns[place]}::vector <#> %(query)s::vector)"
         scales, offsets = self.options.modality_scale, self.options.modality_offset
         if scales is not None:
-            product = sql.SQL("{} * {}").format(product, float(scales[place]))
+            product += f" * {float(scales[place])}::float8"
         if offsets is not None:
-            product = sql.SQL("{} + {}::float8").format(product, float(offsets[place]))
+            product += f" + ({float(offsets[place])})::float8"
         return product
-
-    def read(self, numbers: set[int]) -> None:
-        """Read the clips of lists that were not read yet."""
-        missing = sorted(numbers - self.rows.keys())
-        for start in range(0, len(missing), _READ_AT_ONCE):
-            some = missing[start : start + _READ_AT_ONCE]
-            self.rows |= self.table.rows(self.connection, self.pushed, "_id = ANY(%s)", [some])
-
-    def arrays(self, query: torch.Tensor, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A query and clips as pairs: texts `(P, D)`, vectors `(P, M, D)`, and which of them are there `(P, M)`."""
-        rows = [self.rows[number] for number in numbers]
-        embeds = torch.from_numpy(np.stack([row.vectors for row in rows]))
-        return query.expand(len(rows), -1), embeds, torch.from_numpy(np.stack([row.mask for row in rows]))
-
-    def scored(self, query: torch.Tensor, numbers: Sequence[int]) -> list[tuple[float, int]]:
-        """The scores of clips in float64, and their numbers, best first; equal ones in the order of the gallery."""
-        if not numbers:
-            return []
-        texts, embeds, mask = self.arrays(query, numbers)
-        seen = mask & torch.from_numpy(self.seen)
-        scores = exact_scores(texts, embeds, seen, MIN_NORM[torch.float32], self.options).tolist()
-        return sorted(zip(scores, numbers, strict=True), key=lambda entry: (-entry[0], entry[1]))
-
-    def hits_of(self, query: torch.Tensor, best: Sequence[tuple[float, int]], num_scored: int) -> Hits:
-        """The best clips of a query as hits."""
-        numbers = [number for _, number in best]
-        scores = torch.tensor([score for score, _ in best], dtype=torch.float64).float()
-        weights = presence = torch.zeros(0, len(self.seen))
-        if numbers:
-            texts, embeds, presence = self.arrays(query, numbers)
-            weighing = {name: getattr(self.options, name) for name in WEIGHING}
-            weights = paired_weights(texts, embeds, presence & torch.from_numpy(self.seen), **weighing)
-        rows = [self.rows[number] for number in numbers]
-        nothing = [()] * len(rows)
-        texts = Texts([row.clip_id for row in rows], [row.place for row in rows], nothing, nothing)
-        return Hits(
-            self.pushed.modalities,
-            scores,
-            presence.bool(),
-            lambda: texts,
-            weights=weights,
-            num_clips=sum(self.pushed.num_clips.values()),
-            num_scored=num_scored,
-            num_allowed=self.num_allowed,
-            unknown=self.unknown,
-            reason=None if rows else f"none of the clips in {self.table.name} matches the filters",
-        )
 
 
 __all__ = [
@@ -859,5 +771,4 @@ __all__ = [
     "TableError",
     "TableSearcher",
     "condition_of",
-    "gram_of",
 ]

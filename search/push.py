@@ -2,8 +2,7 @@
 
 Nodes are servers of their own: each has a table of its clips, and the server of the address has a table that is
 partitioned over them, by list, in foreign tables of `postgres_fdw`. What runs on the nodes must be in extensions
-there, so that `scalar_score` and `scalar_best` are in the extension `scalar`, two files that [`write_extension`]
-writes.
+there, so that the functions of `scoring.sql` are in the extension `scalar`, two files that [`write_extension`] writes.
 """
 
 import os
@@ -12,7 +11,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +36,13 @@ from .postgresql import (
     Row,
     Table,
     TableAddress,
-    gram_of,
 )
 
 _AT_ONCE = 2048  # rows
 _TIMEOUT = 3600
 _REPEATED = ("model", "fingerprint", "query_temperature", "score_options", LEAST_SCORE, SEGMENT)
 """What the table repeats of a gallery's metadata."""
-_COPIED = tuple(name for name in OWN_COLUMNS if name not in ("_about", "_words_sum", "_sum"))
+_COPIED = ("_node", "_id", "_digest", "_gram", *FACTS)
 _CONTROL = """\
 comment = 'SCALAR''s score of clips, and the list of the best'
 default_version = '1'
@@ -94,7 +91,7 @@ def write_extension(folder: str | os.PathLike) -> None:
     Path(folder, "scalar--1.sql").write_text(FUNCTIONS.read_text())
 
 
-def pushed_of(gallery: Gallery, nodes: Sequence[str] = ("",)) -> Pushed:
+def pushed_of(gallery: Gallery, nodes: Sequence[str]) -> Pushed:
     """What the table will have of a gallery, without clips yet; without paths, except that of the model."""
     if gallery.dim is None:
         raise ValueError(f"{gallery.path} holds no clips.")
@@ -103,80 +100,74 @@ def pushed_of(gallery: Gallery, nodes: Sequence[str] = ("",)) -> Pushed:
     return Pushed(0, dict.fromkeys(nodes, 0), gallery.dim, gallery.dtype, metadata)
 
 
-def rows_of(gallery: Gallery) -> Iterator[Row]:
-    """The clips of a gallery, in order."""
+def batches_of(gallery: Gallery) -> Iterator[list[Row]]:
+    """The clips of a gallery, in order, some at a time."""
     known = gallery.searcher.clip_facts
-    seconds, changed, words = known.seconds.tolist(), known.changed.tolist(), zip(*known.words(), strict=True)
+    seconds, changed, (words, are_all) = known.seconds.tolist(), known.changed.tolist(), known.words()
     number = 0
     for batch in gallery.clips.to_batches(_AT_ONCE):
         table = pa.Table.from_batches([batch])
-        columns = texts_of(table, "clip_id"), embeds_of(table).numpy(), presence_of(table).numpy()
-        places = gallery.places_of(columns[0])
-        for name, place, vectors, mask in zip(columns[0], places, *columns[1:], strict=True):
-            said, is_all = next(words)
+        names, embeds, presence = texts_of(table, "clip_id"), embeds_of(table).numpy(), presence_of(table).numpy()
+        rows = []
+        for name, place, vectors, mask in zip(names, gallery.places_of(names), embeds, presence, strict=True):
             length = None if np.isnan(seconds[number]) else seconds[number]
             date = None if changed[number] == _NO_DATE else changed[number] // 1000
-            facts = (name, place.path, length, date, said.replace("\0", "\ufffd"), is_all)
-            yield Row(facts, vectors, mask)
+            said = words[number].replace("\0", "\ufffd")
+            rows.append(Row((name, place.path, length, date, said, are_all[number]), vectors, mask))
             number += 1
+        yield rows
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
-def tables_of(address: TableAddress, pushed: Pushed, nodes: Sequence[str]) -> list[tuple[str, sql.Composable]]:
+def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], show: Callable[[str], None]) -> None:
     """
-    SQL that makes the tables of a gallery.
+    Make the tables of a gallery.
 
     Args:
-        address ([`TableAddress`]), pushed ([`Pushed`]): where, and for what.
+        table ([`~search.postgresql.Table`]), pushed ([`~search.postgresql.Pushed`]): where, and for what.
         nodes (`list[str]`): servers with the same database and user, `HOST` or `HOST:PORT`; without them, one table
             at the address.
-
-    Returns:
-        The statements in order, each with the node that runs it, `""` for the server of the address.
+        show (`Callable`): is given each statement, without passwords.
     """
-    kinds = OWN_COLUMNS | dict.fromkeys(pushed.modalities, f"{VECTORS[pushed.dtype][0]}({pushed.dim})")
-    columns = sql.SQL(", ").join(sql.SQL(f"{{}} {kind}").format(sql.Identifier(name)) for name, kind in kinds.items())
+    address = table.address
+    kinds = OWN_COLUMNS | dict.fromkeys(pushed.columns, f"{VECTORS[pushed.dtype][0]}({pushed.dim})")
+    columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+    parts = {"table": address.identifier(), "columns": sql.SQL(columns)}
+
+    def run(statement: str, where: dict[str, str], **further: Any) -> None:
+        made = sql.SQL(statement).format(**parts, **further)
+        shown = re.sub("password '(?:[^']|'')*'", "password '...'", made.as_string())
+        show(f"-- on {':'.join(where.values()) or address.name}\n{shown};")
+        with table.errors(), psycopg.connect(address.server, connect_timeout=10, **where) as connection:
+            connection.execute(made)
+
     if not nodes:
-        return [("", sql.SQL(_TABLE).format(own=address.identifier(), columns=columns))]
-    statements = []
+        run(_TABLE, {}, own=address.identifier())
+        return
+    places = {}
     for number, node in enumerate(nodes):
-        own = address.identifier(f"_{number}")
-        statements.append((node, sql.SQL(_SCALAR + _TABLE).format(own=own, columns=columns)))
-    table = address.identifier()
-    statements.append(("", sql.SQL(_SCALAR + _PARTITIONED).format(table=table, columns=columns)))
-    info = psycopg.conninfo.conninfo_to_dict(address.server)
+        host, _, port = node.partition(":")
+        places[node] = {"host": host, "port": port or "5432"}
+        run(_SCALAR + _TABLE, places[node], own=address.identifier(f"_{number}"))
+    run(_SCALAR + _PARTITIONED, {})
+    with table.transaction() as connection:
+        user, database = connection.info.user, connection.info.dbname
     for number, node in enumerate(nodes):
-        values = {
-            **_place_of(node),
-            "node": node,
-            "database": info["dbname"],
-            "user": info.get("user", getuser()),
-            "password": os.environ.get("PGPASSWORD", ""),
-            "schema": address.schema or "public",
-            "name": f"{address.table}_{number}",
-        }
-        part = address.identifier(f"_at_{number}")
-        statements.append(("", sql.SQL(_NODE).format(server=sql.Identifier(node), table=table, part=part, **values)))
-    return statements
-
-
-def _place_of(node: str) -> dict[str, str]:
-    host, _, port = node.partition(":")
-    return {"host": host, "port": port or "5432"}
-
-
-def make_tables(address: TableAddress, pushed: Pushed, nodes: Sequence[str], show: Callable[[str], None]) -> None:
-    """Make the tables of a gallery, and show the SQL, without passwords."""
-    for node, statement in tables_of(address, pushed, nodes):
-        shown = re.sub("password '(?:[^']|'')*'", "password '...'", statement.as_string())
-        show(f"-- on {node or address.name}\n{shown};")
-        info = psycopg.conninfo.conninfo_to_dict(address.server)
-        if node:
-            info |= _place_of(node)
-        with Table(address).errors(), psycopg.connect(**info, connect_timeout=10) as connection:
-            connection.execute(statement)
+        run(
+            _NODE,
+            {},
+            server=sql.Identifier(node),
+            part=address.identifier(f"_at_{number}"),
+            node=node,
+            database=database,
+            user=user,
+            password=os.environ.get("PGPASSWORD", ""),
+            schema=address.schema or "public",
+            name=f"{address.table}_{number}",
+            **places[node],
+        )
 
 
 # Rows ----------------------------------------------------------------------------------------------------------------
@@ -195,7 +186,7 @@ def push(
 
     Args:
         gallery ([`~gallery.gallery.Gallery`]), address ([`~search.postgresql.TableAddress`]).
-        nodes (`list[str]`): of a new table, the servers that it is partitioned over, see [`tables_of`].
+        nodes (`list[str]`): of a new table, the servers that it is partitioned over, see [`make_tables`].
         show (`Callable`): is given every statement that makes tables.
         progress (`bool`): show a progress bar.
 
@@ -204,19 +195,23 @@ def push(
         TableError: a server does not answer, or refuses a statement.
     """
     table = Table(address, _TIMEOUT)
-    try:
-        with table.transaction() as connection:
-            name = address.identifier().as_string(connection)
-            is_new = table.run(connection, "SELECT to_regclass(%s)", [name]) == [(None,)]
-        if nodes and not is_new:
-            raise ValueError(f"{table.name} exists: --nodes is for a new table.")
-        if is_new:
-            make_tables(address, pushed_of(gallery), nodes, show)
-        with table.transaction("READ WRITE") as connection:
-            table.run(connection, "SELECT pg_advisory_xact_lock(hashtext('scalar push'))")  # one at a time
-            return _Push(table, connection, gallery).run(progress)
-    finally:
-        table.close()
+    with table.transaction() as connection:
+        name = address.identifier().as_string(connection)
+        is_new = table.run(connection, "SELECT to_regclass(%s)", [name]) == [(None,)]
+    if nodes and not is_new:
+        raise ValueError(f"{table.name} exists: --nodes is for a new table.")
+    if is_new:
+        make_tables(table, pushed_of(gallery, nodes), nodes, show)
+    with table.transaction("READ WRITE") as connection:
+        table.run(connection, "SELECT pg_advisory_xact_lock(hashtext('scalar push'))")  # one at a time
+        return _Push(table, connection, gallery).run(progress)
+
+
+def _gram_of(vectors: np.ndarray) -> np.ndarray:
+    """The inner products `(N, M (M + 1) / 2)` of vectors `(N, M, D)` in float64: the lower triangle by rows."""
+    exactly = vectors.astype(np.float64)
+    rows, columns = np.tril_indices(vectors.shape[1])
+    return (exactly @ exactly.transpose(0, 2, 1))[:, rows, columns]
 
 
 class _Push:
@@ -234,11 +229,9 @@ class _Push:
         self.pushed = pushed_of(gallery, self.nodes)
         self.report = PushReport()
 
-    def execute(self, statement: str, values: Any = None, **parts: Any) -> list[tuple]:
-        """Run a statement, see [`~search.postgresql.Table.run`]; it may use the hashes of a row."""
-        if "{sum}" in statement:
-            parts |= {"sum": self.pushed.sum(), "words_sum": WORDS_SUM}
-        return self.table.run(self.connection, statement, values, **parts)
+    def execute(self, statement: str, values: Any = None) -> list[tuple]:
+        """Run a statement, see [`~search.postgresql.Table.run`]."""
+        return self.table.run(self.connection, statement, values)
 
     def run(self, progress: bool) -> PushReport:
         """Write what is new or changed, and then the version."""
@@ -248,62 +241,61 @@ class _Push:
                 self.connection.execute(FUNCTIONS.read_text())
         self.execute("CREATE TEMP TABLE pushed (LIKE {table}) ON COMMIT DROP")
         known, gone = self.known()
-        used = {number for number, *_ in known.values()}
-        next_number = max(used, default=-1) + 1
         last = -1
+        next_number = max((number for number, *_ in known.values()), default=-1) + 1
         counts = dict.fromkeys(self.nodes, 0)
-        waiting: list[tuple[str, int, Row]] = []
-        for row in tqdm(rows_of(self.gallery), total=len(self.gallery), unit="clip", disable=not progress or None):
-            node = self.nodes[zlib.crc32(row.clip_id.encode()) % len(self.nodes)]
-            counts[node] += 1
-            number, *stored = known.pop(row.clip_id, (-1,))
-            if number > last and stored == [node, row.digest()]:
-                self.report.unchanged += 1
-                last = number
-                continue
-            if stored:
-                self.report.changed += 1
-                gone.append(number)
-            else:
-                self.report.new += 1
-            # Numbers increase in the order of the gallery, which orders equal scores.
-            if number <= last:
-                number = last + 1 if last + 1 not in used else next_number
-            last = number
-            next_number = max(next_number, last + 1)
-            waiting.append((node, number, row))
-            if len(waiting) == _AT_ONCE:
-                self.remove(gone)
-                self.write(waiting)
-                gone, waiting = [], []
+        with tqdm(total=len(self.gallery), unit="clip", disable=not progress or None) as bar:
+            for rows in batches_of(self.gallery):
+                waiting = []
+                for row in rows:
+                    node = self.nodes[zlib.crc32(row.clip_id.encode()) % len(self.nodes)]
+                    counts[node] += 1
+                    number, *stored = known.pop(row.clip_id, (-1,))
+                    if number > last and stored == [node, row.digest()]:
+                        self.report.unchanged += 1
+                        last = number
+                        continue
+                    if stored:
+                        self.report.changed += 1
+                        gone.append(number)
+                    else:
+                        self.report.new += 1
+                    # Numbers increase in the order of the gallery, which orders equal scores.
+                    if number <= last:
+                        number = next_number
+                    last = number
+                    next_number = max(next_number, last + 1)
+                    waiting.append((node, number, row))
+                self.write(gone, waiting)
+                gone = []
+                bar.update(len(rows))
         self.report.removed = len(known)
-        self.remove(gone + [number for number, *_ in known.values()])
-        if waiting:
-            self.write(waiting)
+        self.write([number for number, *_ in known.values()], [])
         self.write_version(before, counts)
         return self.report
 
     def before(self) -> int:
         """The version that was pushed before, 0 for a new table; a ValueError if this gallery cannot replace it."""
-        found = self.execute("SELECT _about FROM {table} WHERE _id = -1 AND _about IS NOT NULL")
-        states = [Pushed.parse(about, self.table.name) for (about,) in found]
-        for state in states:
+        version = 0
+        for (about,) in self.execute("SELECT _about FROM {table} WHERE _id = -1 AND _about IS NOT NULL"):
+            state = Pushed.parse(about, self.table.name)
             different = state.differences(self.pushed)
             if different:
                 raise ValueError(
                     f"{self.table.name} holds vectors of {state.metadata.get('model')!r}, which differ from those of "
                     f"{self.gallery.path} in {', '.join(different)}. They cannot be compared. Choose another name."
                 )
-        return max((state.version for state in states), default=0)
+            version = max(version, state.version)
+        return version
 
     def known(self) -> tuple[dict[str, tuple[int, str, str | None]], list[int]]:
         """Number, node and digest of each clip by its name, and the numbers of rows that are not clips. The digest of
         a row that others changed is None."""
         known: dict[str, tuple[int, str, str | None]] = {}
         strange = []
+        digest = f"CASE WHEN {self.pushed.right()} THEN _digest END"
         for clip_id, number, *stored in self.execute(
-            "SELECT clip_id, _id, _node, CASE WHEN _sum = {sum} AND _words_sum = {words_sum} THEN _digest END "
-            "FROM {table} WHERE _id <> -1"
+            f"SELECT clip_id, _id, _node, {digest} FROM {{table}} WHERE _id <> -1"
         ):
             if clip_id is None or clip_id in known or number < 0:
                 strange.append(number)
@@ -311,41 +303,38 @@ class _Push:
                 known[clip_id] = (number, *stored)
         return known, strange
 
-    def remove(self, numbers: Sequence[int]) -> None:
-        """Remove rows."""
-        if numbers:
-            self.execute("DELETE FROM {table} WHERE _id = ANY(%s)", [list(numbers)])
-
-    def write(self, waiting: Sequence[tuple[str, int, Row]]) -> None:
-        """Write new rows."""
-        names = sql.SQL(", ").join(map(sql.Identifier, (*_COPIED, *self.pushed.modalities)))
-        head = self.pushed.dim.to_bytes(2, "big") + b"\0\0"
+    def write(self, gone: Sequence[int], waiting: Sequence[tuple[str, int, Row]]) -> None:
+        """Remove rows, and write new ones."""
+        if gone:
+            self.execute("DELETE FROM {table} WHERE _id = ANY(%s)", [list(gone)])
+        if not waiting:
+            return
         vectors = np.stack([row.vectors for *_, row in waiting])
+        grams = _gram_of(vectors).tolist()
         sent = vectors.astype(VECTORS[self.pushed.dtype][1])
-        copy = sql.SQL("COPY pushed ({}) FROM STDIN (FORMAT BINARY)").format(names)
+        head = self.pushed.dim.to_bytes(2, "big") + b"\0\0"
+        names = ", ".join([*_COPIED, *self.pushed.columns])
+        copy = f"COPY pushed ({names}) FROM STDIN (FORMAT BINARY)"
         with self.table.errors(), self.connection.cursor().copy(copy) as copied:
             copied.set_types([*(OWN_COLUMNS[name] for name in _COPIED), *["bytea"] * len(self.pushed.modalities)])
-            for (node, number, row), gram, own in zip(waiting, gram_of(vectors).tolist(), sent, strict=True):
-                values = dict(zip(FACTS, row.facts, strict=True))
-                values |= {"_node": node, "_id": number, "_digest": row.digest(), "_gram": gram}
+            for (node, number, row), gram, own in zip(waiting, grams, sent, strict=True):
                 stored = [head + vector.tobytes() if has else None for vector, has in zip(own, row.mask, strict=True)]
-                copied.write_row([*(values[name] for name in _COPIED), *stored])
+                copied.write_row([node, number, row.digest(), gram, *row.facts, *stored])
         self.insert()
 
     def insert(self) -> None:
         """Move rows from the temporary table into that of the clips, with their hashes."""
-        names = sql.SQL(", ").join(map(sql.Identifier, (*_COPIED, "_about", *self.pushed.modalities)))
+        names = ", ".join([*_COPIED, "_about", *self.pushed.columns])
         self.execute(
-            "INSERT INTO {table} ({names}, _words_sum, _sum) SELECT {names}, _words_sum, {sum} "
-            "FROM (SELECT {names}, {words_sum} AS _words_sum FROM pushed) AS rows",
-            names=names,
+            f"INSERT INTO {{table}} ({names}, _words_sum, _sum) SELECT {names}, _words_sum, {self.pushed.sum()} "
+            f"FROM (SELECT {names}, {WORDS_SUM} AS _words_sum FROM pushed) AS rows; TRUNCATE pushed"
         )
-        self.execute("TRUNCATE pushed")
 
     def write_version(self, before: int, counts: dict[str, int]) -> None:
         """Replace the rows with what was pushed, unless they are right."""
         same = replace(self.pushed, version=before, num_clips=counts).text()
-        found = self.execute("SELECT _node FROM {table} WHERE _id = -1 AND _sum = {sum} AND _about = %s", [same])
+        is_right = f"_id = -1 AND {self.pushed.right()} AND _about = %s"
+        found = self.execute(f"SELECT _node FROM {{table}} WHERE {is_right}", [same])
         is_same = self.report == PushReport(unchanged=self.report.unchanged)
         if is_same and sorted(node for (node,) in found) == sorted(self.nodes):
             return
@@ -368,15 +357,12 @@ def verify_table(address: TableAddress) -> int:
         DamagedTableError: something is not as it was pushed.
     """
     table = Table(address, _TIMEOUT)
-    try:
-        pushed = table.check()
-        with table.transaction() as connection:
-            numbers = [number for (number,) in table.run(connection, "SELECT _id FROM {table} WHERE _id >= 0")]
-            for start in range(0, len(numbers), _AT_ONCE):
-                table.rows(connection, pushed, "_id = ANY(%s)", [numbers[start : start + _AT_ONCE]])
-    finally:
-        table.close()
-    return len(numbers)
+    pushed = table.check()
+    with table.transaction() as connection:
+        ((last,),) = table.run(connection, "SELECT max(_id) FROM {table}")
+        for start in range(0, last + 1, _AT_ONCE):
+            table.rows(connection, pushed, "_id BETWEEN %s AND %s", [start, start + _AT_ONCE - 1])
+    return sum(pushed.num_clips.values())
 
 
-__all__ = ["PushReport", "push", "tables_of", "verify_table", "write_extension"]
+__all__ = ["PushReport", "make_tables", "push", "verify_table", "write_extension"]

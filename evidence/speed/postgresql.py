@@ -92,6 +92,5 @@ def main(config: PostgresqlConfig) -> None:
                         "from the folder's"
                     )
                     sys.stdout.flush()
-                searcher.table.close()
     finally:
         servers.close()
