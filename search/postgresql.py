@@ -46,8 +46,11 @@ from gallery.windows import Place, place_of_clip
 from gallery.words import folded
 from modeling_scalar.scores_scalar import MIN_NORM, WEIGHING, ScoreOptions, exact_scores, paired_weights
 
-FUNCTIONS = Path(__file__).with_name("scoring.sql")
-"""The SQL of `scalar_score`, `scalar_best` and `scalar_best_clips`."""
+EXTENSION = Path(__file__).with_name("scoring.sql").read_text()
+"""The SQL of `scalar_score`, `scalar_best` and `scalar_best_clips`, as that of an extension."""
+
+FUNCTIONS = EXTENSION.replace("@extschema@.", "")
+"""The same SQL without an extension."""
 
 FACTS = {
     "clip_id": "text",
@@ -758,6 +761,7 @@ class _Ranking:
 
 __all__ = [
     "FACTS",
+    "EXTENSION",
     "FUNCTIONS",
     "OWN_COLUMNS",
     "VECTORS",

@@ -27,6 +27,7 @@ from gallery.gallery import Gallery
 from gallery.windows import SEGMENT
 
 from .postgresql import (
+    EXTENSION,
     FACTS,
     FUNCTIONS,
     OWN_COLUMNS,
@@ -46,7 +47,7 @@ _COPIED = ("_node", "_id", "_digest", "_gram", *FACTS)
 _CONTROL = """\
 comment = 'SCALAR''s score of clips, and the list of the best'
 default_version = '1'
-relocatable = true
+relocatable = false
 """
 
 
@@ -88,7 +89,7 @@ def write_extension(folder: str | os.PathLike) -> None:
     """Write the two files of the extension `scalar`, which belong into the folder `extension` of every server."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     Path(folder, "scalar.control").write_text(_CONTROL)
-    Path(folder, "scalar--1.sql").write_text(FUNCTIONS.read_text())
+    Path(folder, "scalar--1.sql").write_text(EXTENSION)
 
 
 def pushed_of(gallery: Gallery, nodes: Sequence[str]) -> Pushed:
@@ -236,9 +237,9 @@ class _Push:
     def run(self, progress: bool) -> PushReport:
         """Write what is new or changed, and then the version."""
         before = self.before()
-        if not self.execute("SELECT FROM pg_extension WHERE extname = 'scalar'"):
+        if not self.execute("SELECT 1 FROM pg_extension WHERE extname = 'scalar'"):
             with self.table.errors():
-                self.connection.execute(FUNCTIONS.read_text())
+                self.connection.execute(FUNCTIONS)
         self.execute("CREATE TEMP TABLE pushed (LIKE {table}) ON COMMIT DROP")
         known, gone = self.known()
         last = -1

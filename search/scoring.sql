@@ -152,7 +152,10 @@ BEGIN
     THEN
         RETURN best;
     END IF;
-    RETURN scalar_best_step(best, scalar_score(products, gram, temperature, error => error), id, k);
+    -- `postgres_fdw` looks for functions without a schema in pg_catalog alone.
+    RETURN @extschema@.scalar_best_step(
+        best, @extschema@.scalar_score(products, gram, temperature, error => error), id, k
+    );
 END $$;
 CREATE OR REPLACE AGGREGATE scalar_best_clips(
     products float8[], gram float8[], temperature float8, error float8, id anyelement, k int

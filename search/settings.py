@@ -326,7 +326,7 @@ def _print_sql(is_given: bool) -> None:
     if is_given:
         from .postgresql import FUNCTIONS
 
-        echo(FUNCTIONS.read_text(), nl=False)
+        echo(FUNCTIONS, nl=False)
         raise Exit
 
 
