@@ -158,7 +158,7 @@ def push(config: PushConfig) -> None:
 
     address, gallery = TableAddress.parse(config.address), Gallery.open(config.gallery)
     nodes = [] if config.nodes is None else config.nodes.split(",")
-    report = push_gallery(gallery, address, nodes, show if nodes else lambda line: None, progress=True)
+    report = push_gallery(gallery, address, nodes, show if nodes else lambda line: None)
     counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
     show(f"{counts}; {len(gallery)} clips in the table")
 

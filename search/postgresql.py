@@ -123,16 +123,12 @@ class TableAddress:
     @classmethod
     def parse(cls, text: str) -> "TableAddress":
         """Parse an address; raises a ValueError, which does not repeat it, as it may contain a secret."""
-        if re.search(r"://[^/]*:[^/]*@", text) or "?" in text:
-            raise ValueError(
-                "An address must not contain a password or options. Put a password into PGPASSWORD or ~/.pgpass, and "
-                "options, such as PGSSLMODE, into the environment."
-            )
         found = _ADDRESS.fullmatch(text)
         if found is None:
             raise ValueError(
-                "Expected the address of a table, postgresql://[USER@]HOST[:PORT]/DATABASE/[SCHEMA.]TABLE; the name "
-                "of a table has at most 50 letters, digits and _."
+                "Expected the address of a table, postgresql://[USER@]HOST[:PORT]/DATABASE/[SCHEMA.]TABLE, where the "
+                "name of the table has at most 50 letters, digits and _. Put a password into PGPASSWORD or ~/.pgpass, "
+                "and options, such as PGSSLMODE, into the environment."
             )
         return cls(found["server"], found["table"], found["schema"])
 
@@ -289,6 +285,7 @@ class Table:
 
     def __init__(self, address: TableAddress, timeout: float = 60):
         self.address, self.name, self.timeout = address, address.name, timeout
+        self._idle: list[psycopg.Connection] = []
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -315,6 +312,20 @@ class Table:
     @contextmanager
     def transaction(self, mode: str = "ISOLATION LEVEL REPEATABLE READ READ ONLY") -> Iterator[psycopg.Connection]:
         """The connection of a transaction, by default of one snapshot of every node."""
+        connection = self._begin(mode)
+        try:
+            yield connection
+            self.run(connection, "COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    def _begin(self, mode: str) -> psycopg.Connection:
+        with suppress(IndexError, TableError):  # no connection is idle, or its server was started again
+            connection = self._idle.pop()
+            self.run(connection, f"BEGIN {mode}")
+            return connection
         with self.errors():
             connection = psycopg.connect(
                 self.address.server,
@@ -324,16 +335,17 @@ class Table:
                 application_name="scalar",
                 client_encoding="utf8",
             )
-        try:
-            self.run(
-                connection,
-                f"SET statement_timeout = {math.ceil(1000 * self.timeout)}; "
-                f"SET enable_partitionwise_aggregate = on; SET jit = off; BEGIN {mode}",
-            )
-            yield connection
-            self.run(connection, "COMMIT")
-        finally:
-            connection.close()
+        limit = math.ceil(1000 * self.timeout)
+        self.run(
+            connection, f"SET statement_timeout = {limit}; SET enable_partitionwise_aggregate = on; SET jit = off"
+        )
+        self.run(connection, f"BEGIN {mode}")
+        return connection
+
+    def close(self) -> None:
+        """Close the connections that are idle."""
+        while self._idle:
+            self._idle.pop().close()
 
     def run(
         self, connection: psycopg.Connection, statement: str, values: Any = None, binary: bool = False
@@ -372,6 +384,7 @@ class Table:
                     hasty.run(connection, "SELECT _about FROM {table} WHERE _node = %s AND _id = -1", [node])
             except OSError:
                 failing.append(node)
+        hasty.close()
         return failing
 
     def agreed(self, answers: Sequence[tuple[str, str | None]]) -> Pushed:

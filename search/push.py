@@ -10,6 +10,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,6 @@ def push(
     address: TableAddress,
     nodes: Sequence[str] = (),
     show: Callable[[str], None] = lambda line: None,
-    progress: bool = False,
 ) -> PushReport:
     """
     Copy a gallery into a table, which is made if it is missing: write new and changed clips, and remove those that the
@@ -189,23 +189,22 @@ def push(
         gallery ([`~gallery.gallery.Gallery`]), address ([`~search.postgresql.TableAddress`]).
         nodes (`list[str]`): of a new table, the servers that it is partitioned over, see [`make_tables`].
         show (`Callable`): is given every statement that makes tables.
-        progress (`bool`): show a progress bar.
 
     Raises:
         ValueError: the table holds vectors of another model, dimension or precision, or something else.
         TableError: a server does not answer, or refuses a statement.
     """
-    table = Table(address, _TIMEOUT)
-    with table.transaction() as connection:
-        name = address.identifier().as_string(connection)
-        is_new = table.run(connection, "SELECT to_regclass(%s)", [name]) == [(None,)]
-    if nodes and not is_new:
-        raise ValueError(f"{table.name} exists: --nodes is for a new table.")
-    if is_new:
-        make_tables(table, pushed_of(gallery, nodes), nodes, show)
-    with table.transaction("READ WRITE") as connection:
-        table.run(connection, "SELECT pg_advisory_xact_lock(hashtext('scalar push'))")  # one at a time
-        return _Push(table, connection, gallery).run(progress)
+    with closing(Table(address, _TIMEOUT)) as table:
+        with table.transaction() as connection:
+            name = address.identifier().as_string(connection)
+            is_new = table.run(connection, "SELECT to_regclass(%s)", [name]) == [(None,)]
+        if nodes and not is_new:
+            raise ValueError(f"{table.name} exists: --nodes is for a new table.")
+        if is_new:
+            make_tables(table, pushed_of(gallery, nodes), nodes, show)
+        with table.transaction("READ WRITE") as connection:
+            table.run(connection, "SELECT pg_advisory_xact_lock(hashtext('scalar push'))")  # one at a time
+            return _Push(table, connection, gallery).run()
 
 
 def _gram_of(vectors: np.ndarray) -> np.ndarray:
@@ -234,25 +233,27 @@ class _Push:
         """Run a statement, see [`~search.postgresql.Table.run`]."""
         return self.table.run(self.connection, statement, values)
 
-    def run(self, progress: bool) -> PushReport:
+    def run(self) -> PushReport:
         """Write what is new or changed, and then the version."""
         before = self.before()
         if not self.execute("SELECT 1 FROM pg_extension WHERE extname = 'scalar'"):
             with self.table.errors():
                 self.connection.execute(FUNCTIONS)
         self.execute("CREATE TEMP TABLE pushed (LIKE {table}) ON COMMIT DROP")
-        known, gone = self.known()
+        known, strange = self.known()
+        gone = list(strange)
         last = -1
         next_number = max((number for number, *_ in known.values()), default=-1) + 1
         counts = dict.fromkeys(self.nodes, 0)
-        with tqdm(total=len(self.gallery), unit="clip", disable=not progress or None) as bar:
+        with tqdm(total=len(self.gallery), unit="clip", disable=None) as bar:
             for rows in batches_of(self.gallery):
                 waiting = []
                 for row in rows:
                     node = self.nodes[zlib.crc32(row.clip_id.encode()) % len(self.nodes)]
                     counts[node] += 1
                     number, *stored = known.pop(row.clip_id, (-1,))
-                    if number > last and stored == [node, row.digest()]:
+                    is_right = stored == [node, row.digest()] and number not in strange
+                    if is_right and number > last:
                         self.report.unchanged += 1
                         last = number
                         continue
@@ -289,17 +290,17 @@ class _Push:
             version = max(version, state.version)
         return version
 
-    def known(self) -> tuple[dict[str, tuple[int, str, str | None]], list[int]]:
+    def known(self) -> tuple[dict[str, tuple[int, str, str | None]], set[int]]:
         """Number, node and digest of each clip by its name, and the numbers of rows that are not clips. The digest of
         a row that others changed is None."""
         known: dict[str, tuple[int, str, str | None]] = {}
-        strange = []
+        strange = set()
         digest = f"CASE WHEN {self.pushed.right()} THEN _digest END"
         for clip_id, number, *stored in self.execute(
             f"SELECT clip_id, _id, _node, {digest} FROM {{table}} WHERE _id <> -1"
         ):
             if clip_id is None or clip_id in known or number < 0:
-                strange.append(number)
+                strange.add(number)
             else:
                 known[clip_id] = (number, *stored)
         return known, strange
@@ -349,7 +350,7 @@ class _Push:
 
 def verify_table(address: TableAddress) -> int:
     """
-    Check every row of a table on its server: counts, version and hashes; then read every clip.
+    Check every row of a table on its server: counts, version and hashes, words included.
 
     Returns:
         The number of clips.
@@ -357,13 +358,8 @@ def verify_table(address: TableAddress) -> int:
     Raises:
         DamagedTableError: something is not as it was pushed.
     """
-    table = Table(address, _TIMEOUT)
-    pushed = table.check()
-    with table.transaction() as connection:
-        ((last,),) = table.run(connection, "SELECT max(_id) FROM {table}")
-        for start in range(0, last + 1, _AT_ONCE):
-            table.rows(connection, pushed, "_id BETWEEN %s AND %s", [start, start + _AT_ONCE - 1])
-    return sum(pushed.num_clips.values())
+    with closing(Table(address, _TIMEOUT)) as table:
+        return sum(table.check().num_clips.values())
 
 
 __all__ = ["PushReport", "make_tables", "push", "verify_table", "write_extension"]

@@ -92,5 +92,6 @@ def main(config: PostgresqlConfig) -> None:
                         "from the folder's"
                     )
                     sys.stdout.flush()
+                searcher.table.close()
     finally:
         servers.close()

@@ -58,6 +58,7 @@ def hold(request):
         return TableSearcher(table)
 
     yield hold
+    table.close()
 
 
 @pytest.mark.parametrize("made", CALIBRATED, ids=lambda made: f"{len(made.modalities)} {made.scale} {made.offset}")

@@ -5,6 +5,7 @@ import math
 import re
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,14 +226,15 @@ def test_a_thousand_queries_find_what_float64_finds(postgres, tmp_path, count):
     gallery = made.write(tmp_path)
     embeds, mask = gallery.modality_embeds().double(), gallery.modality_mask
     names = np.array(gallery.clip_ids)
-    searcher, differing = pushed(gallery, database, servers if count > 1 else ()), 0
-    for seed, temperature in enumerate((1e-6, 0.03, 0.1, 1.0, math.inf)):
-        texts = make_texts(made, 200, seed)
-        for text, hits in zip(texts, ranked(searcher, texts, 5, temperature), strict=True):
-            options = ScoreOptions(temperature)
-            scores = exact_scores(text.expand(len(embeds), -1), embeds, mask, MIN_NORM, options).numpy()
-            best = np.argsort(-scores, kind="stable")[:5]
-            differing += names_of(hits) != names[best].tolist()
+    with closing(pushed(gallery, database, servers if count > 1 else ()).table) as table:
+        searcher, differing = TableSearcher(table), 0
+        for seed, temperature in enumerate((1e-6, 0.03, 0.1, 1.0, math.inf)):
+            texts = make_texts(made, 200, seed)
+            for text, hits in zip(texts, ranked(searcher, texts, 5, temperature), strict=True):
+                options = ScoreOptions(temperature)
+                scores = exact_scores(text.expand(len(embeds), -1), embeds, mask, MIN_NORM, options).numpy()
+                best = np.argsort(-scores, kind="stable")[:5]
+                differing += names_of(hits) != names[best].tolist()
     assert differing == 0
 
 
@@ -261,6 +263,7 @@ def test_every_node_computes_its_scores_its_list_and_its_counts(postgres, tmp_pa
         assert plan[0] == "Append" and plan.count("->  Async Foreign Scan") == 3
         relations = sorted(re.sub(" clips.*", "", line) for line in plan if line.startswith("Relations: "))
         assert relations == [f"Relations: Aggregate on (public.clips_at_{number}" for number in range(3)]
+    searcher.table.close()
 
 
 def test_a_filter_with_nul_or_a_lone_surrogate_finds_nothing(database, tmp_path, made):
@@ -275,6 +278,7 @@ def test_a_filter_with_nul_or_a_lone_surrogate_finds_nothing(database, tmp_path,
         with pytest.raises(KeyError):
             searcher.clips([text])
     assert len(ranked(searcher, texts)[0]) == 5
+    searcher.table.close()
 
 
 # Pushing -------------------------------------------------------------------------------------------------------------
@@ -295,6 +299,7 @@ def test_a_second_push_writes_only_what_changed(database, tmp_path, made):
     found = execute(database, "SELECT clip_id FROM clips WHERE _id >= 0 ORDER BY _id")
     assert [name for (name,) in found] == gallery.clip_ids
     assert len(searcher.current()) == count + 2 and verify_table(address) == count + 2
+    searcher.table.close()
 
 
 def test_a_push_that_ends_early_leaves_what_was_there(database, tmp_path, made, monkeypatch):
@@ -311,6 +316,7 @@ def test_a_push_that_ends_early_leaves_what_was_there(database, tmp_path, made, 
             push(other, searcher.table.address)
     assert names_of(ranked(searcher, texts)[0]) == names_of(before[0])
     assert push(other, searcher.table.address).new == len(made.clips)
+    searcher.table.close()
 
 
 def test_of_two_pushers_one_waits_for_the_other(database, tmp_path, made):
@@ -324,6 +330,7 @@ def test_of_two_pushers_one_waits_for_the_other(database, tmp_path, made):
         assert other.is_alive()
     other.join(60)
     assert not other.is_alive()
+    table.close()
 
 
 def test_what_is_not_of_this_version_or_model_is_refused(database, tmp_path, made):
@@ -423,6 +430,7 @@ def test_whatever_is_changed_is_an_error_and_the_next_push_repairs_it(database, 
                 assert is_gone or name == "another name" or best.name in str(error), name
         push(gallery, searcher.table.address)
         assert names_of(ranked(searcher, text, among=among)[0]) == before
+    searcher.table.close()
     assert missed == []
 
 
@@ -520,8 +528,15 @@ def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgre
             execute(node, "TRUNCATE clips_2; INSERT INTO clips_2 SELECT * FROM copy")
             assert answer(searcher, texts) == right
     execute(node, "ALTER TABLE other RENAME TO clips_2; DELETE FROM clips_2 WHERE _id > 50")
+    # A clip of one node is on another one too.
+    ((number, copied),) = execute(
+        database, "SELECT _id, clip_id FROM clips WHERE _node = %s AND _id >= 0 LIMIT 1", [name[0]]
+    )
+    execute(node, "DELETE FROM clips_2 WHERE _id = %s", [number])
+    execute(node, "INSERT INTO clips_2 (_node, _id, clip_id) VALUES (%s, %s, %s)", [name[2], number, copied])
     assert push(gallery, searcher.table.address).unchanged > 0
     assert answer(searcher, texts) == right and verify_table(searcher.table.address) == len(made.clips)
+    searcher.table.close()
 
 
 @pytest.mark.e2e
@@ -541,6 +556,7 @@ def test_a_password_reaches_the_nodes_and_no_message(postgres, tmp_path, made, m
     with pytest.raises(TableError) as caught:
         TableSearcher(Table(address))
     assert "hush" not in str(caught.value)
+    searcher.table.close()
 
 
 @pytest.mark.e2e
@@ -551,6 +567,7 @@ def test_of_several_hosts_the_first_that_answers_is_used(postgres, tmp_path, mad
     servers[1].kill()
     searcher = open_searcher(f"{database.replace('127', f'127.0.0.1:{servers[1].port},127', 1)}/clips")
     assert answer(searcher, texts) == right
+    searcher.table.close()
 
 
 @pytest.mark.slow
@@ -588,6 +605,7 @@ def test_two_hundred_answers_of_nodes_that_fail_are_right_or_name_the_node(postg
         if what == "delete":
             push(gallery, searcher.table.address)
     assert min(counts.values()) > 50
+    searcher.table.close()
 
 
 def test_docs_show_the_functions_in_a_table_of_somebody_else(database):
