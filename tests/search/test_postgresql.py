@@ -528,12 +528,13 @@ def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgre
             execute(node, "TRUNCATE clips_2; INSERT INTO clips_2 SELECT * FROM copy")
             assert answer(searcher, texts) == right
     execute(node, "ALTER TABLE other RENAME TO clips_2; DELETE FROM clips_2 WHERE _id > 50")
-    # A clip of one node is on another one too.
-    ((number, copied),) = execute(
-        database, "SELECT _id, clip_id FROM clips WHERE _node = %s AND _id >= 0 LIMIT 1", [name[0]]
-    )
-    execute(node, "DELETE FROM clips_2 WHERE _id = %s", [number])
-    execute(node, "INSERT INTO clips_2 (_node, _id, clip_id) VALUES (%s, %s, %s)", [name[2], number, copied])
+    # Clips of two nodes are on the other one too.
+    for mine, other in ((0, 2), (2, 0)):
+        asked = "SELECT _id, clip_id FROM clips WHERE _node = %s AND _id BETWEEN 0 AND 50 AND _sum IS NOT NULL LIMIT 1"
+        ((number, copied),) = execute(database, asked, [name[mine]])
+        where = f"{servers[other].address}/{database.rpartition('/')[2]}"
+        values = [name[other], number, copied]
+        execute(where, f"INSERT INTO clips_{other} (_node, _id, clip_id) VALUES (%s, %s, %s)", values)
     assert push(gallery, searcher.table.address).unchanged > 0
     assert answer(searcher, texts) == right and verify_table(searcher.table.address) == len(made.clips)
     searcher.table.close()
