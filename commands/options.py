@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import ParameterInfo
@@ -21,22 +21,6 @@ Limit = Annotated[
         rich_help_panel=READING,
         help="Limit for reading one stream: memory=2GiB, time=120 (seconds), pixels=70e6 or duration=86400 "
         "(seconds). Repeatable.",
-    ),
-]
-
-Device = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=MODEL,
-        help="Device: cpu, cuda, ...; by default the accelerator, if any.",
-    ),
-]
-
-ModelDtype = Annotated[
-    Literal["bfloat16", "float16", "float32"] | None,
-    typer.Option(
-        rich_help_panel=MODEL,
-        help="Precision. Default: bfloat16 on a GPU or float32 on a CPU for joint encoders, else the checkpoint's.",
     ),
 ]
 
@@ -138,4 +122,4 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
     return register
 
 
-__all__ = ["MODEL", "READING", "Device", "Given", "Limit", "ModelDtype", "columns_of", "command_of"]
+__all__ = ["MODEL", "READING", "Given", "Limit", "columns_of", "command_of"]

@@ -104,7 +104,6 @@ class EmbedConfig:
         int, Option(min=1, help="Clips or captions per forward pass, which is also the most that a kill can lose.")
     ] = 32
     on_error: OnError = "raise"
-    dtype: Annotated[Literal["float32", "float16"], Option(help="Precision of the vectors.")] = "float16"
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:

@@ -11,10 +11,11 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from commands.options import Device, Given
+from commands.options import Given
 
 AnyPath = str | os.PathLike
 _PATH = Given(Path)
+Device = Annotated[str | None, Option(help="Device: cpu, cuda, ...; by default the accelerator, if any.")]
 
 
 @dataclass(frozen=True, kw_only=True)

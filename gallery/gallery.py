@@ -401,13 +401,11 @@ class Gallery(Contents):
         moved.searcher = FolderSearcher(moved, device)
         return moved
 
-    def load_model(
-        self, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
-    ) -> "QueryModel":
+    def load_model(self, model: str | os.PathLike | None = None, device: str | None = None) -> "QueryModel":
         """Load the model that embeds texts, and keep it: [`~gallery.querying.load_query_model`]."""
         from gallery.querying import load_query_model
 
-        self.query_model = load_query_model(self, model, device, dtype)
+        self.query_model = load_query_model(self, model, device)
         return self.query_model
 
     def newest(self) -> "Gallery":

@@ -172,7 +172,7 @@ def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | Non
 
 
 def load_query_model(
-    described: Described, model: str | os.PathLike | None = None, device: str | None = None, dtype: str | None = None
+    described: Described, model: str | os.PathLike | None = None, device: str | None = None
 ) -> QueryModel:
     """
     Load the model that embeds texts.
@@ -180,15 +180,14 @@ def load_query_model(
     Args:
         described ([`~gallery.described.Described`]): what is searched.
         model (`str`, *optional*): where the model is now, a folder or a Hub id; by default where it was.
-        device (`str`, *optional*), dtype (`str`, *optional*): device and precision, by name; by default those of the
-            commands.
+        device (`str`, *optional*): a device by name; by default that of the commands.
 
     Raises:
         FileNotFoundError: the model does not exist.
         ValueError: the gallery was made with another model, or does not name its model and `model` is not given.
     """
     # Not at the top: they import transformers, which no other kind of query needs.
-    from modeling_scalar.model_identity import device_of_name, dtype_of_name, identify
+    from modeling_scalar.model_identity import device_of_name, identify
 
     revision = described.model_revision if model is None else None
     model = model or described.model
@@ -207,7 +206,7 @@ def load_query_model(
         ) from error
     described.check_model(str(model), identity.fingerprint)
     chosen = modalities_option(identity, described.modalities)
-    loaded = modeling_scalar.load_model(folder, dtype_of_name(dtype), device_of_name(device), **chosen)  # without code
+    loaded = modeling_scalar.load_model(folder, None, device_of_name(device), **chosen)  # without code
     return QueryModel(*loaded)
 
 

@@ -16,10 +16,14 @@ _Results = Annotated[
 ]
 
 
+_License = Annotated[str | None, Option(help="Licence, an id from the Hub's list; kept by later pushes.")]
+_Private = Annotated[bool, Option("--private", help="Make a new repository private.")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Push:
     """
-    Settings that all pushes share; each kind adds its folder and `name`.
+    Settings that all pushes share; each kind adds its folder and `name`, and makes those options that it needs.
 
     Raises:
         ValueError: the name is not valid.
@@ -28,8 +32,8 @@ class Push:
     if TYPE_CHECKING:
         name: str
 
-    license: Annotated[str | None, Option(help="Licence, an id from the Hub's list; kept by later pushes.")] = None
-    private: Annotated[bool, Option("--private", help="Make a new repository private.")] = False
+    license: str | None = None
+    private: bool = False
     dry_run: Annotated[
         Path | None, Option(help="Write the files and the card into this new folder, without sending them.")
     ] = None
@@ -48,6 +52,8 @@ class ModelPush(Push):
 
     folder: Annotated[Path, Argument(help="Folder of a model.")]
     name: _Name
+    license: _License = None
+    private: _Private = False
     results: _Results = None
 
 
@@ -57,6 +63,8 @@ class AdapterPush(Push):
 
     folder: Annotated[Path, Argument(help="Folder of a training run.")]
     name: _Name
+    license: _License = None
+    private: _Private = False
     base: Annotated[str | None, Option(help="Id of the base on the Hub, if its folder was not pushed.")] = None
     results: _Results = None
 
@@ -67,6 +75,8 @@ class GalleryPush(Push):
 
     folder: Annotated[Path, Argument(help="Folder of a gallery, by scalar index or scalar eval embed.")]
     name: _Name
+    license: _License = None
+    private: _Private = False
     model: Annotated[str | None, Option(help="Id of the model that made it, if its folder was not pushed.")] = None
     media: Annotated[bool, Option("--media", help="Also publish the videos of a gallery by scalar index.")] = False
 
@@ -84,6 +94,7 @@ class SpacePush(Push):
     """Settings of a push of a Space."""
 
     name: _Name
+    private: _Private = False
     gallery: Annotated[str, Option(help="The gallery to search, a data set on the Hub.")]
 
 

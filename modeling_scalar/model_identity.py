@@ -366,11 +366,6 @@ def device_of_name(name: str | None) -> torch.device:
     return torch.device(name)
 
 
-def dtype_of_name(name: str | None) -> torch.dtype | None:
-    """Return the precision with a name; `None` means [`default_dtype`]."""
-    return None if name is None else getattr(torch, name)
-
-
 def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device) -> torch.dtype | None:
     """
     Return the default precision of a model on a device.
@@ -419,6 +414,6 @@ def load_plugins(names: Iterable[str]) -> None:
 
 __all__ = [
     "ADAPTER_CONFIG", "LIGHT", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity", "NoModelError",
-    "default_device", "default_dtype", "device_of_name", "dtype_of_name", "hub_answers", "identify", "load_plugins",
-    "part_of", "read_object", "said_of",
+    "default_device", "default_dtype", "device_of_name", "hub_answers", "identify", "load_plugins", "part_of",
+    "read_object", "said_of",
 ]  # fmt: skip

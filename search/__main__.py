@@ -80,7 +80,7 @@ def query(config: QueryConfig) -> None:
     }
 
     def load() -> "QueryModel":
-        return load_query_model(searcher.described, config.model, config.device, config.model_dtype)
+        return load_query_model(searcher.described, config.model)
 
     if config.like is None:
         options |= {"rerank": config.rerank, "fusion_weight": config.fusion_weight, "load": load}
@@ -189,7 +189,7 @@ def serve(config: ServeConfig) -> None:
     token = None if secret is None else Token(secret)
     with closing(listen(config.host, config.port)) as listener:
         searcher = open_searcher(config.gallery, _SERVICE_SECONDS)
-        model = load_query_model(searcher.described, config.model, config.device, config.model_dtype)
+        model = load_query_model(searcher.described, config.model)
         name = name_of(config.gallery) or os.path.basename(os.path.abspath(config.gallery))
         archive = Archive(searcher, model, name)
 

@@ -25,7 +25,7 @@ from search.speech import Speech
 _PATIENCE = 30.0  # seconds to wait for a scheduler and its first worker
 _REPLACED = 300.0  # seconds to wait for another worker when all are gone
 _GPU = "GPU"  # the resource that workers with a GPU may declare
-_NUM_READERS = 2  # clips of a batch that are read at a time, by default
+_NUM_READERS = 2  # clips of a batch that are read at a time
 _KILLED = "every worker that read it was killed or ran out of memory"
 
 
@@ -65,7 +65,7 @@ def _tools_for(setup: Setup, fingerprint: str) -> _Tools:
         return _loaded[0]
 
 
-def _embed(setup: Setup, fingerprint: str, jobs: Sequence[Job], num_workers: int) -> Embedded:
+def _embed(setup: Setup, fingerprint: str, jobs: Sequence[Job]) -> Embedded:
     """Read and embed a batch: the task of a worker."""
     tools = _tools_for(setup, fingerprint)
 
@@ -73,7 +73,7 @@ def _embed(setup: Setup, fingerprint: str, jobs: Sequence[Job], num_workers: int
         with _computing:  # threads must not share a tokenizer
             return tools.loaded.processor(clips=clips)
 
-    (batch,) = read_batches(prepare, jobs, tools.reader, len(jobs), num_workers)
+    (batch,) = read_batches(prepare, jobs, tools.reader, len(jobs), _NUM_READERS)
     with _computing:
         embeds = embed_clips(tools.loaded.model, batch.features) if batch.embeddable else None
     return Embedded(batch.notes, batch.embeddable, embeds)
@@ -141,9 +141,7 @@ class Cluster:
                 )
             time.sleep(0.1)
 
-    def embed(
-        self, setup: Setup, jobs: Iterable[Job], batch_size: int, num_workers: int | None = None
-    ) -> Generator[Embedded, None, None]:
+    def embed(self, setup: Setup, jobs: Iterable[Job], batch_size: int) -> Generator[Embedded, None, None]:
         """
         Read and embed files in batches, in order.
 
@@ -151,18 +149,16 @@ class Cluster:
             setup ([`~search.loading.Setup`]): how.
             jobs (iterable of [`~search.reading.Job`]): what to read; consumed lazily.
             batch_size (`int`): jobs per batch.
-            num_workers (`int`, *optional*): files of a batch that a worker reads at a time.
 
         Raises:
             ValueError: a worker cannot load the model, no workers are left, or the scheduler has ended.
         """
         fingerprint = identify(setup.model).fingerprint
-        num_workers = num_workers or _NUM_READERS
         running: deque[tuple[list[Job], Future]] = deque()
 
         def submit(batch: list[Job]) -> Future:
             options = {"resources": self._resources, "pure": False}
-            return self._client.submit(_embed, setup, fingerprint, batch, num_workers, **options)
+            return self._client.submit(_embed, setup, fingerprint, batch, **options)
 
         def first_result() -> Embedded:
             batch, future = running.popleft()

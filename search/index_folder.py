@@ -5,6 +5,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from shlex import quote
 
+import torch
+
 from commands.errors import say
 from gallery.columns import check_modality
 from gallery.decoding import Limits
@@ -14,7 +16,7 @@ from gallery.tables import is_table
 from gallery.transcripts import SCREEN, Transcripts
 from gallery.windows import SCENES, SEGMENT
 from gallery.writing import check_place
-from modeling_scalar.model_identity import LIGHT, device_of_name, identify, said_of
+from modeling_scalar.model_identity import LIGHT, default_device, identify, said_of
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 
 from .indexing import Indexer
@@ -28,16 +30,15 @@ from .watching import watch
 _INTERVAL = 5.0  # seconds between scans of watched folders
 
 
-def _model_of(config: IndexConfig) -> str:
+def _model_of(config: IndexConfig, known: Gallery | None) -> str:
     """The model that is named, or that of an existing gallery, or the default model."""
-    found = Gallery.open(config.output) if config.model is None and is_gallery(config.output) else None
     if config.model is not None:
         return config.model
-    if found is None or (found.model is None and not len(found)):
+    if known is None or (known.model is None and not len(known)):
         return DEFAULT_MODEL
-    if found.model is None:
+    if known.model is None:
         raise ValueError(f"{config.output} does not say which model made it. Name it with --model.")
-    return found.model
+    return known.model
 
 
 def _announce(model: str) -> None:
@@ -54,30 +55,26 @@ def _announce(model: str) -> None:
 
 def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool) -> None:
     """Record in the metadata how files are cut; fixed once the gallery holds clips."""
-    found = {name: value for name, value in writer.metadata.items() if name in (SEGMENT, SCENES)}
     if config.segment is None:
         return
-    wanted: dict[str, object] = {SEGMENT: config.segment}
-    if config.segment == "scenes":
-        wanted = {SEGMENT: LONGEST_SCENE, SCENES: True}
-    if wanted == found:
-        return
-    if has_clips:
-        scenes = "scenes of at most" if found.get(SCENES) else "windows of"
-        kind = f"{scenes} {found[SEGMENT]:g} seconds" if found else "whole files"
+    is_scenes = config.segment == "scenes"
+    wanted = {SEGMENT: LONGEST_SCENE if is_scenes else config.segment, SCENES: is_scenes}
+    found = {name: writer.metadata.get(name) for name in wanted}
+    if has_clips and found != wanted:
+        kind = "whole files"
+        if found[SEGMENT] is not None:
+            kind = f"{'scenes of at most' if found[SCENES] else 'windows of'} {found[SEGMENT]:g} seconds"
         raise ValueError(f"{writer.folder} holds {kind}. Omit --segment, or index into a new gallery.")
-    others = {name: value for name, value in writer.metadata.items() if name not in found}
-    writer.metadata = others | wanted
+    writer.metadata |= wanted
 
 
-def _modalities(config: IndexConfig) -> list[str] | None:
+def _modalities(config: IndexConfig, known: Gallery | None) -> list[str] | None:
     """The modalities of the gallery; `None` for those of the model."""
     further = list(config.text)
-    if config.read_text and SCREEN not in further:
+    if config.read_text:
         further.append(SCREEN)
     for name in further:
         check_modality(name)
-    known = Gallery.open(config.output) if is_gallery(config.output) else None
     if known is not None and known.metadata:
         if lacking := [name for name in further if name not in known.modalities]:
             raise ValueError(
@@ -85,10 +82,11 @@ def _modalities(config: IndexConfig) -> list[str] | None:
                 f"into a new gallery; with `--words-of {quote(str(config.output))}`, its transcripts are used again."
             )
         return list(known.modalities)
-    if not further and config.model != LIGHT:
-        return None
-    base = ("subtitle", "title") if config.model == LIGHT else PAPER_MODALITIES
-    return list(dict.fromkeys([*base, *further]))
+    if config.model == LIGHT:
+        further = ["subtitle", "title", *further]
+    elif further:
+        further = [*PAPER_MODALITIES, *further]
+    return list(dict.fromkeys(further)) or None
 
 
 def _find(
@@ -113,18 +111,17 @@ def _find(
     return files, texts
 
 
-def _check(config: IndexConfig, model: str) -> None:
+def _check(config: IndexConfig, model: str, known: Gallery | None) -> None:
     """Refuse settings that the gallery cannot take, and download missing models."""
     output = config.output
-    check_format(output)
-    if not is_gallery(output):
+    if known is None:
         check_place(output)
-    elif config.dtype is not None and (held := Gallery.open(output).dtype) not in (None, config.dtype):
-        raise ValueError(f"{output} holds vectors in {held}. Omit --dtype, or index into a new gallery.")
+    elif config.dtype is not None and known.dtype not in (None, config.dtype):
+        raise ValueError(f"{output} holds vectors in {known.dtype}. Omit --dtype, or index into a new gallery.")
     _announce(model)
     fingerprint = identify(model).fingerprint
-    if is_gallery(output):
-        Gallery.open(output).check_model(model, fingerprint, must_know=True)
+    if known is not None:
+        known.check_model(model, fingerprint, must_know=True)
     if config.transcribe is not None:
         _announce(config.transcribe)
         identify(config.transcribe).download()
@@ -162,21 +159,20 @@ def index_folder(config: IndexConfig) -> Report:
     if config.watch and (lists := [str(path) for path in config.paths if is_table(path)]):
         raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
-    device = device_of_name("cpu" if config.cluster is not None else config.device)
-    num_workers = config.num_workers or default_workers()
-    limits = Limits.parse(config.limit or [], memory=memory_of_decoders(num_workers))
-    selection, modalities = Selection(config.exclude), _modalities(config)
+    limits = Limits.parse(config.limit or [], memory=memory_of_decoders(default_workers()))
+    check_format(config.output)
+    known = Gallery.open(config.output) if is_gallery(config.output) else None
+    selection, modalities = Selection(config.exclude), _modalities(config, known)
     columns = [name for name in modalities or () if kind_of(name) == "text" and name != "subtitle"]
     files, texts = _find(config, selection, columns)
-    model = _model_of(config)
-    _check(config, model)
+    model = _model_of(config, known)
+    _check(config, model, known)
     identity = identify(model)
     name = model if model == LIGHT else identity.name
     setup = Setup(
         gallery=config.output.absolute(),
         model=name,
         modalities=None if modalities is None else tuple(modalities),
-        model_dtype=config.model_dtype,
         transcribe=None if config.transcribe is None else identify(config.transcribe).name,
         read_text=config.read_text,
         limits=limits,
@@ -187,8 +183,9 @@ def index_folder(config: IndexConfig) -> Report:
             from .distributed import Cluster  # an extra
 
             cluster = held.enter_context(Cluster(config.cluster))
-            embed = partial(cluster.embed, setup, num_workers=config.num_workers)
-        loaded = load(setup, device)
+            embed = partial(cluster.embed, setup)
+        # workers of a cluster choose their own device
+        loaded = load(setup, default_device() if embed is None else torch.device("cpu"))
         say(f"{model}: {said_of(loaded.model)}.")
         writer = held.enter_context(GalleryWriter(config.output, config.dtype or "float16"))
         if not writer.metadata:
@@ -205,7 +202,6 @@ def index_folder(config: IndexConfig) -> Report:
             recognizer=loaded.recognizer,
             line_reader=loaded.line_reader,
             batch_size=config.batch_size,
-            num_workers=num_workers,
             prune=config.prune,
             progress=True,
             embed=embed,

@@ -9,7 +9,7 @@ import torch
 import modeling_scalar
 from gallery.decoding import Limits, sandboxed
 from gallery.querying import modalities_option
-from modeling_scalar.model_identity import dtype_of_name, identify
+from modeling_scalar.model_identity import identify
 from modeling_scalar.processing_scalar import ScalarProcessor
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import PAPER_MODALITIES
@@ -27,7 +27,6 @@ class Setup:
         gallery (`Path`): the absolute path of the gallery's folder, where transcripts are kept.
         model (`str`): a folder, a Hub id or `light`.
         modalities (`tuple[str]`, *optional*): of the gallery; by default those of the model.
-        model_dtype (`str`, *optional*): precision of the model.
         transcribe (`str`, *optional*): a speech recognition model.
         read_text (`bool`): read on-screen text.
         limits ([`~gallery.decoding.Limits`]): on reading a stream.
@@ -36,7 +35,6 @@ class Setup:
     gallery: Path
     model: str
     modalities: tuple[str, ...] | None = None
-    model_dtype: str | None = None
     transcribe: str | None = None
     read_text: bool = False
     limits: Limits = Limits()
@@ -70,9 +68,8 @@ def load(setup: Setup, device: torch.device) -> Loaded:
         ModuleNotFoundError: a recogniser's package is not installed.
     """
     identity = identify(setup.model)
-    dtype = dtype_of_name(setup.model_dtype)
     options = modalities_option(identity, setup.modalities)
-    model, processor = modeling_scalar.load_model(identity.download(), dtype, device, **options)
+    model, processor = modeling_scalar.load_model(identity.download(), None, device, **options)
     _check_modalities(identity.name, model.config.modalities, setup.modalities or ())
     recognizer = None
     if setup.transcribe is not None:

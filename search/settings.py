@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Exit, Option, echo
 
-from commands.options import MODEL, READING, Device, Given, Limit, ModelDtype
+from commands.options import MODEL, READING, Given, Limit
 
 if TYPE_CHECKING:
     from gallery.searcher import Searcher
@@ -175,8 +175,6 @@ class IndexConfig:
         ),
     ] = None
     batch_size: Annotated[int, _model(min=1, help="Number of clips embedded at a time.")] = 8
-    device: Device = None
-    model_dtype: ModelDtype = None
     cluster: Annotated[
         str | None,
         _model(
@@ -212,22 +210,10 @@ class IndexConfig:
         Sequence[str],
         _reading(help="Files and folders to skip: 'drafts/**', '*.gif'; patterns as in `query --path`. Repeatable."),
     ] = ()
-    num_workers: Annotated[
-        int | None,
-        _reading(
-            min=1,
-            help="Number of clips read at a time, each in its own process; by default slightly more than the CPUs; "
-            "with --cluster, of each batch, two by default.",
-        ),
-    ] = None
     limit: Limit = None
 
-    def __post_init__(self) -> None:
-        if self.cluster is not None and self.device is not None:
-            raise ValueError("--device is for a single process: workers of --cluster choose their own.")
 
-
-_NEEDS_GALLERY = ("like", "rerank", "fusion_weight", "model", "device", "model_dtype")
+_NEEDS_GALLERY = ("like", "rerank", "fusion_weight", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,8 +271,6 @@ class QueryConfig:
     per_file: Annotated[bool, _filter("--per-file", help="Show only the best window of each file.")] = False
     unique: Annotated[bool, _filter("--unique", help="Show identical files once, with the number of copies.")] = False
     model: Moved = None
-    device: Device = None
-    model_dtype: ModelDtype = None
     k: Annotated[int, Option("--k", min=1, help="Number of hits per query.")] = 5
     as_json: Annotated[bool, Option("--json", help="Print JSON, with full paths.")] = False
 
@@ -304,10 +288,8 @@ class QueryConfig:
                 )
             return
         from gallery.reranking import check_weight
-        from modeling_scalar.model_identity import device_of_name
         from modeling_scalar.scores_scalar import ScoreOptions
 
-        device_of_name(self.device)
         if not self.texts and self.like is None:
             raise ValueError("There is no query. Type what you are looking for, or name a clip with --like.")
         if self.texts and self.like is not None:
@@ -398,8 +380,6 @@ class ServeConfig:
         _access(help="Hostname that browsers use for this machine, if not its address. Repeatable."),
     ] = ()
     model: Moved = None
-    device: Device = None
-    model_dtype: ModelDtype = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ def line(command, tmp_path_factory):
     command("-m", "evidence", "backbone", "--root", folder / "data", "--output", folder / "new")
     command(*backbone, "--model", folder / "new", "--output_dir", folder / "backbone")
     benchmark = ("--plugin", "evidence.miniature", "--benchmark", "miniature")
-    targets = ("--output", folder / "targets.safetensors", "--encoder", "light", "--neighbors", 4)
+    targets = ("--output", folder / "targets.safetensors", "--encoder", "light")
     command("-m", "trainer.semantic_targets", *benchmark, "--root", folder / "data", *targets)
     adapter = ("train.py", "recipes/miniature.yaml", *common, "--model", folder / "backbone")
     adapter += ("--semantic_targets", folder / "targets.safetensors", "--loss_warmup_steps", "2")

@@ -67,7 +67,7 @@ def test_every_command_is_accepted_by_its_parser(place):
         ("scalar index ~/Videos --outputs galleries/videos", "No such option"),
         ("scalar index ~/Videos", "--output"),
         ("scalar query galleries/videos --rerank many 'a dog'", "valid integer"),
-        ("scalar eval embed --dtype float8 --output y", "float32"),
+        ("scalar eval embed --on-error skip --output y", "missing"),
         ("scalar query galleries/videos 'a dog' --fusion-weight 0.1", "--rerank"),
         ("scalar ask galleries/videos", "No such command"),
         ("scalar train recipes/miniature.yaml --learning_rat 1", "learning_rat"),

@@ -196,7 +196,6 @@ WRONG = [
     wrong("an empty query", ["-m", "search", "query", "gallery", "", "--model", "model"], "empty"),
     wrong("a path with control characters", ["-m", "search", "info", "\x1b[31mred\x07"], "\\x1b[31mred\\x07"),
     wrong("a gallery of 5,000 characters", f"-m search info {'x' * 5000}", "too long"),
-    wrong("an unknown device", f"{INDEX} --device foo", "foo"),
     # Models.
     wrong("no folder of a model", INDEX, "model", gone("model")),
     wrong("a file in the place of a model", INDEX, "model", put("model", "weights")),

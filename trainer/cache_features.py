@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import datasets
 import pyarrow as pa
@@ -408,8 +408,6 @@ class FeaturesConfig:
     holdout: Holdout = None
     words_of: WordsOf = None
     views: Annotated[int, Option(min=1, help="Views per clip: random frames, audio segments and crops.")] = 1
-    seed: Annotated[int, Option(help="Seed of the draws.")] = 50
-    dtype: Annotated[Literal["float16", "float32"], Option(help="Precision of the files.")] = "float16"
     states: Annotated[bool, Option(help="Store the towers' tokens, which matching needs.")] = True
     on_error: OnError = "raise"
 
@@ -440,8 +438,6 @@ def main(config: FeaturesConfig) -> None:
             network.to(default_device()),
             sandboxed(processor, on_error=config.on_error),
             views=config.views,
-            seed=config.seed,
-            dtype=config.dtype,
             with_states=config.states,
         )
         say(f"Stored the features in {config.output}: {config.views} views of each clip.", sys.stdout)

@@ -253,7 +253,6 @@ class TargetsConfig:
     encoder: Annotated[
         str, Option(help=f"Folder or Hub id of a sentence encoder, or {LIGHT}, which needs no network.")
     ] = "sentence-transformers/all-mpnet-base-v2"
-    neighbors: Annotated[int, Option(min=1, help="Neighbours stored per clip.")] = 64
     include_self: Annotated[
         bool, Option("--include-self", help="Count a clip as its own neighbour, so one fewer other is stored.")
     ] = False
@@ -275,7 +274,6 @@ def main(config: TargetsConfig) -> None:
             load_benchmark(config.benchmark, config.root, config.split, **own),
             config.output,
             config.encoder,
-            config.neighbors,
             include_self=config.include_self,
         )
         num_clips, num_neighbors = SemanticTargets(config.output).neighbors.shape

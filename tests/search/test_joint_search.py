@@ -55,12 +55,5 @@ def test_other_prompts_are_another_model_to_a_gallery(place):
 
 def test_size_precision_and_device_are_said_before_anything_is_embedded(place):
     count = sum(weight.numel() for weight in load_model("encoder")[0].parameters())
-    arguments = ["index", "clips", "--model", "encoder", "--output"]
-    for options, kind in (([], "float32"), (["--model-dtype", "bfloat16"], "bfloat16")):
-        result = CliRunner().invoke(app, [*arguments, kind, "--device", "cpu", *options])
-        assert result.exit_code == 0 and f"encoder: {count:,} parameters in {kind}, " in result.stderr
-    refused = CliRunner().invoke(app, [*arguments, "half", "--device", "cpu", "--model-dtype", "float16"])
-    assert refused.exit_code == 1 and "NaN in float16" in refused.stderr
-    full, half = (Gallery.open(kind).modality_embeds().float() for kind in ("float32", "bfloat16"))
-    difference = (full - half).abs().max().item()
-    assert 1e-4 < difference < 0.1
+    result = CliRunner().invoke(app, ["index", "clips", "--model", "encoder", "--output", "gallery"])
+    assert result.exit_code == 0 and f"encoder: {count:,} parameters in float32, " in result.stderr

@@ -248,7 +248,7 @@ def test_the_command_serves_until_it_is_stopped(commands, tmp_path, number):
     gallery = tmp_path / "gallery"
     indexed = CliRunner().invoke(app, ["index", str(tmp_path), "--model", str(encoder), "--output", str(gallery)])
     assert indexed.exit_code == 0, indexed.output
-    command = ("-m", "search", "serve", gallery, "--port", 0, "--device", "cpu")
+    command = ("-m", "search", "serve", gallery, "--port", 0)
     running = commands.start(*command, env={TOKEN_VARIABLE: SECRET})
     stop = time.monotonic() + 60
     while not (found := re.search(r"Serving 1 clips at (http://127\.0\.0\.1:\d+/)", running.printed())):

@@ -430,7 +430,7 @@ def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path, c
 
     own = "--benchmark own --root data/own.csv --column video_id=clip --column caption=text"
     targets = f"-m trainer.semantic_targets {own} --holdout 0.5 --output targets.safetensors"
-    command(targets, "--encoder", "light", "--neighbors", "2")
+    command(targets, "--encoder", "light")
     short = [
         *FEW,
         *OWN,

@@ -245,11 +245,10 @@ def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
     rows, output = make_rows(12, 10), tmp_path / "targets.safetensors"
     table = write_table(tmp_path, rows)
     where = ("--benchmark", "own", "--root", table, "--output", output)
-    code, out, _ = run(*where, "--encoder", LIGHT, "--neighbors", 4)
-    assert code == 0 and out.startswith("Stored 4 neighbours of each of 10 clips in")
+    code, out, _ = run(*where, "--encoder", LIGHT)
+    assert code == 0 and out.startswith("Stored 9 neighbours of each of 10 clips in")
     targets = SemanticTargets(output)
     targets.check(load_benchmark("own", table, "train"))
-    assert targets.neighbors.shape == (10, 4)
-    code, out, _ = run(*where, "--encoder", LIGHT, "--neighbors", 4, "--include-self")
-    assert code == 0 and out.startswith("Stored 3 neighbours of each of 10 clips in")
-    assert torch.equal(SemanticTargets(output).neighbors, targets.neighbors[:, :3])
+    assert targets.neighbors.shape == (10, 9)
+    code, _, _ = run(*where, "--encoder", LIGHT, "--include-self")
+    assert code == 0 and SemanticTargets(output).metadata["include_self"] == "true"

@@ -290,22 +290,23 @@ def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
 @pytest.mark.e2e
 def test_killed_run_goes_on_to_the_same_bytes(embed, commands, tiny_model_dir, data, tmp_path, monkeypatch):
     """Killed without warning in the middle, by the command a user types."""
-    embed(tmp_path / "whole", batch_size=1)
+    job = {"batch_size": 1, "dtype": "float16"}
+    embed(tmp_path / "whole", **job)
     store = tmp_path / "store"
     command = ["-m", "eval", "embed", "--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
-    command += ["--output", store, "--batch-size", "1", "--dtype", "float32"]
+    command += ["--output", store, "--batch-size", "1"]
     running, stop = commands.start(*command), time.monotonic() + 60
     while held(store)[0] < 3 and time.monotonic() < stop:
         time.sleep(0.001)
     running.kill(signal.SIGSTOP)
     with pytest.raises(ValueError, match="Another process writes"):  # once it is killed, nothing is in the way
-        embed(store, batch_size=1)
+        embed(store, **job)
     running.kill(signal.SIGKILL)
     running.wait()
     done, num_captions = held(store)
     assert 3 <= done < NUM_CLIPS and not num_captions, "the run ended before it was killed"
     computed = counting(monkeypatch)
-    embed(store, batch_size=1)
+    embed(store, **job)
     assert computed == ["embed_clips"] * (NUM_CLIPS - done) + ["embed_captions"] * NUM_CLIPS
     assert rows_of(store) == rows_of(tmp_path / "whole")
 
