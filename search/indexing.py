@@ -8,7 +8,7 @@
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from commands.texts import plain
 from gallery.decoding import IN_PART, LimitError, tolerant
-from gallery.embedding import Embedded, check_reading, embed_batches, in_batches
+from gallery.embedding import Embedded, check_reading, embed_batches
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.scenes import scene_windows
@@ -261,7 +261,7 @@ class Indexer:
         progress: bool = False,
         embed: Embed | None = None,
     ):
-        num_workers = default_workers() if num_workers is None else num_workers
+        num_workers = num_workers or default_workers()
         check_reading(batch_size, num_workers)
         self.writer, self.report = writer, Report()
         self.batch_size, self.prune, self.progress = batch_size, prune, progress
@@ -350,29 +350,35 @@ class Indexer:
             if path in held.clips and held.files[path].sha256:
                 lost[held.files[path].sha256] = held.files[path]
         sizes = {file.size for file in lost.values()}
-
-        def found() -> Iterator[tuple[MediaFile, MediaFile]]:
-            for path in files if lost else ():
-                words = texts.get(path, {}).get(_SUBTITLE)
-                with suppress(OSError, ValueError):  # reading the file reports what is wrong
-                    if path in held.files or clip_stat(path, words)[0] not in sizes:
-                        continue
-                    new, _ = record_of(path, words)
-                    old = lost.pop(new.sha256, None)
-                    if old is not None:
-                        yield old, replace(new, reason=old.reason, texts=old.texts)
-
-        moves: dict[str, str] = {}
-        for batch in in_batches(found(), _MOVED_AT_ONCE):
-            names = {}
-            for old, new in batch:
-                moves[old.path] = new.path
-                names |= {name: new.path + name.removeprefix(old.path) for name in held.clips[old.path]}
-            self.writer.rename_clips(names)
-            self.writer.forget_files(old.path for old, _ in batch)
-            self.writer.put_files([new for _, new in batch])
-            self.writer.commit()
+        moves, moved = {}, []
+        for path in files if lost else ():
+            words = texts.get(path, {}).get(_SUBTITLE)
+            try:
+                if path in held.files or clip_stat(path, words)[0] not in sizes:
+                    continue
+            except (OSError, ValueError):  # reading the file reports what is wrong
+                continue
+            new, _ = record_of(path, words)
+            old = lost.pop(new.sha256, None)
+            if old is None:
+                continue
+            moves[old.path] = path
+            moved.append((old, replace(new, reason=old.reason, texts=old.texts)))
+            if len(moved) == _MOVED_AT_ONCE:
+                self._rename(held, moved)
+                moved = []
+        self._rename(held, moved)
         return moves
+
+    def _rename(self, held: _Held, moved: Sequence[tuple[MediaFile, MediaFile]]) -> None:
+        """Keep the clips of files under their new names, and commit."""
+        names = {}
+        for old, new in moved:
+            for name in held.clips[old.path]:
+                names[name] = new.path + name.removeprefix(old.path)
+        self.writer.rename_clips(names)
+        self.writer.forget_files(old.path for old, _ in moved)
+        self._record([new for _, new in moved])
 
     # Files to read ---------------------------------------------------------------------------------------------------
 

@@ -210,9 +210,7 @@ class Reader:
         tags = {"title": self.processor.reader.read_title(job.path)} if "title" in names else {}
         available = job.before | {name: text for name, text in tags.items() if text} | dict(job.texts)
         texts = {name: available[name] for name in names if name in available}
-        others = {name: text for name, text in job.before.items() if name not in names}
-        words = others | texts
-        found.file = replace(found.file, texts=json.dumps(words, ensure_ascii=False) if words else None)
+        found.file = replace(found.file, texts=json.dumps(texts, ensure_ascii=False) if texts else None)
         if SCREEN in names and SCREEN not in texts and (read := transcripts.get(SCREEN)):
             texts[SCREEN] = self.processor.reader.read_subtitle(read, job.window)
         return {"texts": texts}

@@ -7,6 +7,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -57,6 +58,9 @@ class Archive:
         model ([`~gallery.querying.QueryModel`]): its model.
         name (`str`): what the page calls the gallery.
 
+    Attributes:
+        embed (`Callable`): returns the embedding of a text, `(1, D)`; those of the latest texts are kept.
+
     Raises:
         ValueError: the model's score is unknown.
     """
@@ -69,8 +73,12 @@ class Archive:
         self._keys: OrderedDict[str, str] = OrderedDict()  # the clips of answers
         self._keys_lock = Lock()
         self._counted: tuple[Searcher, dict[str, int]] | None = None
-        self._texts: OrderedDict[str, torch.Tensor] = OrderedDict()
-        self._texts_lock = Lock()
+
+        @lru_cache(maxsize=_TEXTS)
+        def embed(text: str) -> torch.Tensor:
+            return model.embed([text])
+
+        self.embed = embed
         self._take(searcher)
 
     def _take(self, searcher: Searcher) -> None:
@@ -105,24 +113,6 @@ class Archive:
         return self._searcher
 
     # Queries -------------------------------------------------------------------------------------------------------
-
-    def is_known(self, text: str) -> bool:
-        """Whether a text was embedded lately, so that [`Archive.embed`] returns at once."""
-        with self._texts_lock:
-            return text in self._texts
-
-    def embed(self, text: str) -> torch.Tensor:
-        """Embed a query, `(1, D)`, or return the embedding that was kept."""
-        with self._texts_lock:
-            if text in self._texts:
-                self._texts.move_to_end(text)
-                return self._texts[text]
-        embeds = self.model.embed([text])
-        with self._texts_lock:
-            self._texts[text] = embeds
-            while len(self._texts) > _TEXTS:
-                self._texts.popitem(last=False)
-        return embeds
 
     def search(self, text: str, asked: Asked) -> tuple[Answer, list[Clip]]:
         """The best clips for a text."""

@@ -16,7 +16,7 @@ from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp
 
-from .models import LONGEST_KEY, LONGEST_QUERY, Found, Modality, SearchRequest, Wanted
+from .models import LONGEST_KEY, LONGEST_QUERY, Modality, SearchRequest, Wanted
 from .problems import answer_of
 from .routes import Service, find, moment
 
@@ -35,7 +35,9 @@ class _Arguments(BaseModel):
 
 
 class SearchArguments(_Arguments):
-    """Find the moments that best match a text, with the weight of each modality, such as picture or sound."""
+    """Find the moments that best match a text, with the weight of each modality, such as picture or sound, and the
+    words that best match it (`said`; null if `get_moment` has them). `matches_well` is whether the best one scores as
+    relevant ones do; null if not calibrated. `unknown` counts the clips left out as a filtered value is unknown."""
 
     query: str = Field(
         min_length=1,
@@ -48,7 +50,8 @@ class SearchArguments(_Arguments):
 
 
 class MomentArguments(_Arguments):
-    """Return the name, times, modalities and words of a moment."""
+    """Return the name, times, modalities and words of a moment; the words that best match a text, if there are more
+    than a hundred lines."""
 
     key: str = Field(max_length=LONGEST_KEY, description="`key` of a hit of `search`.")
     query: str | None = Field(
@@ -59,50 +62,12 @@ class MomentArguments(_Arguments):
     )
 
 
-class Line(BaseModel):
-    """Words, with their seconds in the file."""
-
-    start: float
-    stop: float
-    text: str
-
-
-class Moment(BaseModel):
-    """A file, or a window of a longer one."""
-
-    key: str = Field(description="Identifies it in `get_moment`.")
-    name: str
-    start: float | None = Field(description="Second of the file; null for a whole file.")
-    stop: float | None = Field(description="Second of the file; null if it lasts to the end.")
-    score: float | None
-    weights: dict[str, float] | None = Field(description="Weight of each modality for the query.")
-    presence: dict[str, bool] = Field(description="Whether it has each modality.")
-    said: list[Line] | None = Field(description="The words that best match the query; null if `get_moment` has them.")
-
-    @classmethod
-    def of(cls, found: Found) -> "Moment":
-        """Convert a hit of the service."""
-        return cls(**found.model_dump(include=set(Moment.model_fields)))
-
-
-class Moments(BaseModel):
-    """The moments found, best first."""
-
-    hits: list[Moment]
-    num_clips: int = Field(description="Number of clips in the gallery.")
-    num_allowed: int = Field(description="Number of clips that meet the filters.")
-    unknown: dict[str, int] = Field(description="Number of clips left out because a filtered value is unknown.")
-    matches_well: bool | None = Field(
-        description="Whether the best hit scores as relevant ones do; null if not calibrated."
-    )
-    note: str | None
-
-
-class WholeMoment(Moment):
-    """A moment with its words."""
-
-    said: list[Line] = Field(description="In order of time; if there are many, those that best match the query.")
-    num_words: int = Field(description="Total number of lines.")
+# The fields of the service's answers that an assistant gets.
+_OF_LINE = {"start", "stop", "text"}
+_OF_HIT: dict[str, Any] = dict.fromkeys(("key", "name", "start", "stop", "score", "weights", "presence"), True)
+_OF_HIT["said"] = {"__all__": _OF_LINE}
+_OF_ANSWER: dict[str, Any] = dict.fromkeys(("num_clips", "num_allowed", "unknown", "matches_well", "note"), True)
+_OF_ANSWER["hits"] = {"__all__": _OF_HIT}
 
 
 class Assistants:
@@ -116,8 +81,8 @@ class Assistants:
     def __init__(self, service: Service):
         self._service = service
         self._tools = {
-            "search": (SearchArguments, Moments, self._search),
-            "get_moment": (MomentArguments, WholeMoment, self._moment),
+            "search": (SearchArguments, self._search),
+            "get_moment": (MomentArguments, self._moment),
         }
 
     @asynccontextmanager
@@ -135,15 +100,14 @@ class Assistants:
         async with manager.run():
             yield manager.handle_request
 
-    async def _search(self, asked: SearchArguments) -> Moments:
+    async def _search(self, asked: SearchArguments) -> dict[str, Any]:
         request = SearchRequest(query=asked.query, k=asked.k, modalities=asked.modalities, filter=asked.filters)
         answer = await find(request, self._service)
-        rest = answer.model_dump(include={"num_clips", "num_allowed", "unknown", "matches_well", "note"})
-        return Moments(hits=list(map(Moment.of, answer.hits)), **rest)
+        return answer.model_dump(mode="json", include=_OF_ANSWER)
 
-    async def _moment(self, asked: MomentArguments) -> WholeMoment:
+    async def _moment(self, asked: MomentArguments) -> dict[str, Any]:
         found, found.said, count = await moment(asked.key, asked.query, self._service)
-        return WholeMoment(**Moment.of(found).model_dump(), num_words=count)
+        return found.model_dump(mode="json", include=_OF_HIT) | {"num_words": count}
 
     async def _list(self, *_: Any) -> ListToolsResult:
         return ListToolsResult(
@@ -152,17 +116,16 @@ class Assistants:
                     name=name,
                     description=arguments.__doc__,
                     input_schema=arguments.model_json_schema(),
-                    output_schema=result.model_json_schema(),
                     annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
                 )
-                for name, (arguments, result, _) in self._tools.items()
+                for name, (arguments, _) in self._tools.items()
             ]
         )
 
     async def _call(self, _: Any, params: Any) -> CallToolResult:
         if params.name not in self._tools:
             return _result(f"There is no tool {params.name!r:.100}. Use {' or '.join(self._tools)}.", is_error=True)
-        arguments, _, tool = self._tools[params.name]
+        arguments, tool = self._tools[params.name]
         try:
             result = await tool(arguments.model_validate(params.arguments or {}))
         except Exception as error:
@@ -173,11 +136,11 @@ class Assistants:
             if answer.status_code >= 500:
                 logger.exception("An assistant could not be answered.")
             return _result(json.loads(answer.body)["error"], is_error=True)
-        return _result(result.model_dump_json(), structured_content=result.model_dump(mode="json"))
+        return _result(json.dumps(result), structured_content=result)
 
 
 def _result(text: str, **others: Any) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], **others)
 
 
-__all__ = ["Assistants", "Moment", "Moments", "WholeMoment"]
+__all__ = ["Assistants"]

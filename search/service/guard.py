@@ -29,7 +29,6 @@ MOST_BYTES = 2**16
 """Maximum size of the body of a request."""
 _BODY_SECONDS = 30.0  # until the whole body must have arrived
 _RETRY_SECONDS = 1
-_MOST_DIGITS = 18  # of a number of bytes: longer ones take time to parse
 
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -94,13 +93,9 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def _body_of(headers: Headers, receive: Receive) -> bytes | None:
+async def _body_of(receive: Receive) -> bytes | None:
     """Receive the body of a request; `None` if the client disconnects. Raises an HTTPException if it is too long or
     does not arrive."""
-    length = headers.get("content-length", "")
-    too_long = HTTPException(413, f"Expected at most {MOST_BYTES} bytes in the body of the request, got more.")
-    if length.isdecimal() and (len(length) > _MOST_DIGITS or int(length) > MOST_BYTES):
-        raise too_long
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
@@ -110,7 +105,7 @@ async def _body_of(headers: Headers, receive: Receive) -> bytes | None:
                     return None
                 body += message.get("body", b"")
                 if len(body) > MOST_BYTES:
-                    raise too_long
+                    raise HTTPException(413, f"Expected at most {MOST_BYTES} bytes in the body, got more.")
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
@@ -169,7 +164,7 @@ class Guard:
             return await busy(scope, receive, send)
         self.num_running += 1
         try:
-            body = await _body_of(headers, receive)
+            body = await _body_of(receive)
             if body is not None:
                 await self._app(scope, _giving(body, receive), send)
         except HTTPException as error:

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gallery.filters import Filter
 from gallery.querying import split_query
@@ -23,12 +23,6 @@ MOST_WORDS, LONGEST_WORDS = 8, 500
 _LONGEST_MOMENT = 50
 
 
-def _text(value: object) -> object:
-    if not (value is None or (isinstance(value, str) and "-" in value and len(value) <= _LONGEST_MOMENT)):
-        raise ValueError("expected a date such as 2026-01-31, or a date and time such as 2026-01-31T18:00")
-    return value
-
-
 def _whole(value: object) -> object:
     return _SURROGATE.sub("\0", value) if isinstance(value, str) else value
 
@@ -38,19 +32,7 @@ _Text = Annotated[str, BeforeValidator(_whole)]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Parsed by the filter: pydantic would read midnight in any time zone as a day without a zone.
-_Moment = Annotated[
-    str | None,
-    BeforeValidator(_text),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "format": "date"},
-                {"type": "string", "format": "date-time"},
-                {"type": "null"},
-            ]
-        }
-    ),
-]
+_Moment = Annotated[str, Field(max_length=_LONGEST_MOMENT)] | None
 
 
 class _Strict(BaseModel):
@@ -67,7 +49,9 @@ class Wanted(_Strict):
         None, ge=0, le=MOST_SECONDS, description="Seconds, for a window its own length."
     )
     max_duration: float | None = Field(None, ge=0, le=MOST_SECONDS)
-    after: _Moment = Field(None, description="Its file was changed then or later; UTC without a time zone.")
+    after: _Moment = Field(
+        None, description="Its file was changed then or later: `2026-01-31`, `2026-01-31T18:00`; UTC without a zone."
+    )
     before: _Moment = Field(None, description="Its file was changed before this time.")
     has: _Modalities = Field([], description="Modalities that it must have.")
     lacks: _Modalities = Field([], description="Modalities that it must not have.")

@@ -148,8 +148,7 @@ async def _embedded(query: str, here: Service) -> str:
     text, _ = split_query(query.strip())
     if not text:
         raise HTTPException(422, "`query`: type what you are looking for.")
-    if not here.archive.is_known(text):  # searches that need no model never wait for it
-        await call_in(here.threads.model, here.archive.embed, text)
+    await call_in(here.threads.model, here.archive.embed, text)
     return text
 
 

@@ -154,7 +154,6 @@ def found_by(client, query, **options):
 
 
 def test_what_is_quoted_must_be_said_in_a_clip(client):
-    archive = client.app.archive
     with GalleryWriter(client.folder / "gallery") as writer:  # which knows of subtitles
         names = [str(client.folder / "clips" / name) for name in ("talk.webm#t=0,2", "talk.webm#t=2", "heard.webm")]
         vectors = torch.stack([vectors_of(Path(name).name) for name in names])
@@ -170,7 +169,6 @@ def test_what_is_quoted_must_be_said_in_a_clip(client):
     assert note == "The filters, or the words in quotation marks, leave none of the 4 clips."
     listed = client.post("/api/clips", json={"filter": {"words": ["dogs"]}}).json()
     assert [hit["start"] for hit in listed["hits"]] == [2]
-    assert archive.is_known("x DOGS answer") and not archive.is_known('x "DOGS answer"')
     assert client.post("/api/search", json={"query": ' "" '}).status_code == 422
     wrong = client.post("/api/search", json={"query": "x", "filter": {"words": ["..."]}})
     assert wrong.status_code == 422 and "words or phrases" in wrong.json()["error"]
