@@ -33,7 +33,7 @@ from .settings import (
 )
 
 if TYPE_CHECKING:
-    from gallery.gallery import GalleryWriter
+    from gallery.gallery import GalleryWriter, MediaFile
     from gallery.hits import Hits
     from gallery.querying import Likeness, QueryModel
     from gallery.searcher import Searcher
@@ -71,10 +71,10 @@ def query(config: QueryConfig) -> None:
     from gallery.searching import search
 
     searcher = open_searcher(config.gallery)
-    lengths, dates = (config.min_duration, config.max_duration), (config.after, config.before)
+    conditions = ("min_duration", "max_duration", "after", "before", "has", "lacks")
     options = {
         "modalities": _without(searcher.described.modalities, config.mask),
-        "allowed": Filter(config.path, *lengths, *dates, config.has, config.lacks),
+        "allowed": Filter(config.path, *(getattr(config, name) for name in conditions)),
         "per_file": config.per_file,
         "unique": config.unique,
     }
@@ -228,20 +228,24 @@ def info(config: InfoConfig) -> None:
     num_transcripts, num_with_words = Transcripts(config.gallery).count()
     if num_transcripts:
         show(f"machine transcripts: {num_transcripts}, of which {num_with_words} have words")
-    failed = opened.failed_files()
-    with_clips = set(opened.paths.to_pylist()) if failed else set()
-    empty = [file for file in failed if is_nothing(file.reason) and file.path not in with_clips]
-    lacking = [file for file in failed if file not in empty]
-    partly = [file for file in lacking if file.path in with_clips or file.reason == UNFINISHED]
-    for what, files in (
-        ("unreadable files", [file for file in lacking if file not in partly]),
-        ("files with nothing to embed", empty),
-        ("files with missing windows", partly),
-    ):
-        if files or what == "unreadable files":
-            show(f"{what}: {len(files)}")
-        for file in files:
-            show(f"  {file.path}: {file.reason}")
+    unreadable, empty, partly = [], [], []
+    with_clips = set(opened.paths.to_pylist())
+    for file in opened.failed_files():
+        if file.path in with_clips or file.reason == UNFINISHED:
+            partly.append(file)
+        elif is_nothing(file.reason):
+            empty.append(file)
+        else:
+            unreadable.append(file)
+    _show_files("unreadable files", unreadable)
+    if empty:
+        _show_files("files with nothing to embed", empty)
+    if partly:
+        _show_files("files with missing windows", partly)
+
+
+def _show_files(what: str, files: "Sequence[MediaFile]") -> None:
+    show(f"{what}: {len(files)}", *(f"  {file.path}: {file.reason}" for file in files))
 
 
 @command_of(app, VerifyConfig)

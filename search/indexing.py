@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from tqdm import tqdm
 from transformers import PreTrainedModel
@@ -18,14 +17,14 @@ from transformers import PreTrainedModel
 from commands.texts import plain
 from gallery.decoding import IN_PART, LimitError, tolerant
 from gallery.embedding import Embedded, check_reading, embed_batches
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.scenes import scene_windows
 from gallery.transcripts import SCREEN
 from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
-from search.reading import Found, Job, Reader, default_workers, is_nothing, joined, record_of
+from search.reading import Found, Job, Reader, default_workers, is_nothing, joined, new_key, record_of
 from search.recognizers import Recognizer
 from search.screen import LineReader, Screen
 from search.speech import Speech
@@ -33,10 +32,12 @@ from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}]"  # for files read in windows
-_MOVED_AT_ONCE = 1000  # moved files per commit
+_AT_ONCE = 100  # moved or touched files per commit: a kill should not lose more, as hashing is slow
 _SUBTITLE = "subtitle"
 _AWAY = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
 
+Texts = Mapping[str, Mapping[str, str]]
+"""Texts by file and by modality."""
 Embed = Callable[[Iterable[Job], int], Generator[Embedded, None, None]]
 """From jobs, and the number of them in a batch, to what is found and embedded of each batch, in order."""
 
@@ -74,8 +75,8 @@ class _Source:
     is_kept: bool = False
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
-    is_transcribed: bool = False
     max_audio: float | None = None
+    key: str = field(default_factory=new_key)
 
     def __post_init__(self) -> None:
         self.num_clips = self.num_windows - len(self.windows)  # clips from earlier runs
@@ -88,7 +89,7 @@ class _Source:
 
     def job(self, window: Window | None) -> Job:
         """The job of reading a window."""
-        return Job(self.path, window, self.texts, self.before, self.seconds)
+        return Job(self.path, window, self.texts, self.before, self.seconds, self.key)
 
     def take(self, read: "_Read") -> None:
         """Add the findings of a window to those of the file."""
@@ -98,7 +99,6 @@ class _Source:
         self.num_read += 1
         self.num_clips += found.reason is None
         self.num_lost += found.is_lost
-        self.is_transcribed |= found.is_transcribed
         self.max_audio = self.max_audio or found.max_audio
         wrong = self.problems if found.reason is None else self.reasons
         for problem in found.problems or filter(None, [found.reason]):
@@ -129,8 +129,7 @@ class _Source:
         # a stream that ends within a window is missing in the windows after it
         texts = dict.fromkeys([*self.problems, *self.reasons])
         found = {text: self.problems.get(text, []) + self.reasons.get(text, []) for text in texts}
-        flags = {"is_transcribed": self.is_transcribed, "max_audio": self.max_audio}
-        return FileState(self.path, status, problems=tuple(self._messages(found)), **flags)
+        return FileState(self.path, status, problems=tuple(self._messages(found)), max_audio=self.max_audio)
 
     def _messages(self, found: dict[str, list[str | None]]) -> list[str]:
         """The findings, each with the times of its windows, unless it applies to all of them."""
@@ -167,50 +166,213 @@ def _at(what: str, path: str, second: float) -> str:
     return f"{what} {plain(os.path.basename(path), 'utf-8')[-30:]} at {tqdm.format_interval(second)}"
 
 
-class _Held:
-    """
-    What a gallery holds of files when an update begins.
-
-    Args:
-        gallery ([`~gallery.gallery.Gallery`]): its committed state.
-
-    Attributes:
-        files (`dict[str, MediaFile]`): the records of files, by path.
-        clips (`dict[str, list[str]]`): the clips of each file that has any.
-    """
-
-    def __init__(self, gallery: Gallery):
-        self._gallery = gallery
-        self.files: dict[str, MediaFile] = gallery.files
-        self.clips = gallery.clips_of_files()
-        self._problems = gallery.problems()
-
-    @cached_property
-    def _rows(self) -> dict[str, int]:
-        return {name: row for row, name in enumerate(self._gallery.clip_ids)}
-
-    def problems_of(self, path: str) -> list[str]:
-        """The problems of the clips of a file."""
-        problems = []
-        for name in self.clips.get(path, ()):
-            problems += self._problems.get(name, ())
-        return problems
-
-    def lacks(self, path: str, words: str, source: str) -> bool:
-        """Whether a file has the modality `source` of words (sound, for speech), but not the words, and its only
-        problems are streams that were read in part."""
-        modalities, names = self._gallery.modalities, self.clips.get(path)
-        if not names or words not in modalities:
-            return False
-        presence = self._gallery.modality_mask[[self._rows[name] for name in names]].any(dim=0).tolist()
-        has_source = source not in modalities or presence[modalities.index(source)]
-        has_words = presence[modalities.index(words)]
-        return has_source and not has_words and all(IN_PART in problem for problem in self.problems_of(path))
-
-
 def _status_without_clips(reason: str | None) -> Status:
     """The status of a file that has no clips, for this reason."""
     return Status.EMPTY if is_nothing(reason) else Status.UNREADABLE
+
+
+class _Update:
+    """
+    One update: finds the files that are gone, chooses those to read, and reports the others.
+
+    Args:
+        writer ([`~gallery.gallery.GalleryWriter`]), reader ([`~search.reading.Reader`]): of the [`Indexer`].
+        files (`list[str]`), texts (`dict`): what is indexed, see [`Indexer.update`].
+        report ([`~search.states.Report`]): gets the states.
+    """
+
+    def __init__(self, writer: GalleryWriter, reader: Reader, files: Sequence[str], texts: Texts, report: Report):
+        self.writer, self.reader = writer, reader
+        self.files, self.texts, self.report = files, texts, report
+        self.segment = writer.metadata.get(SEGMENT)
+        self.moved: set[str] = set()
+        self._look()
+
+    def _look(self) -> None:
+        """Look at what the gallery holds: records of files by path, and the clips and problems of each file."""
+        self.gallery = self.writer.gallery()
+        self.known = self.gallery.files
+        self.clips = self.gallery.clips_of_files()
+        self.problems = self.gallery.problems()
+        self.rows = {name: row for row, name in enumerate(self.gallery.clip_ids)}
+
+    def _record(self, files: Sequence[MediaFile]) -> None:
+        self.writer.put_files(files)
+        self.writer.commit()
+
+    def _words_of(self, path: str) -> str | None:
+        """The subtitle of a file from a list."""
+        return self.texts.get(path, {}).get(_SUBTITLE)
+
+    # Files that are gone ---------------------------------------------------------------------------------------------
+
+    def find_gone(self, prune: bool) -> None:
+        """Report files that are gone or out of reach; with `prune`, remove the clips of deleted ones. A new file with
+        the content of one that is gone gets its clips."""
+        gone, away = [], set()
+        for path in self.known:
+            try:
+                if is_gone(path):
+                    gone.append(path)
+            except OSError as error:
+                away.add(path)
+                if path in self.clips:
+                    self.report.add(FileState(path, Status.OUT_OF_REACH, error.strerror or str(error)))
+        moves = self._move(gone)
+        gone = [path for path in gone if path not in moves]
+        unchecked = {*gone, *moves, *away}
+        lost = deleted(gone, [path for path in (*self.known, *self.files) if path not in unchecked])
+        for path in gone:
+            if self.known[path].reason is None or path in self.clips:
+                status = Status.REMOVED if prune and path in lost else Status.GONE
+                self.report.add(FileState(path, status, None if path in lost else _AWAY))
+        if prune:
+            for path in lost:
+                self.writer.remove_clips(self.clips.get(path, ()))
+            self.writer.forget_files(lost)
+            self.writer.commit()
+        if moves:
+            self.moved = set(moves.values())
+            self._look()
+
+    def _move(self, gone: Sequence[str]) -> dict[str, str]:
+        """Assign the clips of files that are gone to new files with the same content; returns new names by old."""
+        lost = {}
+        for path in gone:
+            if path in self.clips and self.known[path].sha256:
+                lost[self.known[path].sha256] = self.known[path]
+        sizes = {file.size for file in lost.values()}
+        moves, moved = {}, []
+        for path in self.files if lost else ():
+            words = self._words_of(path)
+            try:
+                if path in self.known or clip_stat(path, words)[0] not in sizes:
+                    continue
+            except (OSError, ValueError):  # reading the file reports what is wrong
+                continue
+            new, _ = record_of(path, words)
+            old = lost.pop(new.sha256, None)
+            if old is None:
+                continue
+            moves[old.path] = path
+            moved.append((old, replace(new, reason=old.reason, texts=old.texts)))
+            if len(moved) == _AT_ONCE:
+                self._rename(moved)
+                moved = []
+        self._rename(moved)
+        return moves
+
+    def _rename(self, moved: Sequence[tuple[MediaFile, MediaFile]]) -> None:
+        """Keep the clips of files under their new names, and commit."""
+        names = {}
+        for old, new in moved:
+            for name in self.clips[old.path]:
+                names[name] = new.path + name.removeprefix(old.path)
+        self.writer.rename_clips(names)
+        self.writer.forget_files(old.path for old, _ in moved)
+        self._record([new for _, new in moved])
+
+    # Files to read ---------------------------------------------------------------------------------------------------
+
+    def choose(self) -> dict[str, MediaFile | None]:
+        """Return the files to read, with the records of those that only lack windows; report the others."""
+        todo, touched = {}, []
+        for path in self.files:
+            if path in self.report:
+                continue  # from a list, and gone or out of reach
+            file, words = self.known.get(path), self._words_of(path)
+            if file is None:
+                todo[path] = None
+                continue
+            if not file.sha256 and record_of(path, words)[0] == file:
+                # A broken link or a pipe: reading it would give the same result.
+                self.report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
+                continue
+            mtime_ns = unchanged_since(path, file, words)
+            if mtime_ns is None or self._has_further_source(file):
+                todo[path] = None
+                continue
+            if file.reason is not None and (file.reason == UNFINISHED or self._has_higher_limit([file.reason])):
+                todo[path] = file if path in self.clips else None
+                continue
+            if mtime_ns != file.mtime_ns:  # touched, same content: record it, to avoid hashing it again
+                touched.append(replace(file, mtime_ns=mtime_ns))
+                if len(touched) == _AT_ONCE:
+                    self._record(touched)
+                    touched = []
+            self.report.add(self._state_of_unread(file))
+        self._record(touched)
+        return todo
+
+    def _state_of_unread(self, file: MediaFile) -> FileState:
+        """The state of a file that has not changed and is not read."""
+        if file.reason is not None and file.path not in self.clips:
+            return FileState(file.path, _status_without_clips(file.reason), file.reason, is_old=True)
+        status = Status.MOVED if file.path in self.moved else Status.UNCHANGED
+        problems = () if file.reason is None else (file.reason,)
+        return FileState(file.path, status, problems=problems, is_old=file.reason is not None)
+
+    def _has_further_source(self, file: MediaFile) -> bool:
+        """Whether an unchanged file may have something that was not found before: words to recognise, words of a list,
+        or streams that exceeded limits which were raised since."""
+        problems = []
+        for name in self.clips.get(file.path, ()):
+            problems += self.problems.get(name, ())
+        if self._has_higher_limit(problems):
+            return True
+        listed = {name: text for name, text in self.texts.get(file.path, {}).items() if name != _SUBTITLE}
+        if not listed.items() <= file.words().items():
+            return True
+        if file.path not in self.clips:
+            return self.reader.has_further_source(file)
+        if not all(IN_PART in problem for problem in problems):
+            return False  # what is recognised would be recorded with other problems each time
+        if self._words_of(file.path) is None and self.reader.speech.is_due(file.sha256):
+            if self._lacks(file.path, _SUBTITLE, "audio"):
+                return True
+        return self.reader.screen.is_due(file.sha256) and self._lacks(file.path, SCREEN, "video")
+
+    def _lacks(self, path: str, words: str, source: str) -> bool:
+        """Whether a file with clips has the modality `source` of words (sound, for speech), but not the words."""
+        modalities = self.gallery.modalities
+        if words not in modalities:
+            return False
+        rows = [self.rows[name] for name in self.clips[path]]
+        presence = dict(zip(modalities, self.gallery.modality_mask[rows].any(dim=0).tolist(), strict=True))
+        return presence.get(source, True) and not presence[words]
+
+    def _has_higher_limit(self, messages: Iterable[str]) -> bool:
+        """Whether a limit that was exceeded has been raised since."""
+        limits = self.reader.processor.reader.limits
+        return any(LimitError.no_longer_holds(part, limits) for text in messages for part in text.split("; "))
+
+    def sources(self, todo: Mapping[str, MediaFile | None]) -> Iterator[_Source]:
+        """The files to read, with the windows of each."""
+        media = self.reader.processor.reader
+        for path, file in todo.items():
+            there, seconds = self.clips.get(path, []), None
+            try:
+                seconds = None if self.segment is None else media.read_duration(path)
+                if self.writer.metadata.get(SCENES):
+                    windows = scene_windows(path, seconds, self.segment, media)
+                else:
+                    windows = windows_of(seconds, self.segment)
+            except (OSError, ValueError) as error:
+                if file is not None:  # the file has not changed, and no windows can be added now
+                    reason = str(error).removeprefix(f"{path}: ").rstrip(".")
+                    problems = (f"its length could not be read now: {reason}", file.reason)
+                    self.report.add(FileState(path, Status.UNCHANGED, problems=problems))
+                    continue
+                windows = [None]  # reading the file reports what is wrong
+            names = [clip_id_of(path, window) for window in windows]
+            kept = set() if file is None else set(names).intersection(there)
+            missing = [window for window, name in zip(windows, names, strict=True) if name not in kept]
+            if not missing:  # a problem is recorded nevertheless: read all again
+                kept, missing = set(), windows
+            stale = [name for name in there if name not in kept]
+            was_known = bool(there) and (file is None or file.reason != UNFINISHED)
+            given, recorded = self.texts.get(path, {}), self.known.get(path)
+            yield _Source(path, given, recorded, missing, len(windows), seconds, stale, was_known, bool(there))
 
 
 class Indexer:
@@ -267,7 +429,6 @@ class Indexer:
         self.batch_size, self.prune, self.progress = batch_size, prune, progress
         self._segment = writer.metadata.get(SEGMENT)
         processor = tolerant(processor)
-        self._media = processor.reader
         self._speech, self._screen = Speech(writer.folder, recognizer), Screen(writer.folder, line_reader)
         self._reader = Reader(processor, self._speech, self._screen)
 
@@ -276,7 +437,7 @@ class Indexer:
 
         self._embed = embed or embed_here
 
-    def update(self, files: Sequence[str], texts: Mapping[str, Mapping[str, str]] | None = None) -> Report:
+    def update(self, files: Sequence[str], texts: Texts | None = None) -> Report:
         """
         Embed new and changed files.
 
@@ -299,190 +460,13 @@ class Indexer:
                 "s. Name a subtitle file instead."
             )
         try:
-            held = _Held(self.writer.gallery())
-            moved = self._find_gone(held, files, texts, report)
-            if moved:
-                held = _Held(self.writer.gallery())
-            todo = self._choose(held, files, texts, moved, report)
-            self._read(self._sources(held, todo, texts, report), len(todo), report)
+            update = _Update(self.writer, self._reader, files, texts, report)
+            update.find_gone(self.prune)
+            todo = update.choose()
+            self._read(update.sources(todo), len(todo), report)
         finally:
             self.report.update(report)
         return report
-
-    # Files that are gone ---------------------------------------------------------------------------------------------
-
-    def _find_gone(
-        self, held: _Held, files: Sequence[str], texts: Mapping[str, Mapping[str, str]], report: Report
-    ) -> set[str]:
-        """Report files that are gone or out of reach; with `prune`, remove the clips of deleted ones. Returns the
-        files to which clips were assigned because they have the content of a file that is gone."""
-        gone, away = [], set()
-        for path in held.files:
-            try:
-                if is_gone(path):
-                    gone.append(path)
-            except OSError as error:
-                away.add(path)
-                if path in held.clips:
-                    report.add(FileState(path, Status.OUT_OF_REACH, error.strerror or str(error)))
-        moves = self._move(held, gone, files, texts)
-        gone = [path for path in gone if path not in moves]
-        unchecked = {*gone, *moves, *away}
-        lost = deleted(gone, [path for path in (*held.files, *files) if path not in unchecked])
-        for path in gone:
-            if held.files[path].reason is None or path in held.clips:
-                status = Status.REMOVED if self.prune and path in lost else Status.GONE
-                report.add(FileState(path, status, None if path in lost else _AWAY))
-        if self.prune:
-            removed = [path for path in gone if path in lost]
-            for path in removed:
-                self.writer.remove_clips(held.clips.get(path, ()))
-            self.writer.forget_files(removed)
-            self.writer.commit()
-        return set(moves.values())
-
-    def _move(
-        self, held: _Held, gone: Sequence[str], files: Sequence[str], texts: Mapping[str, Mapping[str, str]]
-    ) -> dict[str, str]:
-        """Assign the clips of files that are gone to new files with the same content; returns new names by old."""
-        lost = {}
-        for path in gone:
-            if path in held.clips and held.files[path].sha256:
-                lost[held.files[path].sha256] = held.files[path]
-        sizes = {file.size for file in lost.values()}
-        moves, moved = {}, []
-        for path in files if lost else ():
-            words = texts.get(path, {}).get(_SUBTITLE)
-            try:
-                if path in held.files or clip_stat(path, words)[0] not in sizes:
-                    continue
-            except (OSError, ValueError):  # reading the file reports what is wrong
-                continue
-            new, _ = record_of(path, words)
-            old = lost.pop(new.sha256, None)
-            if old is None:
-                continue
-            moves[old.path] = path
-            moved.append((old, replace(new, reason=old.reason, texts=old.texts)))
-            if len(moved) == _MOVED_AT_ONCE:
-                self._rename(held, moved)
-                moved = []
-        self._rename(held, moved)
-        return moves
-
-    def _rename(self, held: _Held, moved: Sequence[tuple[MediaFile, MediaFile]]) -> None:
-        """Keep the clips of files under their new names, and commit."""
-        names = {}
-        for old, new in moved:
-            for name in held.clips[old.path]:
-                names[name] = new.path + name.removeprefix(old.path)
-        self.writer.rename_clips(names)
-        self.writer.forget_files(old.path for old, _ in moved)
-        self._record([new for _, new in moved])
-
-    # Files to read ---------------------------------------------------------------------------------------------------
-
-    def _choose(
-        self,
-        held: _Held,
-        files: Sequence[str],
-        texts: Mapping[str, Mapping[str, str]],
-        moved: set[str],
-        report: Report,
-    ) -> dict[str, MediaFile | None]:
-        """Return the files to read, with the records of those that only lack windows; report the others."""
-        todo, touched = {}, []
-        for path in files:
-            if path in report:
-                continue  # from a list, and gone or out of reach
-            file, given = held.files.get(path), texts.get(path, {})
-            words, has_clips = given.get(_SUBTITLE), path in held.clips
-            if file is None:
-                todo[path] = None
-                continue
-            if not file.sha256 and record_of(path, words)[0] == file:
-                # A broken link or a pipe: reading it would give the same result.
-                report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
-                continue
-            mtime_ns = unchanged_since(path, file, words)
-            if mtime_ns is None or self._has_further_source(held, file, given):
-                todo[path] = None
-                continue
-            if file.reason is not None and (file.reason == UNFINISHED or self._has_higher_limit([file.reason])):
-                todo[path] = file if has_clips else None
-                continue
-            if mtime_ns != file.mtime_ns:  # touched, same content: record it, to avoid hashing it again
-                touched.append(replace(file, mtime_ns=mtime_ns))
-                if len(touched) == self.batch_size:  # hashing is slow, too: a kill should not lose more
-                    self._record(touched)
-                    touched = []
-            status = Status.MOVED if path in moved else Status.UNCHANGED
-            if file.reason is None:
-                report.add(FileState(path, status))
-            elif has_clips:
-                report.add(FileState(path, status, problems=(file.reason,), is_old=True))
-            else:
-                report.add(FileState(path, _status_without_clips(file.reason), file.reason, is_old=True))
-        self._record(touched)
-        return todo
-
-    def _record(self, files: Sequence[MediaFile]) -> None:
-        self.writer.put_files(files)
-        self.writer.commit()
-
-    def _has_further_source(self, held: _Held, file: MediaFile, given: Mapping[str, str]) -> bool:
-        """Whether an unchanged file may have something that was not found before: words to recognise, words of a list,
-        or streams that exceeded limits which were raised since."""
-        if given.get(_SUBTITLE) is None and self._speech.is_due(file.sha256):
-            if held.lacks(file.path, _SUBTITLE, "audio"):
-                return True
-        if self._screen.is_due(file.sha256) and held.lacks(file.path, SCREEN, "video"):
-            return True
-        listed = {name: text for name, text in given.items() if name != _SUBTITLE}
-        if not listed.items() <= file.words().items() or self._has_higher_limit(held.problems_of(file.path)):
-            return True
-        return file.path not in held.clips and self._reader.has_further_source(file)
-
-    def _has_higher_limit(self, messages: Iterable[str]) -> bool:
-        """Whether a limit that was exceeded has been raised since."""
-        limits = self._media.limits
-        return any(LimitError.no_longer_holds(part, limits) for text in messages for part in text.split("; "))
-
-    def _sources(
-        self,
-        held: _Held,
-        todo: Mapping[str, MediaFile | None],
-        texts: Mapping[str, Mapping[str, str]],
-        report: Report,
-    ) -> Iterator[_Source]:
-        """The files to read, with the windows of each."""
-        for path, file in todo.items():
-            there, seconds = held.clips.get(path, []), None
-            try:
-                seconds = None if self._segment is None else self._media.read_duration(path)
-                windows = self._windows_of(path, seconds)
-            except (OSError, ValueError) as error:
-                if file is not None:  # the file has not changed, and no windows can be added now
-                    reason = str(error).removeprefix(f"{path}: ").rstrip(".")
-                    problems = (f"its length could not be read now: {reason}", file.reason)
-                    report.add(FileState(path, Status.UNCHANGED, problems=problems))
-                    continue
-                windows = [None]  # reading the file reports what is wrong
-            names = [clip_id_of(path, window) for window in windows]
-            kept = set() if file is None else set(names).intersection(there)
-            missing = [window for window, name in zip(windows, names, strict=True) if name not in kept]
-            if not missing:  # a problem is recorded nevertheless: read all again
-                kept, missing = set(), windows
-            stale = [name for name in there if name not in kept]
-            was_known = bool(there) and (file is None or file.reason != UNFINISHED)
-            given, recorded = texts.get(path, {}), held.files.get(path)
-            yield _Source(path, given, recorded, missing, len(windows), seconds, stale, was_known, bool(there))
-
-    def _windows_of(self, path: str, seconds: float | None) -> list[Window | None]:
-        """The windows of a file of this length, as the gallery defines them."""
-        if self.writer.metadata.get(SCENES):
-            return scene_windows(path, seconds, self._segment, self._media)
-        return windows_of(seconds, self._segment)
 
     # Reading, embedding and writing ----------------------------------------------------------------------------------
 
@@ -555,7 +539,7 @@ def index_files(
     model: PreTrainedModel,
     processor: ScalarProcessor,
     *,
-    texts: Mapping[str, Mapping[str, str]] | None = None,
+    texts: Texts | None = None,
     **options: object,
 ) -> Report:
     """Update a gallery from files, once: the options are those of [`Indexer`]; see its `update`."""

@@ -10,7 +10,9 @@ import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from threading import Lock
+from uuid import uuid4
 
 import numpy as np
 from PIL import Image
@@ -77,16 +79,22 @@ def joined(sentences: Sequence[str]) -> str:
     return "; ".join([sentence.rstrip(".") for sentence in sentences[:-1]] + list(sentences[-1:]))
 
 
+def new_key() -> str:
+    """A key that no other reading of a file has, in any process."""
+    return uuid4().hex
+
+
 @dataclass(frozen=True)
 class Job:
     """A file to read, or one of its windows; the texts of the file from lists (`texts`) and from earlier runs
-    (`before`), by modality; and its length in seconds, if measured."""
+    (`before`), by modality; its length in seconds, if measured; and a key that the windows of one reading share."""
 
     path: str
     window: Window | None
     texts: Mapping[str, str]
     before: Mapping[str, str]
     seconds: float | None
+    key: str = field(default_factory=new_key)
 
     @property
     def subtitle(self) -> str | None:
@@ -107,7 +115,6 @@ class Found:
     reason: str | None = None
     failure: str | None = None
     is_lost: bool = False
-    is_transcribed: bool = False
     max_audio: float | None = None
     still: bytes | None = None
 
@@ -143,7 +150,8 @@ class Reader:
 
     def __init__(self, processor: ScalarProcessor, speech: Speech, screen: Screen):
         self.processor, self.speech, self.screen = processor, speech, screen
-        self._lock, self._files = Lock(), {}
+        self._lock = Lock()
+        self._files = lru_cache(maxsize=_REMEMBERED)(lambda key: _File())
         self._sources = [*processor.modalities]
         if speech.can_make:
             self._sources.append(_SPEECH)
@@ -171,11 +179,7 @@ class Reader:
         found = Found(file.record, reason=file.record.reason, is_lost=file.is_lost, failure=file.failure)
         if found.reason is not None:
             return found, None
-        words = job.subtitle
-        if words is None:
-            words = file.transcripts.get("subtitle")
-            found.is_transcribed = words is not None
-        options = {"window": job.window, "subtitle": words}
+        options = {"window": job.window, "subtitle": job.subtitle or file.transcripts.get("subtitle")}
         options = {name: value for name, value in options.items() if value is not None}
 
         def keep(frame: np.ndarray) -> None:
@@ -216,11 +220,9 @@ class Reader:
         return {"texts": texts}
 
     def _examined(self, job: Job) -> _File:
-        """The shared findings of a file; only those of the most recent files are kept."""
+        """The shared findings of one reading of a file; only the latest ones are kept."""
         with self._lock:
-            file = self._files[job.path] = self._files.pop(job.path, None) or _File()
-            if len(self._files) > _REMEMBERED:
-                del self._files[next(iter(self._files))]
+            file = self._files(job.key)
         with file.lock:
             if file.record is None:
                 self._examine(job, file)
@@ -251,5 +253,6 @@ __all__ = [
     "is_nothing",
     "joined",
     "memory_of_decoders",
+    "new_key",
     "record_of",
 ]

@@ -82,15 +82,6 @@ def _not_stopped(tokens: torch.Tensor, scores: torch.Tensor, **options: Any) -> 
     return torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
 
 
-class _Heeding(list):
-    """Temperatures to try in turn; iterating raises if the thread is interrupted."""
-
-    def __iter__(self) -> Iterator[float]:
-        for temperature in super().__iter__():
-            check_not_stopped()
-            yield temperature
-
-
 def _together(words: Sequence[Cue]) -> list[Cue]:
     """Join words into lines."""
     lines: list[Cue] = []
@@ -201,7 +192,7 @@ class FasterWhisperRecognizer:
         try:
             with self._lock:
                 segments, _ = self._model.transcribe(
-                    waveform, condition_on_previous_text=False, temperature=_Heeding(_TEMPERATURES),
+                    waveform, condition_on_previous_text=False, temperature=_TEMPERATURES,
                     compression_ratio_threshold=_REPEATED, log_prob_threshold=_IMPROBABLE,
                     no_speech_threshold=_NO_SPEECH, max_new_tokens=int(_TOKENS * (1 + seconds)),
                 )  # fmt: skip

@@ -35,7 +35,6 @@ _LONGEST = 3  # a picture is padded until its longer side is at most this many t
 _LEAST_SCORE = 0.5  # minimum score of a line in RapidOCR
 _LEAST_LETTERS = 3  # in a line; most shorter ones are time codes, logos and misread patterns
 _SAME = 0.9  # minimum similarity of two readings of a line, by difflib's ratio: one of ten letters may differ
-_WORDS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]")
 _MISSED = 1  # consecutive frames in which a line may be missing: no reader finds it every time
 _BLOCK, _UNCHANGED = 8, 8.0  # block size in pixels; the largest change of a block's colour for unchanged text
 
@@ -62,23 +61,6 @@ class LineReader(Protocol):
         Raises:
             ScreenError: the model failed.
         """
-
-
-def in_reading_order(boxes: np.ndarray) -> list[int]:
-    """
-    Sort lines from top to bottom, and from left to right if the middle of one is within the height of the other.
-
-    Args:
-        boxes (`np.ndarray` of shape `(lines, 4, 2)`): the corners of each, as x and y.
-    """
-    (left, top), (_, bottom) = boxes.min(axis=1).T, boxes.max(axis=1).T
-    middle, rows = (top + bottom) / 2, []
-    for line in np.argsort(middle, kind="stable").tolist():
-        if rows and middle[line] < bottom[rows[-1][0]]:
-            rows[-1].append(line)
-        else:
-            rows.append([line])
-    return [line for row in rows for line in sorted(row, key=lambda line: left[line])]
 
 
 def padded(picture: np.ndarray) -> np.ndarray:
@@ -117,8 +99,7 @@ class RapidOcrReader:
             found = self._read(np.ascontiguousarray(padded(picture)[..., ::-1]))  # BGR, as in OpenCV
         except Exception as error:  # errors of OpenCV, ONNX Runtime and RapidOCR have no common base
             raise ScreenError(f"{self.name} could not read a picture: {type(error).__name__}: {error}") from error
-        lines = [" ".join(line.split()) for line in found.txts or ()]
-        return [lines[place] for place in in_reading_order(found.boxes)] if lines else []
+        return [" ".join(line.split()) for line in found.txts or ()]
 
 
 # Lines over time -----------------------------------------------------------------------------------------------------
@@ -132,12 +113,8 @@ def _folded(text: str) -> str:
 def _is_evidence(text: str) -> bool:
     """Whether a line has at least three letters, or one Chinese, Japanese or Korean character, which may be a word."""
     letters = [letter for letter in unicodedata.normalize("NFKC", text) if letter.isalpha()]
-    return len(letters) >= _LEAST_LETTERS or any(map(_is_word, letters))
-
-
-def _is_word(letter: str) -> bool:
-    # not the long vowel mark and the like, which is no word and looks like a dash
-    return _WORDS.match(letter) is not None and unicodedata.category(letter) == "Lo"
+    # such a character is "Lo"; not the long vowel mark and the like, which is no word and looks like a dash
+    return len(letters) >= _LEAST_LETTERS or any(unicodedata.category(letter) == "Lo" for letter in letters)
 
 
 def _alike(one: str, other: str) -> float:
@@ -287,6 +264,5 @@ __all__ = [
     "Screen",
     "ScreenError",
     "cues_of",
-    "in_reading_order",
     "read_screen",
 ]

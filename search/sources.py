@@ -7,7 +7,7 @@
 """
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from gallery.filters import fitting
@@ -129,7 +129,7 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
     used = (*paths, _SUBTITLE, *columns)
     unused = [name for name in names if name not in used]
     names = [name for name in names if name in used]
-    found: dict[str, tuple[str, dict[str, str]]] = {}
+    found: dict[str, dict[str, str]] = {}
     for where, row in rows:
         given = {}
         for name in names:
@@ -145,11 +145,16 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
             given[_SUBTITLE] = os.path.join(folder, given[_SUBTITLE])
             if not os.path.isfile(given[_SUBTITLE]):
                 raise ValueError(f"{path}, {where}, column `{_SUBTITLE}`: there is no file {given[_SUBTITLE]!r}.")
-        file = real_path(os.path.join(folder, file))
-        before, known = found.setdefault(file, (where, given))
-        if known != given:
-            raise ValueError(f"{path}, {before} and {where}: they disagree about the texts of {file}.")
-    return {file: given for file, (_, given) in found.items()}, unused
+        _add(found, real_path(os.path.join(folder, file)), given, f"{path}, {where}")
+    return found, unused
+
+
+def _add(found: dict[str, dict[str, str]], file: str, given: Mapping[str, str], where: str) -> None:
+    """Add what a row or a list says of a file."""
+    known = found.setdefault(file, {})
+    for name, text in given.items():
+        if known.setdefault(name, text) != text:
+            raise ValueError(f"{where}: what is before it has another `{name}` of {file}. Remove one of them.")
 
 
 def find_clips(
@@ -181,10 +186,9 @@ def find_clips(
         if unused:
             selection.unused[str(path)] = unused
         for file, texts in rows.items():
-            for name, text in texts.items():
-                if given.setdefault(file, {}).setdefault(name, text) != text:
-                    raise ValueError(f"{path} and a list before it disagree about the {name} of {file}.")
             found[file] = None
+            if texts:
+                _add(given, file, texts, str(path))
     return selection.chosen(found), given
 
 

@@ -42,7 +42,6 @@ class FileState:
         problems (`tuple[str]`): parts that could not be read, in this run or an earlier one.
         is_old (`bool`): the problem was found by an earlier run, and not tried again as the file has not changed.
         is_dropped (`bool`): the file is unreadable, and its earlier clips were removed.
-        is_transcribed (`bool`): its subtitles are a machine transcript.
         max_audio (`float`, *optional*): how many seconds of sound the model takes, if its sound is longer.
     """
 
@@ -52,7 +51,6 @@ class FileState:
     problems: tuple[str, ...] = ()
     is_old: bool = False
     is_dropped: bool = False
-    is_transcribed: bool = False
     max_audio: float | None = None
 
 
@@ -76,18 +74,13 @@ class Report(dict[str, FileState]):
     def lines(self, gallery: Gallery) -> Iterator[str]:
         """The lines printed for the user; `gallery` is the gallery after the run."""
         yield f"{self.counts()}; {len(gallery)} clips in the gallery"
-        if num_transcribed := sum(state.is_transcribed for state in self.values()):
-            yield f"{num_transcribed} files of this run have machine transcripts as subtitles"
         unreadable = self.of(Status.UNREADABLE)
         if num_old := sum(state.is_old for state in unreadable):
             have = "has" if num_old == 1 else "have"
             yield f"{num_old} of the unreadable files failed before and {have} not changed: not tried again"
-        for state in unreadable:
+        for state in (*unreadable, *self.of(Status.EMPTY)):
             fate = ", and its clips are removed" if state.is_dropped else ""
-            yield f"unreadable{fate}: {state.path}: {state.reason}"
-        for state in self.of(Status.EMPTY):
-            fate = ", and its clips are removed" if state.is_dropped else ""
-            yield f"with nothing to embed{fate}: {state.path}: {state.reason}"
+            yield f"{state.status}{fate}: {state.path}: {state.reason}"
         for state in self.values():
             if state.problems:
                 listed = "; ".join(problem.rstrip(".") for problem in state.problems)
@@ -113,15 +106,12 @@ def _cut_line(states: list[FileState], segment: float | None) -> str:
     """Say that the end of some sound is left out, and how to index all of it."""
     first, max_audio = states[0].path, states[0].max_audio
     name = first if len(states) == 1 else f"{first} and {len(states) - 1} more"
-    if segment is not None and segment <= max_audio:
-        return (
-            f"longer than the header says: {name} was cut too early, and the sound after the first {max_audio:g} s of "
-            "a window is left out; `ffmpeg -i FILE -c copy NEW` makes a copy with the right length"
-        )
-    what = "the sound" if segment is None else "in windows the sound"
+    advice = f"to index all of it, use a new gallery with --segment {max_audio:g}"
+    if segment is not None and segment <= max_audio:  # then a window is longer than it should be
+        advice = "its header gives a wrong length; `ffmpeg -i FILE -c copy NEW` makes a copy with the right one"
     return (
-        f"longer than the model hears: of {name}, {what} after the first {max_audio:g} s is left out; to index all of "
-        f"it, use a new gallery with --segment {max_audio:g}"
+        f"longer than the model hears: of {name}, the sound after the first {max_audio:g} s of a clip is left out; "
+        f"{advice}"
     )
 
 

@@ -9,10 +9,6 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from gallery.media import clip_stat
-from search.vanished import is_gone
-
-_GONE = (-1, -1)
-"""The state of a file that is listed but does not exist, such as a broken link."""
 
 
 def _stat(path: str) -> tuple[int, int] | None:
@@ -20,14 +16,7 @@ def _stat(path: str) -> tuple[int, int] | None:
     try:
         return clip_stat(path)
     except (OSError, ValueError):
-        return _GONE if _is_gone(path) else None
-
-
-def _is_gone(path: str) -> bool:
-    try:
-        return is_gone(path)
-    except OSError:
-        return False  # it may still exist
+        return None
 
 
 def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None], interval: float) -> NoReturn:
@@ -60,7 +49,7 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
         pause, failures = max(interval, 10 * (time.monotonic() - begun)), 0
         settled = [path for path, stat in now.items() if path in before and before[path] == stat]
         ready = [path for path in settled if path not in done or done[path] != now[path]]
-        lost = [path for path in done if path not in now and path not in before and _is_gone(path)]
+        lost = [path for path in done if path not in now and path not in before]
         if ready or lost or scans == 1:
             update(ready)
         done |= {path: now[path] for path in ready}

@@ -21,7 +21,7 @@ from gallery.querying import NothingToCompareError, QueryModel
 from gallery.searcher import Clip, Searcher, Selection
 from gallery.searching import check_supported, search
 from gallery.windows import SEGMENT, Place
-from modeling_scalar.scores_scalar import METHODS, WEIGHING, find_method, paired_weights
+from modeling_scalar.scores_scalar import METHODS, find_method
 
 from .media import kind_of
 from .models import About, Answer, Asked, Chosen, Found, Listing, ListRequest
@@ -229,21 +229,13 @@ class Archive:
             note=None if hits.num_allowed else _why_none_left(hits, asked),
         )
 
-    def moment(self, key: str, text: str | None) -> Found:
-        """The clip with a key, with its modality weights for a text if the score has weights; an
-        [`UnknownClipError`] if there is none."""
+    def moment(self, key: str) -> tuple[Found, Clip]:
+        """The clip with a key, in the form of the API and as it is; an [`UnknownClipError`] if there is none."""
         searcher = self.searcher()
-        clip, described = self._clip(key, searcher), searcher.described
-        weights = None
-        if text is not None and METHODS[self.method].weights == "query":
-            options = {"query_temperature": described.query_temperature} | described.calibration | self.model.learned
-            weighing = {name: options[name] for name in WEIGHING if name in options}
-            embeds, mask = clip.modality_embeds[None].float(), clip.modality_mask[None]
-            shares = paired_weights(self.embed(text), embeds, mask, **weighing)[0].tolist()
-            weights = dict(zip(described.modalities, shares, strict=True))
-        presence = dict(zip(described.modalities, clip.modality_mask.tolist(), strict=True))
-        hit = Hit(1, clip.clip_id, math.nan, weights, presence, place=clip.place, problems=clip.problems)
-        return self._entry(hit, clip, self._root)
+        clip = self._clip(key, searcher)
+        presence = dict(zip(searcher.described.modalities, clip.modality_mask.tolist(), strict=True))
+        hit = Hit(1, clip.clip_id, math.nan, None, presence, place=clip.place, problems=clip.problems)
+        return self._entry(hit, clip, self._root), clip
 
     def _found(self, hits: Hits, clips: Sequence[Clip], per_file: bool) -> list[Found]:
         """Hits in the form of the API."""

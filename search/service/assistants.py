@@ -54,18 +54,14 @@ class MomentArguments(_Arguments):
     than a hundred lines."""
 
     key: str = Field(max_length=LONGEST_KEY, description="`key` of a hit of `search`.")
-    query: str | None = Field(
-        None,
-        min_length=1,
-        max_length=LONGEST_QUERY,
-        description="Text for which modalities are weighted and words are selected.",
-    )
+    query: str = Field("", max_length=LONGEST_QUERY, description="Text for which words are selected.")
 
 
 # The fields of the service's answers that an assistant gets.
 _OF_LINE = {"start", "stop", "text"}
-_OF_HIT: dict[str, Any] = dict.fromkeys(("key", "name", "start", "stop", "score", "weights", "presence"), True)
-_OF_HIT["said"] = {"__all__": _OF_LINE}
+_OF_MOMENT: dict[str, Any] = dict.fromkeys(("key", "name", "start", "stop", "presence"), True)
+_OF_MOMENT["said"] = {"__all__": _OF_LINE}
+_OF_HIT = _OF_MOMENT | {"score": True, "weights": True}
 _OF_ANSWER: dict[str, Any] = dict.fromkeys(("num_clips", "num_allowed", "unknown", "matches_well", "note"), True)
 _OF_ANSWER["hits"] = {"__all__": _OF_HIT}
 
@@ -107,7 +103,7 @@ class Assistants:
 
     async def _moment(self, asked: MomentArguments) -> dict[str, Any]:
         found, found.said, count = await moment(asked.key, asked.query, self._service)
-        return found.model_dump(mode="json", include=_OF_HIT) | {"num_words": count}
+        return found.model_dump(mode="json", include=_OF_MOMENT) | {"num_words": count}
 
     async def _list(self, *_: Any) -> ListToolsResult:
         return ListToolsResult(

@@ -137,19 +137,13 @@ async def search(request: SearchRequest, here: Here) -> Answer:
 
 async def find(request: SearchRequest, here: Service) -> Answer:
     """Answer a text query, with the words of its hits as far as they are read in time."""
-    text = await _embedded(request.query, here)
-    answer, clips = await call_in(here.pool_of(request), here.archive.search, text, request)
-    await _add_words(answer.hits, clips, request.query, here)
-    return answer
-
-
-async def _embedded(query: str, here: Service) -> str:
-    """The text of a query, once its embedding is known."""
-    text, _ = split_query(query.strip())
+    text, _ = split_query(request.query.strip())
     if not text:
         raise HTTPException(422, "`query`: type what you are looking for.")
     await call_in(here.threads.model, here.archive.embed, text)
-    return text
+    answer, clips = await call_in(here.pool_of(request), here.archive.search, text, request)
+    await _add_words(answer.hits, clips, request.query, here)
+    return answer
 
 
 async def _add_words(hits: Sequence[Found], clips: Sequence[Clip], query: str, here: Service) -> None:
@@ -213,13 +207,10 @@ async def still(key: str, here: Here) -> FileResponse:
     return await call_in(here.threads.files, media_response, clip.still, _STILL_CACHED)
 
 
-async def moment(key: str, query: str | None, here: Service) -> tuple[Found, list[Said], int]:
-    """A clip with its weights for a query, its words (those that best match it, if there are many), and the number of
-    all lines."""
-    text = None if query is None else await _embedded(query, here)
-    found = await call_in(here.threads.files, here.archive.moment, key, text)
-    clip = await call_in(here.threads.files, here.archive.clip, key)
-    return found, *await call_in(here.threads.files, words_of, clip, query or "", _MOST_LINES, True)
+async def moment(key: str, query: str, here: Service) -> tuple[Found, list[Said], int]:
+    """A clip, its words (those that best match a query, if there are many), and the number of all lines."""
+    found, clip = await call_in(here.threads.files, here.archive.moment, key)
+    return found, *await call_in(here.threads.files, words_of, clip, query, _MOST_LINES, True)
 
 
 _WORDS = _problems({404: "There is no such clip, or it has no known words."})
@@ -248,9 +239,7 @@ async def words(
 ) -> list[Said]:
     """Return the words of a clip that best match a query, or its first ones."""
     clip = await call_in(here.threads.files, here.archive.clip, key)
-    best, count = await call_in(here.threads.files, words_of, clip, query, _MOST_CUES)
-    if not count and not any((await call_in(here.threads.files, clip.words)).values()):
-        raise HTTPException(404, "This clip has no known words.")
+    best, _ = await call_in(here.threads.files, words_of, clip, query, _MOST_CUES)
     return best
 
 

@@ -71,8 +71,8 @@ def test_an_assistant_searches_and_looks_into_what_it_found(place, mode):
         assert {name: answer[name] for name in answer if name != "hits"}.items() <= expected.items()
     assert len(found["hits"]) == 3 and [hit["name"] for hit in said["hits"]] == ["dog.webm"]
     first = found["hits"][0]
-    assert moment["weights"] == pytest.approx(first["weights"]) and moment["name"] == first["name"]
-    assert (plain["name"], plain["start"], plain["stop"], plain["weights"]) == ("dog.webm", None, None, None)
+    assert moment["presence"] == first["presence"] and moment["name"] == first["name"]
+    assert (plain["name"], plain["start"], plain["stop"]) == ("dog.webm", None, None)
     assert said["hits"][0]["said"] == [{"start": 3.0, "stop": 4.0, "text": "Good dog."}]
     assert [line["text"] for line in plain["said"]] == ["Karin, sit!", "Good dog."] and plain["num_words"] == 2
 
@@ -96,16 +96,15 @@ def test_what_is_wrong_is_reported_in_a_sentence(place):
             await call(client, "search", query="a dog", filters={"min_duration": 9, "max_duration": 2}),
             await call(client, "search", query='""'),
             await call(client, "get_moment", key="0" * 16),
-            await call(client, "get_moment", key="0" * 16, query=" "),
             await call(client, "remove"),
         ]
 
     with serving(make_app(place)) as address:
         reported = asking(address, ask)
-    empty, many, smell, swapped, none, unknown, blank, tool = reported
+    empty, many, smell, swapped, none, unknown, tool = reported
     assert empty.startswith("`query`: ") and "`k`: " in many and "`colour`: " in many
     assert "`modalities` must name some of" in smell and "Swap them?" in swapped
-    assert none == blank == "`query`: type what you are looking for."
+    assert none == "`query`: type what you are looking for."
     assert unknown.startswith("There is no such clip") and tool.startswith("There is no tool 'remove'")
     assert not any("Traceback" in text or str(place) in text for text in reported)
 

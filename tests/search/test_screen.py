@@ -18,7 +18,6 @@ from search.screen import (
     Screen,
     ScreenError,
     cues_of,
-    in_reading_order,
     read_screen,
 )
 from tests.gallery.decoding.reading import read_subtitle, write_media
@@ -69,17 +68,6 @@ def at(*frames, pace=2.0):
 )  # fmt: skip
 def test_a_line_is_reported_once_from_its_first_frame_to_the_next_without_it(frames, expected):
     assert cues_of(at(*frames), end=2.0 * len(frames)) == [Cue(*cue) for cue in expected]
-
-
-def box(left, top, right, bottom):
-    return [[left, top], [right, top], [right, bottom], [left, bottom]]
-
-
-def test_lines_beside_each_other_are_read_from_left_to_right():
-    boxes = [box(300, 12, 400, 30), box(10, 60, 90, 80), box(10, 8, 90, 28), box(500, 10, 600, 33), box(5, 40, 9, 58)]
-    assert in_reading_order(np.array(boxes, np.float32)) == [2, 0, 3, 4, 1]
-    slanted = np.array([[[0, 8], [100, 0], [100, 20], [0, 28]], box(110, 0, 200, 20)], np.float32)
-    assert in_reading_order(slanted) == [0, 1]
 
 
 class Fake:

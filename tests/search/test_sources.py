@@ -147,7 +147,7 @@ def test_a_list_is_distinguished_from_media_and_folders_by_its_name_and_what_it_
         ("a.csv", b"path\n\xff.mp4\n", "utf-8"),
         ("a.csv", "path\nx\0.mp4\n", "a.csv"),
         ("a.csv", "path,subtitle\nx.mp4,x.srt\n", "line 2, column `subtitle`: there is no file"),
-        ("a.csv", "path,subtitle\nx.mp4,a\n./x.mp4,b\n", "line 2 and line 3: they disagree"),
+        ("a.csv", "path,subtitle\nx.mp4,a\n./x.mp4,b\n", "line 3: what is before it has another `subtitle`"),
         ("a.jsonl", '{"path": "x"}\n{"path": \n', "line 2: "),
         ("a.jsonl", '{"path": "x"}\n\n["y"]\n', "line 3: expected an object"),
         ("a.jsonl", '{"path": [7]}\n', "line 1, column `path`: expected a text"),
@@ -196,7 +196,7 @@ def test_columns_without_a_use_are_counted(tmp_path):
 def test_two_lists_that_disagree_are_named(tmp_path):
     for name, words in (("a.csv", "yes"), ("b.csv", "no")):
         write_csv(tmp_path / name, [{"path": "x.mp4", "subtitle": words}])
-    with pytest.raises(ValueError, match=r"b\.csv and a list before it disagree"):
+    with pytest.raises(ValueError, match=r"b\.csv: what is before it has another `subtitle`"):
         find_clips([tmp_path / "a.csv", tmp_path / "b.csv"])
 
 

@@ -71,10 +71,6 @@ def run(videos, model, processor, recognizer, segment=None):
     return report, dict(zip(names, gallery.modality_mask[:, 2].tolist(), strict=True))
 
 
-def transcribed(report):
-    return [path.rsplit("/")[-1] for path, state in report.items() if state.is_transcribed]
-
-
 def test_a_recogniser_that_fails_is_reported_of_its_file_and_asked_again(videos, tiny_model, tiny_processor):
     for name in ("silent.mp4", "with subtitles.mp4"):
         (videos / name).unlink()
@@ -99,7 +95,7 @@ def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(vid
     recognizer = heard_by("whisper", HELLO)
     report, words = run(videos, tiny_model, tiny_processor, recognizer)
     assert words == {"said.mp4": True, "silent.mp4": False, "with subtitles.mp4": True}
-    assert len(recognizer.calls) == 1 and transcribed(report) == ["said.mp4"]
+    assert len(recognizer.calls) == 1
     assert Speech(videos.parent / "gallery").count() == (1, 1)
     report, _ = run(videos, tiny_model, tiny_processor, recognizer)
     assert len(of(report, "unchanged")) == 3 and len(recognizer.calls) == 1
@@ -116,7 +112,7 @@ def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     recognizer = heard_by("plain", {"text": text})
     for _ in range(2):
         report, words = run(videos, tiny_model, tiny_processor, recognizer)
-        assert not words["said.mp4"] and len(recognizer.calls) == 1 and not transcribed(report)
+        assert not words["said.mp4"] and len(recognizer.calls) == 1
     assert Speech(videos.parent / "gallery").count() == (1, 0) and len(of(report, "unchanged")) == 3
 
 
@@ -126,7 +122,7 @@ def test_a_subtitle_file_that_comes_later_takes_the_place_of_a_transcript(videos
     (videos / "said.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na cat meows\n")
     recognizer = heard_by("whisper", HELLO)
     report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    assert len(of(report, "changed")) == 1 and words["said.mp4"] and recognizer.calls == [] and not transcribed(report)
+    assert len(of(report, "changed")) == 1 and words["said.mp4"] and recognizer.calls == []
 
 
 def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny_processor):
@@ -235,7 +231,6 @@ def test_the_command_hears_and_says_so(place, tmp_path):  # noqa: F811
     (place / "b.srt").unlink()
     result = index(place, place / "a.mp4", place / "b.mp4", "--transcribe", speech_model)
     assert "2 new" in reported(result)
-    assert "1 files of this run have machine transcripts as subtitles" in result.stdout
     assert Gallery.open(place / "gallery").modality_mask.tolist() == [[True, False, False], [True, True, True]]
     (transcript,) = (place / "gallery" / "transcripts").iterdir()
     assert f"NOTE made by machine: {speech_model}" in transcript.read_text()

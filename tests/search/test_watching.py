@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from gallery.gallery import Gallery, GalleryWriter
+from gallery.media import is_as_known
 from search.sources import find_files
 from search.watching import watch
-from tests.search.test_indexing import make_fail
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
 
 
@@ -104,34 +104,6 @@ def test_a_drive_that_answers_slowly_is_looked_at_less_often(monkeypatch):
     assert pauses == [7, 20]
 
 
-def test_a_file_that_is_out_of_reach_is_not_reported_as_gone(tmp_path, monkeypatch):
-    folder, away = tmp_path / "clips", tmp_path / "away"
-    folder.mkdir()
-    (folder / "a.mp4").touch()
-    real, reported, meanwhile, failing = str(folder / "a.mp4"), [], [], pytest.MonkeyPatch()
-
-    def leave():
-        folder.rename(away)
-        make_fail(failing, folder)
-
-    def come():
-        meanwhile.extend(reported)
-        failing.undo()
-        away.rename(folder)
-
-    steps = iter([nothing, leave, nothing, nothing, nothing, come, (folder / "a.mp4").unlink, nothing])
-
-    def sleep(_):
-        if (step := next(steps, None)) is None:
-            raise KeyboardInterrupt
-        step()
-
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
-    with pytest.raises(KeyboardInterrupt):
-        watch(lambda: map(str, folder.glob("*.mp4")), reported.append, 1)
-    assert meanwhile == [[real]] and reported[1:] == [[]]
-
-
 def watching(monkeypatch, *steps):
     """Index with --watch while `steps` happen, one after each look; then Ctrl-C."""
     waiting = iter([*steps, None])
@@ -168,6 +140,13 @@ def test_a_watched_folder_is_indexed_until_ctrl_c_and_then_reported(place, monke
     )
     assert f"gone from disk, its clips are removed: {place / 'clips' / 'cat.mp4'}" in result.stdout
     assert "1 unchanged" in run("index", "clips/late.mp4", "--model", "model", "--output", "gallery").stdout
+
+
+def test_a_watched_file_that_changes_is_recorded_as_it_is_now(place, monkeypatch):  # noqa: F811
+    file = place / "clips" / "cat.mp4"
+    result = watching(monkeypatch, nothing, lambda: file.write_text("video audio"), nothing)
+    assert "0 new, 1 changed" in result.stderr
+    assert is_as_known(str(file), Gallery.open("gallery").files[str(file)])
 
 
 def test_ctrl_c_while_a_watched_file_is_embedded_keeps_and_reports_what_was_committed(place, monkeypatch):  # noqa: F811
