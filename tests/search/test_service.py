@@ -419,7 +419,8 @@ def test_a_file_that_a_stranger_named_is_not_served(tmp_path, record):
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         keys = {hit["name"]: hit["key"] for hit in search(client)["hits"]}
         assert client.get(f"/api/clips/{keys['own.mp4']}/media").content == b"own"
-        for call in ("media", "captions", "words"):
+        assert client.get(f"/api/clips/{keys['secret.mp4']}/words").json() == []
+        for call in ("media", "captions"):
             response = client.get(f"/api/clips/{keys['secret.mp4']}/{call}")
             assert response.status_code == 404 and set(response.json()) == {"error"}
         assert search(client, '"secret words"')["num_allowed"] == 0
