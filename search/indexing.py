@@ -26,7 +26,7 @@ from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
 from search.reading import Found, Job, Reader, default_workers, is_nothing, joined, new_key, record_of
 from search.recognizers import Recognizer
-from search.screen import LineReader, Screen
+from search.screen import RapidOcrReader, Screen
 from search.speech import Speech
 from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
@@ -391,8 +391,8 @@ class Indexer:
         model, processor: of the gallery, see [`~modeling_scalar.load_model`].
         recognizer ([`~search.recognizers.Recognizer`], *optional*): transcribes clips that have sound but no
             subtitles. Existing transcripts are used without it, too.
-        line_reader ([`~search.screen.LineReader`], *optional*): reads on-screen text, if the gallery has the modality
-            `screen`. Existing readings are used without it, too.
+        line_reader ([`~search.screen.RapidOcrReader`], *optional*): reads on-screen text, if the gallery has the
+            modality `screen`. Existing readings are used without it, too.
         batch_size (`int`): number of clips read and embedded at a time, and the most that a kill can lose.
         num_workers (`int`, *optional*): number of clips read at a time, each in its own decoder; by default slightly
             more than the number of CPUs.
@@ -416,7 +416,7 @@ class Indexer:
         processor: ScalarProcessor,
         *,
         recognizer: Recognizer | None = None,
-        line_reader: LineReader | None = None,
+        line_reader: RapidOcrReader | None = None,
         batch_size: int = 8,
         num_workers: int | None = None,
         prune: bool = False,

@@ -15,7 +15,7 @@ from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 from .recognizers import Recognizer, recognizer_of
-from .screen import LineReader, RapidOcrReader
+from .screen import RapidOcrReader
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Loaded:
     model: ScalarRetrievalModel
     processor: ScalarProcessor
     recognizer: Recognizer | None
-    line_reader: LineReader | None
+    line_reader: RapidOcrReader | None
 
 
 def _check_modalities(model: str, available: Sequence[str], wanted: Sequence[str]) -> None:

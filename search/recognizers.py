@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,26 +36,6 @@ _LEAST = SAMPLING_RATE // 10  # samples: minimum length of sound for models with
 
 class SpeechError(ValueError):
     """A recogniser failed on a sound."""
-
-
-class Recognizer(Protocol):
-    """Recognises words; `name` is its name in transcripts."""
-
-    name: str
-
-    def __call__(self, waveform: np.ndarray) -> list[Cue]:
-        """
-        Recognise the words of a stretch of speech.
-
-        Args:
-            waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz, at most `MOST_SECONDS`.
-
-        Returns:
-            The words, in order.
-
-        Raises:
-            SpeechError: the model failed.
-        """
 
 
 def is_understood(text: str, seconds: float) -> bool:
@@ -95,7 +75,7 @@ def _together(words: Sequence[Cue]) -> list[Cue]:
 
 class SpeechRecognizer:
     """
-    Any model of transformers for the task automatic-speech-recognition, a [`Recognizer`].
+    Any model of transformers for the task automatic-speech-recognition.
 
     Whisper reports times, CTC models the times of words; text of other models has the times of the
     whole stretch.
@@ -144,6 +124,18 @@ class SpeechRecognizer:
         return {"return_timestamps": True, "generate_kwargs": generating}
 
     def __call__(self, waveform: np.ndarray) -> list[Cue]:
+        """
+        Recognise the words of a stretch of speech.
+
+        Args:
+            waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz, at most `MOST_SECONDS`.
+
+        Returns:
+            The words, in order.
+
+        Raises:
+            SpeechError: the model failed.
+        """
         seconds = len(waveform) / SAMPLING_RATE
         waveform = np.pad(waveform, (0, max(0, _LEAST - len(waveform))))
         try:
@@ -162,7 +154,7 @@ class SpeechRecognizer:
 
 class FasterWhisperRecognizer:
     """
-    Whisper with CTranslate2, a [`Recognizer`]: much faster than transformers on a CPU.
+    Whisper with CTranslate2: much faster than transformers on a CPU.
 
     Args:
         model (`str`): a CTranslate2 folder, such as that of the Hub id `Systran/faster-whisper-small`.
@@ -188,6 +180,7 @@ class FasterWhisperRecognizer:
         self._lock = Lock()
 
     def __call__(self, waveform: np.ndarray) -> list[Cue]:
+        """Recognise the words of a stretch of speech, as [`SpeechRecognizer`] does."""
         seconds = len(waveform) / SAMPLING_RATE
         try:
             with self._lock:
@@ -205,6 +198,9 @@ class FasterWhisperRecognizer:
         except RuntimeError as error:
             raise SpeechError(f"{self.name} could not recognise the words: {error}") from error
         return _cues(((segment.start, segment.end, segment.text) for segment in kept), seconds)
+
+
+Recognizer = SpeechRecognizer | FasterWhisperRecognizer
 
 
 def recognizer_of(folder: Path, name: str | None = None, device: torch.device | None = None) -> Recognizer:

@@ -10,15 +10,15 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib.metadata import version
 from itertools import groupby
 from operator import itemgetter
-from typing import Protocol
 
 import numpy as np
+from PIL import Image
 
 from gallery.decoding import SandboxedReader, check_not_stopped, room_beside_decoders
 from gallery.transcripts import SCREEN, Cue, Transcript
@@ -43,26 +43,6 @@ class ScreenError(ValueError):
     """A reader failed on a picture."""
 
 
-class LineReader(Protocol):
-    """Reads pictures; `name` is its name in transcripts."""
-
-    name: str
-
-    def __call__(self, picture: np.ndarray) -> list[str]:
-        """
-        Read the lines of a picture; safe to call from several threads.
-
-        Args:
-            picture (uint8 `np.ndarray` of shape `(height, width, 3)`): RGB and upright.
-
-        Returns:
-            The lines from top to bottom, and from left to right if they are next to each other.
-
-        Raises:
-            ScreenError: the model failed.
-        """
-
-
 def padded(picture: np.ndarray) -> np.ndarray:
     """Pad a long, narrow picture with black, below or on the right: RapidOCR enlarges a picture until its shorter side
     has 736 pixels, which would take gigabytes."""
@@ -73,7 +53,7 @@ def padded(picture: np.ndarray) -> np.ndarray:
 
 class RapidOcrReader:
     """
-    PP-OCR from RapidOCR with ONNX, a [`LineReader`]: the models come with the package, for Chinese, Japanese and
+    PP-OCR from RapidOCR with ONNX: the models come with the package, for Chinese, Japanese and
     languages in Latin script.
 
     Args:
@@ -95,6 +75,18 @@ class RapidOcrReader:
         self.name = f"rapidocr {version('rapidocr')}, {models.ocr_version.value} {models.model_type.value}"
 
     def __call__(self, picture: np.ndarray) -> list[str]:
+        """
+        Read the lines of a picture; safe to call from several threads.
+
+        Args:
+            picture (uint8 `np.ndarray` of shape `(height, width, 3)`): RGB and upright.
+
+        Returns:
+            The lines from top to bottom, and from left to right if they are next to each other.
+
+        Raises:
+            ScreenError: the model failed.
+        """
         try:
             found = self._read(np.ascontiguousarray(padded(picture)[..., ::-1]))  # BGR, as in OpenCV
         except Exception as error:  # errors of OpenCV, ONNX Runtime and RapidOCR have no common base
@@ -187,39 +179,8 @@ def _is_unchanged(before: np.ndarray, picture: np.ndarray) -> bool:
     """Whether a picture has the same text as the one before; compression causes small differences."""
     if before.shape != picture.shape:
         return False
-    height, width = (length // _BLOCK for length in picture.shape[:2])
-    change = picture[: height * _BLOCK, : width * _BLOCK].astype(np.int16)
-    change -= before[: height * _BLOCK, : width * _BLOCK]
-    blocks = change.reshape(height, _BLOCK, width, _BLOCK, 3).mean(axis=(1, 3))
-    return float(np.abs(blocks).max(initial=0.0)) <= _UNCHANGED
-
-
-def read_screen(pictures: Iterable[tuple[float, np.ndarray]], reader: LineReader, end: float) -> list[Cue]:
-    """
-    Read the on-screen text of a clip.
-
-    Args:
-        pictures (iterable of `tuple`): the second of each frame, and the frame, uint8 `(height, width, 3)`, RGB and
-            upright, in order. An unchanged one is not read again.
-        reader ([`LineReader`]): reads them.
-        end (`float`): the second at which the last one ends.
-
-    Returns:
-        See [`cues_of`].
-
-    Raises:
-        ScreenError: the reader failed.
-    """
-
-    def lines() -> Iterator[tuple[float, list[str]]]:
-        before, found = np.zeros((0, 0, 3), np.uint8), []
-        for second, picture in pictures:
-            check_not_stopped()  # reading takes longer than decoding
-            if not _is_unchanged(before, picture):
-                before, found = picture, reader(picture)
-            yield second, found
-
-    return cues_of(lines(), end)
+    blocks = [np.asarray(Image.fromarray(one).reduce(_BLOCK), np.int16) for one in (before, picture)]
+    return np.abs(blocks[0] - blocks[1]).max() <= _UNCHANGED
 
 
 class Screen(Recognised):
@@ -228,41 +189,35 @@ class Screen(Recognised):
 
     Args:
         gallery (`Path`): its folder.
-        reader ([`LineReader`], *optional*): without one, only existing readings are used.
+        reader ([`RapidOcrReader`], *optional*): without one, only existing readings are used.
     """
 
-    def __init__(self, gallery: str | os.PathLike, reader: LineReader | None = None):
+    def __init__(self, gallery: str | os.PathLike, reader: RapidOcrReader | None = None):
         super().__init__(gallery, SCREEN, reader is not None)
         self.reader = reader
 
     def make(self, path: str, media: SandboxedReader) -> Transcript | None:
         """Read the on-screen text of a file; `None` if it has no picture."""
-        seconds, has_pictures = media.read_duration(path) or 0.0, False
+        seconds = media.read_duration(path) or 0.0
         lenient = media.noting(lambda problem: None)  # reading the clip reports what is wrong
-
-        def pictures() -> Iterator[tuple[float, np.ndarray]]:
-            nonlocal has_pictures
-            for second, picture in lenient.look_through(path, max(PACE, seconds / MOST_FRAMES), SIDE):
-                has_pictures = True
-                self.tell(path, second)
-                yield second, picture
-
-        def lines_of(picture: np.ndarray) -> list[str]:
-            with room_beside_decoders(media.limits):
-                return self.reader(picture)
-
-        cues = read_screen(pictures(), lines_of, seconds)
-        return Transcript(cues, self.reader.name) if has_pictures else None
+        frames: list[tuple[float, list[str]]] = []
+        before, lines = np.zeros((0, 0, 3), np.uint8), []
+        for second, picture in lenient.look_through(path, max(PACE, seconds / MOST_FRAMES), SIDE):
+            self.tell(path, second)
+            check_not_stopped()  # reading takes longer than decoding
+            if not _is_unchanged(before, picture):
+                with room_beside_decoders(media.limits):
+                    before, lines = picture, self.reader(picture)
+            frames.append((second, lines))
+        return Transcript(cues_of(frames, seconds), self.reader.name) if frames else None
 
 
 __all__ = [
     "MOST_FRAMES",
     "PACE",
     "SIDE",
-    "LineReader",
     "RapidOcrReader",
     "Screen",
     "ScreenError",
     "cues_of",
-    "read_screen",
 ]

@@ -22,6 +22,8 @@ LONGEST_SCENE = 60.0
 """Maximum length of a window that ends at a scene change, in seconds."""
 DEFAULT_MODEL = "google/embeddinggemma-2"
 """The default model of a new gallery; it needs no training."""
+LEAST_TEMPERATURE = 1e-6
+"""The lowest temperature of modality weights."""
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
 """The environment variable with the token of a service."""
 
@@ -245,13 +247,16 @@ class QueryConfig:
     mask: Annotated[Sequence[str], _query(help="Modality to ignore: video, audio, subtitle, ... Repeatable.")] = ()
     temperature: Annotated[
         float | None,
-        _query(help="Temperature of the modality weights. Lower values favour the single best-matching modality."),
+        _query(
+            min=LEAST_TEMPERATURE,
+            help="Temperature of the modality weights. Lower values favour the single best-matching modality.",
+        ),
     ] = None
     rerank: Annotated[
         int | None, _query(min=1, help="Number of top hits to rerank with the cross-encoder, such as 50.")
     ] = None
     fusion_weight: Annotated[
-        float | None, _query(help="With --rerank: order by score + WEIGHT x match, not by match alone.")
+        float | None, _query(min=0, help="With --rerank: order by score + WEIGHT x match, not by match alone.")
     ] = None
     path: Annotated[
         Sequence[str],
@@ -287,9 +292,6 @@ class QueryConfig:
                     f"--{given[0].replace('_', '-')} needs the gallery itself; a service cannot be asked."
                 )
             return
-        from gallery.reranking import check_weight
-        from modeling_scalar.scores_scalar import ScoreOptions
-
         if not self.texts and self.like is None:
             raise ValueError("There is no query. Type what you are looking for, or name a clip with --like.")
         if self.texts and self.like is not None:
@@ -298,10 +300,6 @@ class QueryConfig:
             raise ValueError("--rerank needs a text query: it cannot be combined with --like.")
         if self.rerank is None and self.fusion_weight is not None:
             raise ValueError("--fusion-weight needs --rerank, the number of hits to rerank.")
-        if self.fusion_weight is not None:
-            check_weight(self.fusion_weight)
-        if self.temperature is not None:
-            ScoreOptions(self.temperature)  # raises if it is out of range
 
 
 def _print_sql(is_given: bool) -> None:

@@ -72,12 +72,6 @@ async def the_reference() -> Response:
     return page
 
 
-@_page_router.get("/favicon.ico")
-async def no_icon() -> Response:
-    """No content: the icon is in the page."""
-    return Response(status_code=204)
-
-
 async def _assistants(request: Request) -> ASGIApp:
     """The application that answers assistants."""
     if request.app.state.assistants is None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .problems import problem
@@ -93,35 +94,27 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def _body_of(receive: Receive) -> bytes | None:
-    """Receive the body of a request; `None` if the client disconnects. Raises an HTTPException if it is too long or
-    does not arrive."""
+async def _body_of(scope: Scope, receive: Receive) -> bytes:
+    """Receive the body of a request. Raises an HTTPException if it is too long or does not arrive, and a
+    ClientDisconnect if the client leaves."""
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return None
-                body += message.get("body", b"")
+            async for piece in Request(scope, receive).stream():
+                body += piece
                 if len(body) > MOST_BYTES:
                     raise HTTPException(413, f"Expected at most {MOST_BYTES} bytes in the body, got more.")
-                if not message.get("more_body", False):
-                    return bytes(body)
     except TimeoutError:
         raise HTTPException(408, "The body of the request was not sent in time.") from None
+    return bytes(body)
 
 
 def _giving(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives a body, and then what the client does."""
-    is_given = False
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receiving() -> Message:
-        nonlocal is_given
-        if is_given:
-            return await receive()  # waits for the client to disconnect
-        is_given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return messages.pop() if messages else await receive()  # which waits for the client to disconnect
 
     return receiving
 
@@ -164,9 +157,10 @@ class Guard:
             return await busy(scope, receive, send)
         self.num_running += 1
         try:
-            body = await _body_of(receive)
-            if body is not None:
-                await self._app(scope, _giving(body, receive), send)
+            body = await _body_of(scope, receive)
+            await self._app(scope, _giving(body, receive), send)
+        except ClientDisconnect:
+            pass  # there is nobody to answer
         except HTTPException as error:
             await problem(error.status_code, error.detail)(scope, receive, send)
         finally:

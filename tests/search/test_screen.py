@@ -4,6 +4,7 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -11,14 +12,13 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from gallery.cues import read_cues
-from gallery.decoding import SandboxedReader, Stop, Stopped
+from gallery.decoding import Limits, SandboxedReader, Stop, Stopped
 from gallery.transcripts import SCREEN, Cue, Transcripts
 from search.screen import (
     RapidOcrReader,
     Screen,
     ScreenError,
     cues_of,
-    read_screen,
 )
 from tests.gallery.decoding.reading import read_subtitle, write_media
 from tests.media_corpus import tone, wav
@@ -89,20 +89,27 @@ def bright(value, size=(64, 48)):
     return np.full((*size, 3), value, np.uint8)
 
 
+def words_of(pictures, fake, end):
+    """The words of a file that shows these pictures."""
+    media = SimpleNamespace(limits=Limits(), read_duration=lambda _: end, look_through=lambda *_: iter(pictures))
+    media.noting = lambda _: media
+    return Screen("gallery", fake).make("file", media).cues
+
+
 def test_a_picture_in_which_nothing_changes_is_not_read_again():
     fake, noise = Fake(), np.random.default_rng(0)
     pictures = [(bright(100) + noise.integers(0, 6, (64, 48, 3))).astype(np.uint8) for _ in range(5)]
     pictures += [bright(200), bright(200), bright(200, (32, 32)), bright(0)]
-    cues = read_screen([(2.0 * place, picture) for place, picture in enumerate(pictures)], fake, end=18.0)
+    cues = words_of([(2.0 * place, picture) for place, picture in enumerate(pictures)], fake, end=18.0)
     assert cues == [Cue(0, 10, "brightness of 2"), Cue(10, 16, "brightness of 4")]
     assert [picture.shape[0] for picture in fake.pictures] == [64, 64, 32, 64]
     small = bright(100)
     small[40:48, 8:12] = 160  # a letter
     fake = Fake()
-    read_screen([(0.0, bright(100)), (2.0, small)], fake, end=4.0)
+    words_of([(0.0, bright(100)), (2.0, small)], fake, end=4.0)
     assert len(fake.pictures) == 2
     fake = Fake()  # what changes slowly changes in the end
-    read_screen([(float(step), bright(100 + 3 * step)) for step in range(20)], fake, end=20.0)
+    words_of([(float(step), bright(100 + 3 * step)) for step in range(20)], fake, end=20.0)
     assert 3 < len(fake.pictures) < 10
 
 

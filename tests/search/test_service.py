@@ -182,7 +182,7 @@ def test_the_schema_describes_every_answer(client):
     }  # fmt: skip
     for path in schema["paths"].values():
         for call in path.values():
-            assert call["responses"]["429"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
+            assert call["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
     types = {name: kind.get("properties", {}) for name, kind in schema["components"]["schemas"].items()}
     assert {"query", "k", "temperature", "modalities", "filter", "per_file", "unique", "within"} == set(
         types["SearchRequest"]
