@@ -192,13 +192,11 @@ def serve(config: ServeConfig) -> None:
         model = load_query_model(searcher.described, config.model)
         name = name_of(config.gallery) or os.path.basename(os.path.abspath(config.gallery))
         archive = Archive(searcher, model, name)
-
-        def tell() -> None:
-            show(f"Serving {len(searcher)} clips at {address_of(listener)} until Ctrl-C.")
-            sys.stdout.flush()
-
         service = build_app(archive, token, (config.host, *config.hostname), config.public)
-        make_server(service, tell).run(sockets=[listener])
+        # requests wait in the listener from now on
+        show(f"Serving {len(searcher)} clips at {address_of(listener)} until Ctrl-C.")
+        sys.stdout.flush()
+        make_server(service).run(sockets=[listener])
 
 
 @command_of(app, InfoConfig)

@@ -211,8 +211,10 @@ class Reader:
         names = [name for name in self.processor.modalities if kind_of(name) == "text" and name != "subtitle"]
         if not names:
             return {}
-        tags = {"title": self.processor.reader.read_title(job.path)} if "title" in names else {}
-        available = job.before | {name: text for name, text in tags.items() if text} | dict(job.texts)
+        available = dict(job.before)
+        if "title" in names and (title := self.processor.reader.read_title(job.path)):
+            available["title"] = title
+        available |= job.texts
         texts = {name: available[name] for name in names if name in available}
         found.file = replace(found.file, texts=json.dumps(texts, ensure_ascii=False) if texts else None)
         if SCREEN in names and SCREEN not in texts and (read := transcripts.get(SCREEN)):

@@ -12,8 +12,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import torch
-
 from commands.errors import describe, plain
 from gallery.cues import may_have_words
 from gallery.hits import NOTHING_MATCHES, Hit, Hits
@@ -73,12 +71,7 @@ class Archive:
         self._keys: OrderedDict[str, str] = OrderedDict()  # the clips of answers
         self._keys_lock = Lock()
         self._counted: tuple[Searcher, dict[str, int]] | None = None
-
-        @lru_cache(maxsize=_TEXTS)
-        def embed(text: str) -> torch.Tensor:
-            return model.embed([text])
-
-        self.embed = embed
+        self.embed = lru_cache(maxsize=_TEXTS)(lambda text: model.embed([text]))
         self._take(searcher)
 
     def _take(self, searcher: Searcher) -> None:
@@ -173,12 +166,14 @@ class Archive:
             note=note,
         )
 
-    def _why_none(self, hits: Hits, asked: Asked) -> str:
-        if not hits.num_clips or not hits.num_allowed:
-            return _why_none_left(hits, asked)
+    def _why_none(self, hits: Hits, asked: Chosen) -> str:
+        if not hits.num_clips:
+            return "The gallery holds no clips."
+        if not hits.num_allowed:
+            what = "The filters, or the words in quotation marks," if asked.allowed.words else "The filters"
+            return f"{what} leave none of the {hits.num_clips} clips."
         missing = f" of {' or '.join(asked.modalities)}" if asked.modalities else ""
-        what = "in the gallery has" if hits.num_allowed == hits.num_clips else "that could be found has"
-        return f"No clip of the {hits.num_allowed} {what} what the score {self.method!r} needs{missing}."
+        return f"None of the {hits.num_allowed} clips has what the score {self.method!r} needs{missing}."
 
     # Clips ---------------------------------------------------------------------------------------------------------
 
@@ -226,7 +221,7 @@ class Archive:
             num_allowed=hits.num_allowed,
             num_files=hits.num_files,
             unknown=hits.unknown,
-            note=None if hits.num_allowed else _why_none_left(hits, asked),
+            note=None if hits.num_allowed else self._why_none(hits, asked),
         )
 
     def moment(self, key: str) -> tuple[Found, Clip]:
@@ -296,13 +291,6 @@ class Archive:
             copies="unique" not in searcher.unsupported,
             problem=self.problem,
         )
-
-
-def _why_none_left(hits: Hits, asked: Chosen) -> str:
-    if not hits.num_clips:
-        return "The gallery holds no clips."
-    what = "The filters, or the words in quotation marks," if asked.allowed.words else "The filters"
-    return f"{what} leave none of the {hits.num_clips} clips."
 
 
 def _copy_of(name: str, place: Place) -> str:

@@ -14,6 +14,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from .models import LONGEST_KEY, LONGEST_QUERY, Modality, SearchRequest, Wanted
@@ -102,7 +103,7 @@ class Assistants:
         return answer.model_dump(mode="json", include=_OF_ANSWER)
 
     async def _moment(self, asked: MomentArguments) -> dict[str, Any]:
-        found, found.said, count = await moment(asked.key, asked.query, self._service)
+        found, found.said, count = await run_in_threadpool(moment, asked.key, asked.query, self._service)
         return found.model_dump(mode="json", include=_OF_MOMENT) | {"num_words": count}
 
     async def _list(self, *_: Any) -> ListToolsResult:

@@ -1,7 +1,6 @@
 """Media files of the gallery for the page: whole, or the requested range."""
 
 import os
-import stat
 
 from starlette.responses import FileResponse
 
@@ -70,13 +69,9 @@ def media_response(path: str, cached: str = "no-cache") -> FileResponse:
     media_type = _TYPES.get(os.path.splitext(real)[1].lower())
     if media_type is None or not os.path.isabs(path):
         raise NoMediaError("Browsers cannot play files of this type.")
-    if not os.access(real, os.R_OK):
+    if not (os.path.isfile(real) and os.access(real, os.R_OK)):
         raise NoMediaError("The file of this clip is gone or cannot be read.")
-    status = os.stat(real)
-    if not stat.S_ISREG(status.st_mode):
-        raise NoMediaError("The file of this clip is no longer a regular file.")
-    headers = {"cache-control": f"private, {cached}"}
-    return FileResponse(real, headers=headers, media_type=media_type, stat_result=status)
+    return FileResponse(real, headers={"cache-control": f"private, {cached}"}, media_type=media_type)
 
 
 __all__ = ["NoMediaError", "kind_of", "media_response"]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import FileResponse, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from gallery.decoding import Stop
@@ -38,7 +39,6 @@ Result = TypeVar("Result")
 
 SEARCHES = min(4, os.cpu_count() or 1)
 """Maximum number of concurrent searches: each uses all cores available to torch."""
-_READERS = 8
 _MOST_CUES = 2  # of a hit
 _MOST_HITS = 100  # of an answer that carry words
 _MOST_LINES = 100  # of a moment
@@ -56,23 +56,22 @@ router = APIRouter(
 
 
 class Threads:
-    """Thread pools: one for each kind of call, so that one kind does not block another."""
+    """Thread pools: one for each kind of search, so that one kind does not block another. Files are read in those of
+    the framework."""
 
     def __init__(self):
         self.model = ThreadPoolExecutor(1, "model")
         self.searches = ThreadPoolExecutor(SEARCHES, "search")
-        self.files = ThreadPoolExecutor(_READERS, "read")
         self._stop = Stop()
         # the first search for quoted words reads those of all clips, which may take long
         self.quoted = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
 
     def end(self) -> None:
-        """Wait for the model and for files, but not for searches, which may wait for a database."""
+        """Wait for the model, but not for searches, which may wait for a database."""
         self._stop.set()
         for pool in (self.quoted, self.searches):
             pool.shutdown(wait=False, cancel_futures=True)
-        for pool in (self.model, self.files):
-            pool.shutdown(wait=True, cancel_futures=True)
+        self.model.shutdown(wait=True, cancel_futures=True)
 
 
 async def call_in(pool: Executor, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -113,9 +112,9 @@ async def begin_session(request: Request, here: Here) -> Response:
 
 
 @router.get("/gallery")
-async def about(here: Here) -> About:
+def about(here: Here) -> About:
     """Describe the gallery that is served."""
-    return await call_in(here.threads.files, here.archive.about)
+    return here.archive.about()
 
 
 @router.post("/search")
@@ -131,16 +130,16 @@ async def find(request: SearchRequest, here: Service) -> Answer:
         raise HTTPException(422, "`query`: type what you are looking for.")
     await call_in(here.threads.model, here.archive.embed, text)
     answer, clips = await call_in(here.pool_of(request), here.archive.search, text, request)
-    await _add_words(answer.hits, clips, request.query, here)
+    await _add_words(answer.hits, clips, request.query)
     return answer
 
 
-async def _add_words(hits: Sequence[Found], clips: Sequence[Clip], query: str, here: Service) -> None:
+async def _add_words(hits: Sequence[Found], clips: Sequence[Clip], query: str) -> None:
     """Add words to hits. Where reading them takes long, they stay without: `words` is the URL to get them."""
     reading: dict[asyncio.Task, Found] = {}
     for hit, clip in zip(hits, clips, strict=True):
         if hit.words is not None and len(reading) < _MOST_HITS:
-            task = asyncio.create_task(call_in(here.threads.files, words_of, clip, query, _MOST_CUES))
+            task = asyncio.create_task(run_in_threadpool(words_of, clip, query, _MOST_CUES))
             reading[task] = hit
     if not reading:
         return
@@ -166,46 +165,44 @@ async def like(request: LikeRequest, here: Here) -> Answer:
 
 @router.head("/clips/{key}/media", include_in_schema=False)
 @router.get("/clips/{key}/media", response_class=FileResponse)
-async def media(key: str, here: Here) -> FileResponse:
+def media(key: str, here: Here) -> FileResponse:
     """Play the file of a clip; the whole file, even for a window."""
-    return await call_in(here.threads.files, lambda: media_response(here.archive.media_of(key)))
+    return media_response(here.archive.media_of(key))
 
 
 @router.get("/clips/{key}/still", response_class=FileResponse)
-async def still(key: str, here: Here) -> FileResponse:
+def still(key: str, here: Here) -> FileResponse:
     """Show a small JPEG of a clip, at most 320 pixels wide and high."""
-    clip = await call_in(here.threads.files, here.archive.clip, key)
+    clip = here.archive.clip(key)
     if clip.still is None:
         raise HTTPException(404, "There is no still of this clip.")
-    return await call_in(here.threads.files, media_response, clip.still, _STILL_CACHED)
+    return media_response(clip.still, _STILL_CACHED)
 
 
-async def moment(key: str, query: str, here: Service) -> tuple[Found, list[Said], int]:
+def moment(key: str, query: str, here: Service) -> tuple[Found, list[Said], int]:
     """A clip, its words (those that best match a query, if there are many), and the number of all lines."""
-    found, clip = await call_in(here.threads.files, here.archive.moment, key)
-    return found, *await call_in(here.threads.files, words_of, clip, query, _MOST_LINES, True)
+    found, clip = here.archive.moment(key)
+    return found, *words_of(clip, query, _MOST_LINES, True)
 
 
 @router.get("/clips/{key}/captions", response_class=Response)
-async def captions(key: str, here: Here) -> Response:
-    """Return the subtitles of the file of a clip as WebVTT."""
-    clip = await call_in(here.threads.files, here.archive.clip, key)
-    texts = await call_in(here.threads.files, clip.words)
-    said = texts.get("subtitle") or texts.get("speech") or []
+def captions(key: str, here: Here) -> Response:
+    """Return the subtitles of the file of a clip, or its recognised speech, as WebVTT."""
+    texts = here.archive.clip(key).words()
     if not any(texts.values()):
         raise HTTPException(404, "This clip has no known words.")
+    said = texts.get("subtitle") or texts.get("speech") or []
     return Response(as_vtt(said), media_type="text/vtt", headers={"cache-control": "no-cache"})
 
 
 @router.get("/clips/{key}/words")
-async def words(
+def words(
     key: str,
     here: Here,
     query: Annotated[str, Query(max_length=LONGEST_QUERY, description="The query whose words to find.")] = "",
 ) -> list[Said]:
     """Return the words of a clip that best match a query, or its first ones."""
-    clip = await call_in(here.threads.files, here.archive.clip, key)
-    best, _ = await call_in(here.threads.files, words_of, clip, query, _MOST_CUES)
+    best, _ = words_of(here.archive.clip(key), query, _MOST_CUES)
     return best
 
 

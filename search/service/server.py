@@ -5,7 +5,6 @@ import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -94,16 +93,7 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that reports its start, and exits normally on a signal."""
-
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]):
-        super().__init__(config)
-        self._started = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start answering requests."""
-        await super().startup(sockets)
-        self._started()
+    """A server that exits normally on a signal."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop without raising the signal again afterwards."""
@@ -112,7 +102,6 @@ class _Server(uvicorn.Server):
 
 def make_server(
     app: Any,
-    started: Callable[[], None] = lambda: None,
     idle_seconds: float = _IDLE_SECONDS,
     most_connections: int = _MOST_CONNECTIONS,
 ) -> uvicorn.Server:
@@ -121,7 +110,6 @@ def make_server(
 
     Args:
         app: an ASGI application.
-        started (`Callable`): called once it answers.
         idle_seconds (`float`): how long a connection may wait for the head of a request.
         most_connections (`int`): number of connections; where there are more, the one that has waited longest for a
             request is closed.
@@ -141,7 +129,7 @@ def make_server(
         timeout_graceful_shutdown=_END_SECONDS,
         h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
     )
-    return _Server(config, started)
+    return _Server(config)
 
 
 __all__ = ["address_of", "is_loopback", "listen", "make_server", "read_token"]

@@ -50,7 +50,7 @@ def test_the_space_serves_the_gallery_at_the_commit_that_is_there(published, hub
     # The command, as far as to the server, which a request reaches without listening.
     made = []
     idle = SimpleNamespace(run=lambda sockets: None)
-    monkeypatch.setattr(server, "make_server", lambda app, started: made.append(app) or idle)
+    monkeypatch.setattr(server, "make_server", lambda app: made.append(app) or idle)
     result = CliRunner().invoke(app, [*command[:5], "0", *command[6:]])
     assert result.exit_code == 0, result.output
     with TestClient(made[0], base_url="http://user-demo.hf.space") as client:

@@ -221,9 +221,8 @@ def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
     (tmp_path / "words").mkdir()
     about = []
 
-    def make_server(application, started):
+    def make_server(application):
         def run(sockets):
-            started()
             assert sockets[0].getsockname()[0] == "0.0.0.0"
             headers = {"authorization": f"Bearer {SECRET}"}
             with TestClient(application, "http://search.lan") as client:
