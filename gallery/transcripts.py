@@ -46,14 +46,22 @@ def _time(seconds: float) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{milliseconds / 1000:06.3f}"
 
 
-def write_transcript(path: Path, cues: Sequence[Cue], machine: str) -> None:
-    """Write words as a WebVTT file that names the machine that heard or read them."""
-    lines = ["WEBVTT", "", f"NOTE {_MACHINE}{' '.join(machine.replace('-->', '->').split())}", ""]
+def as_vtt(cues: Sequence[Cue], note: str | None = None) -> str:
+    """Format words as WebVTT, with a note for readers."""
+    lines = ["WEBVTT", ""]
+    if note is not None:
+        lines += [f"NOTE {note}", ""]
     for cue in cues:
         # whole milliseconds, and at least one
         stop = max(cue.stop, cue.start + 0.001)
         lines += [f"{_time(cue.start)} --> {_time(stop)}", html.escape(cue.text, quote=False), ""]
-    write_whole(path, lambda file: file.write("\n".join(lines).encode("utf-8", "replace")))
+    return "\n".join(lines)
+
+
+def write_transcript(path: Path, cues: Sequence[Cue], machine: str) -> None:
+    """Write words as a WebVTT file that names the machine that heard or read them."""
+    text = as_vtt(cues, _MACHINE + " ".join(machine.replace("-->", "->").split()))
+    write_whole(path, lambda file: file.write(text.encode("utf-8", "replace")))
 
 
 class Transcripts:
@@ -128,4 +136,4 @@ class Transcripts:
                 shutil.copyfile(path, target / path.name)
 
 
-__all__ = ["FOLDER", "KINDS", "SCREEN", "SPEECH", "Cue", "Transcript", "Transcripts", "write_transcript"]
+__all__ = ["FOLDER", "KINDS", "SCREEN", "SPEECH", "Cue", "Transcript", "Transcripts", "as_vtt", "write_transcript"]

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from gallery.decoding import Stop
 from gallery.querying import split_query
 from gallery.searcher import Clip
+from gallery.transcripts import as_vtt
 
 from .archive import Archive
 from .guard import COOKIE, Token
@@ -33,7 +34,7 @@ from .models import (
     Said,
     SearchRequest,
 )
-from .words import as_vtt, words_of
+from .words import words_of
 
 Result = TypeVar("Result")
 

@@ -1,6 +1,5 @@
-"""Words in answers: those of a clip that best match a query, and captions for players."""
+"""Words in answers: those of a clip that best match a query."""
 
-import html
 from collections import Counter
 from collections.abc import Sequence
 
@@ -63,15 +62,4 @@ def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[l
     return lines, len(cues)
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(1000 * seconds), 60_000)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest / 1000:06.3f}"
-
-
-def as_vtt(cues: Sequence[Cue]) -> str:
-    """Format cues as WebVTT."""
-    blocks = [f"{_clock(cue.start)} --> {_clock(cue.stop)}\n{html.escape(cue.text, quote=False)}\n" for cue in cues]
-    return "\n".join(["WEBVTT\n", *blocks])
-
-
-__all__ = ["as_vtt", "best_cues", "words_of"]
+__all__ = ["best_cues", "words_of"]

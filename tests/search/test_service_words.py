@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 
 from gallery.cues import read_cues, within
 from gallery.gallery import GalleryWriter, MediaFile
-from gallery.transcripts import SCREEN, Cue, Transcripts, write_transcript
+from gallery.transcripts import SCREEN, Cue, Transcripts, as_vtt, write_transcript
 from gallery.windows import clip_id_of
-from search.service.words import as_vtt, best_cues
+from search.service.words import best_cues
 from tests.search.serving import make_app, vectors_of, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
