@@ -209,19 +209,17 @@ class _Update:
     def find_gone(self, prune: bool) -> None:
         """Report files that are gone or out of reach; with `prune`, remove the clips of deleted ones. A new file with
         the content of one that is gone gets its clips."""
-        gone, away = [], set()
+        gone = []
         for path in self.known:
             try:
                 if is_gone(path):
                     gone.append(path)
             except OSError as error:
-                away.add(path)
                 if path in self.clips:
                     self.report.add(FileState(path, Status.OUT_OF_REACH, error.strerror or str(error)))
         moves = self._move(gone)
         gone = [path for path in gone if path not in moves]
-        unchecked = {*gone, *moves, *away}
-        lost = deleted(gone, [path for path in (*self.known, *self.files) if path not in unchecked])
+        lost = deleted(gone, (*self.known, *self.files))
         for path in gone:
             if self.known[path].reason is None or path in self.clips:
                 status = Status.REMOVED if prune and path in lost else Status.GONE

@@ -13,11 +13,11 @@ from fastapi.exceptions import RequestValidationError
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
-from .models import LONGEST_KEY, LONGEST_QUERY, Modality, SearchRequest, Wanted
+from .models import LONGEST_KEY, LONGEST_QUERY, Modality, SearchRequest, Strict, Wanted
 from .problems import answer_of
 from .routes import Service, find, moment
 
@@ -31,11 +31,7 @@ _INSTRUCTIONS = (
 )
 
 
-class _Arguments(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class SearchArguments(_Arguments):
+class SearchArguments(Strict):
     """Find the moments that best match a text, with the weight of each modality, such as picture or sound, and the
     words that best match it (`said`; null if `get_moment` has them). `matches_well` is whether the best one scores as
     relevant ones do; null if not calibrated. `unknown` counts the clips left out as a filtered value is unknown."""
@@ -50,7 +46,7 @@ class SearchArguments(_Arguments):
     filters: Wanted | None = Field(None, description="Conditions that moments must meet; none by default.")
 
 
-class MomentArguments(_Arguments):
+class MomentArguments(Strict):
     """Return the name, times, modalities and words of a moment; the words that best match a text, if there are more
     than a hundred lines."""
 

@@ -35,11 +35,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _Moment = Annotated[str, Field(max_length=_LONGEST_MOMENT)] | None
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A request, which has no other fields."""
+
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Wanted(_Strict):
+class Wanted(Strict):
     """Conditions on clips, all of which must hold. A clip whose fact is unknown does not meet its condition."""
 
     paths: list[Annotated[_Text, Field(min_length=1, max_length=LONGEST_PATH)]] = Field(
@@ -69,7 +71,7 @@ class Wanted(_Strict):
         return Filter(**dict(self))
 
 
-class Chosen(_Strict):
+class Chosen(Strict):
     """The selection of clips."""
 
     k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits.")
@@ -237,5 +239,6 @@ __all__ = [
     "Problem",
     "Said",
     "SearchRequest",
+    "Strict",
     "Wanted",
 ]

@@ -20,13 +20,18 @@ _MOST_CONNECTIONS = 1000
 _IDLE_SECONDS = 10  # until a request must have begun, with all of its head
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address or hostname can only be reached from this machine."""
+def _addresses_of(host: str, port: int | None, flags: int = 0) -> list[tuple]:
+    """The addresses of a host, see `socket.getaddrinfo`."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except OSError as error:
         raise ValueError(f"The host {host!r} cannot be resolved: {error.strerror}. Give an address.") from error
-    return all(ipaddress.ip_address(address[0].partition("%")[0]).is_loopback for *_, address in found)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or hostname can only be reached from this machine."""
+    found = [address[0].partition("%")[0] for *_, address in _addresses_of(host, None)]
+    return all(ipaddress.ip_address(address).is_loopback for address in found)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -36,9 +41,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ValueError: it is in use or not allowed, or the host is not an address of this machine.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    family, kind, protocol, _, address = _addresses_of(host, port, socket.AI_PASSIVE)[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

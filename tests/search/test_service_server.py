@@ -211,6 +211,9 @@ def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monk
         monkeypatch.setenv(TOKEN_VARIABLE, "short")
         result = CliRunner().invoke(app, ["serve", str(gallery), "--host", "0.0.0.0"])
     assert result.exit_code == 1 and "16" in result.output and "short" not in result.output
+    monkeypatch.setenv(TOKEN_VARIABLE, SECRET)
+    result = CliRunner().invoke(app, ["serve", str(gallery), "--host", "no-such-host.invalid"])
+    assert result.exit_code == 1 and "'no-such-host.invalid' cannot be resolved" in result.output
 
 
 def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
