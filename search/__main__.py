@@ -274,12 +274,10 @@ def repair(config: GalleryConfig) -> None:
 @contextmanager
 def _changing(folder: Path) -> Iterator["GalleryWriter"]:
     """The writer of an existing gallery."""
-    from gallery.gallery import GalleryWriter
-    from gallery.storage import MANIFEST, check_not_lost
+    from gallery.gallery import GalleryWriter, is_gallery
 
-    check_not_lost(folder)
-    if not (folder / MANIFEST).is_file():
-        raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
+    if not is_gallery(folder):  # a writer would make one
+        raise FileNotFoundError(f"There is no gallery in {str(folder)!r}.")
     with GalleryWriter(folder) as writer:
         yield writer
 

@@ -68,7 +68,7 @@ def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool)
     writer.metadata |= wanted
 
 
-def _modalities(config: IndexConfig, known: Gallery | None) -> list[str] | None:
+def _modalities(config: IndexConfig, known: Gallery | None) -> tuple[str, ...] | None:
     """The modalities of the gallery; `None` for those of the model."""
     further = list(config.text)
     if config.read_text:
@@ -81,12 +81,12 @@ def _modalities(config: IndexConfig, known: Gallery | None) -> list[str] | None:
                 f"{config.output} has the modalities {', '.join(known.modalities)}, not {', '.join(lacking)}. Index "
                 f"into a new gallery; with `--words-of {quote(str(config.output))}`, its transcripts are used again."
             )
-        return list(known.modalities)
+        return tuple(known.modalities)
     if config.model == LIGHT:
         further = ["subtitle", "title", *further]
     elif further:
         further = [*PAPER_MODALITIES, *further]
-    return list(dict.fromkeys(further)) or None
+    return tuple(dict.fromkeys(further)) or None
 
 
 def _find(
@@ -172,7 +172,7 @@ def index_folder(config: IndexConfig) -> Report:
     setup = Setup(
         gallery=config.output.absolute(),
         model=name,
-        modalities=None if modalities is None else tuple(modalities),
+        modalities=modalities,
         transcribe=None if config.transcribe is None else identify(config.transcribe).name,
         read_text=config.read_text,
         limits=limits,

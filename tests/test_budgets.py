@@ -15,8 +15,8 @@ JOBS = {
     "trainer.run": 51,
     "trainer.scalar_trainer": 46,
     "eval.source": 64,
-    "search.index_folder": 60,
-    "search.service.app": 51,
+    "search.index_folder": 59,
+    "search.service.app": 48,
     "gallery.gallery gallery.searching": 43,
     "modeling_scalar.scores_scalar": 2,
 }
