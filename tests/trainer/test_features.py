@@ -213,6 +213,13 @@ def test_what_features_do_not_depend_on_may_change(tmp_path, model, rows, tiny_p
     assert dataset[0]["caption"] == "another"
 
 
+def test_without_states_clips_are_embedded(tmp_path, model, rows, tiny_processor):
+    cache_features(tmp_path, rows, model.get_base_model(), tiny_processor, with_states=False, **QUIET)
+    dataset = FeatureDataset(tmp_path, rows, model, tiny_processor)
+    batch = FeatureCollator(tiny_processor)([dataset[i] for i in range(10)])
+    assert "video_pooled" in batch and not any("states" in name for name in batch)
+
+
 def test_values_that_half_precision_cannot_hold_are_refused(tmp_path, model, rows, tiny_processor):
     base = model.get_base_model()
     torch.nn.init.constant_(base.vision_model.post_layernorm.bias, 1e5)

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
+from eval.protocol import calibration
 from eval.protocol.calibration import Likelihood, calibrate_embeddings, fit
 from eval.protocol.folds import groups_of
 from eval.protocol.statistics import paired_bootstrap
@@ -178,6 +179,23 @@ def test_scale_and_offset_that_are_there_are_kept_or_replaced():
     # from another temperature to start from, the same place but for where the search ends
     assert replaced["modality_scale"] == pytest.approx(new["modality_scale"], abs=0.05)
     assert replaced["modality_offset"] == pytest.approx(new["modality_offset"], abs=0.05)
+
+
+def test_a_fit_of_many_clips_sees_some_and_the_ranks_all(monkeypatch):
+    embeddings, seen = made(num_clips=40, captions_each=2), []
+    whole = calibration.fit
+
+    def spy(part, *arguments):
+        seen.append((len(part.query_ids), len(part.clip_ids)))
+        owners = {f"query{query}": f"clip{clip}" for query, clip in embeddings.pairs.tolist()}
+        for query, clip in part.pairs.tolist():
+            assert owners[part.query_ids[query]] == part.clip_ids[clip]
+        return whole(part, *arguments)
+
+    monkeypatch.setattr(calibration, "fit", spy)
+    monkeypatch.setattr(calibration, "_AT_ONCE", 16)
+    found = calibrate_embeddings(embeddings, BEFORE, num_folds=2)
+    assert seen == [(16, 16)] * 3 and (found.num_queries, found.num_clips) == (80, 40)
 
 
 def test_too_few_clips_are_refused():

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import torch
 from matplotlib import image
 
 from evidence.reports import latent_figure
@@ -24,12 +23,3 @@ def test_every_present_vector_is_drawn(tmp_path, monkeypatch):
     assert np.array_equal(vectors[0], embeddings.text_embeds[1].numpy())
     pixels = image.imread(tmp_path / "new" / "a.png")
     assert pixels.shape[1] > pixels.shape[0] > 400 and math.isclose(pixels.max(), 1) and pixels.min() < 0.1
-
-
-def test_pictures_repeat_themselves_and_the_smallest_case_works(tmp_path):
-    embeddings = make_classes((2, 1))
-    embeddings.modality_mask[:] = torch.tensor([True, False, False])
-    embeddings.modality_embeds[:, 0] = torch.nn.functional.normalize(torch.randn(3, 12), dim=-1)
-    for name in ("a.png", "b.png"):
-        plot_latent(embeddings, tmp_path / name, ["cat"])  # a text and a video
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
