@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 import zlib
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -46,10 +45,14 @@ PRESENCE = {
 }
 
 
+def direction(seed: int) -> torch.Tensor:
+    """A unit vector."""
+    return normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
 def vector(name: str) -> torch.Tensor:
     """The direction of a word."""
-    seed = zlib.crc32(name.encode("utf-8", "surrogateescape"))
-    return normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(seed)), dim=-1)
+    return direction(zlib.crc32(name.encode("utf-8", "surrogateescape")))
 
 
 class WordProcessor:
@@ -60,16 +63,11 @@ class WordProcessor:
     modalities = MODALITIES
 
     def read_clip(self, path, *, processed):
-        words = Path(path).read_bytes().split()
-        if words[:1] == [b"slow"]:
-            time.sleep(0.3)
-        known = [b"video" in words, b"audio" in words, b"subtitle" in words]
-        frames = torch.zeros(1, 2, 2, 3).byte().numpy() if known[0] else None
-        waveform = torch.zeros(4).numpy() if known[1] else None
-        problems = ["the sound is damaged"] if b"damaged" in words else []
-        return Clip(
-            frames=frames, waveform=waveform, subtitle="words" if known[2] else None, problems=problems, path=path
-        )
+        words = Path(path).read_text(encoding="utf-8").split()
+        frames = torch.zeros(1, 2, 2, 3).byte().numpy() if "video" in words else None
+        waveform = torch.zeros(4).numpy() if "audio" in words else None
+        subtitle = "words" if "subtitle" in words else None
+        return Clip(frames=frames, waveform=waveform, subtitle=subtitle, problems=[], path=path)
 
     def __call__(self, text=None, clips=None):
         if text is not None:
@@ -80,13 +78,13 @@ class WordProcessor:
 
 
 class WordModel:
-    """Each modality of an uploaded clip is the direction of its name; each text that of its words."""
+    """Each modality of a clip is the direction of its name; each text that of its words."""
 
     device, dtype = torch.device("cpu"), torch.float32
     config = SimpleNamespace(query_temperature=0.1, aggregation="scalar", modalities=MODALITIES)
 
     def __init__(self):
-        self.texts, self.inside, self.most_inside = [], 0, 0
+        self.num_texts = 0
 
     def parameters(self):
         return iter([torch.zeros(1)])
@@ -94,25 +92,13 @@ class WordModel:
     def score_options(self):
         return {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
 
-    @contextmanager
-    def _alone(self):
-        self.inside += 1
-        self.most_inside = max(self.most_inside, self.inside)
-        yield
-        self.inside -= 1
-
     def get_modality_features(self, modality_mask):
-        with self._alone():
-            vectors = torch.stack([vector(name) for name in ("video", "audio", "subtitle")])
-            return vectors * modality_mask[..., None], modality_mask
+        vectors = torch.stack([vector(name) for name in MODALITIES])
+        return vectors * modality_mask[..., None], modality_mask
 
     def get_text_features(self, input_ids, attention_mask):
-        with self._alone():
-            self.texts += input_ids.flatten().tolist()
-            vectors = [
-                normalize(torch.randn(DIM, generator=torch.Generator().manual_seed(i)), dim=-1) for i in self.texts
-            ]
-            return SimpleNamespace(pooler_output=torch.stack(vectors)[-len(input_ids) :])
+        self.num_texts += len(input_ids)
+        return SimpleNamespace(pooler_output=torch.stack([direction(seed) for seed in input_ids.flatten().tolist()]))
 
 
 def vectors_of(name: str, modalities: Sequence[str] = MODALITIES) -> torch.Tensor:

@@ -3,69 +3,42 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset, load_from_disk
-from transformers import BatchFeature
 from typer.testing import CliRunner
 
-from gallery.decoding import SandboxedReader
 from gallery.described import fitted_to
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import NOTHING_MATCHES
-from modeling_scalar.processing_scalar import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.__main__ import app
+from tests.search.serving import WordModel, WordProcessor
 from tests.search.test_indexing import make_fail
 
-
-class FakeProcessor:
-    """Files hold the words "video", "audio" and "subtitle", whichever they have."""
-
-    reader, max_audio_seconds = SandboxedReader(), float("inf")
-
-    modalities = MODALITIES
-
-    def read_clip(self, path, *, processed):
-        words = open(path, encoding="utf-8").read().split()
-        frames = torch.zeros(1, 2, 2, 3).byte().numpy() if "video" in words else None
-        waveform = torch.zeros(4).numpy() if "audio" in words else None
-        subtitle = "words" if "subtitle" in words else None
-        return Clip(frames=frames, waveform=waveform, subtitle=subtitle, problems=[], path=path)
-
-    def __call__(self, text=None, clips=None):
-        if text is not None:
-            ids = torch.tensor([["video", "audio", "subtitle"].index(line) for line in text])[:, None]
-            return BatchFeature({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-        mask = [[clip.frames is not None, clip.waveform is not None, clip.subtitle is not None] for clip in clips]
-        return BatchFeature({"modality_mask": torch.tensor(mask)})
+SEEDS = [zlib.crc32(name.encode()) for name in MODALITIES]  # of queries, as the processor has them
 
 
-class FakeModel:
+class FakeModel(WordModel):
     """Modality m is the m-th unit vector, and so is its name as a query."""
 
-    device, dtype = torch.device("cpu"), torch.float32
     config = SimpleNamespace(query_temperature=1.0, aggregation="scalar", modalities=MODALITIES)
-
-    def parameters(self):
-        return iter([torch.zeros(1)])
-
-    def score_options(self):
-        return {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
 
     def get_modality_features(self, modality_mask):
         return torch.eye(3) * modality_mask[..., None], modality_mask
 
     def get_text_features(self, input_ids, attention_mask):
-        return SimpleNamespace(pooler_output=torch.eye(3)[input_ids[:, 0]])
+        places = [SEEDS.index(seed) for seed in input_ids.flatten().tolist()]
+        return SimpleNamespace(pooler_output=torch.eye(3)[places])
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A model folder, clips (one with brackets in its name), and the fakes in place of what is loaded."""
-    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), FakeProcessor()))
+    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), WordProcessor()))
     for name in ("model", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"name": name}))

@@ -132,7 +132,7 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
         page.get_by_label("Temperature", exact=True).press("Home")
         settled(page)
         check(page, app.ask(query="a dog", temperature=0.001))
-        assert len(app.model.texts) == 1
+        assert app.model.num_texts == 1
         assert page.locator("#taken").inner_text() == "These are the best of 5 clips."
         page.get_by_text("How exact is this?").click()
         assert re.search("exact scores .* (all|[1-5] of) 5 clips.* It took", page.locator("#proof").inner_text())
@@ -165,7 +165,7 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
             page.keyboard.press("ArrowLeft")
         settled(page)
         check(page, app.ask(query="a dog", temperature=10 ** (20 / 20 - 3)))
-        assert slider.get_attribute("aria-valuetext") == "0.01" and len(app.model.texts) == 1
+        assert slider.get_attribute("aria-valuetext") == "0.01" and app.model.num_texts == 1
         page.keyboard.press("End")
         settled(page)
         assert slider.get_attribute("aria-valuetext") == "equal weights"

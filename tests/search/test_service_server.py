@@ -4,7 +4,9 @@ import json
 import re
 import signal
 import socket
+import threading
 import time
+import urllib.error
 import urllib.request
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from search.__main__ import app
-from search.service import server
+from search.service import guard, server
 from search.service.server import is_loopback, listen, read_token
 from search.settings import TOKEN_VARIABLE
 from tests.joint_encoders import write_joint_encoder
@@ -176,6 +178,60 @@ def test_idle_connections_keep_nobody_out(tmp_path):
             assert is_closed(connection)
         with closing(connect(address)) as connection:
             assert ask(connection).startswith(b"HTTP/1.1 200")
+
+
+def post(address, query):
+    """Search over the network; returns (status, body, seconds after which to retry)."""
+    body = json.dumps({"query": query}).encode()
+    request = urllib.request.Request(f"{address}api/search", body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.load(answer), None
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error), int(error.headers.get("retry-after", 0))
+
+
+def found(answer):
+    return [(hit["name"], hit["score"], hit["weights"]) for hit in answer["hits"]]
+
+
+def test_many_clients_at_once_get_the_right_answers_and_those_beyond_the_limit_are_asked_to_retry(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(guard, "MOST_REQUESTS", 8)
+    write_gallery(tmp_path)
+    app, num_clients, is_crowded = make_app(tmp_path), 24, threading.Event()
+    answers, refused, embed = {}, [], app.model.get_text_features
+
+    def embed_in_a_crowd(*tokens):
+        # No request ends before all others have met the limit.
+        assert is_crowded.wait(20)
+        return embed(*tokens)
+
+    def ask(address, query):
+        status, body, pause = post(address, query)
+        while status == 429:
+            refused.append(body["error"])
+            if len(refused) == num_clients - guard.MOST_REQUESTS:
+                is_crowded.set()
+            time.sleep(pause)
+            status, body, pause = post(address, query)
+        assert status == 200, body
+        answers[query] = found(body)
+
+    app.model.get_text_features = embed_in_a_crowd
+    with serving(app) as address:
+        clients = [threading.Thread(target=ask, args=(address, f"query {number}")) for number in range(num_clients)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+    assert len(refused) >= num_clients - guard.MOST_REQUESTS and "busy with 8 requests" in refused[0]
+    assert len(answers) == num_clients
+    with TestClient(make_app(tmp_path), "http://localhost") as alone:
+        for query, hits in answers.items():
+            assert found(alone.post("/api/search", json={"query": query}).json()) == hits
 
 
 def test_the_addresses_of_this_machine_are_known():
