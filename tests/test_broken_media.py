@@ -142,10 +142,6 @@ def _faults(name: str, answer: Answer, folder: Path) -> list[str]:
     return [f"{name!r}: {fault}" for fault in faults]
 
 
-def test_no_encoder_has_made_this_process_a_real_time_one(media_corpus):
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-
-
 def test_the_table_holds_every_kind_of_file_and_of_answer():
     assert len(CORPUS) >= 150
     assert min(Counter(case.kind for case in CORPUS.values()).values()) >= 8

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.imports import ROOT, circles, closure, files_of, imported_files
+from tests.imports import ROOT, circles, closure, files_of
 
 # Files that run when the modules of a job are imported.
 JOBS = {
@@ -64,10 +64,3 @@ def test_no_benchmark_is_imported_before_it_is_named():
     room = ROOT / "eval" / "benchmarks"
     found = {path.name for path in closure("eval.benchmarks.registry") if path.parent == room}
     assert found == {"__init__.py", "registry.py", "definition.py"}
-
-
-def test_imports_are_really_read():
-    command = ROOT / "eval" / "__main__.py"
-    registry = ROOT / "eval" / "benchmarks" / "registry.py"
-    assert registry in imported_files(command, later=True)
-    assert registry not in imported_files(command)

@@ -1,38 +1,9 @@
 import errno
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
 
 from commands.errors import FAULT, describe, plain, user_errors
-
-
-def test_a_command_in_a_forked_child_ends_as_one_that_was_started(commands, tmp_path):
-    for argv in (["-m", "search", "--help"], ["-m", "search", "info"]):  # which import little
-        started = subprocess.run([sys.executable, *argv], cwd=tmp_path, capture_output=True, text=True)
-        forked = commands.run(*argv, cwd=tmp_path)
-        assert (forked.code, forked.stdout, forked.stderr) == (started.returncode, started.stdout, started.stderr)
-
-
-def test_a_command_that_hangs_is_killed_and_reported(commands, tmp_path):
-    (tmp_path / "hang.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(100)\n")
-    with pytest.raises(AssertionError, match="does not end within 0.5 s:\nhere"):
-        commands.run("-m", "hang", cwd=tmp_path, timeout=0.5)
-
-
-def test_signals_and_memory_of_a_command_are_seen(commands, tmp_path):
-    (tmp_path / "large.py").write_text("x = bytearray(b'1') * 2**30\nprint(len(x), flush=True)\nimport time\n"
-                                       "time.sleep(100)\n")  # fmt: skip
-    running = commands.start("-m", "large", cwd=tmp_path)
-    while not running.printed():
-        time.sleep(0.01)
-    running.kill(signal.SIGTERM)
-    outcome = running.wait()
-    assert outcome.code == -signal.SIGTERM
-    assert outcome.peak > 2**30
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), OSError("no"), ImportError("no"), torch.OutOfMemoryError("no")])

@@ -58,10 +58,6 @@ def test_cards_take_of_evaluation_its_reports_alone():
     assert of_eval and all(module.startswith("eval.reports.") for module in of_eval)
 
 
-def test_the_direction_is_really_tested():
-    assert (0, "modeling_scalar") in imported(ROOT / "eval" / "source.py")
-
-
 def test_a_library_does_not_change_how_ctrl_c_is_reported():
     """Programs do, by importing `commands.interrupts`; who imports a gallery has a program of their own."""
     found = {module for path in (ROOT / "gallery").rglob("*.py") for _, module in imported(path)}

@@ -61,37 +61,6 @@ def test_every_command_is_accepted_by_its_parser(place):
     assert count > 50
 
 
-@pytest.mark.parametrize(
-    ("command", "reported"),
-    [
-        ("scalar index ~/Videos --outputs galleries/videos", "No such option"),
-        ("scalar index ~/Videos", "--output"),
-        ("scalar query galleries/videos --rerank many 'a dog'", "valid integer"),
-        ("scalar eval embed --on-error skip --output y", "missing"),
-        ("scalar query galleries/videos 'a dog' --fusion-weight 0.1", "--rerank"),
-        ("scalar ask galleries/videos", "No such command"),
-        ("scalar train recipes/miniature.yaml --learning_rat 1", "learning_rat"),
-        ("scalar train recipes/absent.yaml", "absent.yaml"),
-        ("python -m trainer.semantics --benchmark miniature", "no module"),
-        ("python -m evidence speed postgresql --clip-number 3", "clip-number"),
-        ("accelerate launch --num_process_count 2 train.py recipes/miniature.yaml", "num_process_count"),
-        ("scalar index ~/Videos --output galleries/videos \\\n    --batch many", "--batch"),
-        ("make demonstration", "no target"),
-        ('pip install "scalar-retrieval[find]"', "no extra"),
-    ],
-)
-def test_a_wrong_command_is_found_and_reported(command, reported, place):
-    (problem,), _ = check_commands(blocks_of(f"Text.\n\n```sh\n{command}  # as it's said\n```\n", "page.md"))
-    assert reported in problem.partition("\n")[2]
-
-
-def test_placeholders_and_what_may_be_left_out_are_accepted(place):
-    text = "    scalar train RECIPE.yaml [MORE.yaml ...] [--field value ...]\n"
-    text += "    scalar index FOLDER --output GALLERY \\\n"
-    text += "        --segment SECONDS --batch-size SIZE [--watch] | cat > file  # that's all\n"
-    assert check_commands(blocks_of(text, "page.md")) == ([], 2)
-
-
 def test_data_in_blocks_is_read():
     for block in (block for blocks in PAGES.values() for block in blocks):
         if block.language == "json":
@@ -114,16 +83,6 @@ def test_the_readme_makes_the_demo_before_what_needs_it_and_trains_into_a_folder
 @pytest.mark.parametrize("page", [page for page, blocks in PYTHON.items() if blocks])
 def test_python_on_a_page_runs_from_its_first_line_to_its_last(page, place):
     run_python(PYTHON[page])
-
-
-def test_python_that_fails_is_reported_with_its_page_and_line(place):
-    text = (
-        "# Title\n\n```python\nimport torch\n```\n\nText.\n\n```python\nvector = torch.ones(3)\nvector.norms()\n```\n"
-    )
-    with pytest.raises(AttributeError, match="norms") as failed:
-        run_python(blocks_of(text, "docs/page.md"))
-    place = failed.traceback[-1].frame.code.raw
-    assert (place.co_filename, failed.traceback[-1].lineno + 1) == ("docs/page.md", 11)
 
 
 def test_few_blocks_are_not_run_and_each_says_why():

@@ -38,25 +38,6 @@ def test_hooks_run_the_checks_in_the_versions_of_the_constraints(tool):
     assert revision == f"v{pinned[tool]}"
 
 
-def test_hooks_run_every_check_of_make_check():
-    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").split("\ncheck:")[1].split("\n\n")[0]
-    commands = re.findall(r"\$\(BIN\)/(ruff \w+|typos)", recipe)
-    of_files = [repo for repo in read_yaml(".pre-commit-config.yaml")["repos"] if repo["repo"] != "local"]
-    hooks = [hook["id"] for repo in of_files for hook in repo["hooks"]]
-    assert hooks == [command.replace(" ", "-") for command in commands] and len(hooks) == 3
-
-
-@pytest.mark.parametrize(("subject", "is_refused"), [("x" * 72, False), ("x" * 73, True), ("é" * 72, False)])
-def test_a_commit_whose_subject_has_73_characters_is_refused(subject, is_refused):
-    config = read_yaml(".pre-commit-config.yaml")
-    ((hook,),) = [repo["hooks"] for repo in config["repos"] if repo["repo"] == "local"]
-    assert (hook["language"], hook["args"], hook["stages"]) == ("pygrep", ["--multiline"], ["commit-msg"])
-    assert "commit-msg" in config["default_install_hook_types"]
-    # as pre-commit's pygrep reads a file: a hook fails where its pattern is found
-    pattern = re.compile(hook["entry"].encode(), re.MULTILINE | re.DOTALL)
-    assert bool(pattern.search(f"{subject}\n\n{'body ' * 30}\n".encode())) is is_refused
-
-
 def test_workflow_runs_what_every_change_must_pass_from_the_first_python_on():
     job = read_yaml(".github/workflows/ci.yml")["jobs"]["test"]
     versions = job["strategy"]["matrix"]["python-version"]

@@ -159,27 +159,6 @@ def test_what_the_cross_encoder_reads_is_trained_saved_and_loaded(line, tmp_path
     assert json.loads((tmp_path / "recipe.json").read_text())["condition_on"] == "video,subtitle"
 
 
-def test_a_wrong_field_is_named(line, tmp_path):
-    (tmp_path / "r.yaml").write_text("objektive: scalar\n")
-    with pytest.raises(ValueError, match="`objektive`. Did you mean `objective`"):
-        run(tmp_path / "r.yaml", *overlay(line))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("--root", "nowhere"), "nowhere"),
-        (("--semantic_targets", "nowhere.safetensors"), "nowhere.safetensors"),
-        (("--features", "nowhere"), "nowhere"),
-        (("--resume_from_checkpoint", "last"), "no complete checkpoint"),
-        (("--aggregation", "gram"), "objective 'contrastive'"),
-    ],
-)
-def test_what_is_missing_is_named(line, tmp_path, change, message):
-    with pytest.raises((OSError, ValueError), match=message):
-        run(*overlay(line), "--output_dir", tmp_path, "--keep_in_memory", "false", *change)
-
-
 def test_the_targets_of_other_captions_are_refused(line, tmp_path):
     from eval.benchmarks.registry import load_benchmark
 

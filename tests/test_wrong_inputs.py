@@ -104,10 +104,6 @@ def test_a_wrong_input_is_answered_by_one_sentence_and_changes_nothing(row, plac
     assert not (place / "EXECUTED").exists()
 
 
-def test_every_wrong_input_has_a_name_of_its_own():
-    assert len({row.name for row in WRONG}) == len(WRONG)
-
-
 # Ctrl-C --------------------------------------------------------------------------------------------------------------
 
 

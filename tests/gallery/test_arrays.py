@@ -96,11 +96,8 @@ def test_half_precision_stays_and_a_method_can_be_chosen():
     ("ids", "columns", "mask", "message"),
     [
         (["a", "b"], {"image": torch.eye(2) * torch.tensor([1, 0])}, None, "'image'.*'b'.*zero or not finite"),
-        (["a", "b"], {"image": [[1.0, 0.0], [math.inf, 0.0]]}, None, "'b'"),
         (["a", "b"], {"image": [[1.0, 0.0], [math.nan, 1.0]]}, None, "'b'"),
-        (["a", "b"], {"image": torch.eye(2)}, [[True], [False]], "these have none.*'b'"),
         (["a", "b"], {"image": torch.eye(2)}, [True, True], "`mask` must be bools of shape"),
-        (["a", "a"], {"image": torch.eye(2)}, None, "unique, repeated: .*'a'"),
         (["a"], {"image": torch.eye(2)}, None, "1 clips need"),
         (["a", "b"], {"image": torch.eye(2), "title": torch.eye(3)[:2]}, None, "one dimension"),
         (["a", "b"], {"image": [[1, 0], [0, 1]]}, None, "`image` must be floats"),

@@ -1,5 +1,6 @@
 import fnmatch
 import itertools
+import math
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 
@@ -126,30 +127,36 @@ def test_conditions_hold_together_as_a_loop_over_clips_says(tmp_path):
     moments = [None, *(datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3))]
     combined = list(itertools.product([None, 0.0, 4.999, 5.0, 60.0, 60.001], moments)) * 7
     names = [f"/x/{number % 2}/{number}.mp4" for number in range(len(combined))]
-    times = [None if moment is None else int(moment.timestamp()) * 10**9 for _, moment in combined]
-    files = [MediaFile(path, 1, time, "") for path, time in zip(names, times, strict=True) if time is not None]
+    files = [
+        MediaFile(path, 1, int(moment.timestamp()) * 10**9, "")
+        for path, (_, moment) in zip(names, combined, strict=True)
+        if moment is not None
+    ]
     gallery = make_gallery(tmp_path, names, [seconds for seconds, _ in combined], files)
     presence = [dict(zip(MODALITIES, row, strict=True)) for row in gallery.modality_mask.tolist()]
-    first, last = moments[2], moments[3]
     met = set()
-    for low, high, after, before, has, lacks, paths in itertools.product(
-        (None, 5), (None, 60.0), (None, first), (None, last), ((), ("audio",)), ((), ("subtitle",)), ((), ("1/*",))
+    for low, high, after, before, has, paths in itertools.product(
+        (None, 5), (None, 60.0), (None, moments[2]), (None, moments[3]), ((), ("audio",)), ((), ("1/*",))
     ):
+        wanted = Filter(paths, low, high, after, before, has, lacks=("subtitle",))
         expected, unknown = [], {"duration": 0, "date": 0}
         for (seconds, moment), name, here in zip(combined, names, presence, strict=True):
-            asks_seconds, asks_date = low is not None or high is not None, after is not None or before is not None
-            fits = (not paths or "/1/" in name) and all(map(here.get, has)) and not any(map(here.get, lacks))
-            fits &= seconds is None or ((low is None or seconds >= low) and (high is None or seconds <= high))
-            fits &= moment is None or ((after is None or moment >= after) and (before is None or moment < before))
-            lacking = [("duration", asks_seconds and seconds is None), ("date", asks_date and moment is None)]
-            for what, is_unknown in lacking:
-                unknown[what] += fits and is_unknown
-            if fits and not any(is_unknown for _, is_unknown in lacking):
+            if (paths and "/1/" not in name) or (has and not here["audio"]) or here["subtitle"]:
+                continue
+            if seconds is not None and not (low or 0) <= seconds <= (high or math.inf):
+                continue
+            if moment is not None and not (after or moments[1]) <= moment < (
+                before or datetime.max.replace(tzinfo=UTC)
+            ):
+                continue
+            lacks_seconds = seconds is None and (low is not None or high is not None)
+            lacks_date = moment is None and (after is not None or before is not None)
+            unknown["duration"] += lacks_seconds
+            unknown["date"] += lacks_date
+            if not (lacks_seconds or lacks_date):
                 expected.append(name)
-        wanted = Filter(paths, low, high, after, before, has, lacks)
-        if not wanted.is_empty:
-            assert named(gallery, wanted) == (expected, {what: count for what, count in unknown.items() if count})
-            met.add(len(expected))
+        assert named(gallery, wanted) == (expected, {what: count for what, count in unknown.items() if count})
+        met.add(len(expected))
     assert len(met) > 10
 
 
@@ -199,16 +206,11 @@ def test_dates_are_moments_in_utc():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"paths": ""}, "1 to 4096 characters, .* got ''"),
         ({"paths": "?" * 5000}, "1 to 4096 characters"),
         ({"paths": "/"}, "1 to 4096 characters, .* got '/'"),
-        ({"min_duration": -1}, "`min_duration` must be a number of seconds, at least 0, got -1"),
         ({"max_duration": float("nan")}, "`max_duration` must be a number"),
-        ({"max_duration": float("inf")}, "`max_duration` must be a number"),
-        ({"min_duration": "5"}, "`min_duration` must be a number"),
         ({"min_duration": True}, "`min_duration` must be a number"),
         ({"min_duration": 5, "max_duration": 4}, "at least 5 and at most 4 seconds"),
-        ({"after": "yesterday"}, "`after` must be a date like 2026-01-31.*got 'yesterday'"),
         ({"before": "2026-02-30"}, "`before` must be a date"),
         ({"before": 5}, "`before` must be a date, got 5"),
         ({"after": "0001-01-01T00:00+14:00"}, "`after` must be a date that exists in UTC"),

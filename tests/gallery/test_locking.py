@@ -7,7 +7,6 @@ import signal
 
 import pytest
 
-from gallery import files
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.repair import repair
 from gallery.storage import MANIFEST
@@ -109,22 +108,6 @@ def test_writers_that_do_not_see_each_others_lock_lose_nothing_that_was_committe
     assert len(Gallery.open(tmp_path)) == 5 and Gallery.open(tmp_path).verify()
 
 
-def test_a_writer_whose_new_files_another_one_cleared_away_does_not_commit(tmp_path, monkeypatch):
-    write(tmp_path, make_clips(2))
-    with GalleryWriter(tmp_path) as writer:
-        sync = files.sync_folder
-
-        def cleared(folder):
-            sync(folder)
-            (tmp_path / "clips" / "data-000002-1.arrow").unlink()
-
-        monkeypatch.setattr("gallery.writing.sync_folder", cleared)
-        writer.put_clips(*make_clips(2, seed=1))
-        with pytest.raises(ValueError, match="Another process has written to"):
-            writer.commit()
-    assert len(Gallery.open(tmp_path)) == 2 and Gallery.open(tmp_path).verify()
-
-
 def test_a_manifest_that_is_deleted_while_a_writer_works_costs_no_row(tmp_path):
     write(tmp_path, make_clips(2))
     with GalleryWriter(tmp_path) as writer:
@@ -160,7 +143,6 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path):
     write(tmp_path, make_clips(4))
     (tmp_path / ".lock").unlink()
     paths = [tmp_path, *tmp_path.rglob("*")]
-    modes = {path: path.stat().st_mode for path in paths}
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
 
@@ -172,7 +154,6 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path):
             os.setuid(65534)
         gallery = Gallery.open(".")
         assert len(gallery.search(make_queries(1), k=3)[0]) == 3 and gallery.verify()
-        assert gallery.facts()["num_clips"] == 4
         try:
             GalleryWriter(".")
         except PermissionError:
@@ -181,6 +162,6 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path):
     try:
         assert in_child(read) == 0
     finally:
-        for path, mode in modes.items():
-            path.chmod(mode)
+        for path in paths:
+            path.chmod(0o755)
     assert not (tmp_path / ".lock").exists()

@@ -29,10 +29,6 @@ def write(folder, clips, modalities=NAMES, dtype="float32", **reported):
     return Gallery.open(folder)
 
 
-def ranked(gallery, queries, **options):
-    return [[(hit.clip_id, hit.score, hit.weights) for hit in hits] for hits in gallery.search(queries, 20, **options)]
-
-
 @pytest.mark.parametrize("modalities", [NAMES[:number] for number in (1, 2, 4, 5)] + [("title", "mood")], ids=len)
 def test_names_are_those_of_columns_hits_and_filters(tmp_path, modalities):
     names, embeds, mask = clips = make(70, modalities)

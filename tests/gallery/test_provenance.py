@@ -24,20 +24,6 @@ def test_an_infinity_is_written_as_what_float_reads(tmp_path):
     assert float(content[0]["query_temperature"]) == float("inf") == -float(content[1]) and content[2] == 0.5
 
 
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        ({"ls-files": "run.py", "rev-parse": "abc", "status": ""}, {"commit": "abc", "dirty": False}),
-        ({"ls-files": "run.py", "rev-parse": "abc", "status": " M eval/run.py"}, {"commit": "abc", "dirty": True}),
-        ({"ls-files": None, "rev-parse": "of something else", "status": ""}, None),
-        ({"ls-files": "run.py", "rev-parse": None, "status": "A  eval/run.py"}, None),
-    ],
-)
-def test_source_state_is_that_of_the_repository_which_tracks_this_code(monkeypatch, answers, expected):
-    monkeypatch.setattr("gallery.provenance._git", lambda command, *_: answers[command])
-    assert source_state() == expected
-
-
 def test_git_that_is_not_there_means_an_unknown_source(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert source_state() is None

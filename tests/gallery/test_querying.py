@@ -131,46 +131,26 @@ def test_one_thing_is_asked_at_a_time(asked):
 
 
 @pytest.mark.parametrize("seen", [MODALITIES, ("audio", "subtitle")])
-def test_clips_like_one_are_those_of_a_float64_loop_without_itself(tmp_path, seen):
+@pytest.mark.parametrize("method", ["scalar", "gram", "max", "uniform"])
+def test_clips_like_one_are_those_of_its_centroid_without_itself(tmp_path, method, seen):
     names, embeds, mask = make_clips(21)
     gallery = write(tmp_path, (names, embeds, mask))
-    seen_mask = mask & torch.tensor([name in seen for name in MODALITIES])
-    compared = 0
+    mask = mask & torch.tensor([name in seen for name in MODALITIES])
+    rows = mask.any(1).nonzero().flatten().tolist()
     for row, name in enumerate(names):
-        here = seen_mask[row]
-        if not here.any():
+        if row not in rows:
             with pytest.raises(NothingToCompareError, match="none of the selected modalities"):
                 gallery.search(like=name, modalities=seen)
             continue
-        mine = embeds[row].double()
-        centroid = normalize(mine[here].sum(0), dim=-1)
-        expected = {}
-        for other in range(len(names)):
-            places = [place for place in range(3) if seen_mask[other, place]]
-            if other == row or not places:
-                continue
-            cosines = {p: float(centroid @ embeds[other, p].double()) for p in places}
-            total = sum(math.exp(cosine / 0.1) for cosine in cosines.values())
-            weights = {p: math.exp(cosine / 0.1) / total for p, cosine in cosines.items()}
-            mixed = sum(weights[p] * embeds[other, p].double() for p in places)
-            expected[names[other]] = sum(weights[p] * cosines[p] for p in places) / float(mixed.norm())
-        hits = gallery.search(like=name, k=30, modalities=seen)
-        assert [hit.clip_id for hit in hits] == sorted(expected, key=lambda found: -expected[found])
-        assert [hit.score for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True), abs=5e-6)
-        assert hits.like == name and hits.num_allowed == 20 and hits.query is None
-        compared += 1
-    assert compared > 12
-
-
-@pytest.mark.parametrize("method", ["gram", "max", "uniform"])
-def test_every_score_is_asked_by_the_centroid(tmp_path, method):
-    names, embeds, mask = make_clips(21)
-    gallery = write(tmp_path, (names, embeds, mask))
-    centroid = normalize(embeds[6][mask[6]].sum(0), dim=-1)
-    scores = retrieval_scores(centroid[None], embeds, mask, method, 0.1)[0]
-    scores[6] = -math.inf
-    hits = gallery.search(like=names[6], k=5, method=method)
-    assert [hit.clip_id for hit in hits] == [names[row] for row in scores.argsort(descending=True)[: len(hits)]]
+        centroid = normalize(embeds[row][mask[row]].sum(0), dim=-1)
+        others = [other for other in rows if other != row]
+        scores = retrieval_scores(centroid[None].double(), embeds[others].double(), mask[others], method, 0.1)[0]
+        best = scores.sort(descending=True, stable=True)
+        count = int((best.values > -math.inf).sum())  # of those that have what the score needs
+        hits = gallery.search(like=name, k=30, modalities=seen, method=method)
+        assert [hit.score for hit in hits] == pytest.approx(best.values[:count].tolist(), abs=5e-6)
+        assert [hit.clip_id for hit in hits] == [names[others[place]] for place in best.indices[:count].tolist()]
+        assert hits.like == name and hits.query is None
 
 
 def test_scales_that_fit_modalities_to_words_do_not_count_between_clips(tmp_path):
@@ -202,13 +182,12 @@ def test_modalities_that_cancel_have_no_centroid_and_are_a_query_all_the_same():
 
 
 def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
-    names, embeds, mask = make_clips(4)
+    _, embeds, mask = make_clips(4)
     folder = tmp_path / "clips" / "deep"
     folder.mkdir(parents=True)
     names = [str(tmp_path / "clips" / "a.mp4"), f"{folder / 'b.mp4'}#t=0,30", f"{folder / 'b.mp4'}#t=30", "c"]
     gallery = write(tmp_path / "gallery", (names, embeds, mask))
     monkeypatch.chdir(folder)
-    assert gallery.root == str(tmp_path / "clips")
     shown = (("deep/b.mp4 [0-30 s]", 1), ("b.mp4 [30 s to the end]", 2))
     named = ((names[1], 1), ("deep/b.mp4#t=30", 2), ("b.mp4#t=0,30", 1), ("../a.mp4", 0), ("c", 3))
     for given, expected in (*named, *shown):
@@ -217,14 +196,8 @@ def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
         gallery.clip_named("deep/b.mp4")
     with pytest.raises(ValueError, match="There is no clip 'x' in"):
         gallery.clip_named("x")
-    monkeypatch.chdir(tmp_path)
-    assert gallery.clip_named("a.mp4") == names[0] and gallery.clip_named("b.mp4 [0-30 s]") == names[1]
-    with pytest.raises(ValueError, match=r"is cut into windows in .*Name one of them, such as '.*#t=0,30', '.*#t=30'"):
-        gallery.clip_named("b.mp4")
     several = write(tmp_path / "several", (["/a/x/1.mp4", "/a/y/1.mp4"], embeds[:2], mask[:2]))
-    with pytest.raises(
-        ValueError, match=r"'1.mp4' matches several clips in .*Name one of them, such as '/a/x/1.mp4', '/a/y"
-    ):
+    with pytest.raises(ValueError, match="'1.mp4' matches several clips .*such as '/a/x/1.mp4', '/a/y"):
         several.clip_named("1.mp4")
     with pytest.raises(KeyError, match="There is no clip 'x' in"):
         gallery.search(like="x")

@@ -1,18 +1,15 @@
 """What repairing makes of a damaged gallery, beside `test_state_machine.py`, which damages any file of any gallery."""
 
 import json
-import shutil
 
 import pytest
 from datasets import load_from_disk
 
 from eval.embedding.embeddings import Embeddings
 from gallery.columns import query_table
-from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from gallery.repair import repair
-from gallery.storage import COPY, DERIVED, MANIFEST, has_lost_its_manifest, read_manifest, signed
-from gallery.writing import Writer
+from gallery.storage import COPY, DERIVED, MANIFEST, signed
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 
@@ -77,18 +74,6 @@ def test_a_benchmark_of_which_a_part_is_lost_is_searched_but_not_evaluated(tmp_p
         Embeddings.load(tmp_path)
 
 
-def test_a_gallery_whose_manifest_is_gone_is_neither_begun_anew_nor_taken_for_a_data_set(tmp_path):
-    names = write_videos(tmp_path).clip_ids
-    (tmp_path / MANIFEST).unlink()
-    before = listing(tmp_path)
-    assert has_lost_its_manifest(tmp_path)
-    for use in (Gallery.open, GalleryWriter, Writer):
-        with pytest.raises(ValueError, match="gallery.json is missing, although .*scalar repair"):
-            use(tmp_path)
-    assert listing(tmp_path) == before
-    assert repair(tmp_path) and Gallery.open(tmp_path).clip_ids == names
-
-
 def test_without_a_manifest_and_its_copy_nothing_is_changed(tmp_path):
     write_videos(tmp_path)
     for name in (MANIFEST, COPY):
@@ -124,26 +109,3 @@ def test_files_outside_a_gallery_are_neither_read_nor_moved(tmp_path, is_absolut
         Gallery.open(folder)
     repair(folder)
     assert outside.read_text() == "private" and len(Gallery.open(folder)) == 9
-
-
-def test_a_copy_that_is_killed_after_its_commit_is_whole_and_completed_by_the_next_writer(tmp_path, monkeypatch):
-    source = write_benchmark(tmp_path / "source")
-
-    def killed(content, path):
-        if len(list(folder.rglob("*.json"))) == number:
-            raise KeyboardInterrupt
-        return write_json(content, path)
-
-    for number in range(1, 6):  # the manifest, and so many of its copy and the four files that `datasets` reads
-        folder = tmp_path / "copy"
-        monkeypatch.setattr("gallery.writing.write_json", killed)
-        with pytest.raises(KeyboardInterrupt):
-            source.copy(folder)
-        monkeypatch.setattr("gallery.writing.write_json", write_json)
-        assert len(list(folder.rglob("*.json"))) == number
-        assert verify_gallery(folder)[0].facts() == source.facts()
-        with GalleryWriter(folder):
-            pass
-        assert len(list(folder.rglob("*.json"))) == 6 and len(load_from_disk(folder / "clips")) == 6
-        assert repair(folder) == [] and len(read_manifest(folder, COPY)[1]["clips"]) == 1
-        shutil.rmtree(folder)

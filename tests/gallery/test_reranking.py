@@ -222,25 +222,22 @@ def test_words_that_a_list_gave_are_not_replaced_by_those_of_the_file(place, tin
 
 
 def test_what_has_no_second_stage_says_so(place, tmp_path):
-    folder, rows, gallery = place
+    _, _, gallery = place
     for options, message in (
-        ({"rerank": 0}, "`depth` must be at least 1, got 0"),
-        ({"rerank": 5, "fusion_weight": -1.0}, "finite number from 0, got -1.0"),
-        ({"fusion_weight": 1.0}, "set `rerank` to the number"),
+        ({"rerank": 0}, "`depth`"),
+        ({"rerank": 5, "fusion_weight": -1.0}, "-1.0"),
+        ({"fusion_weight": 1.0}, "set `rerank`"),
     ):
         with pytest.raises(ValueError, match=message):
             gallery.search("low", **options)
-    for asked in ({"queries": torch.eye(gallery.dim)[:1]}, {"like": gallery.clip_ids[0]}):
-        with pytest.raises(ValueError, match="only with text queries"):
-            gallery.search(**asked, rerank=5)
+    with pytest.raises(ValueError, match="only with text queries"):
+        gallery.search(like=gallery.clip_ids[0], rerank=5)
     model, processor = gallery.query_model.model, gallery.query_model.processor
     with GalleryWriter(tmp_path / "other", "float32") as writer:
         writer.put_clips(gallery.clip_ids, gallery.modality_embeds(), gallery.modality_mask)
         writer.commit()
-    other = Gallery.open(tmp_path / "other")
-    other.query_model = QueryModel(model, processor)
     with pytest.raises(ValueError, match="this gallery does not record"):
-        other.search("low", rerank=5)
+        open_gallery(tmp_path, model, processor, "other").search("low", rerank=5)
     encoder = SimpleNamespace(config=SimpleNamespace(), score_options=lambda: {"method": "scalar"})
     gallery.query_model = QueryModel(encoder, processor)
     with pytest.raises(ValueError, match="The second stage needs a cross-encoder"):

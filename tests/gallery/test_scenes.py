@@ -54,7 +54,7 @@ def test_a_fade_is_one_cut_in_its_middle(length):
     assert abs(cut_at - 0.2 * (30 + length / 2)) <= 0.2 * (1 + length / 4)
 
 
-@pytest.mark.parametrize("period", [1, 2, 3])
+@pytest.mark.parametrize("period", [1, 3])
 def test_flickering_light_and_a_flash_make_no_cut(period):
     flicker = [
         (0.2 * step, (seen(0, step) * (1.0 if step // period % 2 else 0.6)).astype(np.uint8)) for step in range(100)

@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -10,9 +9,8 @@ import torch
 from datasets import Dataset, load_from_disk
 
 from gallery.columns import query_table
-from gallery.files import write_json
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.storage import MANIFEST, map_shard, read_manifest, signed, verify
+from gallery.storage import map_shard, read_manifest
 from gallery.writing import Writer
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
@@ -80,26 +78,6 @@ def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tm
     payload = 1000 * 8
     assert sum(written) < 6 * payload * len(written)
     assert max(written[-40:]) < 2 * 256 * 1100 + 10_000
-
-
-def test_removed_rows_are_marked_until_half_of_a_file_is_removed(tmp_path):
-    with Writer(tmp_path) as writer:
-        writer.append("clips", rows(0, 10))
-        writer.commit()
-        writer.remove("clips", writer.find("clips", ["0", "3", "nowhere"]))
-        writer.commit()
-        (shard,) = writer.snapshot.shards["clips"]
-        assert (shard.rows, shard.num_removed) == (10, 2) and (tmp_path / "clips" / shard.removed).is_file()
-        assert verify(tmp_path) > 0
-        writer.remove("clips", writer.find("clips", ["9"]))
-        writer.append("clips", rows(10, 12))
-        writer.commit()
-        assert [(s.rows, s.num_removed) for s in writer.snapshot.shards["clips"]] == [(10, 3), (2, 0)]
-        writer.remove("clips", writer.find("clips", ["1", "2"]))
-        writer.commit()
-        assert [(s.rows, s.num_removed) for s in writer.snapshot.shards["clips"]] == [(5, 0), (2, 0)]
-    assert stored(tmp_path) == ["4", "5", "6", "7", "8", "10", "11"]
-    assert not list(tmp_path.glob("*/*.npy"))
 
 
 def test_a_cleared_table_is_empty_and_keeps_its_columns(tmp_path):
@@ -311,19 +289,6 @@ def test_readers_always_see_one_whole_state_while_a_writer_commits(tmp_path):
     assert _run(tmp_path, READING) == "all well"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [(signed({"version": 2}), "has version 2, expected 3"), ({"metadata": {}}, "has changed since it was written")],
-)
-def test_a_changed_manifest_is_refused(tmp_path, change, message):
-    write(tmp_path, make_clips(4))
-    record = json.loads((tmp_path / MANIFEST).read_text()) if "sha256" not in change else {}
-    (tmp_path / MANIFEST).write_text(json.dumps(record | change))
-    for use in (Gallery.open, verify):
-        with pytest.raises(ValueError, match=message):
-            use(tmp_path)
-
-
 def test_a_hit_whose_vectors_have_changed_is_not_shown(tmp_path):
     write(tmp_path, make_clips(40))
     queries, (file,) = make_queries(4), (tmp_path / "clips").glob("*.arrow")
@@ -342,25 +307,6 @@ def test_a_hit_whose_vectors_have_changed_is_not_shown(tmp_path):
             Gallery.open(tmp_path).search(queries, k=40)
     file.write_bytes(whole)
     assert [hits[0].clip_id for hits in Gallery.open(tmp_path).search(queries, k=1)] == [h[0].clip_id for h in best]
-
-
-def test_a_commit_that_takes_effect_before_an_error_is_not_made_again(tmp_path, monkeypatch):
-    write(tmp_path, make_clips(2))
-
-    def fail_after(content, path):
-        write_json(content, path)
-        raise OSError(28, "No space left on device")
-
-    with GalleryWriter(tmp_path) as writer:
-        writer.put_clips(*make_clips(3, seed=1))
-        with monkeypatch.context() as patched:
-            patched.setattr("gallery.writing.write_json", fail_after)
-            with pytest.raises(OSError, match="No space left"):
-                writer.commit()
-        assert not writer.commit()
-        writer.put_clips(*make_clips(3, seed=1))
-        writer.commit()
-    assert len(Gallery.open(tmp_path)) == 5
 
 
 def test_files_of_others_are_left_alone(tmp_path):
@@ -418,24 +364,3 @@ def test_a_reader_that_meets_the_first_commit_sees_no_gallery_or_all_of_it(tmp_p
     except FileNotFoundError as error:
         assert "There is no gallery in" in str(error)
     assert len(calls) >= place and len(Gallery.open(tmp_path)) == 3
-
-
-def test_verifying_while_a_writer_merges_sees_one_whole_state(tmp_path, monkeypatch):
-    """The files of the state whose manifest it has read are gone when it looks for them."""
-    from gallery import storage
-
-    names = write(tmp_path, make_clips(6)).clip_ids
-    mapped, calls = storage.map_shard, []
-
-    def overtaken(*arguments, **options):
-        calls.append(arguments)
-        if len(calls) == 1:
-            with monkeypatch.context() as patched:
-                patched.setattr(storage, "map_shard", mapped)
-                with GalleryWriter(tmp_path) as writer:
-                    writer.remove_clips(names[:4])  # more than half: the file is written anew
-                    writer.commit()
-        return mapped(*arguments, **options)
-
-    monkeypatch.setattr(storage, "map_shard", overtaken)
-    assert verify(tmp_path) == read_manifest(tmp_path)[1]["clips"][0].bytes and len(calls) == 2

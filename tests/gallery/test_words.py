@@ -240,14 +240,3 @@ def test_a_clip_tells_when_words_are_said_in_it_also_over_two_cues(place):
     assert heard.matching(["karin"]) == [("speech", (0, 1, "Karín barks"))]
     with pytest.raises(KeyError, match="nowhere"):
         place.gallery.searcher.clips([spoken.clip_id, "nowhere"])
-
-
-def test_the_latest_state_is_another_searcher_that_keeps_the_model(place):
-    searcher, place.gallery.query_model = place.gallery.searcher, Model()
-    assert searcher.current() is searcher
-    with GalleryWriter(place.folder / "gallery", "float32") as writer:
-        writer.remove_clips(place.gallery.clip_ids[:1])
-        writer.commit()
-    later = searcher.current()
-    assert len(later) == len(searcher) - 1 and later.gallery.query_model is place.gallery.query_model
-    assert later.current() is later

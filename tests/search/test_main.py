@@ -163,14 +163,6 @@ def test_what_prune_keeps_and_why_is_reported(place):
     assert lines[0] == f"out of reach, its clips are kept: {cat}: Input/output error"
 
 
-def test_an_interrupt_is_not_a_traceback(place, monkeypatch):
-    def interrupt(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(FakeModel, "get_modality_features", interrupt)
-    assert "Interrupted." in index(code=130).stderr
-
-
 def test_another_model_is_refused_for_indexing_and_querying(place):
     index()
     adding = run("index", "clips", "--model", "other", "--output", "gallery", code=1)
@@ -221,23 +213,6 @@ def test_a_masked_modality_is_not_looked_at_and_a_temperature_is_taken(place):
         )
 
 
-def test_a_terminal_without_unicode_gets_ascii(place):
-    (place / "clips" / "[red]" / "dog [bold]1.mp4").rename(place / "clips" / "hünd.mp4")
-    index()
-    lines = run("query", "gallery", "video", charset="ascii").stdout.splitlines()
-    assert lines[1:3] == [
-        "  1  0.939  h\\xfcnd.mp4",
-        "     video ######.. 0.73  audio ##...... 0.27  subtitle - absent",
-    ]
-
-
-def test_control_characters_of_a_name_are_not_sent_to_the_terminal(place):
-    (place / "clips" / "cat.mp4").rename(place / "clips" / "\x1b[31m\n.mp4")
-    index()
-    output = run("query", "gallery", "audio").stdout
-    assert "\x1b" not in output and "\\x1b[31m\\n.mp4" in output
-
-
 def test_a_long_name_is_cut_and_the_json_is_not(place):
     name = "x" * 100 + "-end.mp4"
     (place / "clips" / "cat.mp4").rename(place / "clips" / name)
@@ -256,12 +231,6 @@ def test_info_prints_counts_shares_model_and_failures(place):
     assert "video 50.0%, audio 100.0%, subtitle 0.0%" in output
     assert f"model: {place / 'model'} (fingerprint " in output
     assert "unreadable files: 1" in output and "empty.mp4: not a readable video or audio file: it is empty" in output
-
-
-@pytest.mark.parametrize("command", [["info", "nowhere"], ["query", "nowhere", "video"]])
-def test_a_missing_gallery_is_one_line(place, command):
-    result = run(*command, code=1)
-    assert result.stderr == "Error: There is no gallery in 'nowhere': neither gallery.json nor the data set `clips`.\n"
 
 
 def test_verify_names_a_changed_file_and_compact_leaves_no_removed_clip(place):

@@ -78,14 +78,6 @@ def whisper(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
-def test_whisper_hears_segments(whisper):
-    recognizer = SpeechRecognizer(str(whisper), "tiny")
-    cues = recognizer(np.tile(NOISE, 10))
-    assert recognizer.kind == "whisper" and len(cues) > 1
-    assert all(0 <= cue.start <= cue.stop <= 36 and set(cue.text) <= {*LETTERS, " "} for cue in cues)
-
-
 @pytest.mark.parametrize("is_converted", [False, True])
 def test_ctrl_c_ends_hearing_within_a_stretch(whisper, request, is_converted):
     recognizer = recognizer_of(request.getfixturevalue("converted") if is_converted else whisper)

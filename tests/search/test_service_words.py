@@ -128,19 +128,6 @@ def write_modalities(client):
         writer.commit()
 
 
-def test_words_say_where_they_come_from(client):
-    write_modalities(client)
-    found = hits(client)
-    for name, start, expected in (
-        ("talk.webm", 0, {"subtitle"}),
-        ("heard.webm", None, {"speech", "screen"}),
-    ):
-        reported = client.get(f"/api/clips/{found[name, start]['key']}/words", params={"query": "bell"}).json()
-        assert {cue["source"] for cue in reported} == expected
-    captions = client.get(f"/api/clips/{found['heard.webm', None]['key']}/captions").text
-    assert "a bell rings" in captions and "ring the bell" not in captions
-
-
 def test_recognised_speech_is_counted_apart_from_subtitles(client):
     assert client.get("/api/gallery").json()["heard"] == 0
     write_modalities(client)
@@ -177,14 +164,6 @@ def test_what_is_quoted_must_be_said_in_a_clip(client):
         writer.metadata |= {"note": "changed"}
         writer.commit()
     assert found_by(client, '"the dog"')[:3] == ({("talk.webm", 0)}, 1, {})  # as it was read
-
-
-def test_cues_with_what_is_quoted_come_first_and_it_is_marked(client):
-    key = hits(client)["talk.webm", 2]["key"]
-    reported = client.get(f"/api/clips/{key}/words", params={"query": 'dogs answer "ALL nothing" "animals"'}).json()
-    marked = {cue["text"]: [cue["text"][start:stop] for start, stop in cue["marks"]] for cue in reported}
-    assert marked == {CUES[1].text: ["animals"], CUES[2].text: []}
-    assert best_cues(CUES, 'two dogs answer the other "animals"', 1) == [(CUES[1], True)]
 
 
 def test_nothing_is_reported_of_what_is_no_subtitle_file(client):

@@ -116,15 +116,6 @@ def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     assert Speech(videos.parent / "gallery").count() == (1, 0) and len(of(report, "unchanged")) == 3
 
 
-@pytest.mark.slow
-def test_a_subtitle_file_that_comes_later_takes_the_place_of_a_transcript(videos, tiny_model, tiny_processor):
-    run(videos, tiny_model, tiny_processor, heard_by("whisper", HELLO))
-    (videos / "said.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na cat meows\n")
-    recognizer = heard_by("whisper", HELLO)
-    report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    assert len(of(report, "changed")) == 1 and words["said.mp4"] and recognizer.calls == []
-
-
 def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny_processor):
     recognizer = heard_by("whisper", HELLO)
     _, words = run(videos, tiny_model, tiny_processor, recognizer, segment=3.0)

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tracemalloc
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -127,18 +126,6 @@ def test_what_is_drawn_does_not_depend_on_how_clips_are_passed(folder):
         expected = processor(clips=clips, training=True, generator=one)
         batch = processor(videos=files, training=True, generator=two)
         assert all(torch.equal(value, batch[key]) for key, value in expected.items())
-
-
-def test_a_batch_of_clips_holds_one_whole_frame_at_a_time(tmp_path):
-    size = 512
-    write_media(tmp_path / "clip.mp4", 10, pictures=lambda index: picture(index, size), size=size)
-    processor = make_processor()
-    processor(videos=[tmp_path / "clip.mp4"])
-    tracemalloc.start()
-    processor(videos=[tmp_path / "clip.mp4"] * 8)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert size * size * 3 <= peak < 2.5 * size * size * 3  # one is received while the one before it is released
 
 
 # ---------------------------------------------------------------- limits
