@@ -55,44 +55,26 @@ def test_an_assistant_searches_and_looks_into_what_it_found(place, mode):
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} == {"search", "get_moment"}
         assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
-        found = await call(client, "search", query="a dog", k=3)
-        moment = await call(client, "get_moment", key=found["hits"][0]["key"], query="a dog")
-        said = await call(client, "search", query='x "good dog"', filters={"has": ["subtitle"]}, modalities=["audio"])
-        plain = await call(client, "get_moment", key=said["hits"][0]["key"])
-        return found, moment, said, plain
+        found = await call(client, "search", query='x "good dog"', filters={"has": ["subtitle"]}, modalities=["audio"])
+        key = found["hits"][0]["key"]
+        asked = await call(client, "get_moment", key=key, query="a dog")
+        return found, asked, await call(client, "get_moment", key=key)
 
     with serving(app) as address, TestClient(make_app(place), address) as http:
-        found, moment, said, plain = asking(address, ask, mode=mode)
-        known = http.post("/api/search", json={"query": "a dog", "k": 3}).json()
-        other = http.post("/api/search", json={"query": 'x "good dog"', "modalities": ["audio"]}).json()
-    for answer, expected in ((found, known), (said, other)):
-        assert [hit["key"] for hit in answer["hits"]] == [hit["key"] for hit in expected["hits"]]
-        assert [hit["weights"] for hit in answer["hits"]] == [hit["weights"] for hit in expected["hits"]]
-        assert {name: answer[name] for name in answer if name != "hits"}.items() <= expected.items()
-    assert len(found["hits"]) == 3 and [hit["name"] for hit in said["hits"]] == ["dog.webm"]
-    first = found["hits"][0]
-    assert moment["presence"] == first["presence"] and moment["name"] == first["name"]
-    assert (plain["name"], plain["start"], plain["stop"]) == ("dog.webm", None, None)
-    assert said["hits"][0]["said"] == [{"start": 3.0, "stop": 4.0, "text": "Good dog."}]
+        found, asked, plain = asking(address, ask, mode=mode)
+        known = http.post("/api/search", json={"query": 'x "good dog"', "modalities": ["audio"]}).json()
+    assert [hit["name"] for hit in found["hits"]] == [hit["name"] for hit in known["hits"]] == ["dog.webm"]
+    assert found["hits"][0]["weights"] == known["hits"][0]["weights"]
+    assert found["hits"][0]["said"] == [{"start": 3.0, "stop": 4.0, "text": "Good dog."}]
+    assert asked["name"] == plain["name"] == "dog.webm"
+    assert sum(asked["weights"].values()) == pytest.approx(1) and plain["weights"] is None
     assert [line["text"] for line in plain["said"]] == ["Karin, sit!", "Good dog."] and plain["num_words"] == 2
-
-
-def test_a_window_has_its_seconds_and_its_words(place):
-    (place / "clips" / "talk.srt").write_text(SRT)
-    with serving(make_app(place)) as address:
-        hits = asking(address, lambda client: call(client, "search", query="a dog"))["hits"]
-        key = next(hit["key"] for hit in hits if hit["start"] == 2)
-        moment = asking(address, lambda client: call(client, "get_moment", key=key))
-    assert (moment["name"], moment["start"], moment["stop"]) == ("talk.webm", 2, None)
-    assert [line["text"] for line in moment["said"]] == ["Good dog."] and moment["presence"]["video"]
 
 
 def test_what_is_wrong_is_reported_in_a_sentence(place):
     async def ask(client):
         return [
-            await call(client, "search", query=""),
             await call(client, "search", query="a dog", k=0, colour="red"),
-            await call(client, "search", query="a dog", modalities=["smell"]),
             await call(client, "search", query="a dog", filters={"min_duration": 9, "max_duration": 2}),
             await call(client, "search", query='""'),
             await call(client, "get_moment", key="0" * 16),
@@ -100,13 +82,10 @@ def test_what_is_wrong_is_reported_in_a_sentence(place):
         ]
 
     with serving(make_app(place)) as address:
-        reported = asking(address, ask)
-    empty, many, smell, swapped, none, unknown, tool = reported
-    assert empty.startswith("`query`: ") and "`k`: " in many and "`colour`: " in many
-    assert "`modalities` must name some of" in smell and "Swap them?" in swapped
-    assert none == "`query`: type what you are looking for."
+        many, swapped, none, unknown, blank, tool = asking(address, ask)
+    assert "`k`: " in many and "`colour`: " in many and "Swap them?" in swapped
+    assert none == blank == "`query`: type what you are looking for."
     assert unknown.startswith("There is no such clip") and tool.startswith("There is no tool 'remove'")
-    assert not any("Traceback" in text or str(place) in text for text in reported)
 
 
 def test_a_fault_is_reported_without_the_inside_of_the_service(place, monkeypatch, caplog):
@@ -118,12 +97,6 @@ def test_a_fault_is_reported_without_the_inside_of_the_service(place, monkeypatc
 
 
 def test_an_assistant_needs_the_token_and_the_name_of_this_machine(place):
-    with serving(make_app(place, secret=SECRET)) as address:
-        found = asking(address, lambda client: call(client, "search", query="a dog", k=1), token=SECRET)
-        assert len(found["hits"]) == 1
-        for token in (None, "a-token-of-enough-errors"):
-            with pytest.raises(ExceptionGroup):  # of its connection
-                asking(address, lambda client: call(client, "search", query="a dog"), token=token)
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     headers = {"accept": "application/json, text/event-stream"}
     with TestClient(make_app(place, secret=SECRET), ADDRESS) as client:
@@ -135,8 +108,6 @@ def test_an_assistant_needs_the_token_and_the_name_of_this_machine(place):
         for refused, code in (({"host": "evil.example"}, 400), ({"origin": "http://evil.example"}, 403)):
             assert client.post("/mcp", json=request, headers=headers | refused).status_code == code
         assert client.get("/mcp", headers=headers).status_code == 405  # nothing is kept to listen to
-        assert client.post("/mcp", content=b"x" * 2**17, headers=headers).status_code == 413
-        assert "/mcp" not in client.get("/api/openapi.json", headers=headers).text
 
 
 def test_without_the_package_the_answer_says_what_to_install(place, monkeypatch):

@@ -136,12 +136,10 @@ def test_files_are_removed_by_name_whether_they_are_there_or_not(place):
     index()
     wrong = run("remove", "gallery", "clips/cat", "elsewhere", code=1).stderr
     assert wrong == "Error: gallery has no clips of 'elsewhere'. `scalar info` names its files.\n"
-    assert "clips: 3," in run("info", "gallery").stdout
     assert "1 clips removed; 2 clips in" in run("remove", "gallery", "clips/cat").stdout  # and not cat.mp4
     assert "1 new, 0 changed, 2 unchanged" in index().stdout
     (place / "clips" / "cat.mp4").unlink()
     assert "2 clips removed; 1 clips in" in run("remove", "gallery", "clips/cat.mp4", "clips/cat").stdout
-    assert "There is no gallery in 'nowhere'" in run("remove", "nowhere", "clips", code=1).stderr
 
 
 def test_what_prune_keeps_and_why_is_reported(place):
@@ -150,12 +148,11 @@ def test_what_prune_keeps_and_why_is_reported(place):
     (place / "clips").mkdir()
     (place / "list.csv").write_text("path\nclips/cat.mp4\n")
     cat, dog = (place / "clips" / name for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
-    for options in ((), ("--prune",)):
-        counts, *lines = index("list.csv", *options).stdout.splitlines()
-        assert counts == "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone; 2 clips in the gallery"
-        why = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
-        assert lines[:2] == [f"gone from disk, its clips are kept: {path}: {why}" for path in (cat, dog)]
-        assert lines[2] == "`scalar remove gallery PATH` removes the clips of what will not come back"
+    counts, *lines = index("list.csv", "--prune").stdout.splitlines()
+    assert counts == "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone; 2 clips in the gallery"
+    why = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
+    assert lines[:2] == [f"gone from disk, its clips are kept: {path}: {why}" for path in (cat, dog)]
+    assert lines[2] == "`scalar remove gallery PATH` removes the clips of what will not come back"
     with pytest.MonkeyPatch.context() as patched:
         make_fail(patched, place / "clips")
         counts, *lines = index("list.csv", "--prune").stdout.splitlines()
@@ -221,7 +218,6 @@ def test_a_long_name_is_cut_and_the_json_is_not(place):
     assert line.split()[2].startswith("…x") and line.endswith("-end.mp4") and len(line.split()[2]) == 72
     (first,) = json.loads(run("query", "gallery", "audio", "--json").stdout)
     assert first["query"] == "audio" and first["hits"][0]["path"] == str(place / "clips" / name)
-    assert first["hits"][0]["weights"] == {"video": 0.0, "audio": 1.0, "subtitle": 0.0}
 
 
 def test_info_prints_counts_shares_model_and_failures(place):
@@ -239,15 +235,11 @@ def test_verify_names_a_changed_file_and_compact_leaves_no_removed_clip(place):
     assert "3 clips" in run("verify", "gallery").stdout
     (place / "clips" / "cat.mp4").unlink()
     index("clips", "--prune")
-    shown = load_from_disk(place / "gallery" / "clips")["clip_id"]
-    assert f"{place / 'clips' / 'cat.mp4'}" in shown and "clips: 2," in run("info", "gallery").stdout
+    assert len(load_from_disk(place / "gallery" / "clips")) == 3 and "clips: 2," in run("info", "gallery").stdout
     assert "is compact: 2 files" in run("compact", "gallery").stdout
     assert len(load_from_disk(place / "gallery" / "clips")) == 2
-    assert "is compact" not in run("compact", "clips", code=1).stdout
     (file,) = (place / "gallery" / "clips").glob("*.arrow")
-    content = bytearray(file.read_bytes())
-    content[-20] ^= 1
-    file.write_bytes(content)
+    file.write_bytes(file.read_bytes()[:-20])
     assert str(file.name) in run("verify", "gallery", code=1).stderr
 
 
@@ -285,26 +277,21 @@ def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
     assert "There is no gallery in 'nowhere'" in run("repair", "nowhere", code=1).stderr
 
 
-def test_a_query_that_nothing_matches_says_so_where_that_was_fitted(place):
+@pytest.mark.parametrize(("least", "matches_well"), [(1.5, False), (0.5, True)])
+def test_a_query_that_nothing_matches_says_so_where_that_was_fitted(place, least, matches_well):
     index("clips")
-    plain = run("query", "gallery", "video", "--k", "1").stdout
+    plain = run("query", "gallery", "video").stdout
     (unknown,) = json.loads(run("query", "gallery", "video", "--json").stdout)
-    gallery = Gallery.open("gallery")
-    reported = {"num_clips": 2, "modalities": list(gallery.modalities), "score_options": fitted_to(gallery.metadata)}
-    for least, matches_well in ((1.5, False), (0.5, True)):
-        with GalleryWriter("gallery") as writer:
-            writer.metadata = writer.metadata | {"least_score": reported | {"score": least}}
-            writer.commit()
-        (answer,) = json.loads(run("query", "gallery", "video", "--json").stdout)
-        assert answer == unknown | {"matches_well": matches_well} and unknown["matches_well"] is None
-        title, *hits = plain.splitlines()
-        shown = run("query", "gallery", "video", "--k", "1").stdout.splitlines()
-        assert shown == [title, *[NOTHING_MATCHES] * (not matches_well), *hits]
-        for option in (["--mask", "audio"], ["--min-duration", "0"], ["--temperature", "7"]):
-            (other,) = json.loads(run("query", "gallery", "video", "--json", *option).stdout)
-            assert other["matches_well"] is None
-    fitted = "least score of a match: 0.5 (fitted to 2 clips, by video, audio, subtitle)"
-    assert fitted in run("info", "gallery").stdout
+    with GalleryWriter("gallery") as writer:
+        fitted = {"num_clips": 2, "modalities": list(MODALITIES), "score_options": fitted_to(writer.metadata)}
+        writer.metadata = writer.metadata | {"least_score": fitted | {"score": least}}
+        writer.commit()
+    (answer,) = json.loads(run("query", "gallery", "video", "--json").stdout)
+    assert answer == unknown | {"matches_well": matches_well} and unknown["matches_well"] is None
+    title, *hits = plain.splitlines()
+    shown = run("query", "gallery", "video").stdout.splitlines()
+    assert shown == [title, *[NOTHING_MATCHES] * (not matches_well), *hits]
+    assert f"least score of a match: {least} (fitted to 2 clips, by" in run("info", "gallery").stdout
 
 
 def test_a_query_without_hits_says_why(place):
@@ -323,8 +310,7 @@ def test_a_query_that_no_clip_can_be_scored_by_says_why(place, monkeypatch):
 
 
 def test_filters_limit_what_is_found_and_say_how_many(place):
-    old = place / "clips" / "[red]" / "dog [bold]1.mp4"
-    os.utime(old, (0, 86_400 * 365))
+    os.utime(place / "clips" / "[red]" / "dog [bold]1.mp4", (0, 86_400 * 365))
     index()
 
     def found(*options):
@@ -333,8 +319,6 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
 
     dog, cat = "[red]/dog [bold]1.mp4", "cat.mp4"
     for options, expected in (
-        (["--path", "*.mp4"], [cat, dog]),
-        (["--path", "[[]red]/**"], [dog]),
         (["--path", "c*", "--path", "dog*"], [cat, dog]),
         (["--has", "video"], [dog]),
         (["--lacks", "video", "--lacks", "subtitle"], [cat]),
@@ -348,28 +332,22 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
     assert names == [] and reported.startswith("No hits for 'audio': the filter leaves none of the 2 clips in gallery")
     names, reported = found("--min-duration", "1")
     assert names == [] and "2 clips were left out because it is not known how long they last." in reported
-    wrong = run("query", "gallery", "audio", "--after", "soon", code=1)
-    assert "`after` must be a date like 2026-01-31" in wrong.stderr
 
 
 def test_clips_like_a_file_of_another_place_are_found(place):
     index()
     (place / "else").mkdir()
-    (place / "else" / "sound.mp4").write_text("audio")
-    (reported,) = json.loads(run("query", "gallery", "--like", "else/sound.mp4", "--json").stdout)
-    names = [hit["clip_id"].rsplit("/", 1)[-1] for hit in reported["hits"]]
-    assert reported["like"] == "else/sound.mp4" and names == [
-        "cat.mp4",
-        "dog [bold]1.mp4",
-    ]  # all of them: it is no clip
-    assert run("query", "gallery", "--like", "else/sound.mp4").stdout.startswith("like: else/sound.mp4\n")
-    reported = run("query", "gallery", "--like", "else/sound.mp4", "--mask", "audio", code=1).stderr
-    assert "has none of the selected modalities" in reported
-    (place / "else" / "nothing.mp4").write_text("words")
-    reported = run("query", "gallery", "--like", "else/nothing.mp4", code=1).stderr
-    assert "Nothing in this file can be compared with clips. else/nothing.mp4: nothing was found of" in reported
-    (place / "else" / "bad.jpg").write_text("no picture")
-    assert "else/bad.jpg: not a readable picture" in run("query", "gallery", "--like", "else/bad.jpg", code=1).stderr
+    for name, content in (("sound.mp4", "audio"), ("nothing.mp4", "words"), ("bad.jpg", "no picture")):
+        (place / "else" / name).write_text(content)
+    like = ["query", "gallery", "--like"]
+    (reported,) = json.loads(run(*like, "else/sound.mp4", "--json").stdout)
+    assert reported["like"] == "else/sound.mp4" and len(reported["hits"]) == 2  # all of them: it is no clip
+    for options, message in (
+        (["else/sound.mp4", "--mask", "audio"], "has none of the selected modalities"),
+        (["else/nothing.mp4"], "Nothing in this file can be compared with clips. else/nothing.mp4: nothing was found"),
+        (["else/bad.jpg"], "else/bad.jpg: not a readable picture"),
+    ):
+        assert message in run(*like, *options, code=1).stderr
 
 
 def test_copies_are_shown_once_if_that_is_wanted(place):

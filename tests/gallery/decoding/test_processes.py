@@ -144,24 +144,19 @@ def test_impossible_limits_are_refused(setting):
 
 
 @pytest.mark.parametrize(
-    ("limits", "stream", "name", "raised"),
+    ("read", "limits", "name", "raised"),
     [
-        (Limits(pixels=64 * 64 - 1), "video", "pixels", Limits(pixels=4096)),
-        (Limits(duration=1), "video", "duration", Limits(duration=10)),
-        (Limits(duration=1), "audio", "duration", Limits(duration=10)),
+        (partial(read_frames, num_frames=8), Limits(pixels=64 * 64 - 1), "pixels", Limits(pixels=4096)),
+        (read_audio, Limits(duration=1), "duration", Limits(duration=10)),
     ],
 )
-def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, limits, stream, name, raised):
-    read = {"video": lambda limits: read_frames(folder / "whole.mp4", 8, limits=limits)}.get(
-        stream, lambda limits: read_audio(folder / "whole.mp4", limits)
-    )
-    with pytest.raises(
-        LimitError, match=rf"whole.mp4.*the limit is {name}=\d+.*`--limit {name}=\d+`, or `processor"
-    ) as reported:
-        read(limits)
+def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, read, limits, name, raised):
+    message = rf"whole.mp4.*the limit is {name}=\d+.*`--limit {name}=\d+`, or `processor"
+    with pytest.raises(LimitError, match=message) as reported:
+        read(folder / "whole.mp4", limits=limits)
     assert not LimitError.no_longer_holds(str(reported.value), limits)
     assert LimitError.no_longer_holds(str(reported.value), raised)
-    assert read(raised) is not None
+    assert read(folder / "whole.mp4", limits=raised) is not None
 
 
 @pytest.mark.parametrize("memory", [2**22, 2**24])
