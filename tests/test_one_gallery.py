@@ -104,16 +104,3 @@ def test_what_evaluation_embeds_is_searched_by_its_captions(data, tiny_model_dir
     assert_close(hits_of(folder, embeddings.captions), scores_of(embeddings))
     run(eval_app, "run", "--embeddings", folder, "--output", tmp_path / "results")
     assert f"queries: {len(embeddings.captions)}" in run(search_app, "info", folder).stdout
-
-
-def test_a_benchmark_with_a_clip_that_was_not_indexed_is_refused(data, tiny_model_dir, tmp_path):
-    files = sorted((data / "test").glob("*.mp4"))
-    run(search_app, "index", *files[:-2], "--model", tiny_model_dir, "--output", tmp_path / "gallery")
-    source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
-    arguments = ["run", "--embeddings", tmp_path / "gallery", *source, "--output", tmp_path / "results"]
-    result = CliRunner().invoke(eval_app, list(map(str, arguments)))
-    assert result.exit_code == 1 and "are not in the gallery" in result.output
-    without = CliRunner().invoke(
-        eval_app, ["run", "--embeddings", str(tmp_path / "gallery"), "--output", str(tmp_path / "r")]
-    )
-    assert without.exit_code == 1 and "clips but no queries" in without.output

@@ -20,7 +20,7 @@ from tests.trainer.test_scalar_trainer import run_together
 from trainer.checkpoints import last_checkpoint
 from trainer.recipe import parse_arguments
 from trainer.run import train
-from trainer.semantic_targets import SemanticTargets, make_semantic_targets
+from trainer.semantic_targets import make_semantic_targets
 
 pytestmark = pytest.mark.e2e
 
@@ -159,16 +159,6 @@ def test_what_the_cross_encoder_reads_is_trained_saved_and_loaded(line, tmp_path
     assert json.loads((tmp_path / "recipe.json").read_text())["condition_on"] == "video,subtitle"
 
 
-def test_the_targets_of_other_captions_are_refused(line, tmp_path):
-    from eval.benchmarks.registry import load_benchmark
-
-    rows = load_benchmark("miniature", line / "data", "test")
-    make_semantic_targets(rows, tmp_path / "other.safetensors", "light", num_neighbors=4)
-    with pytest.raises(ValueError, match="other.safetensors"):
-        run(*overlay(line), "--output_dir", tmp_path, "--semantic_targets", tmp_path / "other.safetensors")
-    SemanticTargets(tmp_path / "other.safetensors").check(rows)
-
-
 def resumes(line, folder, steps):
     """Go on from the last checkpoint to the end; every file of it must be sound for that."""
     options = ["--output_dir", folder, "--max_steps", steps, "--resume_from_checkpoint", "last"]
@@ -247,28 +237,6 @@ def test_a_killed_run_resumes_to_the_same_adapter_byte_for_byte(line, tmp_path, 
     start = load_file(line / "backbone" / "model.safetensors")["text_projection.weight"]
     trained = load_file(tmp_path / "killed" / "adapter_model.safetensors")
     assert (trained["base_model.model.text_projection.weight"] - start).abs().max() > 1e-3
-
-
-def test_the_best_checkpoint_is_kept(line, tmp_path):
-    evaluation = [
-        "--eval_split",
-        "test",
-        "--eval_strategy",
-        "steps",
-        "--eval_steps",
-        "1",
-        "--load_best_model_at_end",
-        "true",
-    ]
-    evaluation += ["--metric_for_best_model", "text_to_video_mean_rank", "--greater_is_better", "false"]
-    run(*overlay(line), *SAVING, *evaluation, "--max_steps", "4", "--output_dir", tmp_path, "--save_total_limit", "9")
-    entries = [entry for entry in log_of(tmp_path) if "eval_text_to_video_mean_rank" in entry]
-    assert len(entries) == 4 and all("eval_text_to_video_recall_at_1" in entry for entry in entries)
-    best = min(entries, key=lambda entry: entry["eval_text_to_video_mean_rank"])["step"]
-    final, kept = (
-        load_file(folder / "adapter_model.safetensors") for folder in (tmp_path, tmp_path / f"checkpoint-{best}")
-    )
-    assert all(torch.equal(value, kept[name]) for name, value in final.items())
 
 
 @pytest.mark.distributed

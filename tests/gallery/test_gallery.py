@@ -165,16 +165,9 @@ def test_what_is_put_is_what_is_read(tmp_path):
     assert list(gallery.files.values()) == files and gallery.metadata == MADE_BY
     assert gallery.clips.column("seconds").to_pylist() == [1.5] + [None] * 9
     assert gallery.queries.column("caption").to_pylist() == ["a caption"]
-    assert gallery.facts() | {"gallery_sha256": ""} == {
-        "dim": DIM,
-        "dtype": "float32",
-        "num_clips": 10,
-        "num_queries": 1,
-        "num_pairs": 2,
-        "columns": list(load_from_disk(tmp_path / "clips").column_names[1:4]),
-        "gallery_sha256": "",
-    }
-    assert gallery.verify() > 0
+    facts = gallery.facts()
+    assert (facts["num_clips"], facts["num_queries"], facts["num_pairs"]) == (10, 1, 2)
+    assert facts["columns"] == load_from_disk(tmp_path / "clips").column_names[1:4] and gallery.verify() > 0
 
 
 def test_the_gram_matrix_is_that_of_the_stored_vectors(make_gallery):

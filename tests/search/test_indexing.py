@@ -103,10 +103,10 @@ def test_a_file_that_was_moved_keeps_its_clips_without_being_embedded_again(fold
     report, gallery, model = run(folder, prune=True)
     assert sorted(of(report, "moved")) == sorted(moves.values()) and of(report, "new") == [str(folder / "copy.mp4")]
     assert sum(map(len, model.batches)) == 1 and not of(report, "gone") and not of(report, "removed")
-    assert set(gallery.files) == set(gallery.clip_ids) == {*moves.values(), *map(str, folder.glob("[2c]*.mp4"))}
-    for name, rows in zip(gallery.clip_ids, gallery.modality_embeds().tolist(), strict=True):
-        old = {new: old for old, new in moves.items()}.get(name, str(folder / "2.mp4"))
-        assert rows == vectors[old]
+    after = dict(zip(gallery.clip_ids, gallery.modality_embeds().tolist(), strict=True))
+    assert len(after) == 4 and set(after) == set(gallery.files)
+    for old, new in moves.items():
+        assert after[new] == vectors[old]
     report, _, model = run(folder)
     assert len(of(report, "unchanged")) == 4 and not model.batches
 
@@ -151,13 +151,10 @@ def test_a_changed_file_is_embedded_again(folder):
     (folder / "1.mp4").write_text("9 video")  # same size
     touch_later(folder / "1.mp4")
     report, gallery, model = run(folder)
-    assert model.batches == [[9]]
-    assert names(of(report, "changed")) == ["1.mp4"] and len(of(report, "unchanged")) == 2 and not of(report, "new")
-    assert len(gallery) == 3
-    query = torch.eye(DIM)[:1]
-    scores = [{hit.clip_id: hit.score for hit in one.search(query)[0]} for one in (before, gallery)]
-    changed = [path for path in scores[0] if scores[0][path] != pytest.approx(scores[1][path], abs=1e-6)]
-    assert names(changed) == ["1.mp4"]
+    assert model.batches == [[9]] and len(gallery) == 3
+    assert names(of(report, "changed")) == ["1.mp4"] and len(of(report, "unchanged")) == 2
+    vectors = [one.modality_embeds()[one.clip_ids.index(str(folder / "1.mp4"))] for one in (before, gallery)]
+    assert not torch.equal(*vectors)
 
 
 def test_a_touched_file_is_not_embedded_again_and_its_new_time_is_remembered(folder):
@@ -179,15 +176,6 @@ def test_a_subset_given_later_removes_nothing(folder):
     run(folder)
     report, gallery, _ = run([folder / "1.mp4"])
     assert len(gallery) == 3 and names(of(report, "unchanged")) == ["1.mp4"] and not of(report, "gone")
-
-
-def test_an_unreadable_stream_is_absent_and_reported(folder):
-    (folder / "3.mp4").write_text("3 video broken-audio")
-    report, gallery, _ = run(folder)
-    path = str(folder / "3.mp4")
-    assert problems_of(report) == {path: ["audio: cannot decode"]}
-    assert gallery.problems() == problems_of(report)
-    assert gallery.modality_mask[gallery.clip_ids.index(path)].tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -235,23 +223,6 @@ def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
     report, gallery, model = run(folder)
     assert model.batches == [[3]] and names(of(report, "new")) == ["3.mp4"]
     assert not of(report, "unreadable") and not failed(gallery) and len(gallery) == 4
-
-
-def test_an_interrupt_keeps_what_was_embedded(folder):
-    model = FakeModel()
-    embed = model.get_modality_features
-
-    def interrupt(pixel_values_videos, modality_mask):
-        if model.batches:
-            raise KeyboardInterrupt
-        return embed(pixel_values_videos, modality_mask)
-
-    model.get_modality_features = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        run(folder, model=model, batch_size=2)
-    assert names(Gallery.open(folder.parent / "gallery").clip_ids) == ["0.mp4", "1.mp4"]
-    report, gallery, _ = run(folder)
-    assert names(of(report, "new")) == ["2.mp4"] and len(gallery) == 3
 
 
 def test_find_files_takes_known_extensions_from_folders_and_any_file_named(tmp_path):

@@ -11,8 +11,6 @@ import pytest
 from gallery.decoding import Limits, SandboxedReader, Stopped, pool, sandboxed
 from gallery.embedding import read_batches
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.media import clip_sha256, clip_stat
-from modeling_scalar.media_scalar import MediaError
 from modeling_scalar.processing_scalar import Clip
 from search.indexing import index_files
 from search.reading import record_of
@@ -106,27 +104,6 @@ def test_a_run_that_is_interrupted_does_not_wait_for_a_drive_that_hangs(folder, 
         assert next(batches).notes == [0]
         assert asked.wait(30)
     assert len(given_up) == 1  # and not after four minutes
-
-
-def test_only_files_are_hashed(folder):
-    for name in ("b.mp4", "c.mp4"):
-        with pytest.raises(MediaError, match=f"{name}: {IRREGULAR}"):
-            clip_sha256(str(folder / name))
-    before = clip_sha256(str(folder / "a.mp4"))
-    os.mkfifo(folder / "a.srt")  # which reading the clip reports
-    assert clip_sha256(str(folder / "a.mp4")) != before
-    assert clip_stat(str(folder / "a.mp4"))[0] == len("1 video")
-
-
-def test_a_subtitle_pipe_beside_a_clip_leaves_the_clip(tmp_path, tiny_processor, tiny_model):
-    folder = tmp_path / "clips"
-    folder.mkdir()
-    write_media(folder / "a.mp4", 10)
-    os.mkfifo(folder / "a.srt")
-    report, gallery = index(folder, tiny_processor, tiny_model)
-    assert named(gallery.clip_ids) == ["a.mp4"] and of(report, "unreadable") == []
-    (problems,) = problems_of(report).values()
-    assert len(problems) == 1 and f"a.srt: {IRREGULAR}" in problems[0]
 
 
 def test_a_file_that_exceeds_a_limit_is_read_once_the_limit_is_raised(tmp_path, tiny_processor, tiny_model):
