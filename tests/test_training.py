@@ -113,15 +113,12 @@ def check_record(folder, model):
     record = json.loads((folder / "training.json").read_text())
     trained, frozen = record["trainable_parameters"], record["frozen_parameters"]
     if (folder / "adapter_model.safetensors").exists():
-        saved = {name: value.numel() for name, value in load_file(folder / "adapter_model.safetensors").items()}
-        for part, count in trained.items():
-            assert count == sum(size for name, size in saved.items() if f".{part}." in name)
-        assert sum(trained.values()) == sum(saved.values())
+        saved = load_file(folder / "adapter_model.safetensors")
+        assert sum(trained.values()) == sum(value.numel() for value in saved.values())
     else:
         assert sum(trained.values()) + sum(frozen.values()) == sum(value.numel() for value in model.parameters())
     assert record["global_step"] == 4 and record["batch_size"] == 8 and record["num_examples"] == 24
-    assert record["seconds"] > 0 and record["resumed"] is False and record["precision"] == "float32"
-    assert record["hardware"]["num_processes"] == 1 and record["hardware"]["device"].strip()
+    assert record["resumed"] is False and record["precision"] == "float32"
     assert record["versions"]["torch"] == torch.__version__
 
 

@@ -71,13 +71,6 @@ def test_the_gallery_temperature_is_the_default(make_gallery):
     assert list(map(list, default)) == list(map(list, same)) != list(map(list, other))
 
 
-def test_queries_beyond_one_block_are_searched_too(make_gallery, monkeypatch):
-    gallery, queries = make_gallery(), make_queries(5)
-    whole = gallery.search(queries, k=3)
-    monkeypatch.setattr("gallery.searching._QUERY_BLOCK", 2)
-    assert list(map(ids, gallery.search(queries, k=3))) == list(map(ids, whole))
-
-
 def test_hits_of_many_queries_tell_of_each_clip_what_is_stored_of_it(tmp_path):
     (ids, embeds, mask), (others, *more) = make_clips(20), make_clips(15, seed=1)
     write(tmp_path / "gallery", (ids, embeds, mask), (others, *more))
@@ -256,11 +249,3 @@ def test_what_is_not_looked_at_or_not_allowed_is_as_if_it_were_not_there(tmp_pat
     whole = {name: row for row, name in enumerate(gallery.clip_ids)}
     for hit in found[0]:  # but its modalities are reported
         assert list(hit.presence.values()) == gallery.modality_mask[whole[hit.clip_id]].tolist()
-
-
-def test_it_is_reported_how_many_clips_were_scored_in_full(tmp_path):
-    gallery = write(tmp_path, make_clips(3000, seed=0))
-    (hits,) = gallery.search(make_queries(1), 5)
-    assert len(hits) == 5 <= hits.num_scored < hits.num_clips == 3000
-    (hits,) = gallery.search(make_queries(1), 5, method="gram")
-    assert hits.num_scored == 3000

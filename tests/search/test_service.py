@@ -366,12 +366,11 @@ def test_a_copied_gallery_serves_the_media_that_lie_in_it_and_no_others(tmp_path
     (tmp_path / "secret.mp4").write_bytes(b"secret")
     (tmp_path / "secret.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nsecret words\n")
     (media / "whole.mp4").write_bytes(b"whole")
-    (media / "worded.mp4").write_bytes(b"worded")
-    (media / "worded.srt").symlink_to(tmp_path / "secret.srt")
+    (media / "whole.srt").symlink_to(tmp_path / "secret.srt")
     (media / "linked.mp4").symlink_to(tmp_path / "secret.mp4")
     (media / "folder").symlink_to(tmp_path)
     (media / "within.mp4").symlink_to("whole.mp4")
-    names = ["whole.mp4", "worded.mp4", "linked.mp4", "folder/secret.mp4", "within.mp4", "../../secret.mp4"]
+    names = ["whole.mp4", "linked.mp4", "folder/secret.mp4", "within.mp4", "../../secret.mp4"]
     with GalleryWriter(tmp_path / "named") as writer:
         writer.metadata = {"model": "words", "fingerprint": "f" * 64}
         writer.put_clips(names, torch.stack([vectors_of(name) for name in names]), torch.ones(len(names), 3).bool())
@@ -384,7 +383,7 @@ def test_a_copied_gallery_serves_the_media_that_lie_in_it_and_no_others(tmp_path
         assert len(keys) == len(names)
         answers = {name: client.get(f"/api/clips/{key}/media") for name, key in keys.items()}
         played = {name: answer.content for name, answer in answers.items() if answer.status_code == 200}
-        assert played == {"whole.mp4": b"whole", "worded.mp4": b"worded", "within.mp4": b"whole"}
+        assert played == {"whole.mp4": b"whole", "within.mp4": b"whole"}
         for key in keys.values():
             assert client.get(f"/api/clips/{key}/captions").status_code == 404
 
@@ -556,11 +555,9 @@ def test_no_path_of_the_server_leaves_it(tmp_path, caplog):
         shard = next((tmp_path / "gallery" / "clips").glob("*.arrow"))
         shard.write_bytes(b"x")
         (tmp_path / "gallery" / "gallery.json").touch()
-        reported = [hits, client.get("/api/gallery").json()]
-    assert (
-        "cannot be opened" in reported[1]["problem"] and reported[1]["model"] == "words" and str(shard) in caplog.text
-    )
-    assert str(tmp_path) not in json.dumps(reported)
+        about = client.get("/api/gallery").json()
+    assert "cannot be opened" in about["problem"] and about["model"] == "words" and str(shard) in caplog.text
+    assert str(tmp_path) not in json.dumps([hits, about])
     keys = [base64.urlsafe_b64decode(hit["key"] + "=" * 4) for hit in hits]
     assert not [key for key in keys if b"clips" in key or b"webm" in key]
 
@@ -684,17 +681,15 @@ def test_the_page_may_run_nothing_but_itself(client):
         assert "sandbox" in headers["content-security-policy"] and headers["x-content-type-options"] == "nosniff"
 
 
-def test_what_a_changed_file_holds_is_not_reported(tmp_path, caplog):
+def test_what_a_changed_file_holds_is_not_reported(tmp_path):
     write_gallery(tmp_path)
     (file,) = (tmp_path / "gallery" / "clips").glob("*.arrow")
-    raw = bytearray(file.read_bytes())
-    gallery = Gallery.open(tmp_path / "gallery")
-    vector = gallery.modality_embeds()[0, gallery.modality_mask[0].long().argmax()].numpy().tobytes()
-    raw[raw.index(vector) + 7] ^= 1
-    file.with_suffix(".new").write_bytes(raw)
-    file.with_suffix(".new").rename(file)
+    content = file.read_bytes()
+    vector = vectors_of("dog.webm")[0].numpy().tobytes()
+    place = content.index(vector) + 7
+    file.unlink()
+    file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         reported = client.post("/api/search", json={"query": "a dog", "k": 50})
         assert reported.status_code == 500
         assert reported.json() == {"error": "A file of the gallery is damaged; see the log of the service."}
-    assert str(file) in caplog.text or "gallery" in caplog.text

@@ -46,25 +46,22 @@ def same(one, other):
 
 def test_a_table_gives_the_hits_of_its_folder(both):
     folder, table, _, _ = both
-    about = table.get("/api/gallery").json()
-    known = folder.get("/api/gallery").json()
+    about, known = (client.get("/api/gallery").json() for client in (table, folder))
     for name in ("num_clips", "share", "model", "temperature", "method", "segment", "problem"):
         assert about[name] == known[name], name
     assert not about["lists"] and not about["copies"]
     for body in (
-        {"query": "a dog"}, {"query": 'x "karin"'}, {"query": "a dog", "k": 2, "temperature": 0.01},
-        {"query": "a dog", "modalities": ["audio"], "filter": {"paths": ["*.webm"], "has": ["video"]}},
+        {"query": 'x "karin"'},
+        {"query": "a dog", "k": 2, "temperature": 0.01, "modalities": ["audio"], "filter": {"has": ["video"]}},
         {"query": "a dog", "filter": {"paths": ["*\0*"]}},
-    ):  # fmt: skip
+    ):
         answers = [client.post("/api/search", json=body).json() for client in (folder, table)]
         assert same(*answers), body
-    hits = table.post("/api/search", json={"query": "a dog"}).json()["hits"]
-    likes = [client.post("/api/like", json={"key": hits[0]["key"]}).json() for client in (folder, table)]
-    assert same(*likes) and len(likes[0]["hits"]) == 4
-    assert table.get(hits[0]["media"]).content == folder.get(hits[0]["media"]).content
     (hit,) = table.post("/api/search", json={"query": 'x "karin"'}).json()["hits"]
-    for call in ("words", "captions"):
-        assert table.get(hit[call]).content == folder.get(hit[call]).content
+    likes = [client.post("/api/like", json={"key": hit["key"]}).json() for client in (folder, table)]
+    assert same(*likes) and len(likes[0]["hits"]) == 4
+    for address in (hit["media"], hit["words"], hit["captions"]):
+        assert table.get(address).content == folder.get(address).content
     refused = table.post("/api/clips", json={})
     assert refused.status_code == 422 and "folder" in refused.json()["error"]
 
