@@ -223,7 +223,7 @@ class RunConfig(SourceConfig):
         if {*methods} <= METHODS.keys():
             return
         if path is not None and is_gallery(path):
-            modalities = Gallery.open(path, check=False).modalities
+            modalities = Gallery.open(path).modalities
         elif path is None and self.model_path is not None and (model := identify(self.model_path)).is_configured:
             modalities = model.config.get("modalities", modalities)
         check_methods(methods, modalities)
@@ -290,14 +290,14 @@ class CalibrateConfig(SourceConfig):
     ] = False
 
     def __post_init__(self) -> None:
-        from gallery.gallery import check_format, is_gallery
+        from gallery.gallery import check_writable, is_gallery
 
         self.run_config()
         if not self.write:
             return
         # Before hours of embedding, not after.
         if self.embeddings_path is not None and is_gallery(self.embeddings_path):
-            check_format(Path(self.embeddings_path))
+            check_writable(Path(self.embeddings_path))
         elif not self.has_own_model:
             raise ValueError(
                 "There is nothing to write to: give the gallery to search with --embeddings, or the folder of a model "

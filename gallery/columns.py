@@ -13,35 +13,25 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~gal
     `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector;
     `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have this table.
 `files/`
-    `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read (see [`check_hashes`]), `reason`
+    `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read (see [`~gallery.rows`]), `reason`
     (string) if the file or some of its windows could not be read, and `texts` (string), a JSON object with its title
     and the like. Only galleries of one's own files have it; `clip_id` is then the path, or a window of it (see
     [`~gallery.windows`]).
 
-Vectors of any other model are a gallery too, once `datasets` alone has written them (`clips/`, for evaluation also
-`queries/`; of the columns above, those up to `presence`):
-
-    Dataset.from_dict({"clip_id": ids, "video": v, "audio": a, "subtitle": s, "presence": p}).save_to_disk("X/clips")
-    Dataset.from_dict({"query_id": q, "caption": c, "embedding": t, "clip_ids": lists}).save_to_disk("X/queries")
-
 Vectors are fixed-size lists, so a column of a memory-mapped file is a matrix in place.
 """
 
-import json
 import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from gallery.exact.codes import Codes, encode
+from gallery.rows import listed, lists_of, modalities_of, strings, texts_of
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, off_unit
 
 _CODES = "_codes"  # suffix of the columns with vectors in eight bits
@@ -53,18 +43,8 @@ DTYPES = {"float16": torch.float16, "float32": torch.float32}
 COPIED_ROWS = 16_384
 """Number of rows that are checked or copied at a time."""
 
-_NAMED = 10
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = ("clip_id", "text", "presence", "gram", "seconds", "problems", "bound")
-# Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
-_HASH = r"^([0-9a-f]{64}([+-][0-9a-f]{64})?)?$"
-
-
-def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
-    """The modalities of a table of clips, in the order of its columns: all columns of vectors."""
-    kinds = pa.FixedSizeListType | pa.ListType | pa.LargeListType
-    lists = [field for field in table.schema if isinstance(field.type, kinds) and field.name != "gram"]
-    return tuple(field.name for field in lists if pa.types.is_floating(field.type.value_type))
 
 
 def check_modality(name: str) -> None:
@@ -82,39 +62,11 @@ def codes_columns(modalities: Iterable[str]) -> list[str]:
     return [*(f"{name}{_CODES}" for name in modalities), *CODE_FACTS]
 
 
-@dataclass(frozen=True)
-class MediaFile:
-    """A file at the time it was read. `reason`: why the file, or some of its windows, could not be read; `texts`: what
-    is known of it in words, such as its title or what a list said, as a JSON object by the names of modalities."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    sha256: str
-    reason: str | None = None
-    texts: str | None = None
-
-    def words(self) -> dict[str, str]:
-        """What is known of it in words, by the names of modalities."""
-        return {} if self.texts is None else json.loads(self.texts)
-
-
-def listed(names: Sequence[Any]) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{list(names[:_NAMED])}{more}"
-
-
 def precision_of(name: str) -> torch.dtype:
     """Return the precision of stored vectors by its name; raises a ValueError if the name is unknown."""
     if name not in DTYPES:
         raise ValueError(f"Vectors are stored in {' or '.join(DTYPES)}, got {name!r}. Choose one as `dtype`.")
     return DTYPES[name]
-
-
-def strings(texts: Sequence[str]) -> pa.Array:
-    """A column of texts or file names."""
-    return pa.array(list(texts), pa.string())
 
 
 # Writing ----------------------------------------------------------------------------------------------------------
@@ -242,18 +194,6 @@ def taken(tables: Iterable[pa.Table], rows: np.ndarray, names: Sequence[str]) ->
     return pa.Table.from_batches(batches)
 
 
-def texts_of(table: pa.Table, name: str) -> list[str]:
-    """A column of texts as a list."""
-    return table.column(name).to_pylist()
-
-
-def lists_of(table: pa.Table, name: str) -> list[list[str]]:
-    """A column of lists of texts."""
-    column = table.column(name)
-    texts = iter(pc.list_flatten(column).to_pylist())
-    return [list(islice(texts, count)) for count in pc.list_value_length(column).to_pylist()]
-
-
 def tensor_of(array: np.ndarray) -> torch.Tensor:
     """A tensor in the memory of an array, which may be read-only: do not write to it."""
     with warnings.catch_warnings():
@@ -324,16 +264,6 @@ def text_embeds_of(queries: pa.Table) -> torch.Tensor:
 # Checking ---------------------------------------------------------------------------------------------------------
 
 
-def check_hashes(files: pa.Table) -> None:
-    """Raise a ValueError that names a media file whose hash is not one: hashes are parts of file names."""
-    hashes = files.column("sha256")
-    is_hash = pc.fill_null(pc.match_substring_regex(hashes, _HASH), False)
-    wrong = files.select(["path", "sha256"]).filter(pc.invert(is_hash)).slice(0, 1).to_pylist()
-    if wrong:
-        path, found = wrong[0]["path"], wrong[0]["sha256"]
-        raise ValueError(f"The hash of the media file {path!r} must be 64 hexadecimal digits, got {found!r:.80}.")
-
-
 def check_unique(clip_ids: Sequence[str]) -> None:
     """Raise a ValueError that names the identifiers that repeat."""
     if len(set(clip_ids)) != len(clip_ids):
@@ -384,8 +314,6 @@ __all__ = [
     "CODE_FACTS",
     "COPIED_ROWS",
     "DTYPES",
-    "MediaFile",
-    "check_hashes",
     "check_modality",
     "check_rows",
     "check_unique",

@@ -8,17 +8,36 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
-from gallery.columns import MediaFile, check_hashes, modalities_of, presence_of, strings, texts_of
 from gallery.described import Described, NoClipError
-from gallery.published import media_of
-from gallery.storage import Part
+from gallery.published import folder_of, media_of
+from gallery.rows import MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
+from gallery.storage import MANIFEST, Part, Snapshot, check_not_lost, has_lost_its_manifest, read_snapshot
 from gallery.windows import SEGMENT, WINDOW, Place, clip_id_of_shown, place_of_clip
+
+if TYPE_CHECKING:
+    import torch
+
+
+def is_gallery(path: str | os.PathLike) -> bool:
+    """Whether a folder holds embedded clips, damaged or not."""
+    path = Path(path)
+    return (path / MANIFEST).is_file() or has_lost_its_manifest(path)
+
+
+def stamp_of(folder: Path | None) -> tuple[int, ...] | None:
+    """A value that changes with every commit; `None` if the gallery is gone or was never committed."""
+    if folder is None:
+        return None
+    try:
+        stat = os.stat(folder / MANIFEST)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def rows_of(parts: Sequence[Part]) -> pa.Table | None:
@@ -42,11 +61,44 @@ class Contents(Described):
     """
     The clips of a gallery and their files, as committed when they were read. Each table is read when it is needed.
 
+    Reading facts needs no torch, only vectors and their presence do, so `scalar info` answers at once.
+
     Args:
         clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
         metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
         path (`Path`, *optional*): the folder.
     """
+
+    stamp: tuple[int, ...] | None = None
+    """A value that differs after every commit; `None` if nothing is committed in the folder."""
+
+    @classmethod
+    def open(cls, path: str | os.PathLike) -> Self:
+        """
+        Open a gallery with its tables memory-mapped.
+
+        Args:
+            path (`str`): a folder written by `scalar index`, `scalar eval` or [`~gallery.gallery.GalleryWriter`], or
+                the address of a published gallery, `hf://datasets/USER/NAME`.
+
+        Raises:
+            FileNotFoundError: the folder holds no gallery.
+            ValueError: it is damaged; the message says where.
+        """
+        folder = Path(path) if os.path.exists(path) else folder_of(path)
+        if not is_gallery(folder):
+            raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
+        check_not_lost(folder)
+        stamp = stamp_of(folder)  # before the manifest is read: a later commit is noticed
+        gallery = cls.of_snapshot(read_snapshot(folder), folder)
+        gallery.stamp = stamp
+        return gallery
+
+    @classmethod
+    def of_snapshot(cls, snapshot: Snapshot, folder: Path) -> Self:
+        """The gallery in a folder in one of its states."""
+        tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
+        return cls(*tables, snapshot.manifest["metadata"], folder)
 
     def __init__(
         self,
@@ -75,16 +127,43 @@ class Contents(Described):
         return rows_of(self.parts)
 
     @cached_property
+    def queries(self) -> pa.Table | None:
+        """The table of queries, mapped; `None` if there is none."""
+        return rows_of(self._queries)
+
+    @cached_property
     def clip_ids(self) -> list[str]:
         """Identifiers of the clips, in the order of the gallery."""
         return [] if self.clips is None else texts_of(self.clips, "clip_id")
 
     @cached_property
-    def modality_mask(self) -> torch.Tensor:
+    def modality_mask(self) -> "torch.Tensor":
         """`torch.BoolTensor` of shape `(N, M)`: which modalities each clip has."""
+        import torch  # not at the top: see above
+
+        from gallery.columns import presence_of
+
         if self.clips is None:
             return torch.zeros(0, len(self.modalities), dtype=torch.bool)
         return presence_of(self.clips)
+
+    def presence_counts(self) -> dict[str, int]:
+        """The number of clips that have each modality."""
+        counts = dict.fromkeys(self.modalities, 0)
+        for chunk in [] if self.clips is None else self.clips.column("presence").chunks:
+            flags = chunk.flatten()
+            for place, name in enumerate(self.modalities):
+                counts[name] += flags[place :: len(self.modalities)].true_count
+        return counts
+
+    def problems(self) -> dict[str, list[str]]:
+        """For each clip with problems, what could not be read and counts as absent."""
+        if self.clips is None:
+            return {}
+        # a cast, as comparing with a number makes Arrow import pandas
+        has_problems = pc.list_value_length(self.clips.column("problems")).cast(pa.bool_())
+        clips = self.clips.select(["clip_id", "problems"]).filter(has_problems)
+        return dict(zip(texts_of(clips, "clip_id"), lists_of(clips, "problems"), strict=True))
 
     @cached_property
     def file_rows(self) -> pa.Table | None:
@@ -226,4 +305,4 @@ class Contents(Described):
         return os.path.commonpath([os.path.dirname(ends["min"]), os.path.dirname(ends["max"])])
 
 
-__all__ = ["Contents", "rows_of"]
+__all__ = ["Contents", "is_gallery", "rows_of", "stamp_of"]

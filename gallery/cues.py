@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from gallery.columns import MediaFile
 from gallery.contents import Contents
 from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_processors
 from gallery.media import has_given_words
 from gallery.published import is_from_hub, lies_in_gallery
+from gallery.rows import MediaFile
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
 from gallery.windows import Place
 from gallery.words import folded, places_of
@@ -121,7 +121,7 @@ def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: S
 
     Args:
         gallery ([`~gallery.contents.Contents`]), path (`str`): the gallery, and the file as the gallery names it.
-        known ([`~gallery.columns.MediaFile`], *optional*): the gallery's record of it.
+        known ([`~gallery.rows.MediaFile`], *optional*): the gallery's record of it.
         kept (sequence of `Path`): its transcripts, from [`~gallery.transcripts.Transcripts.kept`].
     """
     kept = [file for file in kept if lies_in_gallery(file, gallery.path)]

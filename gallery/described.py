@@ -4,9 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from modeling_scalar.scores_scalar import CALIBRATION, PAPER_MODALITIES, check_calibration
+from modeling_scalar.modalities_scalar import CALIBRATION, PAPER_MODALITIES
 
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
@@ -15,7 +13,7 @@ LEAST_SCORE = "least_score"
 """The metadata entry with the score that the best hit of a query must have to match well: the `score`, the number of
 clips and the modalities that it was fitted to, and the score options; see `eval.protocol.least_score`."""
 
-_LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)  # a division by less would give infinite scores
+_LEAST_TEMPERATURE = 2.0**-126  # the smallest normal float32: a division by less would give infinite scores
 
 
 def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -71,7 +69,11 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         )
     try:
         named = modalities_in(metadata)
-        check_calibration(modalities=named if modalities is None else modalities, **calibration_of(metadata))
+        calibration = calibration_of(metadata)
+        if calibration:
+            from modeling_scalar.scores_scalar import check_calibration  # not at the top: it imports torch
+
+            check_calibration(modalities=named if modalities is None else modalities, **calibration)
     except (TypeError, ValueError) as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
 

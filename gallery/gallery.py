@@ -25,8 +25,6 @@ from gallery.arrays import Array, names_of, normalised, read_vectors, stacked_ve
 from gallery.columns import (
     CODE_FACTS,
     COPIED_ROWS,
-    MediaFile,
-    check_hashes,
     check_modality,
     check_rows,
     check_unique,
@@ -46,8 +44,7 @@ from gallery.columns import (
     text_embeds_of,
     texts_of,
 )
-from gallery.contents import Contents, rows_of
-from gallery.data_sets import are_data_sets, read_data_sets
+from gallery.contents import Contents, is_gallery, stamp_of
 from gallery.described import (
     MODALITIES,
     calibration_of,
@@ -58,9 +55,10 @@ from gallery.described import (
 from gallery.exact.codes import are_codes_of
 from gallery.files import without_infinity
 from gallery.provenance import gallery_sha256
-from gallery.published import folder_of, is_from_hub
+from gallery.published import is_from_hub
+from gallery.rows import MediaFile, check_hashes
 from gallery.stills import Stills
-from gallery.storage import MANIFEST, Part, Shard, has_lost_its_manifest, read_snapshot
+from gallery.storage import Part, Shard
 from gallery.storage import verify as verify_files
 from gallery.transcripts import Transcripts
 from gallery.writing import Writer
@@ -74,23 +72,6 @@ if TYPE_CHECKING:
 _LOADING = Lock()
 
 
-def is_gallery(path: str | os.PathLike) -> bool:
-    """Whether a folder holds embedded clips, damaged or not."""
-    path = Path(path)
-    return (path / MANIFEST).is_file() or has_lost_its_manifest(path) or are_data_sets(path)
-
-
-def stamp_of(folder: Path | None) -> tuple[int, ...] | None:
-    """A value that changes with every commit; `None` if the gallery is gone or has another format."""
-    if folder is None:
-        return None
-    try:
-        stat = os.stat(folder / MANIFEST)
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
 class Gallery(Contents):
     """
     Embedded clips as committed when this object was opened; later writes do not change them.
@@ -102,8 +83,6 @@ class Gallery(Contents):
 
     query_model: "QueryModel | None" = None
     """The model that embeds texts, once it is loaded."""
-    stamp: tuple[int, ...] | None = None
-    """A value that differs after every commit; `None` if nothing is committed in the folder."""
 
     @cached_property
     def searcher(self) -> "FolderSearcher":
@@ -111,37 +90,6 @@ class Gallery(Contents):
         from gallery.searching import FolderSearcher  # not at the top: it imports rankers, models and decoders
 
         return FolderSearcher(self)
-
-    @classmethod
-    def open(cls, path: str | os.PathLike, check: bool = True) -> "Gallery":
-        """
-        Open a gallery with its vectors memory-mapped.
-
-        Args:
-            path (`str`): a folder written by `scalar index`, `scalar eval` or `datasets`, or the address of a
-                published gallery, `hf://datasets/USER/NAME`.
-            check (`bool`): check every vector written by `datasets` (our own writer checks when it writes).
-
-        Raises:
-            FileNotFoundError: the folder holds no gallery.
-            ValueError: it is damaged; the message says where.
-        """
-        folder = Path(path) if os.path.exists(path) else folder_of(path)
-        if (folder / MANIFEST).is_file():
-            stamp = stamp_of(folder)  # before the manifest is read: a later commit is noticed
-            snapshot = read_snapshot(folder)
-            tables = (snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
-            gallery = cls(*tables, snapshot.manifest["metadata"], folder)
-            gallery.stamp = stamp
-            return gallery
-        if not are_data_sets(folder):
-            raise FileNotFoundError(
-                f"There is no gallery in {str(folder)!r}: neither {MANIFEST} nor the data set `clips`."
-            )
-        gallery = cls(*read_data_sets(folder), path=folder)
-        if check:
-            gallery.check()
-        return gallery
 
     @classmethod
     def from_arrays(
@@ -232,24 +180,11 @@ class Gallery(Contents):
 
     # Tables --------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def queries(self) -> pa.Table | None:
-        """The table of queries, mapped; `None` if there is none."""
-        return rows_of(self._queries)
-
     def modality_embeds(self) -> torch.Tensor:
         """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent."""
         if self.clips is None:
             raise ValueError("This gallery has no vectors: no clip was ever added to it.")
         return embeds_of(self.clips)
-
-    def problems(self) -> dict[str, list[str]]:
-        """For each clip with problems, what could not be read and counts as absent."""
-        if self.clips is None:
-            return {}
-        has_problems = pc.greater(pc.list_value_length(self.clips.column("problems")), 0)
-        clips = self.clips.select(["clip_id", "problems"]).filter(has_problems)
-        return dict(zip(texts_of(clips, "clip_id"), lists_of(clips, "problems"), strict=True))
 
     def hashes(self, among: Collection[str] | None = None) -> set[str]:
         """The hashes of the known media files; only those `among` the given ones, if any are given."""
@@ -358,8 +293,6 @@ class Gallery(Contents):
             raise ValueError(f"{folder} already holds a gallery. Choose a new folder.")
         with GalleryWriter(folder, dtype or self.dtype) as writer:
             writer.metadata = dict(self.metadata if metadata is None else metadata)
-            if modalities_in(writer.metadata) != self.modalities:  # e.g. in one that only `datasets` wrote
-                writer.metadata[MODALITIES] = list(self.modalities)
             for batch in self.clips.to_batches(COPIED_ROWS):
                 clip_ids, embeds, mask, *others = clips_of(pa.Table.from_batches([batch]))
                 if project is not None:
@@ -425,25 +358,18 @@ def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
         ValueError: something is damaged; the message names it.
     """
     folder = Path(path)
-    num_bytes = 0
-    if is_gallery(folder) and not are_data_sets(folder):
-        num_bytes = verify_files(folder)
-    gallery = Gallery.open(folder, check=False)
+    num_bytes = verify_files(folder) if is_gallery(folder) else 0
+    gallery = Gallery.open(folder)
     gallery.check()
     return gallery, num_bytes
 
 
-def check_format(folder: Path) -> None:
-    """Raise a ValueError if a folder can be read but not changed: written by `datasets` alone, or published."""
+def check_writable(folder: Path) -> None:
+    """Raise a ValueError if a folder is a published gallery, which can be read but not changed."""
     if is_from_hub(folder):
         raise ValueError(
             f"{folder} is a published gallery, which can be read but not changed. Download one that can be changed: "
             "`hf download USER/NAME --repo-type dataset --local-dir NEW`."
-        )
-    if are_data_sets(folder):
-        raise ValueError(
-            f"{folder} was written by `datasets`: it can be read but not changed. Make a gallery that can be changed: "
-            f"`Gallery.open({str(folder)!r}).copy(NEW)`."
         )
 
 
@@ -460,13 +386,13 @@ class GalleryWriter(Writer):
         has_codes (`bool`): whether a new gallery also stores its vectors in eight bits, which speeds up the search.
 
     Raises:
-        ValueError: another process writes, the folder holds something else or data written by `datasets` alone, it is
-            damaged, or `dtype` is unknown.
+        ValueError: another process writes, the folder holds something else or a published gallery, it is damaged,
+            or `dtype` is unknown.
     """
 
     def __init__(self, folder: str | os.PathLike, dtype: str = "float16", has_codes: bool = True):
         precision_of(dtype)
-        check_format(Path(folder))
+        check_writable(Path(folder))
         super().__init__(folder)
         self.stills = Stills(self.folder)
         known = self.gallery()
@@ -595,8 +521,7 @@ class GalleryWriter(Writer):
 
     def gallery(self) -> Gallery:
         """The last committed state."""
-        tables = (self.snapshot.parts.get(name, []) for name in ("clips", "queries", "files"))
-        return Gallery(*tables, self.snapshot.manifest["metadata"], self.folder)
+        return Gallery.of_snapshot(self.snapshot, self.folder)
 
 
 __all__ = [
@@ -604,7 +529,7 @@ __all__ = [
     "GalleryWriter",
     "MediaFile",
     "calibration_of",
-    "check_format",
+    "check_writable",
     "check_rows",
     "is_gallery",
     "score_options_of",

@@ -11,8 +11,8 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
-from gallery.columns import MediaFile
 from gallery.decoding import check_not_stopped
+from gallery.rows import MediaFile
 from modeling_scalar.media_scalar import check_content, find_sidecar, names_subtitle_file
 
 _PATIENCE = 240.0  # seconds that a drive may take to answer: as long as a decoder may wait

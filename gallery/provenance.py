@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from huggingface_hub import HfApi, constants, snapshot_download
 
-from gallery.described import MODALITIES
 from gallery.files import read_json
 
 if TYPE_CHECKING:
@@ -120,9 +119,9 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
         "weights": identity.weights,
         "training": read_json(recipe) if recipe.is_file() else None,
         "query_temperature": _json_number(model.config.query_temperature),
-        MODALITIES: list(model.config.modalities),
+        "modalities": list(model.config.modalities),
         "score_options": {
-            name: _json_number(value) for name, value in model.score_options().items() if name != MODALITIES
+            name: _json_number(value) for name, value in model.score_options().items() if name != "modalities"
         },
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),

@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path, PurePosixPath
 
-from huggingface_hub import cached_assets_path, hf_hub_download, snapshot_download
+import huggingface_hub  # which loads what is used only when it is used
 
 MEDIA = "media"
 """Folder of the published media files."""
@@ -50,9 +50,12 @@ def folder_of(place: str | os.PathLike) -> Path:
         raise ValueError(f"The address of a gallery is hf://datasets/USER/NAME, or with @REVISION, got {address!r}.")
     repo_id, revision = found.groups()
     try:
-        return Path(snapshot_download(repo_id, repo_type="dataset", revision=revision, ignore_patterns=f"{MEDIA}/*"))
+        folder = huggingface_hub.snapshot_download(
+            repo_id, repo_type="dataset", revision=revision, ignore_patterns=f"{MEDIA}/*"
+        )
     except OSError as error:
         raise FileNotFoundError(f"The gallery {repo_id} cannot be downloaded from the Hub: {error}") from error
+    return Path(folder)
 
 
 def lies_in_gallery(path: str | os.PathLike, folder: Path) -> bool:
@@ -85,11 +88,13 @@ def media_of(folder: Path | None, name: str) -> str | None:
         return str(path) if path.is_file() and lies_in_gallery(path, folder) else None
     repo_id = folder.parents[1].name.removeprefix("datasets--").replace("--", "/")
     # Not in the cache: its file names have no extension, and browsers would not play them.
-    copies = cached_assets_path("scalar-retrieval", namespace=repo_id, subfolder=folder.name)
+    copies = huggingface_hub.cached_assets_path("scalar-retrieval", namespace=repo_id, subfolder=folder.name)
     path = copies / MEDIA / name
     if not path.is_file():
         try:
-            hf_hub_download(repo_id, f"{MEDIA}/{name}", repo_type="dataset", revision=folder.name, local_dir=copies)
+            huggingface_hub.hf_hub_download(
+                repo_id, f"{MEDIA}/{name}", repo_type="dataset", revision=folder.name, local_dir=copies
+            )
         except OSError:  # a hit is worth showing without its file
             return None
     return str(path) if lies_in_gallery(path, copies) else None

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import torch
 
-from gallery.columns import MediaFile
 from gallery.cues import cues_with, within
 from gallery.described import Described
 from gallery.filters import Filter
 from gallery.hits import Hits
+from gallery.rows import MediaFile
 from gallery.transcripts import Cue
 from gallery.windows import Place
 
@@ -76,7 +76,7 @@ class Clip:
         modality_embeds (`torch.FloatTensor` of shape `(M, D)`): zero where absent.
         modality_mask (`torch.BoolTensor` of shape `(M,)`).
         problems (`tuple[str, ...]`): what could not be read and counts as absent.
-        record ([`~gallery.columns.MediaFile`], *optional*): its file when it was read, if known.
+        record ([`~gallery.rows.MediaFile`], *optional*): its file when it was read, if known.
     """
 
     clip_id: str

@@ -258,7 +258,7 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         problems=problems,
         left_out=left_out,
         modalities=list(gallery.modalities),
-        present=dict(zip(gallery.modalities, gallery.modality_mask.sum(dim=0).tolist(), strict=True)),
+        present=gallery.presence_counts(),
         calibration=gallery.calibration,
         is_calibrated=ScoreOptions(**gallery.calibration).is_calibrated,
         origin=_origin(gallery, facts),
@@ -277,7 +277,7 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> Pub
         PublishError: it does not exist there.
         ValueError: its weights differ from those that made the gallery.
     """
-    metadata = Gallery.open(source, check=False).metadata
+    metadata = Gallery.open(source).metadata
     name = given or metadata.get("model")
     if name is None:
         return None

@@ -202,14 +202,15 @@ def serve(config: ServeConfig) -> None:
 @command_of(app, InfoConfig)
 def info(config: InfoConfig) -> None:
     """Print what a gallery contains and which files could not be read."""
-    from gallery.gallery import Gallery
+    # Not `gallery.gallery`: this needs no vectors, and so no torch, which loads for a second.
+    from gallery.contents import Contents
     from gallery.transcripts import Transcripts
     from gallery.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
 
-    opened = Gallery.open(config.gallery)
-    shares = opened.modality_mask.float().mean(dim=0).nan_to_num().tolist()
+    opened = Contents.open(config.gallery)
+    present = [f"{name} {count / max(len(opened), 1):.1%}" for name, count in opened.presence_counts().items()]
     show(f"clips: {len(opened)}" + (f", {opened.dim} dimensions, {opened.dtype}" if len(opened) else ""))
-    show("present: " + ", ".join(f"{name} {share:.1%}" for name, share in zip(opened.modalities, shares, strict=True)))
+    show("present: " + ", ".join(present))
     if opened.queries is not None:
         show(f"queries: {len(opened.queries)}")
     show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")

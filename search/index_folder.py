@@ -10,7 +10,7 @@ import torch
 from commands.errors import say
 from gallery.columns import check_modality
 from gallery.decoding import Limits
-from gallery.gallery import Gallery, GalleryWriter, check_format, is_gallery
+from gallery.gallery import Gallery, GalleryWriter, check_writable, is_gallery
 from gallery.provenance import describe, pending_download
 from gallery.tables import is_table
 from gallery.transcripts import SCREEN, Transcripts
@@ -114,6 +114,7 @@ def _find(
 def _check(config: IndexConfig, model: str, known: Gallery | None) -> None:
     """Refuse settings that the gallery cannot take, and download missing models."""
     output = config.output
+    check_writable(output)
     if known is None:
         check_place(output)
     elif config.dtype is not None and known.dtype not in (None, config.dtype):

@@ -96,9 +96,8 @@ class Report(dict[str, FileState]):
             yield f"gone from disk, its clips are removed: {state.path}"
         if any(state.reason for state in self.of(Status.GONE, Status.OUT_OF_REACH)):
             yield f"`scalar remove {quote(str(gallery.path))} PATH` removes the clips of what will not come back"
-        lacking = (~gallery.modality_mask).sum(dim=0).tolist() if len(gallery) else []
-        counts = zip(gallery.modalities, lacking, strict=False)
-        if listed := [f"{count} without {name}" for name, count in counts if count]:
+        lacking = {name: len(gallery) - count for name, count in gallery.presence_counts().items()}
+        if listed := [f"{count} without {name}" for name, count in lacking.items() if count]:
             yield f"in the gallery, {', '.join(listed)}"
 
 

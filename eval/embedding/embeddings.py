@@ -222,8 +222,7 @@ class Embeddings:
         Read a gallery with queries.
 
         Args:
-            folder (`str`): output of [`Embeddings.save`], `scalar eval embed` or `datasets`, see
-                [`~gallery.columns`].
+            folder (`str`): output of [`Embeddings.save`] or `scalar eval embed`.
 
         Returns:
             [`Embeddings`], in float16 if the gallery holds float16, else in float32.
@@ -233,7 +232,7 @@ class Embeddings:
             ValueError: a column is missing or of another type, lengths differ, an identifier repeats, a query has an
                 unknown clip, or a vector does not have unit norm.
         """
-        gallery = Gallery.open(folder, check=False)
+        gallery = Gallery.open(folder)
         if gallery.metadata.get("lost"):
             raise ValueError(
                 f"A part of the embeddings in {folder} was damaged and is lost: {gallery.metadata['lost']}. They can "

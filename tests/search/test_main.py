@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from datasets import Dataset, load_from_disk
+from datasets import load_from_disk
 from typer.testing import CliRunner
 
 from gallery.described import fitted_to
@@ -245,21 +245,26 @@ def test_verify_names_a_changed_file_and_compact_leaves_no_removed_clip(place):
 
 def test_a_gallery_that_names_no_model_is_asked_with_one_and_not_added_to(place):
     vectors = torch.eye(3)
-    columns = {"clip_id": ["a", "b", "c"], "presence": [[True] * 3] * 3}
-    columns |= {name: vectors.tolist() for name in ("video", "audio", "subtitle")}
-    Dataset.from_dict(columns).save_to_disk(place / "theirs" / "clips")
+    Gallery.from_arrays(["a", "b", "c"], dict.fromkeys(MODALITIES, vectors), path="theirs")
     assert "does not say which model made it" in run("query", "theirs", "video", code=1).stderr
     assert "  1  1.000  a" in run("query", "theirs", "video", "--model", "model").stdout
     adding = ["clips", "--model", "model", "--output"]
-    assert "`Gallery.open('theirs').copy(NEW)`" in run("index", *adding, "theirs", code=1).stderr
-    Gallery.open("theirs").copy("ours")
-    assert "nothing can be added: embeddings of different" in run("index", *adding, "ours", code=1).stderr
+    assert "nothing can be added: embeddings of different" in run("index", *adding, "theirs", code=1).stderr
 
 
 def test_help_loads_no_library():
     code = "import sys, search.__main__; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "[]"
+
+
+def test_the_facts_of_a_gallery_are_printed_without_loading_torch(place):
+    Gallery.from_arrays(["a", "b"], {"title": torch.eye(2)}, path="theirs")
+    code = "import sys; sys.argv = ['scalar', 'info', 'theirs']; from commands.scalar import run; run(sys.argv[1:])"
+    code = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {code}"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    printed = finished.stdout.splitlines()
+    assert printed[:2] == ["clips: 2, 2 dimensions, float32", "present: title 100.0%"] and printed[-1] == "False"
 
 
 def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):

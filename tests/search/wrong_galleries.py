@@ -177,22 +177,6 @@ def in_first_row(value: float) -> Callable[[np.ndarray], np.ndarray]:
     return change
 
 
-def of_datasets(state: Any, information: str = "{}") -> Callable[[Path], Any]:
-    """A folder that `datasets` might have written."""
-
-    def make(folder):
-        for path in folder.rglob("*.json"):
-            path.unlink()
-        (folder / "clips" / "state.json").write_text(state if isinstance(state, str) else json.dumps(state))
-        (folder / "clips" / "dataset_info.json").write_text(information)
-
-    return make
-
-
-STATE = {
-    "_data_files": [{"filename": "data-000001-0.arrow"}], "_fingerprint": "a", "_format_columns": None,
-    "_format_kwargs": {}, "_format_type": None, "_output_all_columns": False, "_split": None,
-}  # fmt: skip
 DEEP = 100_000
 GONE = "gallery.json is missing, although gallery-copy.json exists"
 NO_NUMBERS = "not as they were written|unit norm|must be finite"
@@ -255,13 +239,4 @@ WRONG = [
         "clips/dataset_info.json",
         ("verify", "push"),
     ),
-    # What `datasets` alone wrote
-    Wrong("a state without anything", of_datasets({}), "cannot be opened as a data set", READING),
-    Wrong(
-        "a state that names files elsewhere",
-        of_datasets(STATE | {"_data_files": [{"filename": "../files/data-000001-0.arrow"}]}),
-        "names files outside its folder",
-        READING,
-    ),
-    Wrong("deep information", of_datasets(STATE, "[" * DEEP), "cannot be opened as a data set", READING),
 ]

@@ -4,9 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, load_from_disk
+from datasets import load_from_disk
 
 from eval.embedding.embeddings import Embeddings
+from gallery.columns import clip_table, query_table
+from gallery.gallery import GalleryWriter
 from tests.eval.slow import make_embeddings
 
 DIM = 8
@@ -143,32 +145,25 @@ def test_metadata_that_is_not_json_is_refused_and_writes_nothing(tmp_path, metad
     assert listing(tmp_path) == []
 
 
-# Written by hand
+# Written by others
 
 
-def by_hand(folder, clips=(), queries=()):
-    """The two data sets, from lists as a user has them: no features, no description."""
-    vectors = np.eye(6, DIM)
-    columns = {
-        "clip_id": ["a", "b"],
-        "video": vectors[[0, 1]].tolist(),
-        "audio": [[0.0] * DIM, vectors[2].tolist()],
-        "subtitle": vectors[[3, 4]].astype(np.float32),
-        "presence": [[True, False, True], [True, True, True]],
-    }
-    asked = {
-        "query_id": ["x", "y"],
-        "caption": ["one", "two"],
-        "embedding": vectors[:2],
-        "clip_ids": [["b", "a"], ["b"]],
-    }
-    for name, content in (("clips", columns | dict(clips)), ("queries", asked | dict(queries))):
-        content = {key: value for key, value in content.items() if value is not None}
-        Dataset.from_dict(content).save_to_disk(folder / name)
+def by_hand(folder, vectors=None, mask=None, names=("a", "b"), texts=None, clip_ids=(("b", "a"), ("b",))):
+    """A gallery of two clips and two captions, which nobody checked."""
+    basis = torch.eye(6, DIM)
+    if vectors is None:
+        vectors = torch.stack([basis[[0, 5, 3]], basis[[1, 2, 4]]])
+    if mask is None:
+        mask = torch.tensor([[True, False, True], [True, True, True]])
+    texts = basis[:2] if texts is None else texts
+    with GalleryWriter(folder, "float32") as writer:
+        writer.append("clips", clip_table(names, vectors, mask))
+        writer.put_queries(query_table(["x", "y"], ["one", "two"], texts, clip_ids))
+        writer.commit()
     return folder
 
 
-def test_store_written_with_datasets_alone_loads(tmp_path):
+def test_a_gallery_without_metadata_loads(tmp_path):
     embeddings = Embeddings.load(by_hand(tmp_path))
     assert embeddings.text_embeds.dtype == embeddings.modality_embeds.dtype == torch.float32
     assert torch.equal(embeddings.modality_embeds[1], torch.eye(6, DIM)[[1, 2, 4]])
@@ -177,26 +172,23 @@ def test_store_written_with_datasets_alone_loads(tmp_path):
     assert embeddings.metadata == {} and embeddings.problems == []
 
 
-E_ = np.eye(2, DIM).tolist()
+ALL = torch.ones(2, 3, dtype=torch.bool)
+UNIT = torch.eye(2, DIM)[:, None].repeat(1, 3, 1)
 
 
 @pytest.mark.parametrize(
-    ("clips", "queries", "message"),
+    ("wrong", "message"),
     [
-        ({"presence": None}, {}, "lacks the column `presence`"),
-        ({"clip_id": [1, 2]}, {}, "`clip_id` .* must hold strings, got int64"),
-        ({"clip_id": ["b", "b"]}, {"clip_ids": [["b"], ["b"]]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
-        ({"audio": [[1.0, None] * 4, E_[1]]}, {}, "All lists of `audio` .* hold no nulls"),
-        ({}, {"clip_ids": [["b"], ["c", "a"]]}, r"clips that are not in the gallery: \['c'\]"),
+        ({"names": ["b", "b"], "clip_ids": [["b"], ["b"]]}, r"`clip_ids` must be unique, repeated: \['b'\]"),
+        ({"clip_ids": [["b"], ["c", "a"]]}, r"clips that are not in the gallery: \['c'\]"),
+        ({"vectors": 2 * UNIT, "mask": ALL}, r"unit norm; .* captions \[\] and the clips \['a', 'b'\]. Norm"),
         (
-            {"video": (2 * np.eye(2, DIM)).tolist()},
-            {},
-            r"unit norm; .* captions \[\] and the clips \['a', 'b'\]. Norm",
+            {"texts": torch.stack([torch.full((DIM,), 0.5), UNIT[0, 0]])},
+            r"unit norm; .* captions \['x'\] and the clips \[\]",
         ),
-        ({}, {"embedding": [[0.5] * DIM, E_[0]]}, r"unit norm; .* captions \['x'\] and the clips \[\]"),
-        ({"presence": [[True] * 3] * 2}, {}, r"the clips \['a'\].*must be marked absent"),
+        ({"vectors": torch.stack([UNIT[0] * 0, UNIT[1]]), "mask": ALL}, r"the clips \['a'\].*must be marked absent"),
     ],
 )
-def test_store_that_makes_no_sense_is_refused(tmp_path, clips, queries, message):
+def test_store_that_makes_no_sense_is_refused(tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
-        Embeddings.load(by_hand(tmp_path, clips, queries))
+        Embeddings.load(by_hand(tmp_path, **wrong))
