@@ -86,9 +86,9 @@ class Contents(Described):
             ValueError: it is damaged; the message says where.
         """
         folder = Path(path) if os.path.exists(path) else folder_of(path)
-        if not is_gallery(folder):
-            raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
         check_not_lost(folder)
+        if not (folder / MANIFEST).is_file():
+            raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
         stamp = stamp_of(folder)  # before the manifest is read: a later commit is noticed
         gallery = cls.of_snapshot(read_snapshot(folder), folder)
         gallery.stamp = stamp

@@ -16,8 +16,8 @@ _HASH = r"^([0-9a-f]{64}([+-][0-9a-f]{64})?)?$"
 
 @dataclass(frozen=True)
 class MediaFile:
-    """A file at the time it was read. `reason`: why the file, or a part of it, could not be read; `texts`: what is known
-    of it in words, such as its title or what a list said, as a JSON object by the names of modalities."""
+    """A file at the time it was read. `reason`: why the file, or a part of it, could not be read; `texts`: what is
+    known of it in words, such as its title or what a list said, as a JSON object by the names of modalities."""
 
     path: str
     size: int

@@ -339,7 +339,7 @@ def test_metadata_alone_is_a_change(tmp_path):
     assert gallery.model == "model" and len(gallery) == 0 and gallery.facts()["num_clips"] == 0
 
 
-@pytest.mark.parametrize("place", range(1, 5))
+@pytest.mark.parametrize("place", range(1, 3))
 def test_a_reader_that_meets_the_first_commit_sees_no_gallery_or_all_of_it(tmp_path, monkeypatch, place):
     """The first commit happens before the reader looks at the disk for the n-th time."""
     calls = []
