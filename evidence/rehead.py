@@ -3,13 +3,16 @@
 Nothing is embedded again: the heads transform the stored embeddings in seconds.
 """
 
+import shutil
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
 from commands.errors import say
-from gallery.gallery import Gallery
+from gallery import stills, transcripts
+from gallery.columns import lists_of, query_table, text_embeds_of, texts_of
+from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import ModelIdentity, identify, part_of, said_of
@@ -60,8 +63,28 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     def project(name: str, vectors: torch.Tensor) -> torch.Tensor:
         return network.project(name, vectors.float()) if hasattr(network, f"{name}_head") else vectors
 
-    kept = {name: value for name, value in old.metadata.items() if name != "plan"}  # it describes the embedding run
-    return old.copy(output, project=project, metadata=kept | describe(network, model))
+    # The clips, in which what is absent stays zero
+    embeds, mask = old.modality_embeds(), old.modality_mask
+    columns = [project(name, embeds[:, place]) for place, name in enumerate(old.modalities)]
+    embeds = torch.stack(columns, dim=1) * mask[..., None]
+    problems = lists_of(old.clips, "problems")
+    seconds = old.clips.column("seconds").to_pylist()
+    with GalleryWriter(output, old.dtype) as writer:
+        # `plan` describes the embedding run
+        kept = {name: value for name, value in old.metadata.items() if name != "plan"}
+        writer.metadata = kept | describe(network, model)
+        writer.put_clips(old.clip_ids, embeds, mask, problems, seconds)
+        writer.put_files(list(old.files.values()))
+        if old.queries is not None:
+            texts = (texts_of(old.queries, name) for name in ("query_id", "caption"))
+            vectors = project("text", text_embeds_of(old.queries))
+            writer.put_queries(query_table(*texts, vectors, lists_of(old.queries, "clip_ids"), writer.dtype))
+        writer.commit()
+        # Words that were recognised, and pictures
+        for name in (transcripts.FOLDER, stills.FOLDER):
+            if (gallery / name).is_dir():
+                shutil.copytree(gallery / name, output / name)
+        return writer.gallery()
 
 
 __all__ = ["rehead"]

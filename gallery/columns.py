@@ -245,17 +245,6 @@ def embeds_of(table: pa.Table) -> torch.Tensor:
     return stacked(table, modalities_of(table))
 
 
-def clips_of(table: pa.Table) -> tuple:
-    """The arguments with which [`clip_table`] lays out these rows again, in the precision of the vectors."""
-    return (
-        texts_of(table, "clip_id"),
-        embeds_of(table),
-        presence_of(table),
-        lists_of(table, "problems"),
-        table.column("seconds").to_pylist(),
-    )
-
-
 def text_embeds_of(queries: pa.Table) -> torch.Tensor:
     """Copy the vectors of queries into one tensor, `(queries, dim)`."""
     return stacked(queries, ["embedding"])[:, 0]
@@ -318,7 +307,6 @@ __all__ = [
     "check_rows",
     "check_unique",
     "clip_table",
-    "clips_of",
     "codes_columns",
     "codes_of",
     "embeds_of",

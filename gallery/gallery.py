@@ -8,7 +8,7 @@ Shapes: N clips, D dimensions.
 import json
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,6 @@ from gallery.columns import (
     check_rows,
     check_unique,
     clip_table,
-    clips_of,
     codes_columns,
     codes_of,
     embeds_of,
@@ -39,7 +38,6 @@ from gallery.columns import (
     off_unit,
     precision_of,
     presence_of,
-    query_table,
     strings,
     text_embeds_of,
     texts_of,
@@ -60,7 +58,6 @@ from gallery.rows import MediaFile, check_hashes
 from gallery.stills import Stills
 from gallery.storage import Part, Shard
 from gallery.storage import verify as verify_files
-from gallery.transcripts import Transcripts
 from gallery.writing import Writer
 
 if TYPE_CHECKING:
@@ -266,51 +263,6 @@ class Gallery(Contents):
             ValueError: something is damaged; the message names it.
         """
         return verify_gallery(self.path)[1]
-
-    def copy(
-        self,
-        folder: str | os.PathLike,
-        dtype: str | None = None,
-        project: Callable[[str, torch.Tensor], torch.Tensor] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> "Gallery":
-        """
-        Write everything to a new folder, chunk by chunk, including transcripts and still pictures.
-
-        Args:
-            folder (`str`): new or empty.
-            dtype (`str`, *optional*): precision of the vectors in the copy; by default that of this gallery.
-            project (`Callable`, *optional*): maps vectors to new ones; called with `"text"` or a modality, and with
-                its vectors `(rows, D)`.
-            metadata (`Mapping`, *optional*): by default that of this gallery.
-
-        Raises:
-            ValueError: the folder is not empty, or a vector is invalid.
-        """
-        if self.clips is None:
-            raise ValueError(f"{self.path} holds no clips.")
-        if is_gallery(folder):
-            raise ValueError(f"{folder} already holds a gallery. Choose a new folder.")
-        with GalleryWriter(folder, dtype or self.dtype) as writer:
-            writer.metadata = dict(self.metadata if metadata is None else metadata)
-            for batch in self.clips.to_batches(COPIED_ROWS):
-                clip_ids, embeds, mask, *others = clips_of(pa.Table.from_batches([batch]))
-                if project is not None:
-                    columns = [project(name, embeds[:, i]) for i, name in enumerate(self.modalities)]
-                    embeds = torch.stack(columns, dim=1) * mask[..., None]
-                writer.put_clips(clip_ids, embeds, mask, *others)
-            if self.queries is not None:
-                embeds = text_embeds_of(self.queries)
-                embeds = embeds if project is None else project("text", embeds)
-                texts = (texts_of(self.queries, name) for name in ("query_id", "caption"))
-                described = lists_of(self.queries, "clip_ids")
-                writer.put_queries(query_table(*texts, embeds, described, writer.dtype))
-            writer.put_files(list(self.files.values()))
-            writer.commit()
-            if self.path is not None:
-                Transcripts(self.path).copy(writer.folder)
-                Stills(self.path).copy(writer.folder)
-            return writer.gallery()
 
     # Search --------------------------------------------------------------------------------------------------------
 

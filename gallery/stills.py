@@ -4,7 +4,6 @@ The name of each is the hash of what the clip is read from, as for transcripts (
 by the start in seconds if it is a window. Exact copies share pictures, and files that are moved keep theirs.
 """
 
-import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -57,14 +56,6 @@ class Stills:
     def keep(self, of: Collection[str]) -> None:
         """Remove the pictures of all files except those with these hashes."""
         self.remove({sha256 for sha256, _ in self._all()}.difference(of))
-
-    def copy(self, gallery: Path) -> None:
-        """Copy all to another gallery."""
-        target = Stills(gallery)
-        for _, path in self._all():
-            if lies_in_gallery(path, self._gallery):
-                target.folder.mkdir(exist_ok=True)
-                shutil.copyfile(path, target.folder / path.name)
 
 
 __all__ = ["FOLDER", "Stills"]

@@ -170,17 +170,16 @@ def test_windows_have_their_own_duration_and_the_date_and_the_path_of_their_file
     assert named(gallery, Filter(before="1970-01-04")) == (names[:3], {})
 
 
-def test_durations_survive_copies_replacement_and_compaction(tmp_path):
+def test_durations_survive_replacement_and_compaction(tmp_path):
     names, embeds, mask = make_clips(3)
     make_gallery(tmp_path / "a", names, [1.0, None, 3.0])
     with GalleryWriter(tmp_path / "a") as writer:
         writer.put_clips(names[:1], embeds[:1], mask[:1], seconds=[9.0])
         writer.commit()
         writer.compact()
-    for gallery in (Gallery.open(tmp_path / "a"), Gallery.open(tmp_path / "a").copy(tmp_path / "b")):
-        assert dict(zip(gallery.clip_ids, gallery.clips.column("seconds").to_pylist(), strict=True)) == {
-            names[0]: 9.0, names[1]: None, names[2]: 3.0,
-        }  # fmt: skip
+    gallery = Gallery.open(tmp_path / "a")
+    seconds = dict(zip(gallery.clip_ids, gallery.clips.column("seconds").to_pylist(), strict=True))
+    assert seconds == {names[0]: 9.0, names[1]: None, names[2]: 3.0}
 
 
 def test_clips_of_no_files_have_no_date_and_are_found_by_their_names(tmp_path):

@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
