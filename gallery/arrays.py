@@ -19,11 +19,7 @@ Array = np.ndarray | torch.Tensor | pa.Array | pa.ChunkedArray
 
 def names_of(ids: Sequence[Any] | Array) -> list[str]:
     """Identifiers as texts, from any array or list."""
-    if isinstance(ids, pa.Array | pa.ChunkedArray):
-        ids = ids.to_pylist()
-    elif isinstance(ids, torch.Tensor):
-        ids = ids.tolist()
-    return [str(name) for name in ids]
+    return [str(name) for name in np.asarray(ids, dtype=object)]
 
 
 def _matrix_of_lists(rows: pa.Array, what: str) -> np.ndarray:

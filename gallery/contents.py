@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     import torch
 
 
+_TEXTS, _NUMBERS = pa.array([], pa.string()), pa.array([], pa.int64())
+# The tables of a gallery to which nothing was ever added; its clips have no columns of vectors.
+_NO_CLIPS = pa.table(
+    {"clip_id": _TEXTS, "seconds": pa.array([], pa.float64()), "problems": pa.array([], pa.list_(pa.string()))}
+)
+_NO_FILES = pa.table(
+    {"path": _TEXTS, "size": _NUMBERS, "mtime_ns": _NUMBERS, "sha256": _TEXTS, "reason": _TEXTS, "texts": _TEXTS}
+)
+
+
 def is_gallery(path: str | os.PathLike) -> bool:
     """Whether a folder holds embedded clips, damaged or not."""
     path = Path(path)
@@ -45,9 +55,7 @@ def rows_of(parts: Sequence[Part]) -> pa.Table | None:
     return pa.concat_tables(part.kept() for part in parts) if parts else None
 
 
-def _media_files(table: pa.Table | None) -> dict[str, MediaFile]:
-    if table is None:
-        return {}
+def _media_files(table: pa.Table) -> dict[str, MediaFile]:
     columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
     return {row[0]: MediaFile(*row) for row in zip(*columns, strict=True)}
 
@@ -122,9 +130,9 @@ class Contents(Described):
         return sum(len(part) - len(part.removed) for part in self.parts)
 
     @cached_property
-    def clips(self) -> pa.Table | None:
-        """The table of clips, mapped; `None` if no clip was ever added."""
-        return rows_of(self.parts)
+    def clips(self) -> pa.Table:
+        """The table of clips, mapped."""
+        return rows_of(self.parts) if self.parts else _NO_CLIPS
 
     @cached_property
     def queries(self) -> pa.Table | None:
@@ -134,7 +142,7 @@ class Contents(Described):
     @cached_property
     def clip_ids(self) -> list[str]:
         """Identifiers of the clips, in the order of the gallery."""
-        return [] if self.clips is None else texts_of(self.clips, "clip_id")
+        return texts_of(self.clips, "clip_id")
 
     @cached_property
     def modality_mask(self) -> "torch.Tensor":
@@ -143,14 +151,14 @@ class Contents(Described):
 
         from gallery.columns import presence_of
 
-        if self.clips is None:
+        if not self.parts:
             return torch.zeros(0, len(self.modalities), dtype=torch.bool)
         return presence_of(self.clips)
 
     def presence_counts(self) -> dict[str, int]:
         """The number of clips that have each modality."""
         counts = dict.fromkeys(self.modalities, 0)
-        for chunk in [] if self.clips is None else self.clips.column("presence").chunks:
+        for chunk in self.clips.column("presence").chunks if self.parts else ():
             flags = chunk.flatten()
             for place, name in enumerate(self.modalities):
                 counts[name] += flags[place :: len(self.modalities)].true_count
@@ -158,19 +166,16 @@ class Contents(Described):
 
     def problems(self) -> dict[str, list[str]]:
         """For each clip with problems, what could not be read and counts as absent."""
-        if self.clips is None:
-            return {}
         # a cast, as comparing with a number makes Arrow import pandas
         has_problems = pc.list_value_length(self.clips.column("problems")).cast(pa.bool_())
         clips = self.clips.select(["clip_id", "problems"]).filter(has_problems)
         return dict(zip(texts_of(clips, "clip_id"), lists_of(clips, "problems"), strict=True))
 
     @cached_property
-    def file_rows(self) -> pa.Table | None:
-        """The table of media files, mapped; `None` if there is none. Raises a ValueError if a hash is not valid."""
-        files = rows_of(self._files)
-        if files is not None:
-            check_hashes(files)
+    def file_rows(self) -> pa.Table:
+        """The table of media files, mapped. Raises a ValueError if a hash is not valid."""
+        files = rows_of(self._files) if self._files else _NO_FILES
+        check_hashes(files)
         return files
 
     @cached_property
@@ -181,16 +186,14 @@ class Contents(Described):
     def files_at(self, paths: Collection[str] | None = None) -> dict[str, MediaFile]:
         """The known media files, by path; only those at the given paths, if any are given."""
         table = self.file_rows
-        if table is not None and paths is not None:
+        if paths is not None:
             table = table.filter(pc.is_in(table.column("path"), value_set=strings(list(paths))))
         return _media_files(table)
 
     def failed_files(self) -> list[MediaFile]:
         """The media files that were not read in full, with their reasons."""
-        table = self.file_rows
-        if table is not None:
-            table = table.filter(pc.is_valid(table.column("reason")))
-        return list(_media_files(table).values())
+        failed = self.file_rows.filter(pc.is_valid(self.file_rows.column("reason")))
+        return list(_media_files(failed).values())
 
     def media_of(self, place: Place) -> str | None:
         """The path of a clip's file, see [`~gallery.published.media_of`]."""
@@ -214,14 +217,10 @@ class Contents(Described):
     @cached_property
     def paths(self) -> pa.ChunkedArray:
         """The file of each clip, `(N,)`: of a window, the file that was cut."""
-        if self.clips is None:
-            return pa.chunked_array([], pa.string())
         names = self.clips.column("clip_id")
         if self.metadata.get(SEGMENT) is None:
             return names
         paths = pc.replace_substring_regex(names, WINDOW.pattern, "")
-        if self.file_rows is None:
-            return paths
         # The (very few) files whose own names look like those of windows
         is_file = pc.is_in(names, value_set=self.file_rows.column("path"))
         return pc.if_else(is_file, names, paths)
@@ -236,8 +235,6 @@ class Contents(Described):
     @cached_property
     def _called_as_windows(self) -> frozenset[str]:
         """The (very few) files whose own names look like those of windows."""
-        if self.file_rows is None:
-            return frozenset()
         paths = self.file_rows.column("path")
         return frozenset(paths.filter(pc.match_substring(paths, "#t=")).to_pylist())
 
@@ -249,8 +246,6 @@ class Contents(Described):
         return row
 
     def _find_row(self, clip_id: str) -> int | None:
-        if self.clips is None:
-            return None
         names = self.clips.column("clip_id")
         row = pc.index(names, pa.scalar(clip_id, names.type)).as_py()
         return None if row < 0 else row
@@ -271,20 +266,16 @@ class Contents(Described):
         for candidate in candidates:
             if self._find_row(candidate) is not None:
                 return candidate
-        if self.clips is None:
-            found = []
-        else:
-            clip_ids = self.clips.column("clip_id")
-            endings = [f"/{known}" for known in names]
-            found = clip_ids.filter(_ends_with(clip_ids, endings))
-            if len(found) == 1:
-                return found[0].as_py()
-            what = "matches several clips in"
-            if not found:
-                paths = pc.replace_substring_regex(clip_ids, WINDOW.pattern, "")
-                is_file = pc.is_in(paths, value_set=strings(candidates))
-                found = clip_ids.filter(pc.or_(is_file, _ends_with(paths, endings)))
-                what = "is cut into windows in"
+        clip_ids = self.clips.column("clip_id")
+        endings = [f"/{known}" for known in names]
+        found = clip_ids.filter(_ends_with(clip_ids, endings))
+        if len(found) == 1:
+            return found[0].as_py()
+        what = "matches several clips in"
+        if not found:
+            is_file = pc.is_in(self.paths, value_set=strings(candidates))
+            found = clip_ids.filter(pc.or_(is_file, _ends_with(self.paths, endings)))
+            what = "is cut into windows in"
         if not found:
             raise NoClipError(
                 f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each "
@@ -296,8 +287,6 @@ class Contents(Described):
     @cached_property
     def root(self) -> str | None:
         """The folder that contains all files, from which their names are shown; `None` if there are no files."""
-        if self.clips is None:
-            return None
         clip_ids = self.clips.column("clip_id")
         ends = pc.min_max(clip_ids.filter(pc.starts_with(clip_ids, "/"))).as_py()
         if ends["min"] is None:

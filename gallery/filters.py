@@ -7,7 +7,6 @@ import fnmatch
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -19,9 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from gallery.windows import SEGMENT
 from gallery.words import folded
 
 if TYPE_CHECKING:
+    from gallery.contents import Contents
     from gallery.cues import ClipWords
 
 DURATION, DATE, WORDS = "duration", "date", "words"
@@ -31,7 +32,7 @@ _NO_DATE = -(2**63)
 _LONGEST = 4096  # characters of a path
 _TOKENS = re.compile(r"(?s)(?<![^/])\*\*/|\*+|\?|\[!?\]?[^\]]*\]|.")
 _FOLDERS, _NOTHING = "(?:.*/)?", r"[^\x00-\x{10ffff}]"  # any number of folders; a character that there is not
-_WINDOW = r"(?s)^(?P<path>.*)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$"
+_WINDOW = r"(?s)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$"
 
 
 class ModalityError(ValueError):
@@ -93,22 +94,16 @@ def _moment(name: str, value: str | date | datetime | None) -> datetime | None:
     """A date, or a date and a time, as a moment; the default zone is UTC, the default time midnight."""
     if value is None:
         return None
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value.strip())
-        except ValueError as error:
-            raise ValueError(
-                f"`{name}` must be a date like 2026-01-31, or a date and a time like 2026-01-31T18:00, got {value!r}."
-            ) from error
-    elif isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day)
-    if not isinstance(value, datetime):
-        raise ValueError(f"`{name}` must be a date, got {value!r}.")
-    value = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     try:
-        return value.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError(f"`{name}` must be a date that exists in UTC, got {value}.") from error
+        moment = datetime.fromisoformat(str(value).strip())  # dates and moments are written like that
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return moment.astimezone(UTC)
+    except (OverflowError, ValueError) as error:
+        raise ValueError(
+            f"`{name}` must be a date like 2026-01-31, or a date and a time like 2026-01-31T18:00, that exists in "
+            f"UTC, got {value!r}."
+        ) from error
 
 
 def _nanoseconds(moment: datetime) -> int:
@@ -159,8 +154,7 @@ class Filter:
             text_pattern_of(pattern)
         for name in ("min_duration", "max_duration"):
             value = getattr(self, name)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if value is not None and not (is_number and 0 <= value <= sys.float_info.max):
+            if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
                 raise ValueError(f"`{name}` must be a number of seconds, at least 0, got {value!r:.80}.")
         if None not in (self.min_duration, self.max_duration) and self.min_duration > self.max_duration:
             raise ValueError(
@@ -216,52 +210,38 @@ class ClipFacts:
     What is known of the clips of a gallery, other than their vectors, column by column; each is read when needed.
 
     Args:
-        clips (`pa.Table`), files (`pa.Table`, *optional*): the tables of a gallery.
-        has_windows (`bool`): whether names of clips may name windows of files.
-        modality_mask (`torch.BoolTensor` of shape `(N, M)`), modalities (sequence of `str`): the clips' modalities.
+        gallery ([`~gallery.contents.Contents`]): has clips.
         words ([`~gallery.cues.ClipWords`], *optional*): the words in each clip.
     """
 
-    def __init__(
-        self,
-        clips: pa.Table,
-        files: pa.Table | None,
-        has_windows: bool,
-        modality_mask: torch.Tensor,
-        modalities: Sequence[str],
-        words: "ClipWords | None" = None,
-    ):
-        self._names, self._files, self._has_windows = clips.column("clip_id"), files, has_windows
-        self._seconds = clips.column("seconds")
-        self._modality_mask, self._modalities, self._words = modality_mask, list(modalities), words
+    def __init__(self, gallery: "Contents", words: "ClipWords | None" = None):
+        self._gallery, self._words = gallery, words
+        self._names = gallery.clips.column("clip_id")
+        self._files = gallery.file_rows
+
+    @property
+    def paths(self) -> pa.ChunkedArray:
+        """The file of each clip, or the name of a clip without a file."""
+        return self._gallery.paths
 
     @cached_property
     def _windows(self) -> pa.ChunkedArray | None:
-        """The file and the seconds of each clip, null for clips that are not windows; `None` if none are."""
-        if not self._has_windows:
+        """The seconds of each clip, null for clips that are not windows; `None` if none are."""
+        if self._gallery.metadata.get(SEGMENT) is None:
             return None
         found = pc.extract_regex(self._names, _WINDOW)
-        if self._files is None:
-            return found
-        is_file = pc.is_in(self._names, value_set=self._paths_of_files)  # a file may have a name like a window's
-        return pc.if_else(is_file, pa.scalar(None, found.type), found)
+        return pc.if_else(pc.equal(self.paths, self._names), pa.scalar(None, found.type), found)
 
     @cached_property
-    def _paths_of_files(self) -> pa.Array:
-        return self._files.column("path").combine_chunks().cast(self._names.type)
-
-    @cached_property
-    def paths(self) -> pa.ChunkedArray:
-        """The file of each clip, or the name of a clip without a file."""
-        if self._windows is None:
-            return self._names
-        return pc.coalesce(pc.struct_field(self._windows, "path"), self._names)
+    def _rows_of_files(self) -> pa.Array:
+        """For each clip the row of its file, null where that is not known."""
+        return pc.index_in(self.paths, value_set=self._files.column("path").combine_chunks())
 
     @cached_property
     def seconds(self) -> torch.Tensor:
         """`torch.DoubleTensor` of shape `(N,)`: the length of each clip, rounded to microseconds, as engines round
         numbers of more than 15 digits; NaN where unknown."""
-        seconds = self._seconds
+        seconds = self._gallery.clips.column("seconds")
         if self._windows is not None:
             start, stop = (self._second(name) for name in ("start", "stop"))
             seconds = pc.coalesce(pc.subtract(stop, start), seconds)
@@ -275,11 +255,8 @@ class ClipFacts:
     def changed(self) -> torch.Tensor:
         """`torch.LongTensor` of shape `(N,)`: nanoseconds from 1970 to the last change of each clip's file; the
         smallest integer where unknown."""
-        if self._files is None:
-            return torch.full((len(self._names),), _NO_DATE)
-        times = self._files.column("mtime_ns").combine_chunks().cast(pa.int64())
-        rows = pc.index_in(self.paths, value_set=self._paths_of_files)
-        return torch.from_numpy(pc.fill_null(pc.take(times, rows), _NO_DATE).to_numpy().copy())
+        times = self._files.column("mtime_ns").combine_chunks()
+        return torch.from_numpy(pc.fill_null(pc.take(times, self._rows_of_files), _NO_DATE).to_numpy().copy())
 
     def words(self) -> tuple[list[str], list[bool]]:
         """The words of each clip, and whether these are all: [`~gallery.cues.ClipWords.texts`]."""
@@ -289,10 +266,8 @@ class ClipFacts:
     def contents(self) -> tuple[np.ndarray, np.ndarray]:
         """A number for each clip, `(N,)`, equal for files with the same content (and windows at the same seconds);
         and the rows of clips that share theirs. A clip whose content is unknown shares none."""
-        if self._files is None:
-            return np.arange(len(self._names)), np.empty(0, np.int64)
-        known = self._files.column("sha256").combine_chunks().cast(self._names.type)
-        hashes = pc.fill_null(pc.take(known, pc.index_in(self.paths, value_set=self._paths_of_files)), "")
+        known = self._files.column("sha256").combine_chunks()
+        hashes = pc.fill_null(pc.take(known, self._rows_of_files), "")
         keys = hashes
         if self._windows is not None:
             keys = pc.binary_join_element_wise(hashes, pc.coalesce(pc.struct_field(self._windows, "start"), ""), "@")
@@ -315,13 +290,14 @@ class ClipFacts:
     def allowed(self, wanted: Filter, among: torch.Tensor | None = None) -> Allowed:
         """The clips that meet a filter, of those `among` some, `(N,)`, if given; raises a ValueError if the filter
         names an unknown modality."""
-        wanted.check_modalities(self._modalities)
+        modalities, present = self._gallery.modalities, self._gallery.modality_mask
+        wanted.check_modalities(modalities)
         mask, unknown = torch.ones(len(self._names), dtype=torch.bool) if among is None else among.clone(), {}
         if wanted.paths:
             mask &= torch.stack([self.fit(glob) for glob in wanted.paths]).any(0)
         for names, expected in ((wanted.has, True), (wanted.lacks, False)):
             for name in names:
-                mask &= self._modality_mask[:, self._modalities.index(name)] == expected
+                mask &= present[:, modalities.index(name)] == expected
         if wanted.min_duration is not None or wanted.max_duration is not None:
             unknown[DURATION] = self.seconds.isnan()
             least = -math.inf if wanted.min_duration is None else wanted.min_duration

@@ -179,14 +179,12 @@ class Gallery(Contents):
 
     def modality_embeds(self) -> torch.Tensor:
         """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent."""
-        if self.clips is None:
+        if not self.parts:
             raise ValueError("This gallery has no vectors: no clip was ever added to it.")
         return embeds_of(self.clips)
 
     def hashes(self, among: Collection[str] | None = None) -> set[str]:
         """The hashes of the known media files; only those `among` the given ones, if any are given."""
-        if self.file_rows is None:
-            return set()
         known = self.file_rows.column("sha256")
         return set((known if among is None else known.filter(pc.is_in(known, strings(list(among))))).to_pylist())
 
@@ -202,7 +200,7 @@ class Gallery(Contents):
         Return `dim`, `dtype`, `num_clips`, `num_queries`, `num_pairs`, the `columns` of vectors and `gallery_sha256`,
         see [`~gallery.provenance.gallery_sha256`].
         """
-        names = [] if self.clips is None else self.clips.column_names
+        names = self.clips.column_names
         described = [] if self.queries is None else lists_of(self.queries, "clip_ids")
         return {
             "dim": self.dim,
@@ -218,7 +216,7 @@ class Gallery(Contents):
         """Raise a ValueError that names the clips and queries with invalid vectors, or a file with an invalid hash;
         reads all of them."""
         self.file_rows  # noqa: B018 - checked when it is read
-        if self.clips is None:
+        if not self.parts:
             return
         start = 0
         names = ["clip_id", *self.modalities, "presence"]

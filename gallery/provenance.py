@@ -141,12 +141,8 @@ def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -
         `str`: the SHA-256 of the UTF-8 text of the JSON list of `[id, presence]` pairs, in their order, without spaces
         and with non-ASCII characters escaped.
     """
-    digest = hashlib.sha256()
-    for number, (name, present) in enumerate(zip(clip_ids, presence, strict=True)):
-        pair = json.dumps([name, [int(here) for here in present]], separators=(",", ":"))
-        digest.update((("," if number else "[") + pair).encode())
-    digest.update(b"]")
-    return digest.hexdigest()
+    pairs = list(zip(clip_ids, presence, strict=True))
+    return hashlib.sha256(json.dumps(pairs, separators=(",", ":")).encode()).hexdigest()
 
 
 def gallery_manifest(clip_ids: Sequence[str], modality_mask: torch.Tensor) -> dict[str, Any]:

@@ -324,10 +324,7 @@ class FolderSearcher:
     @cached_property
     def clip_facts(self) -> ClipFacts:
         """What filters use."""
-        gallery = self.gallery
-        has_windows = gallery.metadata.get(SEGMENT) is not None
-        about = gallery.modality_mask, gallery.modalities, self.clip_words
-        return ClipFacts(gallery.clips, gallery.file_rows, has_windows, *about)
+        return ClipFacts(self.gallery, self.clip_words)
 
     def clip_named(self, name: str) -> str:
         """Find a clip by name: [`~gallery.contents.Contents.clip_named`]."""

@@ -114,7 +114,6 @@ def _find(
 def _check(config: IndexConfig, model: str, known: Gallery | None) -> None:
     """Refuse settings that the gallery cannot take, and download missing models."""
     output = config.output
-    check_writable(output)
     if known is None:
         check_place(output)
     elif config.dtype is not None and known.dtype not in (None, config.dtype):
@@ -161,7 +160,7 @@ def index_folder(config: IndexConfig) -> Report:
         raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     limits = Limits.parse(config.limit or [], memory=memory_of_decoders(default_workers()))
-    check_format(config.output)
+    check_writable(config.output)
     known = Gallery.open(config.output) if is_gallery(config.output) else None
     selection, modalities = Selection(config.exclude), _modalities(config, known)
     columns = [name for name in modalities or () if kind_of(name) == "text" and name != "subtitle"]

@@ -13,8 +13,11 @@ import pyarrow as pa
 import torch
 
 from evidence.speed.settings import FiltersConfig
+from gallery.columns import clip_table
+from gallery.contents import Contents
 from gallery.filters import ClipFacts, Filter
-from modeling_scalar.scores_scalar import PAPER_MODALITIES
+from gallery.storage import Part
+from gallery.windows import SEGMENT
 
 FILTERS = {
     "pattern": Filter(paths="17/**"),
@@ -30,12 +33,16 @@ def main(config: FiltersConfig) -> None:
     count = config.clips
     paths = [f"/home/someone/Videos/{number % 1000}/some clip {number}.mp4" for number in range(count)]
     files = pa.table({"path": paths, "mtime_ns": np.arange(count) * 10**12})
-    mask, seconds = torch.rand(count, 3) < 0.8, np.random.default_rng(0).random(count) * 60
+    files = files.append_column("sha256", pa.array(["0" * 64] * count))
+    mask, seconds = torch.rand(count, 3) < 0.8, (np.random.default_rng(0).random(count) * 60).tolist()
     for suffix in ("", "#t=0,30"):
-        clips = pa.table({"clip_id": [path + suffix for path in paths], "seconds": seconds})
+        names = [path + suffix for path in paths]
+        clips = clip_table(names, torch.ones(count, 3, 1), mask, seconds=seconds)
+        metadata = {SEGMENT: 30} if suffix else {}
         print(f"{count:,} {'windows' if suffix else 'files'}")
         for name, wanted in FILTERS.items():
-            facts, times = ClipFacts(clips, files, bool(suffix), mask, PAPER_MODALITIES), []
+            facts = ClipFacts(Contents([Part(clips)], files=[Part(files)], metadata=metadata))
+            times = []
             for _ in range(4):
                 begun = time.perf_counter()
                 facts.allowed(wanted)
