@@ -3,11 +3,15 @@
 import pytest
 import torch
 
-from modeling_scalar import ScalarModel
-from modeling_scalar.scores_scalar import METHODS, closed_form, query_weights, retrieval_scores
+from modeling_scalar import MODALITIES, ScalarModel
+from modeling_scalar.scores_scalar import closed_form, query_weights, retrieval_scores
 from tests.conftest import make_batch, make_tiny_config
-from tests.modeling_scalar.test_scores_scalar import GENERAL, random_clips
+from tests.modeling_scalar.test_scores_scalar import random_clips
+from tests.scores import METHODS
 from tests.trainer.test_scalar_trainer import collate, make_trainer
+
+GENERAL = [name for name in METHODS if name not in {"triangle", "concat_head", *MODALITIES}]
+"""The scores that read no modality by its name."""
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from commands.errors import describe
 from eval.embedding.embeddings import Embeddings
-from gallery.gallery import Gallery, is_gallery
+from gallery.gallery import Gallery
 from gallery.repair import repair
 from gallery.storage import MANIFEST
 from search.__main__ import app

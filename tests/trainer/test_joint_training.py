@@ -4,7 +4,6 @@ import csv
 import itertools
 import json
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
