@@ -17,7 +17,7 @@ JOBS = {
     "eval.source": 64,
     "search.index_folder": 59,
     "search.service.app": 48,
-    "gallery.gallery gallery.searching": 43,
+    "gallery.gallery gallery.searching": 39,
     "modeling_scalar.scores_scalar": 3,
 }
 
