@@ -142,6 +142,11 @@ def test_only_what_is_asked_for_is_read_and_no_more_at_once_than_a_batch(model, 
 def test_towers_do_not_read_what_no_view_shows(model, processor, monkeypatch):
     monkeypatch.setattr(model.audio_model, "forward", lambda features: pytest.fail("the audio tower ran"))
     frames, encode = [], model.vision_model.forward
-    monkeypatch.setattr(model.vision_model, "forward", lambda pixels: frames.append(len(pixels)) or encode(pixels))
+
+    def count(pixel_values):
+        frames.append(len(pixel_values))
+        return encode(pixel_values)
+
+    monkeypatch.setattr(model.vision_model, "forward", count)
     match(model, processor, make_rows(), torch.tensor([[0, 0, 1], [1, 0, 1], [1, 4, 1]]))
     assert frames == [2 * processor.processor.num_frames]  # two clips at once
