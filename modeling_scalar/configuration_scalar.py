@@ -95,6 +95,8 @@ class ScalarConfig(PreTrainedConfig):
             condition tokens; other numbers are interpolated (nearest).
         condition_on (`list[str]`): The modalities that the cross-encoder reads, in training and in the second stage.
             The paper uses video and audio; subtitles are possible too.
+        mask_condition_padding (`bool`): Whether to hide the padding of subtitles from the cross-encoder. If not, the
+            query attends to padded subtitle tokens too, as in the original VAST network.
         condition_layer_norm_eps (`float`): Epsilon of the layer norms of condition tokens and match head.
         initializer_range (`float`): Standard deviation of newly initialised heads.
         has_logit_scale (`bool`): Whether to have a learned contrastive temperature, which only training uses.
@@ -133,6 +135,7 @@ class ScalarConfig(PreTrainedConfig):
     num_frame_embeddings: int = 2
     num_segment_embeddings: int = 1
     condition_on: list[str] | tuple[str, ...] = ("video", "audio")
+    mask_condition_padding: bool = True
     condition_layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
     has_logit_scale: bool = False

@@ -475,7 +475,7 @@ class ScalarModel(ScalarRetrievalModel):
 
     def _condition_tokens(self, name, states, token_mask):
         tokens = getattr(self, f"{name}_condition")(states)  # (rows, tokens, hidden)
-        if token_mask is None:
+        if token_mask is None or not self.config.mask_condition_padding:
             return tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         return tokens, token_mask.bool()
 
@@ -499,7 +499,7 @@ class ScalarModel(ScalarRetrievalModel):
 
         Returns:
             The tokens `(batch, tokens, hidden)` and their mask `(batch, tokens)`, True for tokens to be read: never
-            those of absent modalities, and no padding of subtitles.
+            those of absent modalities, and padding of subtitles only if `config.mask_condition_padding` is off.
         """
         self._require_cross_attention()
         embeds, _, conditions, _ = self._encode_clips(inputs, modality_mask, condition_on=self.config.modalities)

@@ -149,6 +149,8 @@ class ScalarProcessor(ProcessorMixin):
         image_processor (`ScalarImageProcessor`), feature_extractor (`ScalarFeatureExtractor`), tokenizer: The parts.
         num_frames (`int`), num_train_frames (`int`): Frames per clip at test time and in training.
         max_text_length (`int`), max_subtitle_length (`int`): Tokens, including special ones; longer texts are cut.
+        presence (`str`): `"honest"`: a subtitle without words and digital silence (only zeros) are missing modalities.
+            `"vast"`: both are present, as in VAST's loaders; for parity runs.
 
     Attributes:
         reader ([`MediaReader`]): Opens files, by default in this process. It is not saved. For untrusted files set
@@ -169,7 +171,10 @@ class ScalarProcessor(ProcessorMixin):
         num_train_frames: int = 2,
         max_text_length: int = 40,
         max_subtitle_length: int = 70,
+        presence: str = "honest",
     ):
+        if presence not in ("honest", "vast"):
+            raise ValueError(f"`presence` must be 'honest' or 'vast', got {presence!r}.")
         check_whole(
             num_frames=num_frames,
             num_train_frames=num_train_frames,
@@ -180,6 +185,7 @@ class ScalarProcessor(ProcessorMixin):
         self.num_train_frames = num_train_frames
         self.max_text_length = max_text_length
         self.max_subtitle_length = max_subtitle_length
+        self.presence = presence
         super().__init__(image_processor, feature_extractor, tokenizer)
 
     @staticmethod
@@ -317,7 +323,7 @@ class ScalarProcessor(ProcessorMixin):
         elif num_samples is not None:
             clip.duration = num_samples / rate
             is_silent = not any(part.any() for part in parts)  # only zeros: digital silence is no sound
-            if is_silent:
+            if is_silent and self.presence == "honest":
                 return
             if is_cut:
                 self._keep_sound(clip, parts)
@@ -477,6 +483,8 @@ class ScalarProcessor(ProcessorMixin):
         if not clips:
             raise ValueError("The list of clips is empty. Pass at least one clip.")
         modality_mask = torch.tensor([[clip.has(name) for name in self.modalities] for clip in clips])
+        if self.presence == "vast":  # a subtitle, the last modality, may be blank
+            modality_mask[:, -1] = torch.tensor([clip.subtitle is not None for clip in clips])
         if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
             names = ", ".join(f"{row} ({clips[row].path or 'no path'})" for row in empty)
             problems = "".join(f"\n  {problem}" for row in empty for problem in clips[row].problems)

@@ -206,6 +206,7 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         self.modalities = list(modalities)
         check_modalities(self.modalities)
         self.max_text_length = max_text_length
+        self.presence = "honest"
         ProcessorMixin.__init__(self)
 
     @classmethod

@@ -161,6 +161,14 @@ def test_one_clip_stands_for_many_texts(tiny_model, batch, gradients):
 
 
 @torch.no_grad()
+def test_padding_of_subtitles_can_be_shown_to_the_query(batch):
+    torch.manual_seed(0)
+    model = ScalarModel(make_tiny_config(mask_condition_padding=False)).eval()
+    _, mask = model.get_condition_states(**clip_inputs(batch))
+    assert mask.all() and not batch["subtitle_attention_mask"].all()
+
+
+@torch.no_grad()
 def test_pairs_chosen_inside_the_forward_are_matched_like_pairs_outside(tiny_model, batch):
     chosen = torch.tensor([0, 0, 3]), torch.tensor([1, 0, 2])
 

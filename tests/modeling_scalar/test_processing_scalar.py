@@ -173,7 +173,7 @@ def test_frames_waveforms_and_texts_are_accepted_as_they_are(processor):
 
 
 @pytest.mark.parametrize("processed", [False, True])
-def test_digital_silence_is_missing_sound(processor, tmp_path, processed):
+def test_digital_silence_is_missing_sound_unless_presence_is_vast(processor, tmp_path, processed):
     for name, level in (("silent.wav", 0), ("faint.wav", 1)):
         with wave.open(str(tmp_path / name), "wb") as file:
             file.setparams((1, 2, 16_000, 0, "NONE", None))
@@ -181,13 +181,17 @@ def test_digital_silence_is_missing_sound(processor, tmp_path, processed):
     for name, is_there in (("silent.wav", False), ("faint.wav", True)):
         clip = processor.read_clip(str(tmp_path / name), processed=processed)
         assert clip.has("audio") == is_there and clip.duration == 2 and not clip.problems
+    assert make_processor(presence="vast").read_clip(str(tmp_path / "silent.wav"), processed=processed).has("audio")
     assert not processor.read_clip(None, audio=np.zeros(32_000, np.float32), processed=processed).has("audio")
 
 
 @pytest.mark.parametrize("subtitle", ["", " \n\t"])
-def test_a_subtitle_without_words_is_missing(processor, subtitle):
-    batch = processor(videos=[random_frames()] * 2, subtitles=[subtitle, None])
-    assert batch["modality_mask"].tolist() == [[True, False, False]] * 2
+def test_a_subtitle_without_words_is_missing_unless_presence_is_vast(processor, subtitle):
+    arguments = {"videos": [random_frames()] * 2, "subtitles": [subtitle, None]}
+    assert processor(**arguments)["modality_mask"].tolist() == [[True, False, False]] * 2
+    batch = make_processor(presence="vast")(**arguments)
+    assert batch["modality_mask"].tolist() == [[True, False, True], [True, False, False]]
+    assert batch["subtitle_attention_mask"].tolist() == [[1, 1], [0, 0]]  # [CLS] [SEP], and nothing
 
 
 def test_texts_are_cut_to_their_own_lengths():
@@ -381,7 +385,7 @@ def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor, f
         processor(clips=[clip], image_size=12)
 
 
-@pytest.mark.parametrize("settings", [{"num_frames": 0}, {"num_train_frames": 0}, {"max_text_length": 0}])
+@pytest.mark.parametrize("settings", [{"presence": "loud"}, {"num_frames": 0}, {"num_train_frames": 0}, {"max_text_length": 0}])
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         make_processor(**settings)
