@@ -134,9 +134,8 @@ def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: S
     media = None if is_from_hub(Path(gallery.path)) else gallery.own_media_of(Place(path), known)
     if media is None or not _is_media(media):
         return Texts([], others, False)
-    beside = find_sidecar(media)
-    is_inside = not os.path.isabs(path)
-    if is_inside and beside is not None and not lies_in_gallery(beside, gallery.path):
+    beside = None if os.path.isabs(path) else find_sidecar(media)
+    if beside is not None and not lies_in_gallery(beside, gallery.path):
         return Texts([], others, False)
     return Texts(cues_of(media), others, True)
 

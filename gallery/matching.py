@@ -74,10 +74,8 @@ def clip_views(
     """
     check_policies([policy], condition_on)
     read = torch.tensor([name in condition_on for name in MODALITIES], device=modality_mask.device)
-    known, none = (
-        dict(zip(modalities, modality_mask.unbind(1), strict=True)),
-        modality_mask.new_zeros(len(modality_mask)),
-    )
+    known = dict(zip(modalities, modality_mask.unbind(1), strict=True))
+    none = modality_mask.new_zeros(len(modality_mask))
     shown = torch.stack([known.get(name, none) for name in MODALITIES], dim=1) & read
     views = (shown.long() << torch.arange(len(MODALITIES), device=shown.device)).sum(dim=1)
     return views if policy == "absent" else torch.where((shown == read).all(dim=1), views, views + _WITH_ZEROS)
