@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modeling_scalar.modalities_scalar import CALIBRATION, PAPER_MODALITIES
-
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
 
@@ -13,13 +11,14 @@ LEAST_SCORE = "least_score"
 """The metadata entry with the score that the best hit of a query must have to match well: the `score`, the number of
 clips and the modalities that it was fitted to, and the score options; see `eval.protocol.least_score`."""
 
+_CALIBRATES = "modality_"  # begins the names of those score options that have a number for each modality
 _LEAST_TEMPERATURE = 2.0**-126  # the smallest normal float32: a division by less would give infinite scores
 
 
 def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
     """Return how the cosines of each modality enter scores, if the metadata say so; see `retrieval_scores`."""
     options = metadata.get("score_options") or {}
-    return {name: options[name] for name in CALIBRATION if options.get(name) is not None}
+    return {name: found for name, found in options.items() if name.startswith(_CALIBRATES) and found is not None}
 
 
 def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +26,10 @@ def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     default the paper's. JSON stores an infinity as a string."""
     stored = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
     options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in stored.items() if v is not None}
-    return {name: value if name in ("method", *CALIBRATION) else float(value) for name, value in options.items()}
+    for name, value in options.items():
+        if name != "method" and not name.startswith(_CALIBRATES):
+            options[name] = float(value)
+    return options
 
 
 def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,7 +40,11 @@ def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """The modalities of clips according to the metadata, by default the paper's; raises a ValueError if these are not
     names."""
-    found = metadata.get(MODALITIES) or PAPER_MODALITIES
+    found = metadata.get(MODALITIES)
+    if not found:
+        from modeling_scalar.scores_scalar import PAPER_MODALITIES  # not at the top: it imports torch
+
+        found = PAPER_MODALITIES
     are_names = isinstance(found, list | tuple) and all(isinstance(name, str) and name for name in found)
     if not are_names or len(set(found)) < len(found):
         raise ValueError(f"`{MODALITIES}` must be a list of different names, got {found!r:.80}.")

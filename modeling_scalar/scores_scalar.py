@@ -22,13 +22,20 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from .modalities_scalar import CALIBRATION, PAPER_MODALITIES, WEIGHING, kind_of
+PAPER_MODALITIES = ("video", "audio", "subtitle")
+"""The default names of three modalities."""
 
 CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), PAPER_MODALITIES)
 """The modalities that the concatenation heads of a VAST checkpoint read, in their fixed order."""
 
 DIRECTIONS = ("text_to_video", "video_to_text")
 """What is ranked: clips for each text, or texts for each clip."""
+
+CALIBRATION = {"modality_scale": 1.0, "modality_offset": 0.0}
+"""The options of [`ScoreOptions`] and configurations that calibrate the cosines of each modality, with defaults."""
+
+WEIGHING = ("query_temperature", *CALIBRATION)
+"""The keyword arguments that affect a query's weights, in addition to embeddings."""
 
 MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, torch.float64: 1e-6}
 """The minimum of a norm, volume or area by dtype, so that scores and gradients stay bounded where modalities cancel.
@@ -46,6 +53,11 @@ _STEEPEST = 20  # slope of weights by cosines, 1 / tau_w; a steeper one magnifie
 _OPPOSED = 0.5  # sum of a modality's negative cosines with others, from which on a centroid may be short
 _RANK_TOLERANCE = 1e-7  # eigenvalues of a Gram matrix below this share of the largest do not count
 _ROWS = 16  # texts whose Gram matrices with all clips of a tile are decomposed at once
+
+
+def kind_of(modality: str) -> str:
+    """Return the kind of a modality by its name: `"video"` and `"audio"` are their own, others `"text"`."""
+    return modality if modality in ("video", "audio") else "text"
 
 
 # Eq. 1 to 4 ---------------------------------------------------------------------------------------------------------
