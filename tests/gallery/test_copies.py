@@ -66,16 +66,11 @@ def test_only_copies_that_may_be_found_count(tmp_path):
     hashes = ["a", "b", "a", "a"]
     gallery, query = write(tmp_path / "gallery", hashes), vectors(1, 1)[:, 0]
     (hits,) = gallery.search(query, 9, unique=True, allowed=Filter(["[123].mp4"]))
-    assert {hit.clip_id: hit.copies for hit in hits} == {
-        "/clips/1.mp4": (),
-        "/clips/2.mp4": ("/clips/3.mp4",),
-    }
+    expected = {"/clips/1.mp4": (), "/clips/2.mp4": ("/clips/3.mp4",)}
+    assert {hit.clip_id: hit.copies for hit in hits} == expected
+    # not itself, but that there are copies is reported
     hits = gallery.search(like="/clips/0.mp4", unique=True)
-    assert reported(hits)[0] == (
-        1,
-        "/clips/2.mp4",
-        ("/clips/3.mp4",),
-    )  # not itself, but that there are copies is reported
+    assert reported(hits)[0] == (1, "/clips/2.mp4", ("/clips/3.mp4",))
 
 
 def test_windows_are_copies_at_the_same_seconds_and_files_by_their_best_window(tmp_path):

@@ -65,12 +65,6 @@ def test_a_search_that_is_made_otherwise_claims_nothing(written):
         assert gallery.search(like=like).matches_well is None
 
 
-def test_what_is_not_looked_at_was_not_when_it_was_fitted(written):
-    gallery, texts = written(fitted(0.0, modalities=["audio", "video"]))
-    assert answers(gallery.search(texts)) == [None, None]
-    assert answers(gallery.search(texts, modalities=["video", "audio"])) == [True, True]
-
-
 @pytest.mark.parametrize(
     "metadata",
     [

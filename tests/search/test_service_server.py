@@ -51,12 +51,6 @@ def answer_to(connection, *parts, wait=0.0):
     return received
 
 
-def test_a_question_that_trickles_is_answered(address):
-    with closing(socket.create_connection(address)) as connection:
-        answer = answer_to(connection, *(bytes([byte]) for byte in HEAD + BODY))
-    assert answer.startswith(b"HTTP/1.1 200") and b'"hits"' in answer
-
-
 def test_a_missing_request_body_is_reported(address, monkeypatch):
     monkeypatch.setattr("search.service.guard._BODY_SECONDS", 0.1)
     with closing(socket.create_connection(address)) as connection:

@@ -155,14 +155,10 @@ def test_the_windows_of_a_file_that_was_moved_are_moved_too(place):
     assert run("verify", "gallery")
 
 
-def test_a_gallery_keeps_the_length_of_its_windows(place):
+def test_a_gallery_of_whole_files_takes_no_windows(place):
     (place / "clips" / "talk.mkv").unlink()
-    index("--segment", "2")
-    assert "holds windows of 2 seconds" in index("--segment", "3", code=1).stderr
-    assert "windows: 2 s" in run("info", "gallery").stdout
-    run("index", "clips", "--model", "encoder", "--output", "whole")
-    refused = run("index", "clips", "--model", "encoder", "--output", "whole", "--segment", "2", code=1)
-    assert "holds whole files" in refused.stderr
+    index()
+    assert "holds whole files" in index("--segment", "2", code=1).stderr
 
 
 def test_sound_that_the_encoder_does_not_hear_is_reported_with_the_way_to_keep_it(place, loaded, monkeypatch):
