@@ -8,13 +8,11 @@ Shapes: Q queries, N clips, M modalities, D dimensions, P clips or pairs at a ti
 """
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from gallery.columns import codes_of, matrix_of, modalities_of, presence_of
@@ -33,14 +31,13 @@ from modeling_scalar.scores_scalar import (
 LONGEST = 1.02  # norm of vectors stored as unit vectors
 ROUNDING = 1e-6  # error of a few operations in float32 on numbers of about 1
 _CANCELLING = 0.1  # distance from 0 below which float32 Gram matrices have too few digits for small errors
-_AT_ONCE = 2**18  # numbers in the Gram matrices that are solved at a time, in cache
-_ALL_CHANGE, _TURNS = 8, 64  # iterations in which all violations change; after which any weights will do
-_LEAST_PIVOT = 1e-14  # anything below is rounding in float64
-_ZERO = 1e-10  # anything less below 0 is rounding
+_RIDGE = 1e-3  # added to the diagonals of Gram matrices
+_INVERTED_AT_ONCE = 2**16  # Gram matrices
 _MIN_NORM = MIN_NORM[torch.float32]
-_SAMPLE, _RUN = 1024, 64  # clips of a sample, in runs
+_SAMPLE = 2048  # clips of a sample
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
-_CLIPS_AT_ONCE, _ON_A_DEVICE = 2048, 16_384  # clips whose vectors are copied at a time
+_CLIPS_AT_ONCE = 1024  # clips whose vectors are copied at a time, of one query
+_PAIRS_AT_ONCE, _ON_A_DEVICE = 128, 16_384  # pairs whose vectors are copied at a time
 _GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
 _SHORT = 0.01  # squared norm of a centroid below which a Gram matrix has too few digits
 
@@ -48,131 +45,56 @@ _SHORT = 0.01  # squared norm of a centroid below which a Gram matrix has too fe
 # Gram matrices ------------------------------------------------------------------------------------------------------
 
 
-def _in_cache(gram: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Chunks of Gram matrices, and the corresponding rows of others."""
-    size = max(_AT_ONCE // gram.shape[1] ** 2, 1)
-    return zip(gram.split(size), *(other.split(size) for other in others), strict=True)
-
-
-def _columns(*rows: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The same with the first axis last, `(M, P)` of `(P, M)`: sums along short rows are slow."""
-    return (values.movedim(0, -1).contiguous() for values in rows)
-
-
-def _solved(gram: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Solve Gram matrices `(M, M, P)` for `target` `(M, ..., P)` by elimination. If they are singular, as with absent
-    vectors (a row of zeros), returns some solution, or something large."""
-    rows, found = [list(row) for row in gram], list(target)
-    for k in range(len(found)):
-        rows[k][k] = rows[k][k].clamp(min=_LEAST_PIVOT)
-        for m in range(k + 1, len(found)):
-            share = rows[m][k] / rows[k][k]
-            for n in range(k + 1, m + 1):
-                rows[m][n] = torch.addcmul(rows[m][n], share, rows[n][k], value=-1)
-            found[m] = torch.addcmul(found[m], share, found[k], value=-1)
-    for k in reversed(range(len(found))):
-        for m in range(k + 1, len(found)):
-            found[k] = torch.addcmul(found[k], rows[m][k], found[m], value=-1)
-        found[k] = found[k] / rows[k][k]
-    return torch.stack(found)
-
-
-def _nearest(
-    gram: torch.Tensor, target: torch.Tensor, modality_mask: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def inverses_of(gram: torch.Tensor, modality_mask: torch.Tensor, min_norm: float) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Find weights >= 0, `(M, P)`, so that the weighted sum of a clip's vectors is as near as possible, nearly always, to
-    a text whose inner products with them are `target` `(P, M)`; and the inner products `(M, P)` with that sum.
+    Invert the Gram matrices G of clips, with a ridge d on their diagonals: A = (G + d I)^-1, which bounds scores.
 
-    The weights solve the Gram matrix of the weighted vectors; products of the sum with the others reach their targets.
-    Violations change sides until there are none. If that takes long, one at a time does, which terminates if matrices
-    are positive definite (K. G. Murty, 1974): hence the ridge, of the size that rounding may take from eigenvalues.
-    """
-    found, ridge = [], max(gram.shape[1] * torch.finfo(gram.dtype).eps, 1e-12)
-    for some in _in_cache(gram, target, modality_mask):
-        whole, products, present = _columns(some[0].double(), *some[1:])
-        matrices, rows = whole.clone(), torch.arange(whole.shape[2], device=gram.device)
-        weights, chosen = torch.zeros_like(products), present & (products > 0)
-        for turn in range(_TURNS):
-            matrices.diagonal().add_(ridge)
-            of_those = chosen.double()
-            solved = _solved(matrices * of_those[:, None] * of_those, products * of_those)
-            weights.index_copy_(1, rows, solved)
-            others = products - (matrices * solved).sum(1)
-            is_wrong = torch.where(chosen, solved < -_ZERO, present & (others > _ZERO))
-            again = is_wrong.any(0).nonzero()[:, 0]
-            if not len(again):
-                break
-            if turn >= _ALL_CHANGE:
-                is_wrong &= is_wrong.flip(0).cumsum(0).flip(0) == 1  # the last one
-            rows, chosen = rows.index_select(0, again), (chosen ^ is_wrong).index_select(1, again)
-            # Rows are gathered several times as fast as columns.
-            matrices, products, present = _columns(*(values.index_select(0, rows) for values in some))
-            matrices = matrices.double()
-        weights.clamp_(min=0)
-        found.append((weights, (whole * weights).sum(1)))
-    weights, products = zip(*found, strict=True)
-    return torch.cat(weights, dim=1), torch.cat(products, dim=1)
-
-
-def hull_distance(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
-    """
-    Compute the distance of the convex hull of each clip's vectors from 0, the least norm of any weighted mean.
-
-    If a sum x of the vectors has inner products of at least p with each, then also with all points of their hull, none
-    of which can be nearer than p / |x|. For the sum nearest to a text with a product of 1 with each, this is the
-    distance.
+    For weights w >= 0 that sum to 1 and any c, (w' c)^2 <= c' A c (w' G w + d w' w) by Cauchy and Schwarz, and w' w is
+    at most 1. With c = 1, w' G w is at least r^2 = 1 / (1' A 1) - d, so (w' c)^2 / (w' G w) is at most
+    (1 + d / r^2) c' A c. With the ridge, this is of use for vectors that are nearly or exactly the same, too.
 
     Args:
-        gram (`torch.Tensor` of shape `(N, M, M)`): inner products, zero where absent.
+        gram (`torch.Tensor` of shape `(N, M, M)`): inner products, zero where absent, with errors of 6e-8.
         modality_mask (`torch.BoolTensor` of shape `(N, M)`): the modalities of each clip.
+        min_norm (`float`): vanishing norms are clamped to this.
 
     Returns:
-        `torch.DoubleTensor` of shape `(N,)`, at most 1 for unit vectors. Its square exceeds the true one by at most
-        three times the error of the inner products.
+        r `(N,)` in float64, a lower bound of the norm of weighted means of the clip's vectors, or the norm that scores
+        clamp to; and (1 + d / r^2) A as `torch.FloatTensor` of shape `(N, M, M)`, zero where absent, increased by more
+        than the error of [`spanned_bounds`] in float32.
     """
-    weights, products = _nearest(gram, modality_mask.double(), modality_mask)
-    least = products.masked_fill(~modality_mask.T, math.inf).amin(0).clamp(min=0)
-    return least / (weights * products).sum(0).clamp(min=1e-30).sqrt()
+    number = gram.shape[1]
+    ridge = _RIDGE * torch.eye(number, dtype=torch.float64, device=gram.device)
+    inverse = torch.linalg.inv(gram.double() + ridge)
+    inverse = inverse * (modality_mask[:, :, None] & modality_mask[:, None])
+    squares = 1 / inverse.sum((1, 2)).clamp(min=1e-30) - _RIDGE - ROUNDING
+    squares = squares.clamp(min=min_norm**2)
+    # A sum of M^2 products in float32 has an error of at most (M + 6) 6e-8 of its absolute terms. These are at most
+    # the absolute sum of A times the largest c_m^2, and c' A c is at least c_m^2 / (|z_m|^2 + d) for each m.
+    error = (number + 6) * 2.0**-24 * LONGEST**2 * inverse.abs().sum((1, 2))
+    inverse = inverse * ((1 + (_RIDGE + ROUNDING) / squares) * (1 + 2 * error + ROUNDING))[:, None, None]
+    return squares.sqrt(), inverse.float()
 
 
-def inverse_of(gram: torch.Tensor, modality_mask: torch.Tensor) -> torch.Tensor:
+def spanned_bounds(upper: Sequence[torch.Tensor], inverse: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """
-    Invert the Gram matrices of the modalities that each clip has.
+    Bound the square of scores sum_m w_m c_m / |sum_m w_m z_m| over all weights w >= 0 and all c <= `upper`.
+
+    Args:
+        upper (M `torch.FloatTensor` of shape `(Q, B)`): at least 0.
+        inverse (`torch.FloatTensor` of shape `(M, M, B)`): of [`inverses_of`].
+        total (`torch.FloatTensor` of shape `(B,)`): what is added to the bounds of each clip.
 
     Returns:
-        `torch.FloatTensor` of shape `(N, M (M + 1) / 2)`: the upper triangle, row by row, with off-diagonal entries
-        doubled; zero where absent; almost infinite on the diagonal if an inverse has too few digits.
+        `torch.FloatTensor` of shape `(Q, B)`.
     """
-    number, found = gram.shape[1], []
-    upper = torch.triu_indices(number, number, device=gram.device)
-    units = torch.eye(number, dtype=torch.float64, device=gram.device)[..., None]
-    for some in _in_cache(gram, modality_mask):
-        matrices, present = _columns(some[0].double(), some[1])
-        inverse = _solved(matrices, units.expand_as(matrices)) * (present[:, None] & present)
-        # With S the sum of entries, the relative error of squares is at most (2 M + 3) 6e-8 S, see `spanned_bound`.
-        is_safe = inverse.abs().sum((0, 1)) <= 1e4 / (2 * number + 3)
-        inverse = torch.where(is_safe, inverse * (2 - units), 1e30 * units * present)
-        found.append(inverse[upper[0], upper[1]].float().T)
-    return torch.cat(found)
-
-
-def spanned_bound(upper: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-    """
-    Bound F(w, c) over all weights w >= 0 and all c <= `upper`, where that is positive: by the projection of
-    max(`upper`, 0) on the span of the clip's vectors, c' G^-1 c with c = max(`upper`, 0). (P,)
-
-    That is at least c_m^2 / |z_m|^2 for each m. A float32 sum of M (M + 1) / 2 products has an error of (M + 3) 6e-8
-    of its absolute terms, which are at most S max_m c_m^2, and a float32 inverse of a Gram matrix one of M 6e-8 S.
-    """
-    columns, total = iter(inverse.unbind(1)), torch.zeros_like(upper[:, 0])
-    positive = upper.clamp(min=0).unbind(1)
-    for m, first in enumerate(positive):
-        row = first * next(columns)
-        for second in positive[m + 1 :]:
-            row = torch.addcmul(row, second, next(columns))
-        total = torch.addcmul(total, first, row)
-    return total.clamp(min=0).sqrt() * (1 + 1e-3)
+    row, found = torch.empty_like(upper[0]), torch.empty_like(upper[0])
+    for m, first in enumerate(upper):
+        torch.mul(first, inverse[m, m], out=row)
+        for n in range(m + 1, len(upper)):
+            torch.addcmul(row, upper[n], inverse[m, n], value=2, out=row)
+        total = torch.addcmul(total, first, row, out=found)
+    return found
 
 
 # Errors -------------------------------------------------------------------------------------------------------------
@@ -290,19 +212,29 @@ class Block(Clips):
             is_partial=self.is_partial,
         )
 
+    @cached_property
+    def _ends(self) -> torch.Tensor:
+        """For each chunk, the index of the first clip after it."""
+        return torch.tensor([len(chunk[0]) for chunk in self.chunks], device=self.device).cumsum(0)
+
+    def taken(self, chunks: Sequence[Sequence[torch.Tensor]], rows: torch.Tensor) -> torch.Tensor:
+        """Copy some rows, in ascending order, of M matrices in chunks like those of the clips: `(M, P, D)`."""
+        like = chunks[0][0]
+        found = like.new_empty(len(chunks[0]), len(rows), like.shape[1])
+        stops = torch.searchsorted(rows, self._ends).tolist()
+        start, first = 0, 0
+        for chunk, end, stop in zip(chunks, self._ends.tolist(), stops, strict=True):
+            if start < stop:
+                places = rows[start:stop] - first
+                for m, matrix in enumerate(chunk):
+                    torch.index_select(matrix, 0, places, out=found[m, start:stop])
+            start, first = stop, end
+        return found
+
     def vectors_at(self, rows: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Copy the vectors of clips in ascending order, `(P, M, D)`, also of modalities that count as absent."""
-        number, dim = self.modality_mask.shape[1], self.chunks[0][0].shape[1]
-        found = torch.empty(len(rows), number, dim, dtype=dtype, device=self.device)
-        ends = torch.tensor([len(chunk[0]) for chunk in self.chunks], device=self.device).cumsum(0)
-        places = torch.searchsorted(rows, ends).tolist()
-        first, start = 0, 0
-        for chunk, end, stop in zip(self.chunks, ends.tolist(), places, strict=True):
-            if start < stop:
-                for m, vectors in enumerate(chunk):
-                    found[start:stop, m] = vectors.index_select(0, rows[start:stop] - first)
-            first, start = end, stop
-        return found
+        stored = self.taken(self.chunks, rows).movedim(0, 1)
+        return torch.empty(stored.shape, dtype=dtype, device=self.device).copy_(stored)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -372,38 +304,43 @@ class Block(Clips):
 
     @property
     def rho(self) -> torch.Tensor:
-        """A lower bound `(N,)` of the norm of weighted means of a clip's vectors, or the norm that scores clamp to."""
-        return self.once(_rho)
+        """A lower bound `(N,)` of the norm of weighted means of a clip's vectors, of [`inverses_of`]."""
+        return self.once(_inverses)[0]
 
     @property
-    def screened(self) -> torch.Tensor:
-        """What screening reads of each clip, `(N, 3 + M (M + 1) / 2)`: scale and error of its codes, an upper bound of
-        1 / `rho`, and [`~gallery.exact.blocks.inverse_of`]."""
-        return self.once(_screened)
+    def inverse(self) -> torch.Tensor:
+        """What bounds the scores of each clip, `(M, M, N)`, of [`inverses_of`]."""
+        return self.once(_inverses)[1]
 
     @property
-    def sample(self) -> tuple[torch.Tensor, "Block"]:
-        """About 1,024 clips, in short runs that are spread evenly over all: their rows, and the clips, copied."""
+    def code_facts(self) -> torch.Tensor:
+        """The scale and the error of each clip's codes, `(2, N)`."""
+        return self.once(_code_facts)
+
+    @property
+    def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Clips that are spread evenly over all: their rows `(S,)`, and their codes `(M, S, D)`, copied."""
         return self.once(_sample)
 
 
-def _rho(clips: Block) -> torch.Tensor:
-    squares = hull_distance(clips.gram, clips.modality_mask).square() - 1e-6  # rounding may add this
-    return squares.clamp(min=clips.min_norm**2).sqrt()
+def _inverses(clips: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    rho, inverse = [], []
+    for gram, mask in zip(
+        clips.gram.split(_INVERTED_AT_ONCE), clips.modality_mask.split(_INVERTED_AT_ONCE), strict=True
+    ):
+        some_rho, some = inverses_of(gram, mask, clips.min_norm)
+        rho.append(some_rho)
+        inverse.append(some.permute(1, 2, 0))
+    return torch.cat(rho), torch.cat(inverse, dim=2)
 
 
-def _screened(clips: Block) -> torch.Tensor:
-    scale, error = (torch.cat([getattr(codes, name) for codes in clips.codes]) for name in ("scale", "error"))
-    inverse_rho = (1 / clips.rho).float() * (1 + 1e-6)
-    return torch.cat([torch.stack([scale, error, inverse_rho], 1), inverse_of(clips.gram, clips.modality_mask)], 1)
+def _code_facts(clips: Block) -> torch.Tensor:
+    return torch.stack([torch.cat([getattr(some, name) for some in clips.codes]) for name in ("scale", "error")])
 
 
-def _sample(clips: Block) -> tuple[torch.Tensor, Block]:
-    count = len(clips.modality_mask)
-    starts = torch.arange(0, count, max(_RUN * count // _SAMPLE, _RUN))
-    rows = (starts[:, None] + torch.arange(_RUN)).flatten()
-    rows = rows[rows < count]
-    return rows, clips[rows]
+def _sample(clips: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.arange(0, len(clips), max(len(clips) // _SAMPLE, 1))
+    return rows, clips.taken([some.codes for some in clips.codes], rows)
 
 
 def _stacked(clips: Block) -> torch.Tensor:
@@ -484,36 +421,6 @@ def _joined(columns: Sequence[torch.Tensor], device: torch.device) -> torch.Tens
 # Pairs --------------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _warn_of_sparse_tensors() -> None:
-    """Have torch warn now, unheard, that sparse tensors are in beta state: it does so once per process."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1))
-
-
-def paired_products(
-    first: torch.Tensor, second: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
-) -> torch.Tensor:
-    """
-    Inner products `(P,)` of different pairs of rows of two matrices, without a copy of the rows. Products of equal
-    vectors are equal at any position.
-
-    Args:
-        first (`torch.Tensor` of shape `(A, D)`), second (`torch.Tensor` of shape `(B, D)`): in one dtype.
-        rows (`torch.LongTensor` of shape `(P,)`): of `first`, in ascending order.
-        columns (`torch.LongTensor` of shape `(P,)`): of `second`.
-    """
-    if first.device.type != "cpu":
-        return (first[rows] * second[columns]).sum(-1)
-    ends = torch.zeros(len(first) + 1, dtype=torch.long)
-    ends[1:] = rows.bincount(minlength=len(first)).cumsum(0)
-    _warn_of_sparse_tensors()
-    values, size = first.new_zeros(len(rows)), (len(first), len(second))
-    pattern = torch.sparse_csr_tensor(ends, columns, values, size=size, check_invariants=False)
-    return torch.sparse.sampled_addmm(pattern, first, second.T, beta=0).values()
-
-
 class Best(NamedTuple):
     """The best clips of each query, best first: `scores` `(Q, K)` in float64, -inf where there are fewer, `rows`
     `(Q, K)`, `weights` `(Q, K, M)`, and `num_scored` `(Q,)`, the number of clips that were scored in float64."""
@@ -524,92 +431,42 @@ class Best(NamedTuple):
     num_scored: torch.Tensor
 
 
-class _Chunk(NamedTuple):
-    """Some pairs, in the order of their clips: which ones, their queries, their clips, and for each pair which of the
-    clips; the clips' vectors, zero where absent."""
-
-    pairs: slice
-    queries: torch.Tensor
-    rows: torch.Tensor
-    clips: torch.Tensor
-    vectors: torch.Tensor
-
-
-def _chunks(block: Block, queries: torch.Tensor, rows: torch.Tensor, dtype: torch.dtype) -> Iterator[_Chunk]:
-    """Pairs whose clips are in ascending order, with the vectors of a few clips at a time."""
-    unique, places, counts = rows.unique_consecutive(return_inverse=True, return_counts=True)
-    ends = [0, *counts.cumsum(0).tolist()]
-    size = _CLIPS_AT_ONCE if block.device.type == "cpu" else _ON_A_DEVICE
-    for start in range(0, len(unique), size):
-        some = unique[start : start + size]
-        pairs = slice(ends[start], ends[start + len(some)])
-        vectors = block.vectors_at(some, dtype)
-        if block.is_partial:
-            vectors *= block.modality_mask[some][..., None]
-        yield _Chunk(pairs, queries[pairs], some, places[pairs] - start, vectors)
-
-
-def _cosines(chunk: _Chunk, texts: torch.Tensor, options: ScoreOptions) -> torch.Tensor:
-    """The calibrated cosines `(M, P)`, also of absent modalities."""
-    columns = [paired_products(column, texts, chunk.clips, chunk.queries) for column in chunk.vectors.unbind(1)]
-    return options.calibrated(torch.stack(columns), dim=0)
-
-
-def centroid_scores(
-    cosines: torch.Tensor, mask: torch.Tensor, gram: torch.Tensor, min_norm: float, options: ScoreOptions
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Eq. 4 of pairs, from calibrated cosines `(M, P)`, modality masks `(P, M)` and Gram matrices `(P, M, M)`: scores
-    `(P,)`, weights `(M, P)` and squared norms of centroids `(P,)`. Sums along short rows would be slow."""
-    present = mask.T
-    cosines = torch.where(present, cosines, 0)
-    weights = softmax_weights(cosines, present, options.query_temperature, dim=0)
-    squares = quadratic(weights[:, None], gram)[0]
-    return (weights * cosines).sum(0) / squares.clamp(min=min_norm**2).sqrt(), weights, squares
-
-
 def bounded_scores(
     block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: torch.Tensor, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Score pairs in float32.
+    Bound the scores of pairs, by computing them from cosines in float32.
 
     Args:
         block ([`~gallery.exact.blocks.Block`]): the clips.
         texts (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
         queries (`torch.LongTensor` of shape `(P,)`), rows (`torch.LongTensor` of shape `(P,)`): the pairs, in
-            ascending order of their clips.
+            ascending order of their queries, and those of a query in ascending order of their clips.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
 
     Returns:
-        Scores `(P,)`, and by how much each may differ from the score in float64; infinity if a float32 Gram matrix has
-        too few digits.
+        Lower and upper bounds `(P,)` of the scores in float64; infinite if a float32 Gram matrix has too few digits,
+        or vectors are damaged.
     """
+    products = torch.empty(len(rows), block.modality_mask.shape[1])
+    counts = queries.bincount(minlength=len(texts)).tolist()
+    for text, of_query, found in zip(texts, rows.split(counts), products.split(counts), strict=True):
+        for some, into in zip(of_query.split(_CLIPS_AT_ONCE), found.split(_CLIPS_AT_ONCE), strict=True):
+            if len(some):
+                torch.mv(block.vectors_at(some).flatten(0, 1), text, out=into.view(-1))
+    # Eq. 4, with modalities as the first axis: sums along short rows are slow.
+    present, rho = block.modality_mask[rows].T, block.rho[rows]
+    cosines = torch.where(present, options.calibrated(products.T.double(), dim=0), 0)
+    weights = softmax_weights(cosines, present, options.query_temperature, dim=0)
+    squares = quadratic(weights[:, None], block.gram[rows].double())[0]
+    scores = (weights * cosines).sum(0) / squares.clamp(min=block.min_norm**2).sqrt()
+    # Errors of the products, of the calibration, and then of the scores
     gain = 1.0 if options.modality_scale is None else max(map(abs, options.modality_scale))
     norm = torch.linalg.vector_norm(texts.double(), dim=-1).amax().item() + 1e-6
-    rounding = texts.shape[-1] * 2.0**-24 * norm * LONGEST + ROUNDING  # of sums in float32, in any order
-    scores, errors = [], []
-    for chunk in _chunks(block, queries, rows, torch.float32):
-        of_pairs = chunk.rows[chunk.clips]
-        mask, rho = block.modality_mask[of_pairs], block.rho[of_pairs].double()
-        cosines = _cosines(chunk, texts, options).double()
-        score, _, _ = centroid_scores(cosines, mask, block.gram[of_pairs].double(), block.min_norm, options)
-        largest = cosines.masked_fill(~mask.T, 0).abs().amax(0)
-        error = gain * rounding + ROUNDING * largest.amax().item()
-        scores.append(score)
-        errors.append(score_error(largest, rho, error, options.query_temperature))
-    return torch.cat(scores), torch.cat(errors)
-
-
-def _gram64(vectors: torch.Tensor) -> torch.Tensor:
-    """The inner products `(P, M, M)` of each clip's vectors `(P, M, D)`; equal clips have equal ones."""
-    count, number, _ = vectors.shape
-    upper = torch.triu_indices(number, number, device=vectors.device)
-    first = torch.arange(count, device=vectors.device)[:, None] * number
-    flat = vectors.flatten(0, 1)
-    products = paired_products(flat, flat, (first + upper[0]).flatten(), (first + upper[1]).flatten())
-    gram = vectors.new_empty(count, number, number)
-    gram[:, upper[0], upper[1]] = gram[:, upper[1], upper[0]] = products.view(count, -1)
-    return gram
+    largest = cosines.abs().amax(0)
+    error = gain * product_error(texts.shape[-1], norm, texts) + ROUNDING * largest
+    errors = score_error(largest, rho, error, options.query_temperature)
+    return (scores - errors).nan_to_num(-math.inf), (scores + errors).nan_to_num(math.inf, math.inf, -math.inf)
 
 
 def exact_pairs(
@@ -618,7 +475,10 @@ def exact_pairs(
     """
     Score pairs in float64. Equal pairs have equal scores at any position.
 
-    Args: as of [`bounded_scores`].
+    Args:
+        block, texts, options: as of [`bounded_scores`].
+        queries (`torch.LongTensor` of shape `(P,)`), rows (`torch.LongTensor` of shape `(P,)`): the pairs, in
+            ascending order of their clips.
 
     Returns:
         Scores `(P,)` in float64, and weights `(P, M)` in float32.
@@ -626,61 +486,53 @@ def exact_pairs(
     Raises:
         DamagedVectorsError: vectors do not have the inner products with which they were stored.
     """
-    scores = torch.empty(len(rows), dtype=torch.float64, device=block.device)
-    weights = torch.empty(len(rows), block.modality_mask.shape[1], device=block.device)
-    exact_texts = texts.double()
-    for chunk in _chunks(block, queries, rows, torch.float64):
-        gram = _gram64(chunk.vectors)
-        is_wrong = ~((gram - block.gram[chunk.rows]).abs().amax(dim=(1, 2)) <= _GRAM_TOLERANCE)  # nor NaN
-        if is_wrong.any():
-            raise DamagedVectorsError(chunk.rows[is_wrong].cpu())
-        mask, cosines = block.modality_mask[chunk.rows[chunk.clips]], _cosines(chunk, exact_texts, options)
-        score, weight, squares = centroid_scores(cosines, mask, gram[chunk.clips], block.min_norm, options)
-        short = (squares < _SHORT).nonzero()[:, 0]
-        if len(short):
-            vectors = chunk.vectors[chunk.clips[short]]
-            about = exact_texts[chunk.queries[short]], vectors, mask[short], block.min_norm
-            score[short] = exact_scores(*about, options)
-        if score.isnan().any():
-            raise DamagedVectorsError(chunk.rows[chunk.clips[score.isnan()]].unique().cpu())
-        scores[chunk.pairs], weights[chunk.pairs] = score, weight.T.float()
-    return scores, weights
+    texts, mask = texts.double(), block.modality_mask[rows]
+    size = _PAIRS_AT_ONCE if block.device.type == "cpu" else _ON_A_DEVICE
+    products, grams = [], []
+    for some, of_queries, is_present in zip(rows.split(size), queries.split(size), mask.split(size), strict=True):
+        vectors = block.vectors_at(some, torch.float64)
+        if block.is_partial:
+            vectors *= is_present[..., None]
+        # Products and sums, not matrix products, whose order of additions depends on the number of pairs.
+        products.append((vectors * texts[of_queries][:, None]).sum(-1))
+        grams.append((vectors[:, :, None] * vectors[:, None]).sum(-1))
+    gram = torch.cat(grams)
+    is_right = ((gram - block.gram[rows]).abs() <= _GRAM_TOLERANCE).flatten(1).all(1)  # not NaN
+    # Eq. 4, with pairs as the first axis: sums along rows do not depend on where a row is.
+    cosines = torch.where(mask, options.calibrated(torch.cat(products), dim=1), 0)
+    weights = softmax_weights(cosines, mask, options.query_temperature, dim=1)
+    squares = (weights[:, :, None] * weights[:, None] * gram).flatten(1).sum(1)
+    scores = (weights * cosines).sum(1) / squares.clamp(min=block.min_norm**2).sqrt()
+    is_right &= ~scores.isnan()
+    if not is_right.all():
+        raise DamagedVectorsError(rows[~is_right].unique().cpu())
+    short = (squares < _SHORT).nonzero()[:, 0]
+    if len(short):
+        vectors = block.vectors_at(rows[short], torch.float64)
+        scores[short] = exact_scores(texts[queries[short]], vectors, mask[short], block.min_norm, options)
+    return scores, weights.float()
 
 
-def highest_of_pairs(queries: np.ndarray, values: np.ndarray, num_queries: int, k: int) -> np.ndarray:
-    """The k highest values of each query, in any order, `(Q, k)`: -inf where there are fewer."""
-    order = np.argsort(queries.astype(np.min_scalar_type(num_queries)), kind="stable")  # few bits are sorted fast
-    queries = queries[order]
-    place = np.arange(len(queries)) - np.searchsorted(queries, queries)
-    table = np.full((num_queries, max(k, place.max(initial=0) + 1)), -math.inf, values.dtype)
-    table[queries, place] = values[order]
-    table.partition(table.shape[1] - k, axis=1)
-    return table[:, -k:]
-
-
-def best_of_pairs(
-    queries: torch.Tensor,
-    rows: torch.Tensor,
-    scores: torch.Tensor,
-    num_queries: int,
-    k: int,
-    weights: torch.Tensor,
+def exact_best(
+    block: Block, texts: torch.Tensor, upper: torch.Tensor, rows: torch.Tensor, k: int, options: ScoreOptions
 ) -> Best:
-    """The k best of scored pairs, for each query; among equal scores, the first in the gallery comes first."""
-    order = np.lexsort((rows.numpy(), -scores.numpy(), queries.numpy()))
-    order = torch.from_numpy(order)
-    counts = queries.bincount(minlength=num_queries)
-    place = torch.arange(len(order)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    order, place = order[place < k], place[place < k]
-    found = Best(
-        torch.full((num_queries, k), -math.inf, dtype=torch.float64),
-        torch.zeros(num_queries, k, dtype=torch.long),
-        torch.zeros(num_queries, k, weights.shape[1]),
-        counts,
-    )
-    where = queries[order], place
-    found.scores[where], found.rows[where], found.weights[where] = scores[order], rows[order], weights[order]
-    return found
+    """The k best of some clips for each query, on the CPU; equal scores in gallery order. `upper` and `rows` `(Q, C)`
+    are the clips, and bounds of their scores, which are -inf where there is no clip; C is at least k."""
+    rows, order = rows.sort(dim=1)
+    is_clip = (upper != -math.inf).gather(1, order)
+    queries, columns = is_clip.nonzero(as_tuple=True)
+    clips = rows[queries, columns]
+    order = clips.argsort(stable=True)
+    queries, columns, clips = queries[order], columns[order], clips[order]
+    scores = torch.full(rows.shape, -math.inf, dtype=torch.float64, device=rows.device)
+    weights = torch.zeros(*rows.shape, block.modality_mask.shape[1], device=rows.device)
+    if len(clips):
+        where = queries, columns
+        scores[where], weights[where] = exact_pairs(block, texts, queries, clips, options)
+    scores, order = scores.sort(dim=1, descending=True, stable=True)
+    scores, order = scores[:, :k], order[:, :k]
+    weights = weights.take_along_dim(order[..., None], dim=1)
+    return Best(scores.cpu(), rows.gather(1, order).cpu(), weights.cpu(), is_clip.sum(1).cpu())
 
 
 __all__ = [
@@ -689,16 +541,12 @@ __all__ = [
     "Best",
     "Block",
     "DamagedVectorsError",
-    "best_of_pairs",
     "block_of",
     "bounded_scores",
-    "centroid_scores",
+    "exact_best",
     "exact_pairs",
-    "highest_of_pairs",
-    "hull_distance",
-    "inverse_of",
-    "paired_products",
+    "inverses_of",
     "product_error",
     "score_error",
-    "spanned_bound",
+    "spanned_bounds",
 ]

@@ -5,14 +5,12 @@ scores are computed for every clip.
 Products in eight bits cost a fraction of those in float32. Their error has a bound, and so has the score:
 
 1. With weights w >= 0 of a clip's modalities, the score is F(w, c) = sum_m w_m c_m / |sum_m w_m z_m|. It grows with
-   every (calibrated) cosine c_m, and for any weights it is at most P(c) = max_w F(w, c), the norm of the projection on
-   the cone of the clip's vectors. So if cosines are known to +-e, the score is at most P(c + e), for any temperature
-   of the query.
-2. Two bounds of P cost less than itself: max_m c_m / rho, with rho the distance of the convex hull of the clip's
-   vectors from 0, and the norm of the projection of the positive part of c on their span.
-3. A threshold is guessed from the scores of a sample of the clips, and raised to the k-th best estimate so far. Clips
-   whose bound is below it are left out. All others are scored in float32, with an error bound, and those that may be
-   among the k best in float64.
+   every (calibrated) cosine c_m. If cosines are known to +-e, it is at most max_w F(w, c + e), for any temperature
+   of the query. That is at most the norm of the projection of the positive part of c + e on the span of the clip's
+   vectors: see [`~gallery.exact.blocks.inverses_of`].
+2. A threshold is guessed from the estimated scores of a sample of clips. Clips whose bound is below it are left out.
+3. Those with the highest bounds are scored in float32, with an error bound. Others whose bound exceeds the k-th best of
+   them are scored, too, and those that may be among the k best in float64.
 4. If the k-th best score reaches the threshold, no clip that was left out can be better. If not, the guess was too
    high, and the k-th best score, which k clips have, takes its place: the search is repeated with it.
 
@@ -37,23 +35,17 @@ from gallery.exact.blocks import (
     Best,
     Block,
     DamagedVectorsError,
-    best_of_pairs,
     bounded_scores,
-    centroid_scores,
-    exact_pairs,
-    highest_of_pairs,
+    exact_best,
     product_error,
     score_error,
-    spanned_bound,
+    spanned_bounds,
 )
 from gallery.exact.codes import rotation
-from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, find_method
+from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, closed_form, find_method
 
-_TILE = 2**20  # products of a modality computed at once, in cache
-_NARROWEST, _WIDEST = 512, 65_536  # clips per tile
-_ROUNDS = 16  # times that thresholds are raised
-_SLACK = 4  # about as many standard deviations a score may be below its estimate
-_SCALE, _ERROR, _INVERSE_RHO, _INVERSE = 0, 1, 2, 3  # columns of `Block.screened`; the last one is the first of many
+_PRODUCTS, _NARROWEST = 2**18, 2048  # products of a modality computed at once, and the fewest clips
+_TILE = 2**17  # pairs whose bounds are computed at once, in cache
 _DEVICE_TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products computed at once; on a CPU in cache
 _MORE = 64  # candidates in addition to twice the number of hits
 _SMALL = 2048.0  # scales the remainder of a float16 to the size of the number
@@ -66,188 +58,166 @@ _SCORES_AT_ONCE = 2**26  # if all scores of a query are needed
 # SCALAR's score, of clips with codes --------------------------------------------------------------------------------
 
 
-class _Candidates(NamedTuple):
-    """Pairs that may be among the best: bounds and estimates of their scores, `(P,)`."""
-
-    queries: np.ndarray
-    rows: np.ndarray
-    bounds: np.ndarray
-    estimates: np.ndarray
-
-
-class _Screen:
+class _Coded(NamedTuple):
     """
-    The bounds of all clips for some queries.
+    Texts in eight bits.
 
     Args:
-        block ([`~gallery.exact.blocks.Block`]): with codes.
-        texts (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
-        options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
-        k (`int`): hits per query.
-        thresholds (`np.ndarray` of shape `(Q,)`): clips with a bound below are left out.
-        is_guess (`bool`): whether the thresholds are guesses, which may be raised.
+        codes (`torch.CharTensor` of shape `(Q, D)`): times `scale`, nearly the rotated texts.
+        scale (`torch.FloatTensor` of shape `(Q,)`): of each text.
+        lost (`float`): largest distance between a rotated text and its codes, as a multiple of its scale.
+        norm (`float`): largest norm of a text, or of its codes.
     """
 
-    def __init__(
-        self, block: Block, texts: torch.Tensor, options: ScoreOptions, k: int, thresholds: np.ndarray, is_guess: bool
-    ):
-        self.block, self.options, self.k = block, options, k
-        self.count, self.facts = len(block), block.screened
-        self.thresholds, self.is_guess = thresholds, is_guess
-        self.highest = np.full((len(texts), k), -math.inf, np.float32)
-        self.number = block.modality_mask.shape[1]
-        self.gain = [1.0] * self.number if options.modality_scale is None else list(options.modality_scale)
-        self.offset = [0.0] * self.number if options.modality_offset is None else list(options.modality_offset)
-        # The queries in eight bits: all have one scale, and `lost` is the largest norm of what is rounded off.
-        turned = texts.double() @ rotation(texts.shape[-1])
-        self.scale = max(turned.abs().amax().item() / 127, 1e-30)
-        rounded = (turned / self.scale).round()
-        self.codes = rounded.to(torch.int8)
-        self.lost = torch.linalg.vector_norm(turned - rounded * self.scale, dim=1).amax().item() * (1 + 1e-6) + 1e-7
-        self.norm = torch.linalg.vector_norm(turned, dim=1).amax().item() + 1e-6
-        # Errors of many coordinates add up like random numbers.
-        error = self.error_of(self.facts[:, _ERROR].amax()).item() * max(map(abs, self.gain))
-        self.slack = _SLACK / math.sqrt(texts.shape[-1]) * error
-        # Memory that tiles reuse: new memory has to be mapped first, which costs as much as a product.
-        width = min(max(_TILE // len(texts) // _NARROWEST * _NARROWEST, _NARROWEST), _WIDEST)
-        self.width = min(width, self.count)
-        self.products = torch.empty(self.number, len(texts) * self.width, dtype=torch.int32)
-        self.upper, self.other = torch.empty(2, len(texts) * self.width).unbind(0)
-        self.largest = torch.empty(len(texts) * self.width, dtype=torch.int32)
-
-    def error_of(self, code_errors: torch.Tensor) -> torch.Tensor:
-        """Bound the errors of cosines: |<t, z> - <t', z'>| <= |t| |z - z'| + |t - t'| |z'|."""
-        return code_errors * (self.norm + self.lost) + (self.lost * LONGEST + ROUNDING)
-
-    def multiply(self, start: int, stop: int) -> torch.Tensor:
-        """Multiply the queries with a tile of clips, in eight bits: `(M, Q, B)`."""
-        shape = self.number, len(self.codes), stop - start
-        products = self.products[:, : shape[1] * shape[2]].view(shape)
-        for chunk, some, first in self.block.pieces(start, stop):
-            place = slice(first - start, first - start + some.stop - some.start)
-            for m in range(self.number):
-                codes = self.block.codes[chunk].codes[m][some]
-                into = products[m, :, place]
-                if into.is_contiguous():
-                    torch._int_mm(self.codes, codes.T, out=into)
-                else:
-                    into.copy_(torch._int_mm(self.codes, codes.T))
-        return products
-
-    def survivors(self, start: int, stop: int, products: torch.Tensor) -> np.ndarray:
-        """The pairs of a tile, numbered query by query, whose bound max_m c_m / rho reaches the threshold."""
-        shape = tuple(products.shape[1:])
-        size = shape[0] * shape[1]
-        upper, other = self.upper[:size].view(shape), self.other[:size].view(shape)
-        facts = self.facts[start:stop]
-        scale, inverse_rho = facts[:, _SCALE] * self.scale, facts[:, _INVERSE_RHO]
-        error, allowed = self.error_of(facts[:, _ERROR]), self.block.allowed[start:stop]
-        if self.options.is_calibrated:
-            is_there = (self.block.modality_mask[start:stop] & allowed[:, None]).unbind(1)
-            looked_at = zip(products, self.gain, self.offset, is_there, strict=True)
-        else:  # absent modalities can only make the bound larger
-            largest = products[0]
-            for product in products[1:]:
-                largest = torch.maximum(largest, product, out=self.largest[:size].view(shape))
-            looked_at = [(largest, 1.0, 0.0, allowed)]
-        for index, (product, gain, offset, there) in enumerate(looked_at):
-            level = ((error * gain + offset) * inverse_rho).masked_fill(~there, -math.inf)
-            into = other if index else upper
-            torch.addcmul(level, into.copy_(product), gain * scale * inverse_rho, out=into)
-            if index:
-                torch.maximum(upper, other, out=upper)
-        if (self.thresholds <= 0).any():  # values below 0 are divided by the largest possible norm
-            torch.maximum(upper, upper / inverse_rho / LONGEST, out=upper)
-        # Clips that may not be found are at -inf, and are left out even if no score is known to be reached.
-        reach = (self.thresholds - abs(self.thresholds) * ROUNDING).clip(np.finfo(np.float32).min)
-        # NumPy compares several times as fast as torch, which compares one by one.
-        return np.flatnonzero(upper.numpy() >= reach.astype(np.float32)[:, None])
-
-    def candidates(self, start: int, stop: int) -> _Candidates:
-        """The pairs of a tile whose bounds reach the thresholds."""
-        products = self.multiply(start, stop)
-        pairs = self.survivors(start, stop, products)
-        queries = pairs // (stop - start)
-        rows = pairs - queries * (stop - start) + start
-        flat = torch.from_numpy(pairs)
-        # Rows are gathered several times as fast as columns, and computed with more slowly.
-        facts = self.facts.index_select(0, torch.from_numpy(rows)).T.contiguous()
-        scale, error, cosines, upper = facts[_SCALE] * self.scale, self.error_of(facts[_ERROR]), [], []
-        for product, gain, offset in zip(products, self.gain, self.offset, strict=True):
-            cosine = product.view(-1).index_select(0, flat).float().mul_(scale)
-            cosines.append(cosine)
-            upper.append((cosine + error).mul_(gain).add_(offset))
-        bounds = spanned_bound(torch.stack(upper).T, facts[_INVERSE:].T).numpy()
-        likely = np.flatnonzero(bounds >= self.thresholds[queries])
-        # The scores of the others, estimated from the products in eight bits.
-        places = torch.from_numpy(likely)
-        near = torch.stack([cosine.index_select(0, places) for cosine in cosines])
-        chosen = torch.from_numpy(rows[likely])
-        mask, gram = (values.index_select(0, chosen) for values in (self.block.modality_mask, self.block.gram))
-        near = self.options.calibrated(near, dim=0)
-        estimates, _, _ = centroid_scores(near, mask, gram, self.block.min_norm, self.options)
-        return _Candidates(queries[likely], rows[likely], bounds[likely], estimates.numpy())
-
-    def raise_thresholds(self, found: _Candidates) -> None:
-        """Raise the thresholds to the k-th highest estimates, less what these may be too high, nearly always."""
-        highest = highest_of_pairs(found.queries, found.estimates, len(self.thresholds), self.k)
-        both = np.concatenate([self.highest, highest], axis=1)
-        both.partition(self.k, axis=1)
-        self.highest = both[:, -self.k :]
-        self.thresholds = np.maximum(self.thresholds, self.highest.min(1) - self.slack)
-
-    def run(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All pairs whose bounds reach the thresholds, in the order of their clips: queries and rows `(P,)`."""
-        found, new, since = [], [], 0
-        for start in range(0, self.count, self.width):
-            stop = min(start + self.width, self.count)
-            new.append(self.candidates(start, stop))
-            if stop - since >= self.count / _ROUNDS or stop == self.count:
-                found.append(_Candidates(*map(np.concatenate, zip(*new, strict=True))))
-                new, since = [], stop
-                if self.is_guess:
-                    self.raise_thresholds(found[-1])
-        queries, rows, bounds, _ = map(np.concatenate, zip(*found, strict=True))
-        likely = np.flatnonzero(bounds >= self.thresholds[queries])
-        likely = likely[np.argsort(rows[likely], kind="stable")]
-        return torch.from_numpy(queries[likely]), torch.from_numpy(rows[likely])
+    codes: torch.Tensor
+    scale: torch.Tensor
+    lost: float
+    norm: float
 
 
-def _guessed(block: Block, texts: torch.Tensor, k: int, options: ScoreOptions) -> np.ndarray:
+def _coded(texts: torch.Tensor) -> _Coded:
+    turned = texts.double() @ rotation(texts.shape[-1])
+    scale = (turned.abs().amax(1) / 127).clamp(min=1e-30).float()
+    rounded = (turned / scale[:, None]).round()
+    far = torch.linalg.vector_norm(turned - rounded * scale[:, None], dim=1)
+    norm = (torch.linalg.vector_norm(turned, dim=1) + far).amax().item() + ROUNDING
+    lost = (far * LONGEST + ROUNDING) / scale
+    return _Coded(rounded.to(torch.int8), scale, lost.amax().item(), norm)
+
+
+def _guessed(block: Block, coded: _Coded, k: int, options: ScoreOptions) -> np.ndarray:
     """
-    Guess thresholds `(Q,)` from the scores of a sample of clips, spread evenly over all.
+    Guess thresholds `(Q,)` from the scores of a sample of clips, estimated in eight bits.
 
     Of the k best of N clips, about r = k n / N are among n that are drawn. At a rank some standard deviations
     below r, the sample has a score that k of all clips reach, nearly always.
     """
-    rows, sample = block.sample
-    scores = Pairs(texts, sample, options).scores("scalar").numpy()
-    scores = np.where(block.allowed[rows].numpy(), scores, -math.inf)
+    rows, codes = block.sample
     expected = k * len(rows) / len(block)
     rank = math.ceil(expected + 3 * math.sqrt(expected)) + 1
     if len(rows) < rank:
-        return np.full(len(texts), -math.inf)
+        return np.full(len(coded.codes), -math.inf)
+    mask = block.modality_mask[rows]
+    products = torch.stack([torch._int_mm(coded.codes, some.T) for some in codes])  # (M, Q, S)
+    cosines = options.calibrated(products * (coded.scale[:, None] * block.code_facts[0, rows]), dim=0)
+    cosines = cosines * mask.T[:, None]
+    scores = closed_form(cosines, mask, block.gram[rows], options.query_temperature, block.min_norm)
+    scores = scores.masked_fill(~block.allowed[rows], -math.inf).numpy()
     scores.partition(len(rows) - rank, axis=1)
     return scores[:, -rank].astype(np.float64)
 
 
-def _best_above(
-    block: Block, texts: torch.Tensor, k: int, options: ScoreOptions, thresholds: np.ndarray, is_guess: bool
-) -> tuple[Best, np.ndarray]:
-    """The k best of the clips whose bounds reach the thresholds; and the thresholds, which may have been raised."""
-    screen = _Screen(block, texts, options, k, thresholds, is_guess)
-    queries, rows = screen.run()
-    if len(rows):
-        scores, errors = bounded_scores(block, texts, queries, rows, options)
-        least = highest_of_pairs(queries.numpy(), (scores - errors).numpy(), len(texts), k).min(1)
-        is_near = ~(scores + errors < torch.from_numpy(least)[queries])  # NaN is kept, so that it is noticed
-        queries, rows = queries[is_near], rows[is_near]
-    scores, weights = exact_pairs(block, texts, queries, rows, options)
-    return best_of_pairs(queries, rows, scores, len(texts), k, weights), screen.thresholds
+def _screened(
+    block: Block, coded: _Coded, k: int, thresholds: np.ndarray, options: ScoreOptions
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Find all clips whose scores may reach a threshold, from products in eight bits.
+
+    Args:
+        block ([`~gallery.exact.blocks.Block`]), coded ([`_Coded`]), options: clips with codes, and texts.
+        k (`int`): least number of columns.
+        thresholds (`np.ndarray` of shape `(Q,)`): of each text.
+
+    Returns:
+        Upper bounds of scores, and rows, `(Q, C)` each, as of [`_tables`].
+    """
+    number, num_queries = block.modality_mask.shape[1], len(coded.codes)
+    gain, offset = torch.ones(number, 1), torch.zeros(number, 1)
+    if options.modality_scale is not None:
+        gain = torch.as_tensor(options.modality_scale, dtype=torch.float32)[:, None]
+    if options.modality_offset is not None:
+        offset = torch.as_tensor(options.modality_offset, dtype=torch.float32)[:, None]
+    # A cosine is at most the product of the codes, times both scales, plus an error, by Cauchy and Schwarz:
+    # |<t, z> - <t', z'>| <= |t'| |z - z'| + |t - t'| |z|. All that follows is divided by the scale of the text: it is
+    # `factor` times the product, plus `lost`, plus `level` over the scale. (M, N) and (M, 1)
+    scale, error = block.code_facts
+    factor, lost = gain * scale, gain * coded.lost
+    level = gain * (coded.norm * error) + offset
+    inverse_scale = 1 / coded.scale[:, None]
+    # Clips that may not be found are at -inf, and are left out even if no score is known to be reached.
+    never = torch.zeros(len(block)).masked_fill_(~block.allowed, -math.inf)
+    reach = thresholds / coded.scale.numpy() * (1 - ROUNDING)
+    reach = np.where(reach > 0, reach**2, -1.0).astype(np.float32)[:, None]
+
+    # Memory that tiles reuse: new memory has to be mapped first, which costs as much as a product.
+    width = max(_PRODUCTS // num_queries, _NARROWEST)
+    step = max(_TILE // num_queries, 1)
+    memory = torch.empty(number, num_queries * width, dtype=torch.int32)
+    other = torch.empty(number, num_queries * step)
+    queries, rows, squares, first = [], [], [], 0
+    for codes in block.codes:
+        for some in zip(*(matrix.split(width) for matrix in codes.codes), strict=True):
+            products = memory[:, : num_queries * len(some[0])].view(number, num_queries, -1)
+            for clips, into in zip(some, products, strict=True):
+                torch._int_mm(coded.codes, clips.T, out=into)
+            for part in products.split(step, dim=2):
+                clips = slice(first, first + part.shape[2])
+                upper = other[:, : num_queries * part.shape[2]].view(part.shape).copy_(part)
+                for m, values in enumerate(upper):
+                    torch.addcmul(lost[m], values, factor[m, clips], out=values)
+                    torch.addcmul(values, inverse_scale, level[m, clips], out=values).clamp_(min=0)
+                bounds = spanned_bounds(upper, block.inverse[..., clips], never[clips]).numpy()
+                # NumPy compares several times as fast as torch, which compares one by one.
+                pairs = np.flatnonzero(bounds >= reach)
+                of_queries, places = np.divmod(pairs, bounds.shape[1])
+                queries.append(of_queries)
+                rows.append(places + first)
+                squares.append(bounds.ravel()[pairs])
+                first = clips.stop
+    queries = np.concatenate(queries)
+    order = np.argsort(queries.astype(np.min_scalar_type(num_queries)), kind="stable")  # few bits are sorted fast
+    queries = queries[order]
+    bounds = np.sqrt(np.concatenate(squares)[order]) * coded.scale.numpy()[queries].astype(np.float64) * (1 + ROUNDING)
+    pairs = queries, np.concatenate(rows)[order], bounds
+    return _tables(*map(torch.from_numpy, pairs), num_queries, k)
+
+
+def _tables(
+    queries: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, num_queries: int, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs, in ascending order of their queries, as tables `(Q, C)` with C at least k: their values, -inf where there
+    are no more, and their rows."""
+    counts = queries.bincount(minlength=num_queries)
+    places = torch.arange(len(queries), device=queries.device) - (counts.cumsum(0) - counts)[queries]
+    table = values.new_full((num_queries, max(k, int(counts.max()))), -math.inf)
+    found = rows.new_zeros(table.shape)
+    table[queries, places], found[queries, places] = values, rows
+    return table, found
+
+
+def _refined(
+    block: Block, texts: torch.Tensor, upper: torch.Tensor, rows: torch.Tensor, k: int, options: ScoreOptions
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Leave out what proves not to be among the k best once it is scored in float32: the remaining upper bounds and
+    rows, as of [`_tables`]. Those with the highest bounds are scored first; most others are below the k-th of them."""
+    lower = torch.full_like(upper, -math.inf)
+    is_known = torch.zeros_like(upper, dtype=torch.bool)
+    is_next = is_known.scatter(1, upper.topk(min(2 * k, upper.shape[1])).indices, True)
+    for _ in range(2):
+        queries, columns = (is_next & (upper > -math.inf)).nonzero(as_tuple=True)
+        if len(queries):
+            bounds = bounded_scores(block, texts, queries, rows[queries, columns], options)
+            lower[queries, columns], upper[queries, columns] = bounds
+        is_known |= is_next
+        least = lower.topk(k).values[:, -1:]
+        is_next = (upper >= least) & ~is_known
+    upper = upper.masked_fill(upper < least, -math.inf)
+    width = max(k, int((upper > -math.inf).sum(1).max()))
+    upper, order = upper.topk(width)
+    return upper, rows.gather(1, order)
+
+
+def _replace(best: Best, again: torch.Tensor, repeated: Best) -> Best:
+    """What was found for some of the queries in place of what was found before."""
+    for column, values in zip(best, repeated, strict=True):
+        column[again] = values
+    return best
 
 
 @torch.no_grad()
-def find_best(block: Block, texts: torch.Tensor, k: int, options: ScoreOptions) -> Best:
+def find_best(
+    block: Block, texts: torch.Tensor, k: int, options: ScoreOptions, thresholds: np.ndarray | None = None
+) -> Best:
     """
     Find the k best clips of each query by SCALAR's score, as if every pair were scored in float64.
 
@@ -256,6 +226,7 @@ def find_best(block: Block, texts: torch.Tensor, k: int, options: ScoreOptions) 
         texts (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
         k (`int`): hits per query.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
+        thresholds (`np.ndarray` of shape `(Q,)`, *optional*): scores that k clips reach; by default they are guessed.
 
     Returns:
         [`~gallery.exact.blocks.Best`]: equal scores in gallery order.
@@ -264,14 +235,17 @@ def find_best(block: Block, texts: torch.Tensor, k: int, options: ScoreOptions) 
         DamagedVectorsError: vectors are not as they were written.
     """
     with torch.autocast("cpu", enabled=False):
-        best, thresholds = _best_above(block, texts, k, options, _guessed(block, texts, k, options), True)
-        again = np.flatnonzero(best.scores[:, -1].numpy() < thresholds)
-        if len(again):
-            known = best.scores[again, -1].numpy()
-            repeated, _ = _best_above(block, texts[again], k, options, known, False)
-            for column, values in zip(best, repeated, strict=True):
-                column[again] = values
-    return best
+        coded = _coded(texts)
+        if thresholds is None:
+            thresholds = _guessed(block, coded, k, options)
+        upper, rows = _screened(block, coded, k, thresholds, options)
+        best = exact_best(block, texts, *_refined(block, texts, upper, rows, k, options), k, options)
+        # A guess was too high if fewer than k of the clips reach it; but k of them reach the last one's score.
+        again = torch.from_numpy(np.flatnonzero(best.scores[:, -1].numpy() < thresholds))
+        if not len(again):
+            return best
+        known = best.scores[again, -1].numpy()
+        return _replace(best, again, find_best(block, texts[again], k, options, known))
 
 
 # SCALAR's score, of clips without codes -----------------------------------------------------------------------------
@@ -328,40 +302,31 @@ def _highest(
     return values, torch.cat(found, dim=1).gather(1, order)
 
 
-def _proved(
-    block: Block, texts: torch.Tensor, miss: torch.Tensor, k: int, count: int, options: ScoreOptions
-) -> tuple[Best, torch.Tensor]:
-    """The k best of the clips with the highest bounds, and for which queries no other clip can be better."""
-    upper, rows = _highest(block, texts, miss, min(count + 1, len(block)), options)
-    rest = upper[:, -1] if count < len(block) else upper.new_full((len(upper),), -math.inf)
-    queries, columns = (upper[:, :count] != -math.inf).nonzero(as_tuple=True)  # NaN is scored, so that it is noticed
-    rows = rows[queries, columns]
-    order = rows.argsort(stable=True)
-    queries, rows = queries[order], rows[order]
-    scores, weights = exact_pairs(block, texts, queries, rows, options)
-    best = best_of_pairs(queries.cpu(), rows.cpu(), scores.cpu(), len(texts), k, weights.cpu())
-    rest = rest.double().cpu()
-    return best, (rest == -math.inf) | (best.scores[:, -1] > rest)
-
-
 @torch.no_grad()
-def find_best_on_device(block: Block, texts: torch.Tensor, k: int, options: ScoreOptions) -> Best:
+def find_best_on_device(
+    block: Block, texts: torch.Tensor, k: int, options: ScoreOptions, count: int | None = None
+) -> Best:
     """
     Find the k best clips of each query as [`~gallery.exact.ranking.find_best`] does, on the device of the clips,
     which need no codes.
 
-    Args, returns and errors: as of [`~gallery.exact.ranking.find_best`]; what is returned is on the CPU.
+    Args, returns and errors: as of [`~gallery.exact.ranking.find_best`]; what is returned is on the CPU. `count` is
+    the number of clips that are scored in float64, by default about twice the number of hits.
     """
     with torch.autocast(texts.device.type, enabled=False):
         miss = _error_of(block, texts, options).float() * (1 + 1e-6) + ROUNDING
-        count = min(2 * k + _MORE, len(block))
-        best, is_proved = _proved(block, texts, miss, k, count, options)
-        while not is_proved.all():
-            again, count = (~is_proved).nonzero()[:, 0], min(4 * count, len(block))
-            more, is_proved[again] = _proved(block, texts[again.to(texts.device)], miss, k, count, options)
-            for column, values in zip(best, more, strict=True):
-                column[again] = values
-    return best
+        count = min(2 * k + _MORE if count is None else count, len(block))
+        upper, rows = _highest(block, texts, miss, min(count + 1, len(block)), options)
+        best = exact_best(block, texts, upper[:, :count], rows[:, :count], k, options)
+        if count == len(block):
+            return best
+        # No other clip can be better than the bound of the first one that was not scored.
+        rest = upper[:, -1].double().cpu()
+        again = ((rest != -math.inf) & ~(best.scores[:, -1] > rest)).nonzero()[:, 0]
+        if not len(again):
+            return best
+        more = find_best_on_device(block, texts[again.to(texts.device)], k, options, 4 * count)
+        return _replace(best, again, more)
 
 
 # Every score --------------------------------------------------------------------------------------------------------
@@ -390,28 +355,6 @@ def _sorted(scores: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Ten
     return scores[:, :k], rows.gather(1, order[:, :k])
 
 
-def _merge(
-    best: tuple[torch.Tensor, torch.Tensor], scores: torch.Tensor, start: int, k: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merge the scores (Q, B) of later clips into the k best so far (Q, K) and their rows (Q, K)."""
-    if best[0].shape[1] < k:
-        rows = torch.arange(start, start + scores.shape[1], device=scores.device).expand(len(scores), -1)
-        return _sorted(torch.cat([best[0], scores], dim=1), torch.cat([best[1], rows], dim=1), k)
-    # A clip with an equal score is later in the gallery, so it does not replace the last one.
-    queries, columns = (scores > best[0][:, -1:]).nonzero(as_tuple=True)
-    if len(queries):
-        lines, counts = queries.unique_consecutive(return_counts=True)
-        width = int(counts.max())
-        first = (counts.cumsum(0) - counts).repeat_interleave(counts)
-        place = torch.arange(len(queries), device=first.device) - first
-        line = torch.arange(len(lines), device=first.device).repeat_interleave(counts)
-        found = scores.new_full((len(lines), width), -math.inf).index_put_((line, place), scores[queries, columns])
-        rows = best[1].new_zeros(len(lines), width).index_put_((line, place), columns + start)
-        merged = _sorted(torch.cat([best[0][lines], found], dim=1), torch.cat([best[1][lines], rows], dim=1), k)
-        best[0][lines], best[1][lines] = merged
-    return best
-
-
 def _rank_whole(
     block: Block, queries: torch.Tensor, k: int, method: str, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -432,14 +375,18 @@ def _rank_in_tiles(
     block: Block, queries: torch.Tensor, k: int, method: str, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rank from the scores of some clips at a time."""
-    best = queries.new_empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
+    best = queries.new_full((len(queries), k), -math.inf)
+    rows = torch.zeros(best.shape, dtype=torch.long, device=queries.device)
     size = _BLOCK_OF_FEW if len(queries) <= _FEW else _BLOCK
     for start in range(0, len(block), size):
         scores = Pairs(queries, block[start : start + size], options).scores(method)
         scores.masked_fill_(~block.is_there[start : start + size], -math.inf)
         _check_scores(scores)
-        best = _merge(best, scores, start, k)
-    return best
+        # A clip with an equal score is later in the gallery, so it does not replace the last one.
+        better, columns = (scores > best[:, -1:]).nonzero(as_tuple=True)
+        values, places = _tables(better, columns + start, scores[better, columns], len(queries), 0)
+        best, rows = _sorted(torch.cat([best, values], dim=1), torch.cat([rows, places], dim=1), k)
+    return best, rows
 
 
 def _rank_by_centroids(block: Block, queries: torch.Tensor, k: int, options: ScoreOptions) -> Ranking:
