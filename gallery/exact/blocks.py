@@ -37,7 +37,7 @@ _MIN_NORM = MIN_NORM[torch.float32]
 _SAMPLE = 2048  # clips of a sample
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
 _CLIPS_AT_ONCE = 1024  # clips whose vectors are copied at a time, of one query
-_PAIRS_AT_ONCE, _ON_A_DEVICE = 128, 16_384  # pairs whose vectors are copied at a time
+_PAIRS_AT_ONCE, _ON_A_DEVICE = 64, 16_384  # pairs whose vectors are copied at a time
 _GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
 _SHORT = 0.01  # squared norm of a centroid below which a Gram matrix has too few digits
 
