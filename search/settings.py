@@ -172,7 +172,8 @@ class IndexConfig:
     model: Annotated[
         str | None,
         _model(
-            help="Model or adapter: a folder, a Hub id, or `light`, which embeds only texts and needs no download. "
+            help="Model or adapter: a folder, a Hub id, or `light`, which needs no download: it embeds English texts, "
+            "and pictures by what it recognises in them. "
             f"By default the gallery's own, or {DEFAULT_MODEL} for a new one."
         ),
     ] = None

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("commands", "eval", "gallery", "hub_cards", "modeling_scalar", "search", "trainer")
 BESIDE = ("docs", "evidence", "recipes", "tests")
-READ_BY_ROOMS = (".jinja", ".html", ".json", ".md", ".sql", ".txt")
+READ_BY_ROOMS = (".jinja", ".html", ".json", ".md", ".safetensors", ".sql", ".txt")
 
 
 @pytest.fixture(scope="module")

@@ -55,9 +55,11 @@ def embed_captions(captions: Sequence[str], encoder: str, progress: bool = True)
     # Imported here, because training reads the targets without it.
     from sentence_transformers import SentenceTransformer
 
+    from modeling_scalar.light_model import text_folder
+
     try:
-        folder = identify(encoder).at_hand().name
-        model = SentenceTransformer(folder, device=str(default_device()))
+        folder = text_folder() if encoder == LIGHT else identify(encoder).at_hand().name
+        model = SentenceTransformer(str(folder), device=str(default_device()))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"Cannot load a sentence encoder from {encoder!r}: {error} {LIGHT!r} needs no network."

@@ -1,0 +1,43 @@
+"""Embed the names and definitions of ImageNet's classes, which `light` recognises: `python -m evidence.class_embeds`.
+
+The result is a file of the wheel, so that it is the same everywhere.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+import modeling_scalar
+from commands.errors import run_command
+from modeling_scalar.light_model import text_folder
+from modeling_scalar.light_texts import LightTextEncoder
+
+_FILE = Path(modeling_scalar.__file__).with_name("imagenet_classes.txt")
+
+
+def class_texts() -> list[str]:
+    """Return "names: definition" of each class, in the order of the classifier's outputs."""
+    texts = []
+    for line in _FILE.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            _, names, definition = line.split("\t")
+            texts.append(f"{names}: {definition}")
+    return texts
+
+
+def class_embeds(texts: Sequence[str]) -> torch.Tensor:
+    """Embed classes with the sentence encoder of `light`, `(classes, 384)`, in half precision."""
+    return LightTextEncoder(text_folder()).embed(texts).half()
+
+
+def main() -> None:
+    """Write the file."""
+    save_file({"class_embeds": class_embeds(class_texts())}, _FILE.with_suffix(".safetensors"))
+
+
+if __name__ == "__main__":
+    run_command(main)
+
+__all__ = ["class_embeds", "class_texts"]

