@@ -5,8 +5,9 @@ Shapes: Q queries, D dimensions.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -165,6 +166,47 @@ class QueryModel:
         return Likeness(path, embeds[0], mask[0])
 
 
+class LightQueryModel(QueryModel):
+    """
+    [`~modeling_scalar.model_identity.LIGHT`], of which texts need the text encoder alone. The rest is loaded for the
+    first file.
+
+    Args:
+        folder (`Path`): its folder.
+        load (`Callable`): loads the whole model and its processor.
+    """
+
+    method = "scalar"
+
+    def __init__(self, folder: Path, load: "Callable[[], tuple[PreTrainedModel, ProcessorMixin]]"):
+        from modeling_scalar.light_model import TEXT_PART
+        from modeling_scalar.light_texts import LightTextEncoder
+
+        self.text_encoder = LightTextEncoder(folder / TEXT_PART)
+        self.lock = Lock()
+        self.learned = {}
+        self._load = load
+
+    @cached_property
+    def _loaded(self) -> "tuple[PreTrainedModel, ProcessorMixin]":
+        return self._load()
+
+    @property
+    def model(self) -> "PreTrainedModel":
+        """The whole model."""
+        return self._loaded[0]
+
+    @property
+    def processor(self) -> "ProcessorMixin":
+        """Its processor."""
+        return self._loaded[1]
+
+    def embed(self, texts: Sequence[str]) -> torch.Tensor:
+        """Embed queries, `(Q, D)`."""
+        with self.lock:
+            return unit_vectors(self.text_encoder.embed(texts))
+
+
 def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | None) -> dict[str, Any]:
     """The option of `load_model` with which a model embeds these modalities; none if the model defines its own."""
     is_chosen = identity.kind == "encoder" and tuple(modalities or PAPER_MODALITIES) != PAPER_MODALITIES
@@ -186,8 +228,8 @@ def load_query_model(
         FileNotFoundError: the model does not exist.
         ValueError: the gallery was made with another model, or does not name its model and `model` is not given.
     """
-    # Not at the top: they import transformers, which no other kind of query needs.
-    from modeling_scalar.model_identity import device_of_name, identify
+    # Not at the top: no other kind of query needs it.
+    from modeling_scalar.model_identity import device_of_name, identify, is_light
 
     revision = described.model_revision if model is None else None
     model = model or described.model
@@ -205,9 +247,13 @@ def load_query_model(
             "`--model FOLDER`, or `gallery.load_model(FOLDER)`."
         ) from error
     described.check_model(str(model), identity.fingerprint)
-    chosen = modalities_option(identity, described.modalities)
-    loaded = modeling_scalar.load_model(folder, None, device_of_name(device), **chosen)  # without code
-    return QueryModel(*loaded)
+    place = device_of_name(device)
+
+    def load() -> "tuple[PreTrainedModel, ProcessorMixin]":
+        chosen = modalities_option(identity, described.modalities)
+        return modeling_scalar.load_model(folder, None, place, **chosen)  # without code
+
+    return LightQueryModel(folder, load) if is_light(model) else QueryModel(*load())
 
 
 def query_like(embeds: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -3,91 +3,73 @@
 A test holds its embeddings to those of Sentence Transformers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from torch import nn
+from torch.nn.functional import embedding, gelu, layer_norm, linear, normalize, scaled_dot_product_attention
 
 _WIDTH, _NUM_LAYERS, _NUM_HEADS = 384, 6, 12
-_MAX_TOKENS = 256  # longer texts are cut
 _NORM_EPS = 1e-12
+_MAX_TOKENS = 256  # longer texts are cut
 _AT_ONCE = 32  # texts in a batch
-# The parts of a layer of torch by their names in BERT; queries, keys and values are one matrix in torch.
-_PARTS = {
-    "self_attn.out_proj": "attention.output.dense",
-    "norm1": "attention.output.LayerNorm",
-    "linear1": "intermediate.dense",
-    "linear2": "output.dense",
-    "norm2": "output.LayerNorm",
-}
 
 
-def _positions(stored: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The embeddings of positions, with that of the segment, of which only one is used."""
-    segment = stored["embeddings.token_type_embeddings.weight"][0]
-    return stored["embeddings.position_embeddings.weight"] + segment
-
-
-def _layer_weights(stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The other stored weights of BERT, by the names of [`LightTextEncoder`]."""
-    weights = {}
-    for kind in ("weight", "bias"):
-        weights[f"norm.{kind}"] = stored[f"embeddings.LayerNorm.{kind}"]
-        for number in range(_NUM_LAYERS):
-            theirs, ours = f"encoder.layer.{number}", f"layers.layers.{number}"
-            inputs = [stored[f"{theirs}.attention.self.{name}.{kind}"] for name in ("query", "key", "value")]
-            weights[f"{ours}.self_attn.in_proj_{kind}"] = torch.cat(inputs)
-            for our_part, their_part in _PARTS.items():
-                weights[f"{ours}.{our_part}.{kind}"] = stored[f"{theirs}.{their_part}.{kind}"]
-    return weights
-
-
-class LightTextEncoder(nn.Module):
+class LightTextEncoder:
     """
-    Embed English texts.
+    Embed English texts, on the CPU.
 
     Args:
         folder (`Path`): The folder with all-MiniLM-L6-v2's `model.safetensors` and `tokenizer.json`.
     """
 
     def __init__(self, folder: Path):
-        super().__init__()
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.tokenizer.enable_truncation(_MAX_TOKENS)
         self.tokenizer.enable_padding()
         self.tokenizer.encode_special_tokens = True  # "[SEP]" in a query is text
-        stored = load_file(folder / "model.safetensors")
-        self.words = nn.Embedding.from_pretrained(stored["embeddings.word_embeddings.weight"])
-        self.positions = nn.Embedding.from_pretrained(_positions(stored))
-        self.norm = nn.LayerNorm(_WIDTH, eps=_NORM_EPS)
-        layer = nn.TransformerEncoderLayer(
-            _WIDTH, _NUM_HEADS, 4 * _WIDTH, activation="gelu", layer_norm_eps=_NORM_EPS, batch_first=True
-        )
-        self.layers = nn.TransformerEncoder(layer, _NUM_LAYERS, enable_nested_tensor=False)
-        self.load_state_dict(self.state_dict() | _layer_weights(stored))
-        self.eval()
+        self.weights = load_file(folder / "model.safetensors")
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the normalised mean of the tokens of each text, `(texts, 384)`."""
-        places = torch.arange(input_ids.shape[1], device=input_ids.device)
-        states = self.norm(self.words(input_ids) + self.positions(places))
-        states = self.layers(states, src_key_padding_mask=~attention_mask)
-        total = (states * attention_mask[..., None]).sum(dim=1)
-        return nn.functional.normalize(total, dim=-1)
+    def _linear(self, name: str, states: torch.Tensor) -> torch.Tensor:
+        return linear(states, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+    def _norm(self, name: str, states: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        return layer_norm(states, (_WIDTH,), weight, bias, _NORM_EPS)
+
+    def _layer(self, name: str, states: torch.Tensor, is_token: torch.Tensor) -> torch.Tensor:
+        """One layer of BERT: attention, then a hidden layer, each added and normalised."""
+        heads = []
+        for part in ("query", "key", "value"):
+            values = self._linear(f"{name}.attention.self.{part}", states)
+            heads.append(values.unflatten(-1, (_NUM_HEADS, -1)).transpose(1, 2))  # (texts, heads, tokens, width)
+        found = scaled_dot_product_attention(*heads, attn_mask=is_token[:, None, None])
+        found = self._linear(f"{name}.attention.output.dense", found.transpose(1, 2).flatten(2))
+        states = self._norm(f"{name}.attention.output.LayerNorm", states + found)
+        hidden = gelu(self._linear(f"{name}.intermediate.dense", states))
+        return self._norm(f"{name}.output.LayerNorm", states + self._linear(f"{name}.output.dense", hidden))
+
+    def _embed_batch(self, texts: Sequence[str]) -> torch.Tensor:
+        tokens = self.tokenizer.encode_batch(list(texts))
+        input_ids = torch.tensor([text.ids for text in tokens])  # (texts, tokens)
+        is_token = torch.tensor([text.attention_mask for text in tokens], dtype=torch.bool)
+        # The words, their positions, and the only segment.
+        states = embedding(input_ids, self.weights["embeddings.word_embeddings.weight"])
+        states = states + self.weights["embeddings.position_embeddings.weight"][: input_ids.shape[1]]
+        states = states + self.weights["embeddings.token_type_embeddings.weight"][0]
+        states = self._norm("embeddings.LayerNorm", states)
+        for number in range(_NUM_LAYERS):
+            states = self._layer(f"encoder.layer.{number}", states, is_token)
+        # The mean of the tokens; only its direction counts.
+        return normalize((states * is_token[..., None]).sum(dim=1), dim=-1)
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> torch.Tensor:
-        """Embed texts, `(texts, 384)`, of unit norm, on the CPU."""
-        rows = []
-        for start in range(0, len(texts), _AT_ONCE):
-            found = self.tokenizer.encode_batch(list(texts[start : start + _AT_ONCE]))
-            input_ids = torch.tensor([text.ids for text in found])
-            attention_mask = torch.tensor([text.attention_mask for text in found], dtype=torch.bool)
-            rows.append(self(input_ids, attention_mask))
-        return torch.cat(rows)
+        """Embed texts, `(texts, 384)`, of unit norm."""
+        batches = [texts[start : start + _AT_ONCE] for start in range(0, len(texts), _AT_ONCE)]
+        return torch.cat([self._embed_batch(batch) for batch in batches])
 
 
 __all__ = ["LightTextEncoder"]

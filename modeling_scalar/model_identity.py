@@ -1,6 +1,7 @@
 """What options of commands name: a model, its device and precision, and plugins.
 
-A model is identified from its small files, without reading weights or running code.
+A model is identified from its small files, without reading weights or running code. The library transformers, which
+takes a second to import, is imported where it is needed: a query to a gallery of [`LIGHT`] does without it.
 """
 
 import hashlib
@@ -13,16 +14,15 @@ from collections.abc import Iterable
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub import constants, get_session, snapshot_download
+from huggingface_hub.constants import CONFIG_NAME
 from huggingface_hub.errors import LocalEntryNotFoundError
-from transformers import PreTrainedModel
-from transformers.utils import CONFIG_NAME, cached_file
 
-from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
-from .configuration_scalar import ScalarConfig
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ADAPTER_CONFIG = "adapter_config.json"
 NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "openvino/*"]
@@ -35,7 +35,6 @@ LIGHT = "light"
 LIGHT_MODALITIES = ("video", "title", "subtitle", "screen")
 """The modalities of a gallery of [`LIGHT`], each present in the clips that have it."""
 
-_OURS = [ScalarConfig.model_type, ScalarJointConfig.model_type]
 _PATIENCE = 2.0  # seconds
 _ROUTER_CONFIG = "router_config.json"
 _LARGEST_JSON = 50_000_000  # bytes
@@ -164,15 +163,24 @@ class ModelIdentity:
     def file(self, name: str) -> Path | None:
         """Return one of its files, downloaded if needed; `None` if it has no file of that name."""
         if name not in self._files:
-            found = cached_file(
-                str(self._folder or self.name),
-                name,
-                revision=self.revision,
-                local_files_only=self.is_folder or not hub_answers(),
-                _raise_exceptions_for_missing_entries=False,
-            )
-            self._files[name] = None if found is None else Path(found)
+            folder = Path(self.name) if self.is_folder else self._folder
+            if folder is None:
+                self._files[name] = self._file_of_hub(name)
+            else:
+                self._files[name] = folder / name if (folder / name).is_file() else None
         return self._files[name]
+
+    def _file_of_hub(self, name: str) -> Path | None:
+        from transformers.utils import cached_file
+
+        found = cached_file(
+            self.name,
+            name,
+            revision=self.revision,
+            local_files_only=not hub_answers(),
+            _raise_exceptions_for_missing_entries=False,
+        )
+        return None if found is None else Path(found)
 
     def read(self, name: str) -> dict[str, Any]:
         """Return the content of one of its JSON files, empty if missing; a ValueError names a damaged file."""
@@ -193,7 +201,10 @@ class ModelIdentity:
     @property
     def is_configured(self) -> bool:
         """Whether its own config.json defines the score of clips, unlike that of a published encoder."""
-        return self.config.get("model_type") in _OURS
+        from .configuration_joint_scalar import ScalarJointConfig
+        from .configuration_scalar import ScalarConfig
+
+        return self.config.get("model_type") in [ScalarConfig.model_type, ScalarJointConfig.model_type]
 
     @cached_property
     def encoder(self) -> str | None:
@@ -202,6 +213,8 @@ class ModelIdentity:
 
         The `model_type` if the family and its pooling are supported here, otherwise [`SENTENCE_TRANSFORMERS`].
         """
+        from .configuration_joint_scalar import FAMILIES
+
         if self.adapter is not None or self.is_configured:
             return None
         family, modules = self.config.get("model_type"), self.file("modules.json")
@@ -232,6 +245,8 @@ class ModelIdentity:
     @property
     def is_joint(self) -> bool:
         """Whether one encoder embeds all modalities; for an adapter without a configuration see its base."""
+        from .configuration_joint_scalar import ScalarJointConfig
+
         if self.is_configured:
             return self.config["model_type"] == ScalarJointConfig.model_type
         return self.encoder is not None if self.base is None else self.base.is_joint
@@ -317,6 +332,11 @@ class ModelIdentity:
         return _digests(self.download())
 
 
+def is_light(model: "str | os.PathLike | ModelIdentity") -> bool:
+    """Whether this names [`LIGHT`], and not a folder of that name."""
+    return model == LIGHT and not Path(LIGHT).is_dir()
+
+
 def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = None) -> ModelIdentity:
     """
     Identify the model of a name or folder: its content, location and base.
@@ -332,7 +352,7 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     """
     if isinstance(model, ModelIdentity):
         return model
-    if model == LIGHT and not Path(LIGHT).is_dir():
+    if is_light(model):
         from .light_model import light_folder
 
         return ModelIdentity(str(light_folder()))
@@ -391,7 +411,7 @@ def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device
     return torch.bfloat16
 
 
-def said_of(model: PreTrainedModel) -> str:
+def said_of(model: "PreTrainedModel") -> str:
     """Describe the number of parameters, precision, memory and device of a model."""
     precision = str(model.dtype).removeprefix("torch.")
     size = model.get_memory_footprint() / 1e9
@@ -419,7 +439,7 @@ def load_plugins(names: Iterable[str]) -> None:
 
 
 __all__ = [
-    "ADAPTER_CONFIG", "LIGHT", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity", "NoModelError",
-    "default_device", "default_dtype", "device_of_name", "hub_answers", "identify", "load_plugins", "part_of",
-    "read_object", "said_of",
+    "ADAPTER_CONFIG", "LIGHT", "LIGHT_MODALITIES", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity",
+    "NoModelError", "default_device", "default_dtype", "device_of_name", "hub_answers", "identify", "is_light",
+    "load_plugins", "part_of", "read_object", "said_of",
 ]  # fmt: skip

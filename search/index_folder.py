@@ -16,7 +16,7 @@ from gallery.tables import is_table
 from gallery.transcripts import SCREEN, Transcripts
 from gallery.windows import SCENES, SEGMENT
 from gallery.writing import check_place
-from modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, default_device, identify, said_of
+from modeling_scalar.model_identity import LIGHT_MODALITIES, default_device, identify, is_light, said_of
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 
 from .indexing import Indexer
@@ -82,7 +82,7 @@ def _modalities(config: IndexConfig, known: Gallery | None) -> tuple[str, ...] |
                 f"into a new gallery; with `--words-of {quote(str(config.output))}`, its transcripts are used again."
             )
         return tuple(known.modalities)
-    if config.model == LIGHT:
+    if is_light(config.model):
         further = [*LIGHT_MODALITIES, *further]
     elif further:
         further = [*PAPER_MODALITIES, *further]
@@ -168,7 +168,7 @@ def index_folder(config: IndexConfig) -> Report:
     model = _model_of(config, known)
     _check(config, model, known)
     identity = identify(model)
-    name = model if model == LIGHT else identity.name
+    name = model if is_light(model) else identity.name
     setup = Setup(
         gallery=config.output.absolute(),
         model=name,

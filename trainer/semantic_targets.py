@@ -28,7 +28,7 @@ from eval.settings import Columns, Plugins
 from gallery.files import write_whole
 from gallery.provenance import versions
 from modeling_scalar import default_device
-from modeling_scalar.model_identity import LIGHT, identify
+from modeling_scalar.model_identity import LIGHT, identify, is_light
 
 from .identity import rows_sha256, tensors_sha256
 
@@ -58,7 +58,7 @@ def embed_captions(captions: Sequence[str], encoder: str, progress: bool = True)
     from modeling_scalar.light_model import text_folder
 
     try:
-        folder = text_folder() if encoder == LIGHT else identify(encoder).at_hand().name
+        folder = text_folder() if is_light(encoder) else identify(encoder).at_hand().name
         model = SentenceTransformer(str(folder), device=str(default_device()))
     except (OSError, ValueError) as error:
         raise ValueError(

