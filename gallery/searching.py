@@ -105,7 +105,7 @@ def _best_of_files(found: Hits, k: int, find: Callable[[int, Selection], Hits], 
 
 def search(
     searcher: Searcher,
-    queries: str | Sequence[str] | torch.Tensor | None = None,
+    queries: str | Sequence[str] | torch.Tensor | np.ndarray | None = None,
     k: int = 10,
     query_temperature: float | None = None,
     method: str | None = None,
@@ -129,7 +129,7 @@ def search(
 
     Args:
         searcher ([`~gallery.searcher.Searcher`]): what is searched; `Gallery.search` gives its own, and its model.
-        queries (`str`, `list[str]`, or `torch.FloatTensor` of shape `(Q, D)`): texts, which the
+        queries (`str`, `list[str]`, or a float tensor or array of shape `(Q, D)`): texts, which the
             gallery's own model embeds (see [`~gallery.querying.load_query_model`]), or vectors of unit norm.
             Parts of a text in quotation marks must be said in a clip,
             see [`~gallery.querying.split_query`].
@@ -170,6 +170,8 @@ def search(
         ValueError: a text is empty, the shape or norm of vectors is wrong, a number is out of range, the model is not
             the gallery's, or the clip has none of the selected modalities.
     """
+    if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":
+        queries = torch.from_numpy(queries)
     described, is_texts = searcher.described, queries is not None and not isinstance(queries, torch.Tensor)
     if k < 1:
         raise ValueError(f"`k` must be at least 1, got {k}.")

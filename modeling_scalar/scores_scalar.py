@@ -17,6 +17,7 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -158,6 +159,9 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
             "Expected `text_embeds` (queries, dim), and `modality_embeds` (clips, modalities, dim) with at least one "
             f"modality, made by the same model, got {texts} and {clips}."
         )
+    for embeds in (text_embeds, modality_embeds):
+        if embeds.dtype not in MIN_NORM:
+            raise ValueError(f"Embeddings must be of one of {[*MIN_NORM]}, got {embeds.dtype}.")
     if modality_mask.dtype != torch.bool or modality_mask.shape != clips[:2]:
         raise ValueError(
             f"`modality_mask` must be a bool tensor of the first two axes of `modality_embeds`, {clips[:2]}, got "
@@ -249,6 +253,17 @@ class ScoreOptions:
         if self.modality_offset is not None:
             last = last + torch.as_tensor(self.modality_offset, **kind)
         return last.movedim(-1, dim)
+
+
+def make_options(**options: Any) -> ScoreOptions:
+    """Return [`ScoreOptions`] from keyword arguments; a TypeError answers an unknown name with the nearest one."""
+    known = list(ScoreOptions.__dataclass_fields__)
+    for name in options:
+        if name not in known:
+            nearest = get_close_matches(name, known, 1)
+            hint = f"did you mean `{nearest[0]}`?" if nearest else f"known are {', '.join(known)}."
+            raise TypeError(f"There is no score option `{name}`; {hint}")
+    return ScoreOptions(**options)
 
 
 # Clips and pairs ----------------------------------------------------------------------------------------------------
@@ -439,15 +454,23 @@ class Pairs:
         return scores.masked_fill(~covered, -math.inf)
 
 
+def _tensor_of(values: Any) -> torch.Tensor:
+    return values if isinstance(values, torch.Tensor) else torch.as_tensor(values)
+
+
 def make_pairs(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
+    modality_mask: torch.Tensor | None = None,
     concat_embeds: torch.Tensor | None = None,
     modalities: Sequence[str] | None = None,
     **options: Any,
 ) -> Pairs:
     """Check embeddings and prepare them for scores; see [`retrieval_scores`] for arguments and errors."""
+    text_embeds, modality_embeds = _tensor_of(text_embeds), _tensor_of(modality_embeds)
+    if modality_mask is None:
+        modality_mask = torch.ones(modality_embeds.shape[:2], dtype=torch.bool, device=modality_embeds.device)
+    modality_mask = _tensor_of(modality_mask)
     _check_embeds(text_embeds, modality_embeds, modality_mask)
     number = modality_embeds.shape[1]
     if modalities is None:
@@ -460,7 +483,7 @@ def make_pairs(
     dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
     present = torch.where(modality_mask[..., None], modality_embeds, 0).to(dtype)  # absent rows may hold any values
     clips = Clips(present, modality_mask, concat_embeds, min_norm=min_norm, modalities=tuple(modalities))
-    return Pairs(text_embeds.to(dtype), clips, ScoreOptions(**options))
+    return Pairs(text_embeds.to(dtype), clips, make_options(**options))
 
 
 # The registry -------------------------------------------------------------------------------------------------------
@@ -858,7 +881,7 @@ def _has_gradient(value: Any) -> bool:
 def retrieval_scores(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
+    modality_mask: torch.Tensor | None = None,
     method: str = "scalar",
     query_temperature: float = 0.1,
     *,
@@ -894,10 +917,11 @@ def retrieval_scores(
     w = softmax(c / tau_w); `"uniform"`, `"max"` and `"mean"` use c_m too. The other scores ignore scales and offsets.
 
     Args:
-        text_embeds (`torch.Tensor` of shape `(Q, D)`): Unit norm along the last axis.
-        modality_embeds (`torch.Tensor` of shape `(V, M, D)`): Unit norm, with any number M >= 1 of modalities. The
-            values of masked rows (even NaN) have no effect.
-        modality_mask (`torch.BoolTensor` of shape `(V, M)`): The modalities of each clip; at least one True per row.
+        text_embeds (`torch.Tensor` or `np.ndarray` of shape `(Q, D)`): Unit norm along the last axis.
+        modality_embeds (the same, of shape `(V, M, D)`): Unit norm, with any number M >= 1 of modalities. The values
+            of masked rows (even NaN) have no effect.
+        modality_mask (the same, bools of shape `(V, M)`, *optional*): The modalities of each clip; at least one True
+            per row. By default each clip has all.
         method (`str`): A key of [`METHODS`], or the name of a modality.
         query_temperature (`float`): See [`ScoreOptions`]; only `"scalar"` uses it.
         modalities (M different `str`, *optional*): Names along the axis M, for scores that read some by name. By
@@ -910,7 +934,7 @@ def retrieval_scores(
         in (0, 1], volumes, distances and areas at most 0. Only `"rank_fusion"` has no gradient.
 
     Raises:
-        TypeError: If embeddings or the mask are not tensors.
+        TypeError: If an option does not exist.
         ValueError: If shapes do not fit, a row of `modality_mask` is all False, a vector that counts is not of unit
             norm (checked unless there is a gradient: a step of training that diverged is left to the caller), the
             method is unknown or reads a missing name, or a number is out of range.
@@ -918,7 +942,7 @@ def retrieval_scores(
     Example:
 
     ```python
-    >>> scores = retrieval_scores(text_embeds, modality_embeds, modality_mask)  # (Q, V)
+    >>> scores = retrieval_scores(text_embeds, modality_embeds, modality_mask, query_temperature=0.05)  # (Q, V)
     ```
     """
     options["query_temperature"] = query_temperature
@@ -935,7 +959,7 @@ def retrieval_scores(
 def query_weights(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
+    modality_mask: torch.Tensor | None = None,
     query_temperature: float | torch.Tensor = 0.1,
     **options: Any,
 ) -> torch.Tensor:
@@ -954,7 +978,7 @@ def query_weights(
     temperature = pairs.options.query_temperature
     with _in_full(pairs):
         cosines = pairs.resolved(temperature).calibrated.movedim(0, -1)  # (Q, V, M)
-        return softmax_weights(cosines, modality_mask, temperature, dim=-1).to(pairs.text_embeds.dtype)
+        return softmax_weights(cosines, pairs.clips.modality_mask, temperature, dim=-1).to(pairs.text_embeds.dtype)
 
 
 # Each text with its own clip only -----------------------------------------------------------------------------------
@@ -1004,7 +1028,7 @@ def _own_weights(pairs: Pairs) -> torch.Tensor:
 def paired_weights(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
+    modality_mask: torch.Tensor | None = None,
     query_temperature: float | torch.Tensor = 0.1,
     **options: Any,
 ) -> torch.Tensor:
@@ -1022,7 +1046,7 @@ def paired_weights(
 def paired_centroids(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor,
+    modality_mask: torch.Tensor | None = None,
     query_temperature: float | torch.Tensor = 0.1,
     **options: Any,
 ) -> torch.Tensor:
@@ -1042,6 +1066,6 @@ def paired_centroids(
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
     "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
-    "find_method", "kind_of", "make_pairs", "min_norm_of", "off_unit", "paired_centroids", "paired_weights",
-    "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
+    "find_method", "kind_of", "make_options", "make_pairs", "min_norm_of", "off_unit", "paired_centroids",
+    "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

@@ -42,7 +42,7 @@ from gallery.exact.blocks import (
     spanned_bounds,
 )
 from gallery.exact.codes import rotation
-from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, closed_form, find_method
+from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, closed_form, find_method, make_options
 
 _PRODUCTS, _NARROWEST = 2**18, 2048  # products of a modality computed at once, and the fewest clips
 _TILE = 2**17  # pairs whose bounds are computed at once, in cache
@@ -417,7 +417,7 @@ def rank(block: Block, text_embeds: torch.Tensor, k: int, method: str, **options
         DamagedVectorsError: vectors are not as they were written.
         ValueError: the method is unknown, or an option is out of range.
     """
-    entry, score_options, num_clips = find_method(method), ScoreOptions(**options), len(block)
+    entry, score_options, num_clips = find_method(method), make_options(**options), len(block)
     k, queries = min(k, num_clips), text_embeds.to(block.device)
     if not num_clips or not len(queries):
         nothing = torch.empty(len(queries), 0)

@@ -58,6 +58,10 @@ def test_a_gallery_of_arrays_holds_their_vectors_and_is_searched_and_evaluated(t
     scores = retrieval_scores(queries, EMBEDS, MASK, query_temperature=0.2)
     for hits, expected in zip(gallery.search(queries, k=14), scores.sort(descending=True).values, strict=True):
         assert [hit.score for hit in hits] == pytest.approx(expected.tolist(), abs=2e-6)
+    (same,) = gallery.search(queries[:1].numpy(), k=14)
+    assert [hit.score for hit in same] == [hit.score for hit in gallery.search(queries, k=14)[0]]
+    with pytest.raises(TypeError, match="no score option `temperature`; did you mean `query_temperature`"):
+        gallery.search(queries, temperature=0.05)
     (hits,) = gallery.search(queries[:1], k=14, allowed=Filter(has="title"))
     assert len(hits) == int(MASK[:, 1].sum())
     loaded = Embeddings.load(tmp_path / "new")

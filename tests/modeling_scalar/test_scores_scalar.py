@@ -259,6 +259,24 @@ def test_importing_the_scores_loads_torch_and_their_own_file():
     assert found.strip() == "['modeling_scalar', 'modeling_scalar.scores_scalar']"
 
 
+def test_arrays_of_numpy_have_the_scores_of_tensors():
+    clips = random_clips()
+    arrays = [values.numpy() for values in clips]
+    assert torch.equal(retrieval_scores(*arrays), retrieval_scores(*clips))
+    assert torch.equal(query_weights(*arrays), query_weights(*clips))
+
+
+def test_without_a_mask_each_clip_has_every_modality():
+    texts, modalities, mask = random_clips()
+    every = torch.ones_like(mask)
+    for function in (retrieval_scores, query_weights):
+        assert torch.equal(function(texts, modalities), function(texts, modalities, every))
+        assert torch.equal(function(texts.numpy(), modalities.numpy()), function(texts, modalities, every))
+    for function in (paired_weights, paired_centroids):
+        pairs = texts[:4], modalities[:4]
+        assert torch.equal(function(*pairs), function(*pairs, every[:4]))
+
+
 # What is refused ----------------------------------------------------------------------------------------------------
 
 
@@ -295,6 +313,32 @@ def test_options_out_of_range_are_refused(name, values):
     for value in values:
         with pytest.raises(ValueError, match=name):
             retrieval_scores(*random_clips(), **{name: value})
+
+
+@pytest.mark.parametrize("name", ["temperature", "querytemperature"])
+def test_another_name_of_the_temperature_is_answered_with_the_right_one(name):
+    for function in (retrieval_scores, query_weights, paired_weights, paired_centroids):
+        with pytest.raises(TypeError, match=f"no score option `{name}`; did you mean `query_temperature`"):
+            function(*random_clips(), **{name: 0.05})
+
+
+def test_an_option_that_is_like_none_is_answered_with_all():
+    with pytest.raises(TypeError, match="no score option `alpha`; known are query_temperature, "):
+        retrieval_scores(*random_clips(), alpha=0.05)
+
+
+def test_embeddings_that_are_whole_numbers_are_refused():
+    texts, modalities, mask = random_clips()
+    with pytest.raises(ValueError, match=r"must be of one of .*float32.*, got torch.int64"):
+        retrieval_scores(texts, modalities.long().numpy(), mask)
+
+
+@pytest.mark.parametrize("value", [math.nan, 0.5])
+def test_arrays_that_are_not_of_unit_norm_are_refused_by_row(value):
+    texts, modalities, _ = (values.numpy().copy() for values in random_clips())
+    modalities[3, 1] = value
+    with pytest.raises(ValueError, match=r"`modality_embeds` must have unit norm.*\[3\]"):
+        retrieval_scores(texts, modalities)
 
 
 def test_concatenation_heads_that_are_not_given_are_refused():
