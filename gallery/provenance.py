@@ -36,10 +36,11 @@ class Download:
 
 
 def pending_download(model: str | os.PathLike) -> Download | None:
-    """Ask the Hub what it would transfer for a model; `None` for a folder, if nothing is missing, or if it fails."""
-    from modeling_scalar.model_identity import NOT_NEEDED, hub_answers
+    """Ask the Hub what it would transfer for a model; `None` for a folder or `light`, if nothing is missing, or if it
+    fails."""
+    from modeling_scalar.model_identity import NOT_NEEDED, hub_answers, is_light
 
-    if Path(model).exists() or not hub_answers():
+    if is_light(model) or Path(model).exists() or not hub_answers():
         return None
     try:
         files = snapshot_download(str(model), ignore_patterns=NOT_NEEDED, dry_run=True)

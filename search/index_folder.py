@@ -27,6 +27,10 @@ from .sources import Selection, find_clips, find_files
 from .states import Report, Status
 from .watching import watch
 
+_ABOUT_LIGHT = (
+    "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and reads "
+    f"English. For more, index into a new gallery with --model {DEFAULT_MODEL}."
+)
 _INTERVAL = 5.0  # seconds between scans of watched folders
 
 
@@ -189,6 +193,8 @@ def index_folder(config: IndexConfig) -> Report:
         say(f"{model}: {said_of(loaded.model)}.")
         writer = held.enter_context(GalleryWriter(config.output, config.dtype or "float16"))
         if not writer.metadata:
+            if is_light(model):
+                say(_ABOUT_LIGHT)
             writer.metadata = describe(loaded.model, identity.download()) | {"model": name}
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it

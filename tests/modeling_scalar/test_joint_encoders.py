@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from modeling_scalar import (
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.image_processing_joint_scalar import patch_grid
 from modeling_scalar.processing_joint_scalar import as_words
-from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
+from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor, supported_modalities
 from tests.conftest import ROOT
 from tests.joint_encoders import CHAT_TEMPLATE, DOCUMENT_PROMPT, make_streams, write_joint_encoder
 from tests.media_corpus import media
@@ -183,6 +184,25 @@ class DeafEncoder(torch.nn.Module):
         if isinstance(inputs[0], str):
             return self.encode_query(inputs)
         return torch.stack([frames.float().mean(dim=(0, 2, 3)) for frames in inputs])
+
+
+class Routes(torch.nn.Module):
+    """In place of a SentenceTransformer with a `Router`, which has no processor; each of its routes may have one."""
+
+    modalities = ["text", "audio", "video"]
+
+    def __init__(self, sampling_rate):
+        super().__init__()
+        self.audio = torch.nn.Identity()
+        self.audio.processor = SimpleNamespace(feature_extractor=SimpleNamespace(sampling_rate=sampling_rate))
+
+    def supports(self, modality):
+        return modality in self.modalities
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(16_000, ["video", "audio"]), (48_000, ["video"])])
+def test_the_sampling_rate_of_a_route_decides_whether_sound_is_embedded(rate, expected):
+    assert supported_modalities(Routes(rate), "routes", ["video", "audio"]) == expected
 
 
 def test_a_folder_that_sentence_transformers_saved_is_the_same_encoder(folders, joint, reference):
