@@ -239,3 +239,9 @@ def test_the_text_encoder_of_light_gives_the_vectors_of_the_whole_model_which_a_
     assert (model.method, model.learned) == (whole.method, whole.learned)
     (place / "other.mp4").write_bytes((place / "clips" / "c.mp4").read_bytes())
     assert best_like("other.mp4") == "c.mp4"
+
+
+def test_light_is_not_looked_for_on_the_hub(place, monkeypatch):
+    monkeypatch.setattr("modeling_scalar.model_identity.hub_answers", lambda: pytest.fail("the Hub was asked"))
+    assert "4 new" in index("clips", "--model", "light").stdout
+    assert best("bread recipe") == ("a.mp4", "title")
