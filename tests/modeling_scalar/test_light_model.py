@@ -29,7 +29,7 @@ from modeling_scalar.sentence_encoders import ScalarSentenceModel  # noqa: E402
 FINGERPRINT = "dbd12b8f79f8"
 TEXTS = [
     "a husky on a sofa",
-    "Ein Hund [SEP] läuft [CLS]",
+    "Der Hund [SEP] läuft [CLS]",
     " ",
     "word " * 600,
     "<|video|> 日本語 🐶 [MASK]",

@@ -385,7 +385,9 @@ def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor, f
         processor(clips=[clip], image_size=12)
 
 
-@pytest.mark.parametrize("settings", [{"presence": "loud"}, {"num_frames": 0}, {"num_train_frames": 0}, {"max_text_length": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"presence": "loud"}, {"num_frames": 0}, {"num_train_frames": 0}, {"max_text_length": 0}]
+)
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         make_processor(**settings)
