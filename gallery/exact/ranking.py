@@ -9,8 +9,8 @@ Products in eight bits cost a fraction of those in float32. Their error has a bo
    of the query. That is at most the norm of the projection of the positive part of c + e on the span of the clip's
    vectors: see [`~gallery.exact.blocks.inverses_of`].
 2. A threshold is guessed from the estimated scores of a sample of clips. Clips whose bound is below it are left out.
-3. Those with the highest bounds are scored in float32, with an error bound. Others whose bound exceeds the k-th best of
-   them are scored, too, and those that may be among the k best in float64.
+3. Those with the highest bounds are scored in float32, with an error bound. Others whose bound exceeds the k-th best
+   of them are scored, too, and those that may be among the k best in float64.
 4. If the k-th best score reaches the threshold, no clip that was left out can be better. If not, the guess was too
    high, and the k-th best score, which k clips have, takes its place: the search is repeated with it.
 

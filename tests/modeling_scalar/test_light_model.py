@@ -20,7 +20,7 @@ from modeling_scalar import light_model, load_model  # noqa: E402
 from modeling_scalar.efficientnet_lite import EfficientNetLite0, fold_norms  # noqa: E402
 from modeling_scalar.light_model import TEXT_PART, light_folder, text_folder  # noqa: E402
 from modeling_scalar.light_texts import LightTextEncoder  # noqa: E402
-from modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, identify, model_fingerprint  # noqa: E402
+from modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, identify  # noqa: E402
 from modeling_scalar.picture_tagger import PictureTagger  # noqa: E402
 from modeling_scalar.processing_joint_scalar import as_words  # noqa: E402
 from modeling_scalar.sentence_encoders import ScalarSentenceModel  # noqa: E402
@@ -170,7 +170,7 @@ def test_texts_are_embedded_as_by_sentence_transformers():
 def test_the_folder_is_the_same_wherever_it_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr(light_model, "cached_assets_path", lambda *_: tmp_path)
     made = light_folder()
-    assert model_fingerprint(made)[:12] == identify(LIGHT).fingerprint[:12]
+    assert identify(made).fingerprint[:12] == identify(LIGHT).fingerprint[:12]
     assert identify(LIGHT).fingerprint.startswith(FINGERPRINT)
     (tmp_path / "marker").touch()
     times = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
@@ -197,10 +197,10 @@ def test_it_is_saved_and_loaded_as_a_sentence_transformer(loaded, tmp_path):
         assert np.array_equal(model.encoder.encode(inputs), again.encoder.encode(inputs))
     weights = list(identify(tmp_path / "saved").weights)
     assert len(weights) == 2  # of both routes
-    first = model_fingerprint(tmp_path / "saved")
+    first = identify(tmp_path / "saved").fingerprint
     path = tmp_path / "saved" / weights[0]
     path.write_bytes(path.read_bytes()[:-4] + b"\1\2\3\4")
-    assert model_fingerprint(tmp_path / "saved") != first
+    assert identify(tmp_path / "saved").fingerprint != first
 
 
 def test_another_class_of_a_folder_does_not_run(tmp_path):
