@@ -17,7 +17,6 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -154,14 +153,12 @@ def _check_norms(pairs: "Pairs") -> None:
 
 def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
     texts, clips = tuple(text_embeds.shape), tuple(modality_embeds.shape)
-    if len(texts) != 2 or len(clips) != 3 or 0 in clips[1:] or texts[-1] != clips[-1]:
+    are_floats = text_embeds.is_floating_point() and modality_embeds.is_floating_point()
+    if not are_floats or len(texts) != 2 or len(clips) != 3 or 0 in clips[1:] or texts[-1] != clips[-1]:
         raise ValueError(
-            "Expected `text_embeds` (queries, dim), and `modality_embeds` (clips, modalities, dim) with at least one "
-            f"modality, made by the same model, got {texts} and {clips}."
+            "Expected floats of a model: `text_embeds` (queries, dim), and `modality_embeds` (clips, modalities, dim) "
+            f"with a modality or more, got {text_embeds.dtype} {texts} and {modality_embeds.dtype} {clips}."
         )
-    for embeds in (text_embeds, modality_embeds):
-        if embeds.dtype not in MIN_NORM:
-            raise ValueError(f"Embeddings must be of one of {[*MIN_NORM]}, got {embeds.dtype}.")
     if modality_mask.dtype != torch.bool or modality_mask.shape != clips[:2]:
         raise ValueError(
             f"`modality_mask` must be a bool tensor of the first two axes of `modality_embeds`, {clips[:2]}, got "
@@ -256,13 +253,11 @@ class ScoreOptions:
 
 
 def make_options(**options: Any) -> ScoreOptions:
-    """Return [`ScoreOptions`] from keyword arguments; a TypeError answers an unknown name with the nearest one."""
-    known = list(ScoreOptions.__dataclass_fields__)
-    for name in options:
-        if name not in known:
-            nearest = get_close_matches(name, known, 1)
-            hint = f"did you mean `{nearest[0]}`?" if nearest else f"known are {', '.join(known)}."
-            raise TypeError(f"There is no score option `{name}`; {hint}")
+    """Return [`ScoreOptions`]; a TypeError answers `temperature` with `query_temperature`, other names with all."""
+    known = ScoreOptions.__annotations__
+    for name in options.keys() - known.keys():
+        meant = [option for option in known if name in option] or known
+        raise TypeError(f"There is no score option `{name}`; did you mean `{'` or `'.join(meant)}`?")
     return ScoreOptions(**options)
 
 
@@ -454,10 +449,6 @@ class Pairs:
         return scores.masked_fill(~covered, -math.inf)
 
 
-def _tensor_of(values: Any) -> torch.Tensor:
-    return values if isinstance(values, torch.Tensor) else torch.as_tensor(values)
-
-
 def make_pairs(
     text_embeds: torch.Tensor,
     modality_embeds: torch.Tensor,
@@ -467,10 +458,10 @@ def make_pairs(
     **options: Any,
 ) -> Pairs:
     """Check embeddings and prepare them for scores; see [`retrieval_scores`] for arguments and errors."""
-    text_embeds, modality_embeds = _tensor_of(text_embeds), _tensor_of(modality_embeds)
+    text_embeds, modality_embeds = torch.as_tensor(text_embeds), torch.as_tensor(modality_embeds)
     if modality_mask is None:
         modality_mask = torch.ones(modality_embeds.shape[:2], dtype=torch.bool, device=modality_embeds.device)
-    modality_mask = _tensor_of(modality_mask)
+    modality_mask = torch.as_tensor(modality_mask)
     _check_embeds(text_embeds, modality_embeds, modality_mask)
     number = modality_embeds.shape[1]
     if modalities is None:
@@ -938,12 +929,6 @@ def retrieval_scores(
         ValueError: If shapes do not fit, a row of `modality_mask` is all False, a vector that counts is not of unit
             norm (checked unless there is a gradient: a step of training that diverged is left to the caller), the
             method is unknown or reads a missing name, or a number is out of range.
-
-    Example:
-
-    ```python
-    >>> scores = retrieval_scores(text_embeds, modality_embeds, modality_mask, query_temperature=0.05)  # (Q, V)
-    ```
     """
     options["query_temperature"] = query_temperature
     given = text_embeds, modality_embeds, concat_embeds, *options.values()

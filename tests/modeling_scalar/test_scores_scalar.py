@@ -315,21 +315,22 @@ def test_options_out_of_range_are_refused(name, values):
             retrieval_scores(*random_clips(), **{name: value})
 
 
-@pytest.mark.parametrize("name", ["temperature", "querytemperature"])
-def test_another_name_of_the_temperature_is_answered_with_the_right_one(name):
+def test_another_name_of_the_temperature_is_answered_with_the_right_one():
     for function in (retrieval_scores, query_weights, paired_weights, paired_centroids):
-        with pytest.raises(TypeError, match=f"no score option `{name}`; did you mean `query_temperature`"):
-            function(*random_clips(), **{name: 0.05})
+        with pytest.raises(TypeError, match=r"no score option `temperature`; did you mean `query_temperature`\?"):
+            function(*random_clips(), temperature=0.05)
 
 
 def test_an_option_that_is_like_none_is_answered_with_all():
-    with pytest.raises(TypeError, match="no score option `alpha`; known are query_temperature, "):
+    with pytest.raises(
+        TypeError, match="no score option `alpha`; did you mean `query_temperature` or `hyperbolic_mix`"
+    ):
         retrieval_scores(*random_clips(), alpha=0.05)
 
 
 def test_embeddings_that_are_whole_numbers_are_refused():
     texts, modalities, mask = random_clips()
-    with pytest.raises(ValueError, match=r"must be of one of .*float32.*, got torch.int64"):
+    with pytest.raises(ValueError, match=r"Expected floats of a model: .* and torch.int64 \(23, 3, 24\)"):
         retrieval_scores(texts, modalities.long().numpy(), mask)
 
 
