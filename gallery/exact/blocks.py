@@ -8,9 +8,10 @@ Shapes: Q queries, N clips, M modalities, D dimensions, P clips or pairs at a ti
 """
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
@@ -34,10 +35,10 @@ _CANCELLING = 0.1  # distance from 0 below which float32 Gram matrices have too 
 _RIDGE = 1e-3  # added to the diagonals of Gram matrices
 _INVERTED_AT_ONCE = 2**16  # Gram matrices
 _MIN_NORM = MIN_NORM[torch.float32]
-_SAMPLE = 2048  # clips of a sample
+_SAMPLE = 1024  # clips of a sample
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
-_CLIPS_AT_ONCE = 1024  # clips whose vectors are copied at a time, of one query
-_PAIRS_AT_ONCE, _ON_A_DEVICE = 64, 16_384  # pairs whose vectors are copied at a time
+_CLIPS_AT_ONCE, _ON_A_DEVICE = 512, 16_384  # clips whose vectors are copied at a time
+_GRAMS_AT_ONCE = 64  # Gram matrices computed at a time, in cache
 _GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
 _SHORT = 0.01  # squared norm of a centroid below which a Gram matrix has too few digits
 
@@ -233,8 +234,7 @@ class Block(Clips):
 
     def vectors_at(self, rows: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Copy the vectors of clips in ascending order, `(P, M, D)`, also of modalities that count as absent."""
-        stored = self.taken(self.chunks, rows).movedim(0, 1)
-        return torch.empty(stored.shape, dtype=dtype, device=self.device).copy_(stored)
+        return self.taken(self.chunks, rows).to(dtype).movedim(0, 1)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -431,6 +431,55 @@ class Best(NamedTuple):
     num_scored: torch.Tensor
 
 
+@cache
+def _warn_of_sparse_tensors() -> None:
+    """Have torch warn now, unheard, that sparse tensors are in beta state: it does so once per process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1))
+
+
+def _paired_products(
+    first: torch.Tensor, second: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
+) -> torch.Tensor:
+    """Inner products `(P,)` of pairs of rows of two matrices, without a copy of the rows; `rows`, of the first, are in
+    ascending order. Products of equal vectors are equal at any position."""
+    if first.device.type != "cpu":
+        return (first[rows] * second[columns]).sum(-1)
+    ends = torch.zeros(len(first) + 1, dtype=torch.long)
+    ends[1:] = rows.bincount(minlength=len(first)).cumsum(0)
+    _warn_of_sparse_tensors()
+    values, size = first.new_zeros(len(rows)), (len(first), len(second))
+    pattern = torch.sparse_csr_tensor(ends, columns, values, size=size, check_invariants=False)
+    return torch.sparse.sampled_addmm(pattern, first, second.T, beta=0).values()
+
+
+class _Some(NamedTuple):
+    """Some clips and all pairs with them: the clips and their vectors `(C, M, D)`, zero where absent; for each pair,
+    which of the clips it has, and its products with the text `(P, M)`."""
+
+    clips: torch.Tensor
+    vectors: torch.Tensor
+    places: torch.Tensor
+    products: torch.Tensor
+
+
+def _multiplied(block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: torch.Tensor) -> Iterator[_Some]:
+    """Multiply pairs, in ascending order of their clips, in the precision of the texts, with a few clips at a time."""
+    unique, places, counts = rows.unique_consecutive(return_inverse=True, return_counts=True)
+    ends = [0, *counts.cumsum(0).tolist()]
+    size = _CLIPS_AT_ONCE if block.device.type == "cpu" else _ON_A_DEVICE
+    for start in range(0, len(unique), size):
+        clips = unique[start : start + size]
+        pairs = slice(ends[start], ends[start + len(clips)])
+        vectors = block.vectors_at(clips, texts.dtype)
+        if block.is_partial:
+            vectors *= block.modality_mask[clips][..., None]
+        of_pairs = places[pairs] - start
+        products = [_paired_products(column, texts, of_pairs, queries[pairs]) for column in vectors.unbind(1)]
+        yield _Some(clips, vectors, of_pairs, torch.stack(products, dim=1))
+
+
 def bounded_scores(
     block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: torch.Tensor, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -441,19 +490,14 @@ def bounded_scores(
         block ([`~gallery.exact.blocks.Block`]): the clips.
         texts (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
         queries (`torch.LongTensor` of shape `(P,)`), rows (`torch.LongTensor` of shape `(P,)`): the pairs, in
-            ascending order of their queries, and those of a query in ascending order of their clips.
+            ascending order of their clips.
         options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
 
     Returns:
         Lower and upper bounds `(P,)` of the scores in float64; infinite if a float32 Gram matrix has too few digits,
         or vectors are damaged.
     """
-    products = torch.empty(len(rows), block.modality_mask.shape[1])
-    counts = queries.bincount(minlength=len(texts)).tolist()
-    for text, of_query, found in zip(texts, rows.split(counts), products.split(counts), strict=True):
-        for some, into in zip(of_query.split(_CLIPS_AT_ONCE), found.split(_CLIPS_AT_ONCE), strict=True):
-            if len(some):
-                torch.mv(block.vectors_at(some).flatten(0, 1), text, out=into.view(-1))
+    products = torch.cat([some.products for some in _multiplied(block, texts, queries, rows)])
     # Eq. 4, with modalities as the first axis: sums along short rows are slow.
     present, rho = block.modality_mask[rows].T, block.rho[rows]
     cosines = torch.where(present, options.calibrated(products.T.double(), dim=0), 0)
@@ -475,10 +519,7 @@ def exact_pairs(
     """
     Score pairs in float64. Equal pairs have equal scores at any position.
 
-    Args:
-        block, texts, options: as of [`bounded_scores`].
-        queries (`torch.LongTensor` of shape `(P,)`), rows (`torch.LongTensor` of shape `(P,)`): the pairs, in
-            ascending order of their clips.
+    Args: as of [`bounded_scores`].
 
     Returns:
         Scores `(P,)` in float64, and weights `(P, M)` in float32.
@@ -487,29 +528,26 @@ def exact_pairs(
         DamagedVectorsError: vectors do not have the inner products with which they were stored.
     """
     texts, mask = texts.double(), block.modality_mask[rows]
-    size = _PAIRS_AT_ONCE if block.device.type == "cpu" else _ON_A_DEVICE
     products, grams = [], []
-    for some, of_queries, is_present in zip(rows.split(size), queries.split(size), mask.split(size), strict=True):
-        vectors = block.vectors_at(some, torch.float64)
-        if block.is_partial:
-            vectors *= is_present[..., None]
-        # Products and sums, not matrix products, whose order of additions depends on the number of pairs.
-        products.append((vectors * texts[of_queries][:, None]).sum(-1))
-        grams.append((vectors[:, :, None] * vectors[:, None]).sum(-1))
-    gram = torch.cat(grams)
-    is_right = ((gram - block.gram[rows]).abs() <= _GRAM_TOLERANCE).flatten(1).all(1)  # not NaN
+    for some in _multiplied(block, texts, queries, rows):
+        # Products and sums, not matrix products, whose order of additions depends on the number of clips.
+        gram = torch.cat([(few[:, :, None] * few[:, None]).sum(-1) for few in some.vectors.split(_GRAMS_AT_ONCE)])
+        is_wrong = ~((gram - block.gram[some.clips]).abs().flatten(1).amax(1) <= _GRAM_TOLERANCE)  # nor NaN
+        if is_wrong.any():
+            raise DamagedVectorsError(some.clips[is_wrong].cpu())
+        products.append(some.products)
+        grams.append(gram[some.places])
     # Eq. 4, with pairs as the first axis: sums along rows do not depend on where a row is.
     cosines = torch.where(mask, options.calibrated(torch.cat(products), dim=1), 0)
     weights = softmax_weights(cosines, mask, options.query_temperature, dim=1)
-    squares = (weights[:, :, None] * weights[:, None] * gram).flatten(1).sum(1)
+    squares = (weights[:, :, None] * weights[:, None] * torch.cat(grams)).flatten(1).sum(1)
     scores = (weights * cosines).sum(1) / squares.clamp(min=block.min_norm**2).sqrt()
-    is_right &= ~scores.isnan()
-    if not is_right.all():
-        raise DamagedVectorsError(rows[~is_right].unique().cpu())
     short = (squares < _SHORT).nonzero()[:, 0]
     if len(short):
         vectors = block.vectors_at(rows[short], torch.float64)
         scores[short] = exact_scores(texts[queries[short]], vectors, mask[short], block.min_norm, options)
+    if scores.isnan().any():
+        raise DamagedVectorsError(rows[scores.isnan()].unique().cpu())
     return scores, weights.float()
 
 

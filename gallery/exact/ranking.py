@@ -196,6 +196,8 @@ def _refined(
     for _ in range(2):
         queries, columns = (is_next & (upper > -math.inf)).nonzero(as_tuple=True)
         if len(queries):
+            order = rows[queries, columns].argsort(stable=True)
+            queries, columns = queries[order], columns[order]
             bounds = bounded_scores(block, texts, queries, rows[queries, columns], options)
             lower[queries, columns], upper[queries, columns] = bounds
         is_known |= is_next
