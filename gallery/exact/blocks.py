@@ -35,7 +35,7 @@ _CANCELLING = 0.1  # distance from 0 below which float32 Gram matrices have too 
 _RIDGE = 1e-3  # added to the diagonals of Gram matrices
 _INVERTED_AT_ONCE = 2**16  # Gram matrices
 _MIN_NORM = MIN_NORM[torch.float32]
-_SAMPLE = 1024  # clips of a sample
+_SAMPLE, _LEAST_STRIDE = 2048, 16  # clips of a sample, which is at most one of so many clips
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
 _CLIPS_AT_ONCE, _ON_A_DEVICE = 512, 16_384  # clips whose vectors are copied at a time
 _GRAMS_AT_ONCE = 64  # Gram matrices computed at a time, in cache
@@ -339,7 +339,7 @@ def _code_facts(clips: Block) -> torch.Tensor:
 
 
 def _sample(clips: Block) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = torch.arange(0, len(clips), max(len(clips) // _SAMPLE, 1))
+    rows = torch.arange(0, len(clips), max(len(clips) // _SAMPLE, _LEAST_STRIDE))
     return rows, clips.taken([some.codes for some in clips.codes], rows)
 
 

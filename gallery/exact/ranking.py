@@ -45,7 +45,7 @@ from gallery.exact.codes import rotation
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, closed_form, find_method, make_options
 
 _PRODUCTS, _NARROWEST = 2**18, 2048  # products of a modality computed at once, and the fewest clips
-_TILE = 2**17  # pairs whose bounds are computed at once, in cache
+_TILE = 2**18  # pairs whose bounds are computed at once, in cache
 _DEVICE_TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products computed at once; on a CPU in cache
 _MORE = 64  # candidates in addition to twice the number of hits
 _SMALL = 2048.0  # scales the remainder of a float16 to the size of the number
