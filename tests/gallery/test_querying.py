@@ -14,6 +14,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.hits import Hits, Results
 from gallery.querying import NothingToCompareError, embed_captions, query_like
 from gallery.searcher import Selection
+from gallery.windows import SEGMENT
 from modeling_scalar import load_model
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.model_identity import identify
@@ -185,7 +186,10 @@ def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
     folder = tmp_path / "clips" / "deep"
     folder.mkdir(parents=True)
     names = [str(tmp_path / "clips" / "a.mp4"), f"{folder / 'b.mp4'}#t=0,30", f"{folder / 'b.mp4'}#t=30", "c"]
-    gallery = write(tmp_path / "gallery", (names, embeds, mask))
+    with GalleryWriter(write(tmp_path / "gallery", (names, embeds, mask)).path) as writer:
+        writer.metadata |= {SEGMENT: 30.0}
+        writer.commit()
+        gallery = writer.gallery()
     monkeypatch.chdir(folder)
     shown = (("deep/b.mp4 [0-30 s]", 1), ("b.mp4 [30 s to the end]", 2))
     named = ((names[1], 1), ("deep/b.mp4#t=30", 2), ("b.mp4#t=0,30", 1), ("../a.mp4", 0), ("c", 3))
