@@ -321,6 +321,7 @@ def verify(folder: Path) -> int:
     Raises:
         ValueError: files are damaged or permanently missing; all of them are named.
     """
+    check_not_lost(folder)
     while True:
         manifest, shards = read_manifest(folder)
         num_bytes = 0
