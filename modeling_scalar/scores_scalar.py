@@ -468,6 +468,11 @@ def make_pairs(
         modalities = PAPER_MODALITIES if number == len(PAPER_MODALITIES) else ()
     elif len(modalities) != number or len(set(modalities)) != number:
         raise ValueError(f"`modalities` must be {number} different names, one for each, got {tuple(modalities)!r}.")
+    if concat_embeds is not None and concat_embeds.shape != modality_embeds.shape:
+        raise ValueError(
+            f"`concat_embeds` must have the shape of `modality_embeds` {tuple(modality_embeds.shape)}, got "
+            f"{tuple(concat_embeds.shape)}."
+        )
     calibration = (options.get(name) for name in CALIBRATION)
     check_calibration(*calibration, modalities=tuple(modalities) or number)
     min_norm = min_norm_of(text_embeds, modality_embeds)
