@@ -11,6 +11,12 @@ LEAST_SCORE = "least_score"
 """The metadata entry with the score that the best hit of a query must have to match well: the `score`, the number of
 clips and the modalities that it was fitted to, and the score options; see `eval.protocol.least_score`."""
 
+LIMITS = {
+    "light": "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and "
+    "reads English. For more, index into a new gallery with --model google/embeddinggemma-2."
+}
+"""What models find, if that is less than one would expect, by their names."""
+
 _CALIBRATES = "modality_"  # begins the names of those score options that have a number for each modality
 _LEAST_TEMPERATURE = 2.0**-126  # the smallest normal float32: a division by less would give infinite scores
 
@@ -164,6 +170,7 @@ class Described:
 
 __all__ = [
     "LEAST_SCORE",
+    "LIMITS",
     "MODALITIES",
     "Described",
     "NoClipError",

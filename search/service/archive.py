@@ -14,6 +14,7 @@ from typing import Any
 
 from commands.errors import describe, plain
 from gallery.cues import may_have_words
+from gallery.described import LIMITS
 from gallery.hits import NOTHING_MATCHES, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.searcher import Clip, Searcher, Selection
@@ -260,6 +261,8 @@ class Archive:
             captions=f"api/clips/{key}/captions" if kind and hit.presence.get("subtitle") else None,
             words=f"api/clips/{key}/words" if has_words else None,
             still=None if clip.still is None else f"api/clips/{key}/still",
+            loudness=f"api/clips/{key}/loudness" if kind == "audio" else None,
+            heard=hit.presence.get("subtitle", False) and clip.subtitle is not None,
             copies=[_name_of(_copy_of(copy, clip.place), root) for copy in hit.copies],
             num_windows=clip.num_windows if per_file else None,
         )
@@ -283,6 +286,7 @@ class Archive:
             share={name: counts.get(name, 0) / max(1, num_clips) for name in described.modalities},
             heard=counts.get("speech", 0) / max(1, num_clips),
             model=described.model and _model_name(described.model),
+            limits=LIMITS.get(described.model),
             method=self.method,
             has_temperature=METHODS[self.method].weights == "query",
             temperature="inf" if temperature == math.inf else temperature,

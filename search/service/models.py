@@ -153,6 +153,8 @@ class Found(BaseModel):
         description="Of a search: its words that best match the query; none if they are not read yet, see `words`.",
     )
     still: str | None = Field(description="URL of a small JPEG of it, if there is one.")
+    loudness: str | None = Field(description="Of a sound: URL of its loudness over time, for a picture of it.")
+    heard: bool = Field(description="Whether what it has of subtitles is speech recognised by machine.")
     copies: list[str] = Field(description="Names of clips with the same content, if these are returned once.")
     num_windows: int | None = Field(
         None, description="Number of windows of its file, if each file is returned once, and it is known."
@@ -211,6 +213,7 @@ class About(BaseModel):
     share: dict[Modality, float] = Field(description="Fraction of the clips that have the modality.")
     heard: float = Field(description="Fraction of the clips whose subtitles are speech recognised by machine.")
     model: str | None
+    limits: str | None = Field(description="What its model finds, if that is less than one would expect.")
     method: str = Field(description="The score.")
     has_temperature: bool = Field(description="Whether the score weighs modalities by the query.")
     temperature: float | Literal["inf"] = Field(description="The default temperature of the gallery.")

@@ -20,7 +20,7 @@ from gallery.transcripts import as_vtt
 
 from .archive import Archive
 from .guard import COOKIE, Token
-from .media import media_response
+from .media import loudness_of, media_response
 from .models import (
     LONGEST_QUERY,
     About,
@@ -64,13 +64,14 @@ class Threads:
         self.model = ThreadPoolExecutor(1, "model")
         self.searches = ThreadPoolExecutor(SEARCHES, "search")
         self._stop = Stop()
+        self.sounds = ThreadPoolExecutor(1, "sounds", initializer=self._stop.join)
         # the first search for quoted words reads those of all clips, which may take long
         self.quoted = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
 
     def end(self) -> None:
         """Wait for the model, but not for searches, which may wait for a database."""
         self._stop.set()
-        for pool in (self.quoted, self.searches):
+        for pool in (self.quoted, self.sounds, self.searches):
             pool.shutdown(wait=False, cancel_futures=True)
         self.model.shutdown(wait=True, cancel_futures=True)
 
@@ -178,6 +179,17 @@ def still(key: str, here: Here) -> FileResponse:
     if clip.still is None:
         raise HTTPException(404, "There is no still of this clip.")
     return media_response(clip.still, _STILL_CACHED)
+
+
+@router.get("/clips/{key}/loudness")
+async def loudness(key: str, here: Here, response: Response) -> list[float]:
+    """Return how loud a clip is over its time, for a picture of its sound: at most a hundred numbers from 0 to 1.
+
+    There are none if the sound cannot be read, or lasts for hours.
+    """
+    clip = await run_in_threadpool(here.archive.clip, key)
+    response.headers["cache-control"] = f"private, {_STILL_CACHED}"
+    return await call_in(here.threads.sounds, loudness_of, clip)
 
 
 def moment(key: str, query: str, here: Service) -> tuple[Found, list[Said], int]:

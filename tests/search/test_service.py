@@ -23,6 +23,7 @@ from gallery.media import clip_sha256, clip_stat
 from gallery.windows import clip_id_of
 from search.service import guard
 from search.service.guard import SHORTEST_TOKEN, Token
+from tests.media_corpus import tone, wav
 from tests.search.serving import (
     FITTED,
     PRESENCE,
@@ -135,7 +136,15 @@ def test_the_gallery_says_what_it_holds(client):
     about = client.get("/api/gallery").json()
     assert (about["name"], about["num_clips"], about["method"], about["temperature"]) == ("gallery", 5, "scalar", 0.1)
     assert about["share"] == pytest.approx({"video": 0.8, "audio": 0.6, "subtitle": 0.4})
-    assert about["has_temperature"] and about["problem"] is None
+    assert about["has_temperature"] and about["problem"] is None and about["limits"] is None
+
+
+def test_a_gallery_of_a_small_model_says_what_it_does_not_find(tmp_path):
+    write_gallery(tmp_path, model="light")
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        limits = client.get("/api/gallery").json()["limits"]
+    assert "a thousand kinds of things" in limits and "no actions, colours or people" in limits
+    assert "--model google/embeddinggemma-2" in limits
 
 
 def test_the_schema_describes_every_answer(client):
@@ -143,6 +152,7 @@ def test_the_schema_describes_every_answer(client):
     assert set(schema["paths"]) == {
         "/api/session", "/api/gallery", "/api/clips", "/api/search", "/api/like",
         "/api/clips/{key}/media", "/api/clips/{key}/captions", "/api/clips/{key}/words", "/api/clips/{key}/still",
+        "/api/clips/{key}/loudness",
     }  # fmt: skip
     for path in schema["paths"].values():
         for call in path.values():
@@ -306,6 +316,22 @@ def test_nothing_is_played_that_was_not_found(client, key):
 def test_a_path_leads_nowhere(client, path):
     response = client.get(path)
     assert response.status_code == 404 and set(response.json()) == {"error"}
+
+
+def test_how_loud_a_sound_is_over_its_time_is_reported(tmp_path):
+    halves = wav(tone(16_000) + bytes(2 * 16_000))  # a second of sound, a second of silence
+    ids = {"bell.wav": halves, "bell.wav#t=0,1": halves, "bell.wav#t=1": halves, "broken.wav": b"x"}
+    write_gallery(tmp_path, ids, segment=1, modalities=["audio"])
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        hits = {(hit["name"], hit["start"]): hit for hit in search(client)["hits"]}
+        found = {place: client.get(f"/{hit['loudness']}").json() for place, hit in hits.items()}
+        (tmp_path / "clips" / "bell.wav").unlink()
+        whole_file = hits["bell.wav", None]["loudness"]
+        assert client.get(f"/{whole_file}").json() == []  # it is gone
+    whole = found["bell.wav", None]
+    assert len(whole) == 100 and max(whole) == 1 and min(whole[:49]) > 0.9 and max(whole[51:]) < 0.1
+    assert min(found["bell.wav", 0.0]) > 0.9 and max(found["bell.wav", 1.0][2:]) == 0
+    assert found["broken.wav", None] == []
 
 
 def test_a_gallery_cannot_make_other_files_public(tmp_path):

@@ -138,6 +138,8 @@ def test_recognised_speech_is_counted_apart_from_subtitles(client):
     write_modalities(client)
     about = client.get("/api/gallery").json()
     assert about["share"]["subtitle"] == 3 / 4 and about["heard"] == 1 / 4
+    hits = client.post("/api/clips", json={}).json()["hits"]
+    assert [hit["name"] for hit in hits if hit["heard"]] == ["heard.webm"]
 
 
 def test_what_is_quoted_must_be_said_in_a_clip(client):
