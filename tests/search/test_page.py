@@ -74,6 +74,10 @@ def served(place, contents=None, segment=None, metadata=None, **options):
         yield address, app
 
 
+def open_settings(page):
+    page.locator("#settings > summary").click()
+
+
 def ask(page, words):
     page.get_by_label("What are you looking for?").fill(words)
     page.keyboard.press("Enter")
@@ -101,9 +105,10 @@ def reported(hit, on=SIX):
     """What the page says of the modalities of a hit."""
     lines = []
     for name, label in ((name, SIX[name]) for name in hit["presence"]):
-        there = f"{label} {hit['weights'][name] * 100:.0f} %" if name in on else f"{label} not used"
-        lines.append(there if hit["presence"][name] else f"no {label.lower()}")
-    return lines
+        if hit["presence"][name]:
+            lines.append(f"{label} {hit['weights'][name] * 100:.0f} %" if name in on else f"{label} not used")
+    missing = [SIX[name].lower() for name in hit["presence"] if not hit["presence"][name]]
+    return [*lines, f"no {', '.join(missing)}"] if missing else lines
 
 
 def check(page, hits, on=SIX):
@@ -111,7 +116,7 @@ def check(page, hits, on=SIX):
     assert page.locator(".hit .rank").all_inner_texts() == [str(hit["rank"]) for hit in hits]
     assert page.locator(".hit .score").all_inner_texts() == [f"{hit['score']:.3f}" for hit in hits]
     for card, hit in zip(page.locator(".hit").all(), hits, strict=True):
-        assert card.locator(".weights li").all_inner_texts() == reported(hit, on)
+        assert card.locator(".weights li:visible").all_inner_texts() == reported(hit, on)
         mark = "scale => parseFloat(scale.firstChild.style.left) * scale.clientWidth / 100"
         width = card.locator(".scale").evaluate("scale => scale.clientWidth")  # from -1 to 1, 0 in the middle
         assert card.locator(".scale").evaluate(mark) == pytest.approx(width * (1 + hit["score"]) / 2, abs=1)
@@ -129,11 +134,13 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
         ask(page, "a dog")
         check(page, app.ask(query="a dog"))
         assert ODD in shown(page) and page.locator(".hit b").count() == 0  # names are text
+        assert not page.get_by_label("Temperature", exact=True).is_visible()  # hits come first
+        open_settings(page)
         page.get_by_label("Temperature", exact=True).press("Home")
         settled(page)
         check(page, app.ask(query="a dog", temperature=0.001))
         assert app.model.num_texts == 1
-        assert page.locator("#taken").inner_text() == "These are the best of 5 clips."
+        assert page.get_by_role("status").inner_text() == "5 hits in 5 clips."
         page.get_by_text("How exact is this?").click()
         assert re.search("exact scores .* (all|[1-5] of) 5 clips.* It took", page.locator("#proof").inner_text())
 
@@ -155,6 +162,7 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
         assert page.evaluate("document.activeElement.id") == "query"
         assert shown(page) == sorted(PRESENCE) and not page.locator(".meters").first.is_visible()
         ask(page, "a dog")
+        open_settings(page)
         assert "subtitles are no text" in page.locator(".hit", has_text="silent.webm").locator(".problem").inner_text()
 
         slider = page.get_by_label("Temperature", exact=True)
@@ -190,6 +198,7 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
 def test_a_window_starts_and_stops_at_its_seconds(open_page, tmp_path, talk):
     with served(tmp_path, dict.fromkeys(WINDOWS, talk), segment=2) as (address, _):
         page = open_page(address)
+        open_settings(page)
         page.get_by_label("Show each file once").uncheck()
         ask(page, "a dog")
         assert sorted(shown(page)) == ["talk.webm, 0:00–0:02", "talk.webm, 0:02–0:04", "talk.webm, 0:04 to the end"]
@@ -211,6 +220,7 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path)
     with served(tmp_path) as (address, app):
         page = open_page(address)
         ask(page, "a dog")
+        open_settings(page)
         page.get_by_role("checkbox", name="Sound").uncheck()
         page.get_by_text("Filters").click()
         page.get_by_label("File or folder").fill("*.webm")
@@ -229,6 +239,8 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path)
         page.reload()
         settled(page)
         check(page, like, on)
+        assert page.locator("#settings > summary").inner_text() == "Settings (4 changed)"
+        open_settings(page)
         assert page.get_by_label("File or folder").input_value() == "*.webm"
         page.go_back()
         settled(page)
@@ -248,6 +260,7 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path)
 def test_more_hits_are_appended_as_long_as_there_are_more(open_page, tmp_path):
     with served(tmp_path, {f"{number}.webm": b"x" for number in range(45)}) as (address, app):
         page = open_page(address)
+        open_settings(page)
         page.get_by_label("Results").select_option("20")
         settled(page)
         page.get_by_role("button", name="More", exact=True).click()
@@ -320,7 +333,8 @@ def test_what_is_quoted_is_found_and_marked(open_page, tmp_path, talk):
         page = open_page(address)
         ask(page, 'a dog "karin"')
         assert shown(page) == ["dog.webm"]
-        assert page.locator("#taken").inner_text() == "These are the best of 1 clip."
+        assert page.get_by_role("status").inner_text() == "1 hit in 1 clip."
+        assert "2 clips filtered out" in page.locator("#taken").inner_text()
         page.locator(".said-words mark").nth(1).wait_for()
         assert page.locator(".said-words mark").all_inner_texts() == ["Karín", "Karin"]
         assert page.locator(".said-words q").inner_text() == "A dóg 🐕 called Karín, <Karin>!"
@@ -380,6 +394,7 @@ def test_copies_are_one_hit_unless_that_is_switched_off(open_page, tmp_path):
         ask(page, "a dog")
         dog = page.locator(".hit", has_text="dog.webm")
         assert dog.get_by_text("and 2 copies: cat.webm, silent.webm").is_visible() and len(shown(page)) == 3
+        open_settings(page)
         page.get_by_label("Show copies once").uncheck()
         settled(page)
         assert sorted(shown(page)) == sorted(PRESENCE) and page.get_by_text("copies:").count() == 0
@@ -395,11 +410,13 @@ def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
         asked = []
         page.on("request", lambda request: asked.append(request) if request.method == "POST" else None)
         ask(page, "a dog")
+        open_settings(page)
         page.get_by_text("Filters").click()
         page.get_by_label("Sound", exact=True).nth(1).select_option("no sound")
         settled(page)
         check(page, app.ask(query="a dog", filter={"lacks": ["audio"]}))
-        assert page.locator("#taken").inner_text() == "These are the best of 2 clips."
+        assert page.get_by_role("status").inner_text() == "2 hits in 2 clips."
+        assert page.locator("#taken").inner_text() == "3 clips filtered out."
         assert "Filters (1 active)" in page.locator("#filters summary").inner_text()
         page.get_by_label("File or folder").fill("nowhere/**, s*")
         settled(page)
@@ -423,7 +440,8 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
     with served(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1) as (address, app):
         page = open_page(address)
         ask(page, "a dog")
-        assert page.locator("#status").inner_text() == "2 of 2 files."
+        assert page.locator("#status").inner_text() == "2 hits in 2 files."
+        open_settings(page)
         card = page.locator("#hits > .hit", has_text="talk.webm")
         assert card.locator("p", has_text="Best of 12 windows of this file.").is_visible()
         best = [hit for hit in app.ask(query="a dog", k=13) if hit["name"] == "talk.webm"]
@@ -442,7 +460,7 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
         wait(page, "document.querySelectorAll('.windows .hit').length == 0")
         page.get_by_label("Show each file once").uncheck()
         settled(page)
-        assert len(shown(page)) == 13 and page.locator("#status").inner_text() == "13 of 13 clips."
+        assert len(shown(page)) == 13 and page.locator("#status").inner_text() == "13 hits in 13 clips."
 
 
 @pytest.mark.slow
@@ -501,7 +519,7 @@ def test_it_fits_a_phone_in_light_and_dark(open_page, tmp_path, scheme):
     with served(tmp_path, contents, metadata=metadata) as (address, _):
         page = open_page(address, viewport={"width": 320, "height": 640}, color_scheme=scheme)
         ask(page, "w" * 300)
-        page.get_by_text("Settings").click()
+        open_settings(page)
         page.get_by_text("Filters").click()
         assert page.evaluate("document.documentElement.scrollWidth") <= 320
         assert page.locator("img").count() == 0  # what a gallery says of itself is text, too
@@ -531,6 +549,7 @@ def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(open_page,
     with served(tmp_path) as (address, app):
         page = open_page(address)
         ask(page, "a dog")
+        open_settings(page)
         page.route("**/api/search", lambda route: route.abort(), times=1)
         page.get_by_label("Results").select_option("5")
         page.get_by_text("The service does not answer").wait_for()
@@ -565,14 +584,13 @@ def test_any_modalities_are_named_switched_filtered_and_weighed(open_page, tmp_p
         check(page, app.ask(query="a dog"))
         assert "modalities" not in asked[-1].post_data_json  # all of them
         for label in ("subtitles", "title", "words on screen", "field notes"):
-            assert f" % with {label}" in page.locator("#counts").inner_text()
-        if width < 500:
-            page.get_by_text("Settings").click()
+            assert f" % with {label}" in page.locator("#counts").text_content()
+        open_settings(page)
         page.get_by_text("Filters").click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         colours = (
             page.locator(".hit")
-            .first.locator(".weights li")
+            .first.locator(".weights li[data-modality]")
             .evaluate_all("all => all.map(line => getComputedStyle(line).getPropertyValue('--part'))")
         )
         assert len(set(colours)) == len(SIX) and all(colours)
