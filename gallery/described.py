@@ -13,7 +13,7 @@ clips and the modalities that it was fitted to, and the score options; see `eval
 
 LIMITS = {
     "light": "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and "
-    "reads English. For more, index into a new gallery with --model google/embeddinggemma-2."
+    "reads English. For more: scalar index FOLDER --output NEW_GALLERY --model google/embeddinggemma-2"
 }
 """What models find, if that is less than one would expect, by their names."""
 

@@ -14,6 +14,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from gallery.gallery import GalleryWriter
+from gallery.transcripts import Cue, Transcripts, write_transcript
 from search.service.app import PAGE
 from tests.colours import least_difference
 from tests.media_corpus import media, tone, wav
@@ -381,6 +382,59 @@ def test_a_hit_shows_its_still_until_it_is_played(open_page, tmp_path, talk):
         assert odd.locator("video").count() == 0 and odd.locator("img").evaluate("img => img.naturalWidth") == 32
         link = odd.get_by_role("link", name="Download")
         assert link.get_attribute("download") == "odd.webm" and link.get_attribute("href").endswith("/media")
+
+
+@pytest.mark.slow
+def test_a_sound_has_a_picture_of_how_loud_it_is(open_page, tmp_path):
+    contents = {"bell.wav": wav(tone(16_000)), "broken.wav": b"RIFF"}
+    with served(tmp_path, contents, metadata={"modalities": ["audio"]}) as (address, app):
+        page = open_page(address)
+        ask(page, "a bell")
+        bell, broken = (page.locator(".hit", has_text=name) for name in contents)
+        bell.get_by_role("img", name="Loudness of bell.wav").locator("path[d]").wait_for()
+        found = app.ask(query="a bell")
+        assert {hit["name"]: hit["loudness"] is not None for hit in found} == dict.fromkeys(contents, True)
+        assert bell.locator(".sound path").get_attribute("d").count("M") == 100
+        box, sound = (bell.locator(name).bounding_box() for name in (".player", ".sound"))
+        assert box["height"] > sound["height"] > 20 and box["width"] > sound["width"] > 100
+        broken.get_by_text("This browser cannot play the file.").wait_for()
+        assert broken.locator(".sound").count() == 0
+
+
+@pytest.mark.slow
+def test_words_that_a_machine_recognised_are_marked_as_such(open_page, tmp_path):
+    with served(tmp_path, {"dog.webm": b"x"}) as (address, _):
+        put_stills(tmp_path, "dog.webm")
+        transcripts = Transcripts(tmp_path / "gallery")
+        transcripts.folder.mkdir()
+        write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "a dog barks")], "a model")
+        page = open_page(address)
+        ask(page, "a dog")
+        page.locator(".said-words .machine").wait_for()
+        assert page.locator(".said-words li").inner_text() == "0:01 recognised speech a dog barks"
+        assert "Recognised speech" in page.locator(".weights").inner_text()
+        assert "Subtitles" not in page.locator(".weights").inner_text()
+
+
+@pytest.mark.slow
+def test_the_middle_of_a_long_name_is_cut_out_and_the_whole_name_is_its_title(open_page, tmp_path):
+    name = "a_very_long_name_" * 8 + "end.webm"
+    with served(tmp_path, {name: b"x", "short.webm": b"x"}) as (address, _):
+        page = open_page(address)
+        ask(page, "a dog")
+        long = page.locator(".hit .name", has_text="end.webm")
+        assert long.inner_text() == f"{name[:28]}…{name[-28:]}" and long.get_attribute("title") == name
+        assert page.locator(".hit .name", has_text="short").inner_text() == "short.webm"
+
+
+@pytest.mark.slow
+def test_a_small_model_says_in_the_header_what_it_does_not_find(open_page, tmp_path):
+    with served(tmp_path, metadata={"model": "light"}) as (address, _):
+        page = open_page(address)
+        settled(page)
+        assert "no actions, colours or people" in page.locator("header").inner_text()
+        page.get_by_text("About this gallery").click()
+        assert "80 % with picture" in page.locator("header").inner_text()
 
 
 @pytest.mark.slow
