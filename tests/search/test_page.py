@@ -501,6 +501,9 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
         best = [hit for hit in app.ask(query="a dog", k=13) if hit["name"] == "talk.webm"]
         card.get_by_role("button", name="Show the windows of talk.webm").click()
         wait(page, "document.querySelectorAll('.windows .hit').length == 10")
+        assert (
+            card.locator(".windows h3").first.inner_text() == f"0:{best[0]['start']:02.0f}–0:{best[0]['stop']:02.0f}"
+        )
         numbers = card.locator(".windows .score")
         assert numbers.all_inner_texts() == [f"{hit['score']:.3f}" for hit in best[:10]]
         card.get_by_role("button", name="More windows").click()
