@@ -103,7 +103,7 @@ def loudness_of(clip: Clip) -> list[float]:
 
 @lru_cache(maxsize=_LOUDNESSES)
 def _loudness(path: str, modified: int, start: float | None, stop: float | None) -> list[float]:
-    """The loudness of a version of a file, or of a window of it."""
+    """The loudness of a version of a file, or of some seconds of it."""
     # Of a damaged file, what comes before the damage is shown.
     reader = SandboxedReader().noting(lambda problem: None)
     if start is None and (reader.read_duration(path) or 0) > _LONGEST:
