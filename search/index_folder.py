@@ -10,6 +10,7 @@ import torch
 from commands.errors import say
 from gallery.columns import check_modality
 from gallery.decoding import Limits
+from gallery.described import LIMITS
 from gallery.gallery import Gallery, GalleryWriter, check_writable, is_gallery
 from gallery.provenance import describe, pending_download
 from gallery.tables import is_table
@@ -27,10 +28,6 @@ from .sources import Selection, find_clips, find_files
 from .states import Report, Status
 from .watching import watch
 
-_ABOUT_LIGHT = (
-    "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and reads "
-    f"English. For more, index into a new gallery with --model {DEFAULT_MODEL}."
-)
 _INTERVAL = 5.0  # seconds between scans of watched folders
 
 
@@ -194,7 +191,7 @@ def index_folder(config: IndexConfig) -> Report:
         writer = held.enter_context(GalleryWriter(config.output, config.dtype or "float16"))
         if not writer.metadata:
             if is_light(model):
-                say(_ABOUT_LIGHT)
+                say(LIMITS[model])
             writer.metadata = describe(loaded.model, identity.download()) | {"model": name}
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
