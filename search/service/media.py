@@ -52,7 +52,7 @@ _TYPES: dict[str, str] = {
 _LOUDNESSES = 1024  # that are kept
 _BARS = 100  # of a picture of sound
 _RATE = 8000  # samples per second, which show all that is loud in speech and music
-_LONGEST = 7200  # seconds of a file; reading more takes too long for a picture
+_LONGEST = 3600  # seconds of a file; reading more takes too long for a picture
 
 
 class NoMediaError(ValueError):
@@ -90,7 +90,7 @@ def loudness_of(clip: Clip) -> list[float]:
 
     Returns:
         The largest amplitude in each of at most a hundred equal parts, relative to the largest of all; none if its
-        file cannot be read, or lasts for hours.
+        file cannot be read, or lasts for more than an hour.
     """
     path = clip.media
     if path is None:
@@ -111,8 +111,8 @@ def _loudness(path: str, modified: int, start: float | None, stop: float | None)
     waveform = reader.read_audio(path, None if start is None else (start, stop), _RATE)
     if waveform is None:
         return []
-    parts = np.array_split(np.abs(waveform), min(_BARS, len(waveform)))
-    peaks = np.array([part.max() for part in parts])
+    parts = np.array_split(waveform, min(_BARS, len(waveform)))
+    peaks = np.array([np.abs(part).max() for part in parts])
     return (peaks / max(peaks.max(), 1e-6)).round(3).tolist()
 
 

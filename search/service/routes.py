@@ -185,7 +185,7 @@ def still(key: str, here: Here) -> FileResponse:
 async def loudness(key: str, here: Here, response: Response) -> list[float]:
     """Return how loud a clip is over its time, for a picture of its sound: at most a hundred numbers from 0 to 1.
 
-    There are none if the sound cannot be read, or lasts for hours.
+    There are none if the sound cannot be read, or lasts for more than an hour.
     """
     clip = await run_in_threadpool(here.archive.clip, key)
     response.headers["cache-control"] = f"private, {_STILL_CACHED}"

@@ -388,7 +388,8 @@ def test_a_hit_shows_its_still_until_it_is_played(open_page, tmp_path, talk):
 def test_a_sound_has_a_picture_of_how_loud_it_is(open_page, tmp_path):
     contents = {"bell.wav": wav(tone(16_000)), "broken.wav": b"RIFF"}
     with served(tmp_path, contents, metadata={"modalities": ["audio"]}) as (address, app):
-        page = open_page(address)
+        page, refused = open_page(address), []
+        page.on("response", lambda answer: refused.append(answer.url) if answer.status >= 400 else None)
         ask(page, "a bell")
         bell, broken = (page.locator(".hit", has_text=name) for name in contents)
         bell.get_by_role("img", name="Loudness of bell.wav").locator("path[d]").wait_for()
@@ -399,6 +400,7 @@ def test_a_sound_has_a_picture_of_how_loud_it_is(open_page, tmp_path):
         assert box["height"] > sound["height"] > 20 and box["width"] > sound["width"] > 100
         broken.get_by_text("This browser cannot play the file.").wait_for()
         assert broken.locator(".sound").count() == 0
+        assert refused == []  # nothing is asked for that is not there
 
 
 @pytest.mark.slow
