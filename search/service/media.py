@@ -68,6 +68,18 @@ def kind_of(path: str, has_picture: bool) -> Kind | None:
     return "audio" if kind == "video" and not has_picture else kind
 
 
+def _served(path: str) -> tuple[str, str]:
+    """The real path and the type of a file of the gallery; a [`NoMediaError`] if it is gone, not a regular file, or of
+    a type that is not served."""
+    real = os.path.realpath(path)
+    media_type = _TYPES.get(os.path.splitext(real)[1].lower())
+    if media_type is None or not os.path.isabs(path):
+        raise NoMediaError("Browsers cannot play files of this type.")
+    if not (os.path.isfile(real) and os.access(real, os.R_OK)):
+        raise NoMediaError("The file of this clip is gone or cannot be read.")
+    return real, media_type
+
+
 def media_response(path: str, cached: str = "no-cache") -> FileResponse:
     """
     Answer with a file of the gallery, or a range of it; `cached` is the `cache-control` policy of the browser.
@@ -75,12 +87,7 @@ def media_response(path: str, cached: str = "no-cache") -> FileResponse:
     Raises:
         NoMediaError: it is gone, not a regular file, or of a type that is not served.
     """
-    real = os.path.realpath(path)
-    media_type = _TYPES.get(os.path.splitext(real)[1].lower())
-    if media_type is None or not os.path.isabs(path):
-        raise NoMediaError("Browsers cannot play files of this type.")
-    if not (os.path.isfile(real) and os.access(real, os.R_OK)):
-        raise NoMediaError("The file of this clip is gone or cannot be read.")
+    real, media_type = _served(path)
     return FileResponse(real, headers={"cache-control": f"private, {cached}"}, media_type=media_type)
 
 
@@ -92,11 +99,11 @@ def loudness_of(clip: Clip) -> list[float]:
         The largest amplitude in each of at most a hundred equal parts, relative to the largest of all; none if its
         file cannot be read, or lasts for more than an hour.
     """
-    path = clip.media
-    if path is None:
+    if clip.media is None:
         return []
     try:
-        return _loudness(str(path), os.stat(path).st_mtime_ns, clip.place.start, clip.place.stop)
+        path, _ = _served(str(clip.media))
+        return _loudness(path, os.stat(path).st_mtime_ns, clip.place.start, clip.place.stop)
     except (OSError, ValueError):  # nothing of it can be read
         return []
 
