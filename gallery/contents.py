@@ -23,14 +23,19 @@ if TYPE_CHECKING:
     import torch
 
 
-_TEXTS, _NUMBERS = pa.array([], pa.string()), pa.array([], pa.int64())
 # The tables of a gallery to which nothing was ever added; its clips have no columns of vectors.
-_NO_CLIPS = pa.table(
-    {"clip_id": _TEXTS, "seconds": pa.array([], pa.float64()), "problems": pa.array([], pa.list_(pa.string()))}
-)
-_NO_FILES = pa.table(
-    {"path": _TEXTS, "size": _NUMBERS, "mtime_ns": _NUMBERS, "sha256": _TEXTS, "reason": _TEXTS, "texts": _TEXTS}
-)
+_CLIPS = {"clip_id": pa.string(), "seconds": pa.float64(), "problems": pa.list_(pa.string())}
+_FILES = {
+    "path": pa.string(),
+    "size": pa.int64(),
+    "mtime_ns": pa.int64(),
+    "sha256": pa.string(),
+    "reason": pa.string(),
+    "texts": pa.string(),
+}
+# From no batches: an empty array of pyarrow would import pandas, where it is installed.
+_NO_CLIPS = pa.Table.from_batches([], pa.schema(_CLIPS))
+_NO_FILES = pa.Table.from_batches([], pa.schema(_FILES))
 
 
 def is_gallery(path: str | os.PathLike) -> bool:
