@@ -1,5 +1,6 @@
 """The extras in `pyproject.toml`, one per job, and the message that names a missing one."""
 
+from importlib.util import find_spec
 from types import TracebackType
 
 _EXTRAS = {
@@ -51,6 +52,13 @@ def _packages(trace: TracebackType | None) -> list[str]:
     return found
 
 
+def check_installed(*modules: str) -> None:
+    """Raise the error of importing a module that is not installed, without the seconds that importing it takes."""
+    for name in modules:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 def missing_extra(error: BaseException) -> str | None:
     """
     Say which extra installs a module that could not be imported.
@@ -72,4 +80,4 @@ def missing_extra(error: BaseException) -> str | None:
     return f'This needs the package {module}, which is not installed: `pip install "scalar-retrieval[{extra}]"`.'
 
 
-__all__ = ["missing_extra"]
+__all__ = ["check_installed", "missing_extra"]

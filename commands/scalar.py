@@ -27,7 +27,7 @@ _COMMANDS = {
         "push": (_SEARCH, "Copy a gallery into a table of PostgreSQL"),
     },
     "Train, evaluate and publish models": {
-        "train": ("trainer.run", "Train a model from a recipe"),
+        "train": ("trainer.__main__", "Train a model from a recipe"),
         "eval": ("eval.__main__", "Evaluate text-to-video retrieval"),
         "publish": ("hub_cards.__main__", "Publish models, adapters, galleries, metrics and searches"),
         "convert-vast": ("modeling_scalar.convert_vast_to_hf", "Convert a VAST, GRAM or PMRL checkpoint"),

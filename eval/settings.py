@@ -31,6 +31,16 @@ def _load_plugins(names: Sequence[str]) -> None:
     load_plugins(names)
 
 
+def _check_source(model: AnyPath | None, benchmark: str, root: AnyPath) -> None:
+    """Refuse a model, a benchmark or a root that is not there, before the imports that take seconds."""
+    from eval.benchmarks.registry import check_benchmark
+    from modeling_scalar.model_identity import identify
+
+    check_benchmark(benchmark, root)
+    if model is not None:
+        identify(model)
+
+
 def num_readers() -> int:
     """Return the number of threads that read clips ahead: one for each core of this process's share of the machine, at
     most eight."""
@@ -40,9 +50,13 @@ def num_readers() -> int:
 
 
 def _folder_of(given: Path) -> Path:
+    """The folder of a gallery, which is there; a published one is downloaded."""
     from gallery.published import folder_of
+    from gallery.storage import check_there
 
-    return folder_of(given)
+    folder = folder_of(given)
+    check_there(folder)
+    return folder
 
 
 # Fields shared by several settings.
@@ -84,6 +98,7 @@ class AuditConfig:
 
     def __post_init__(self) -> None:
         _load_plugins(self.plugins)
+        _check_source(None, self.benchmark, self.root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +123,7 @@ class EmbedConfig:
 
     def __post_init__(self) -> None:
         _load_plugins(self.plugins)
+        _check_source(self.model_path, self.benchmark, self.root)
 
     def job(self) -> dict[str, Any]:
         """Return the arguments of the job."""
@@ -201,6 +217,8 @@ class RunConfig(SourceConfig):
         if self.embeddings_path is None and None in source:
             raise ValueError("Expected a model, a benchmark and its root, or embeddings instead of them.")
         # Before hours of embedding, not after.
+        if None not in source:
+            _check_source(*source)
         self._check_methods()
         for rate in self.rates:
             check_rate(rate)

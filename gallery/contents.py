@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from gallery.described import Described, NoClipError
 from gallery.published import folder_of, media_of
 from gallery.rows import MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
-from gallery.storage import MANIFEST, Part, Snapshot, check_not_lost, has_lost_its_manifest, read_snapshot
+from gallery.storage import MANIFEST, Part, Snapshot, check_there, has_lost_its_manifest, read_snapshot
 from gallery.windows import SEGMENT, WINDOW, Place, clip_id_of_shown, place_of_clip
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ class Contents(Described):
             ValueError: it is damaged; the message says where.
         """
         folder = Path(path) if os.path.exists(path) else folder_of(path)
-        check_not_lost(folder)
-        if not (folder / MANIFEST).is_file():
-            raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
+        check_there(folder)
         stamp = stamp_of(folder)  # before the manifest is read: a later commit is noticed
         gallery = cls.of_snapshot(read_snapshot(folder), folder)
         gallery.stamp = stamp

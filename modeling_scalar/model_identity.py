@@ -1,7 +1,8 @@
 """What options of commands name: a model, its device and precision, and plugins.
 
-A model is identified from its small files, without reading weights or running code. The library transformers, which
-takes a second to import, is imported where it is needed: a query to a gallery of [`LIGHT`] does without it.
+A model is identified from its small files, without reading weights or running code. The libraries torch and
+transformers, which take seconds to import, are imported where they are needed: a name that is wrong is refused before,
+and a query to a gallery of [`LIGHT`] needs no transformers.
 """
 
 import hashlib
@@ -11,17 +12,18 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from huggingface_hub import constants, get_session, snapshot_download
 from huggingface_hub.constants import CONFIG_NAME
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -38,7 +40,8 @@ LIGHT_MODALITIES = ("video", "title", "subtitle", "screen")
 _PATIENCE = 2.0  # seconds
 _ROUTER_CONFIG = "router_config.json"
 _LARGEST_JSON = 50_000_000  # bytes
-_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_LIKE_LIGHT = (LIGHT, "all-minilm-l6-v2")  # it is looked for by the name of its text encoder too
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
 # Files that determine embeddings, in addition to weights.
 _CONFIGS = (
@@ -346,8 +349,8 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
         revision (`str`, *optional*): The revision on the Hub.
 
     Raises:
-        NoModelError: If the path is a file, or the folder does not exist and the name is not a valid Hub id. It is
-            a FileNotFoundError and a ValueError.
+        NoModelError: If the path is a file, or the folder does not exist and the name is not a valid Hub id, which
+            has a slash. It is a FileNotFoundError and a ValueError.
         ModuleNotFoundError: If a package of [`LIGHT`] is not installed.
     """
     if isinstance(model, ModelIdentity):
@@ -361,26 +364,34 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     if os.path.exists(model):
         raise NoModelError(f"{model} is a file. Give the folder of a model or adapter, or its Hub id.")
     if not _HUB_ID.fullmatch(str(model)):
-        raise NoModelError(f"There is no model folder {str(model)[:200]!r}, and this is not a valid Hub id.")
+        is_near = get_close_matches(str(model).lower(), _LIKE_LIGHT, n=1)
+        hint = f" Did you mean {LIGHT!r}?" if is_near else ""
+        raise NoModelError(
+            f"There is no model folder {str(model)[:200]!r}, and this is not a valid Hub id, USER/NAME.{hint}"
+        )
     return ModelIdentity(str(model), revision)
 
 
 # Devices and plugins ------------------------------------------------------------------------------------------------
 
 
-def default_device() -> torch.device:
+def default_device() -> "torch.device":
     """Return the default device of commands: the accelerator if available, otherwise the CPU."""
+    import torch
+
     # Without the check, older versions return the accelerator that torch was built for, even if it is missing.
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
 
 
-def device_of_name(name: str | None) -> torch.device:
+def device_of_name(name: str | None) -> "torch.device":
     """
     Return the device with a name; `None` means [`default_device`].
 
     Raises:
         ValueError: If this machine has no such device; the message lists those it has.
     """
+    import torch
+
     if name is None:
         return default_device()
     available = ["cpu"]
@@ -392,7 +403,7 @@ def device_of_name(name: str | None) -> torch.device:
     return torch.device(name)
 
 
-def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device) -> torch.dtype | None:
+def default_dtype(model: str | os.PathLike | ModelIdentity, device: "torch.device") -> "torch.dtype | None":
     """
     Return the default precision of a model on a device.
 
@@ -404,6 +415,8 @@ def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device
         `torch.dtype`: For a joint encoder bfloat16 on an accelerator that supports it, which halves the memory, and
         float32 on a CPU, which is slow in lower precision. `None`, that of the checkpoint, for any other model.
     """
+    import torch
+
     if not identify(model).is_joint:
         return None
     if device.type in ("cpu", "mps") or (device.type == "cuda" and not torch.cuda.is_bf16_supported()):
@@ -413,6 +426,8 @@ def default_dtype(model: str | os.PathLike | ModelIdentity, device: torch.device
 
 def said_of(model: "PreTrainedModel") -> str:
     """Describe the number of parameters, precision, memory and device of a model."""
+    import torch
+
     precision = str(model.dtype).removeprefix("torch.")
     size = model.get_memory_footprint() / 1e9
     name = f" ({torch.cuda.get_device_name(model.device)})" if model.device.type == "cuda" else ""

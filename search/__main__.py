@@ -153,7 +153,7 @@ def push(config: PushConfig) -> None:
     """Copy a gallery into a table of PostgreSQL; only what is new, changed or removed is sent."""
     from gallery.gallery import Gallery
 
-    from .postgresql import TableAddress
+    from .addresses import TableAddress
     from .push import push as push_gallery
 
     address, gallery = TableAddress.parse(config.address), Gallery.open(config.gallery)
@@ -169,12 +169,6 @@ _SERVICE_SECONDS = 10  # that a server of PostgreSQL has for an answer: somebody
 @command_of(app, ServeConfig)
 def serve(config: ServeConfig) -> None:
     """Serve a gallery over HTTP, with a search page."""
-    from gallery.published import name_of
-    from gallery.querying import load_query_model
-
-    from .service.app import build_app
-    from .service.archive import Archive
-    from .service.guard import Token
     from .service.server import address_of, is_loopback, listen, make_server, read_token
 
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
@@ -186,8 +180,15 @@ def serve(config: ServeConfig) -> None:
             f"Other machines can reach {config.host}, so a token is needed: set {TOKEN_VARIABLE} to one. Use --public "
             "to let anybody search."
         )
-    token = None if secret is None else Token(secret)
     with closing(listen(config.host, config.port)) as listener:
+        from gallery.published import name_of
+        from gallery.querying import load_query_model
+
+        from .service.app import build_app
+        from .service.archive import Archive
+        from .service.guard import Token
+
+        token = None if secret is None else Token(secret)
         searcher = open_searcher(config.gallery, _SERVICE_SECONDS)
         model = load_query_model(searcher.described, config.model)
         name = name_of(config.gallery) or os.path.basename(os.path.abspath(config.gallery))
@@ -250,14 +251,14 @@ def _show_files(what: str, files: "Sequence[MediaFile]") -> None:
 @command_of(app, VerifyConfig)
 def verify(config: VerifyConfig) -> None:
     """Compare every file of a gallery with its hash, or every row of a table, and check every vector."""
-    from gallery.gallery import verify_gallery
-
     if is_address(config.gallery):
-        from .postgresql import TableAddress
+        from .addresses import TableAddress
         from .push import verify_table
 
         show(f"{verify_table(TableAddress.parse(config.gallery))} clips are intact.")
         return
+    from gallery.gallery import verify_gallery
+
     opened, num_bytes = verify_gallery(config.gallery)
     show(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are intact.")
 
@@ -275,10 +276,12 @@ def repair(config: GalleryConfig) -> None:
 @contextmanager
 def _changing(folder: Path) -> Iterator["GalleryWriter"]:
     """The writer of an existing gallery."""
-    from gallery.gallery import GalleryWriter, is_gallery
+    from gallery.contents import is_gallery
 
     if not is_gallery(folder):  # a writer would make one
         raise FileNotFoundError(f"There is no gallery in {str(folder)!r}.")
+    from gallery.gallery import GalleryWriter
+
     with GalleryWriter(folder) as writer:
         yield writer
 
@@ -286,9 +289,9 @@ def _changing(folder: Path) -> Iterator["GalleryWriter"]:
 @command_of(app, RemoveConfig)
 def remove(config: RemoveConfig) -> None:
     """Remove the clips of files and folders from a gallery, whether or not the files still exist."""
-    from .vanished import remove as remove_files
-
     with _changing(config.gallery) as writer:
+        from .vanished import remove as remove_files
+
         num_clips = remove_files(writer, config.paths)
         show(f"{num_clips} clips removed; {len(writer.gallery())} clips in the gallery")
 

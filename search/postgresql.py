@@ -18,7 +18,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -45,6 +44,8 @@ from gallery.transcripts import Cue
 from gallery.windows import Place, place_of_clip
 from gallery.words import folded
 from modeling_scalar.scores_scalar import MIN_NORM, WEIGHING, ScoreOptions, exact_scores, paired_weights
+
+from .addresses import TableAddress
 
 EXTENSION = Path(__file__).with_name("scoring.sql").read_text()
 """The SQL of `scalar_score`, `scalar_best` and `scalar_best_clips`, as that of an extension."""
@@ -79,11 +80,6 @@ OWN_COLUMNS = {
 VECTORS = {"float16": ("halfvec", ">f2"), "float32": ("vector", ">f4")}
 """By the precision of a gallery: pgvector's type, and that of its numbers on the wire."""
 
-_ADDRESS = re.compile(
-    r"(?P<server>postgresql://(?:[\w.-]+@)?[^@/?#\s]*/[\w.-]+)"
-    r"/(?:(?P<schema>[A-Za-z_]\w{0,49})\.)?(?P<table>[A-Za-z_]\w{0,49})",
-    re.ASCII,
-)
 WORDS_SUM = "hash_array_extended(ARRAY[_words], 0)"
 """SQL of the hash of the words of a row."""
 
@@ -104,49 +100,6 @@ class TableError(OSError):
 
 class DamagedTableError(TableError):
     """What is in the table is not what was pushed."""
-
-
-@dataclass(frozen=True)
-class TableAddress:
-    """
-    The address of a table, `postgresql://[USER@]HOST[:PORT][,HOST[:PORT]...]/DATABASE/[SCHEMA.]TABLE`.
-
-    Args:
-        server (`str`): as psycopg takes it, with the database; of several hosts, the first that answers is used.
-        table (`str`), schema (`str`, *optional*).
-    """
-
-    server: str
-    table: str
-    schema: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "TableAddress":
-        """Parse an address; raises a ValueError, which does not repeat it, as it may contain a secret."""
-        found = _ADDRESS.fullmatch(text)
-        if found is None:
-            raise ValueError(
-                "Expected the address of a table, postgresql://[USER@]HOST[:PORT]/DATABASE/[SCHEMA.]TABLE, where the "
-                "name of the table has at most 50 letters, digits and _. Put a password into PGPASSWORD or ~/.pgpass, "
-                "and options, such as PGSSLMODE, into the environment."
-            )
-        return cls(found["server"], found["table"], found["schema"])
-
-    @property
-    def names(self) -> list[str]:
-        """The schema, if any, and the table."""
-        return [self.table] if self.schema is None else [self.schema, self.table]
-
-    @property
-    def name(self) -> str:
-        """The name for messages, without the user."""
-        server = self.server.removeprefix("postgresql://").rpartition("@")[2]
-        return f"{server}/{'.'.join(self.names)}"
-
-    def identifier(self, suffix: str = "") -> sql.Identifier:
-        """The name in SQL of the table, or of another one whose name begins like it."""
-        *schema, table = self.names
-        return sql.Identifier(*schema, table + suffix)
 
 
 @dataclass(frozen=True)
@@ -783,7 +736,6 @@ __all__ = [
     "Pushed",
     "Row",
     "Table",
-    "TableAddress",
     "TableClip",
     "TableError",
     "TableSearcher",

@@ -27,6 +27,7 @@ from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
 from gallery.windows import SEGMENT
 
+from .addresses import TableAddress
 from .postgresql import (
     EXTENSION,
     FACTS,
@@ -37,7 +38,6 @@ from .postgresql import (
     Pushed,
     Row,
     Table,
-    TableAddress,
 )
 
 _AT_ONCE = 2048  # rows
@@ -186,7 +186,7 @@ def push(
     gallery no longer has. Rows that others changed or added are replaced or removed.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]), address ([`~search.postgresql.TableAddress`]).
+        gallery ([`~gallery.gallery.Gallery`]), address ([`~search.addresses.TableAddress`]).
         nodes (`list[str]`): of a new table, the servers that it is partitioned over, see [`make_tables`].
         show (`Callable`): is given every statement that makes tables.
 

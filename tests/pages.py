@@ -151,8 +151,10 @@ def _only_parsing() -> Iterator[None]:
     """Parsers parse, and nothing runs."""
     import transformers.training_args
 
+    import eval.benchmarks.registry
     import modeling_scalar.model_identity
     import trainer.recipe
+    import trainer.recipe_files
     import trainer.run
 
     parse, invoke = argparse.ArgumentParser.parse_args, typer.core.TyperCommand.invoke
@@ -175,7 +177,10 @@ def _only_parsing() -> Iterator[None]:
             calm = _calm(kind.process_value, 2, lambda self, ctx, value: self.get_default(ctx))
             patch.setattr(kind, "process_value", calm)
         patch.setattr(typer.core.TyperCommand, "invoke", lambda self, ctx: _parse_alone(self, ctx, invoke))
-        patch.setattr(trainer.recipe, "find_packaged", packaged)
+        for module in (trainer.recipe, trainer.recipe_files):
+            patch.setattr(module, "find_packaged", packaged)
+        # Of a plugin, perhaps; and its files are not here.
+        patch.setattr(eval.benchmarks.registry, "check_benchmark", lambda name, root=None: None)
         patch.setattr(modeling_scalar.model_identity, "load_plugins", lambda names: None)
         patch.setattr(trainer.recipe, "load_plugins", lambda names: None)
         patch.setattr(trainer.recipe, "find_method", lambda *names: None)  # of a plugin, perhaps

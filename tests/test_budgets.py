@@ -63,4 +63,4 @@ def test_no_files_import_each_other():
 def test_no_benchmark_is_imported_before_it_is_named():
     room = ROOT / "eval" / "benchmarks"
     found = {path.name for path in closure("eval.benchmarks.registry") if path.parent == room}
-    assert found == {"__init__.py", "registry.py", "definition.py"}
+    assert found == {"__init__.py", "registry.py"}

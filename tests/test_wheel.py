@@ -79,7 +79,7 @@ def test_its_recipes_are_found_in_a_folder_without_them(commands, wheel, tmp_pat
     code = f"""
 import sys
 sys.path.insert(0, {str(wheel)!r})
-from trainer.recipe import find_packaged
+from trainer.recipe_files import find_packaged
 print(find_packaged("recipes/miniature.yaml"))
 """
     (tmp_path / "script.py").write_text(code)

@@ -2,13 +2,33 @@
 
 import signal
 import sys
+from collections.abc import Sequence
 
 if __name__ == "__main__":  # imports take seconds; Ctrl-C then exits without a traceback
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
 
 from commands.errors import run_command
 
-from .run import main
+from .recipe_files import check_recipes
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
+    """
+    Check what the command line names, then train; see [`~trainer.run.main`].
+
+    Args:
+        arguments (`Sequence[str]`, *optional*): A recipe and flags; by default those of this program.
+        prog (`str`): The program's name in the usage.
+
+    Returns:
+        The exit status.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    check_recipes(arguments)
+    from .run import main as run  # imports torch
+
+    return run(arguments, prog)
+
 
 if __name__ == "__main__":
     run_command(main)

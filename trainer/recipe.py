@@ -2,13 +2,11 @@
 
 import difflib
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from datasets import Dataset
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
@@ -20,12 +18,8 @@ from modeling_scalar import MODALITIES
 from modeling_scalar.model_identity import load_plugins
 from modeling_scalar.scores_scalar import METHODS, find_method
 
+from .recipe_files import find_packaged, read_yaml
 from .training_args import ScalarTrainingArguments
-
-logger = logging.getLogger("train")
-_RECIPES = "recipes"
-_PACKAGED = Path(__file__).resolve().parents[1]
-"""The folder of the package's `recipes/`: a clone, or next to the installed packages."""
 
 
 @dataclass
@@ -131,24 +125,6 @@ def _unknown_field(name: str) -> str | None:
     return f"unknown field `{name}`.{hint}"
 
 
-def find_packaged(name: str) -> str:
-    """
-    Find a recipe, or a file that a recipe names, in the working folder or else in the package.
-
-    Args:
-        name (`str`): A path. If one such as `recipes/miniature.yaml` does not exist in the working folder, the
-            package's is used and this is logged.
-
-    Returns:
-        The path in the package, or `name` unchanged.
-    """
-    packaged = _PACKAGED / name
-    if Path(name).parts[:1] != (_RECIPES,) or Path(name).exists() or not packaged.exists():
-        return name
-    logger.info("%s does not exist here; using the package's %s.", name, packaged)
-    return str(packaged)
-
-
 def read_recipe(path: str | Path) -> dict[str, Any]:
     """
     Read a recipe and its base (`base: other.yaml`, relative to the file), whose fields it overrides.
@@ -164,14 +140,7 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
         ValueError: If it is not a mapping or has an unknown field; the message suggests the nearest known one.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no recipe at {path}.")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not a recipe: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must be a mapping of fields to values, got {type(content).__name__}.")
+    content = read_yaml(path)
     base = content.pop("base", None)
     for name in content:
         unknown = _unknown_field(str(name))
@@ -187,7 +156,7 @@ def parse_arguments(
     Parse `RECIPE.yaml [MORE.yaml ...] [--field value ...]` and import the plugins it names.
 
     The last value of a field wins; values are converted to the fields' types. Recipes and models below `recipes/` that
-    do not exist in the working folder come from the package, see [`find_packaged`].
+    do not exist in the working folder come from the package, see [`~trainer.recipe_files.find_packaged`].
 
     Args:
         arguments (`list[str]`): The command line without the program.
@@ -235,4 +204,4 @@ def _as_flag(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["RunArguments", "find_packaged", "parse_arguments", "read_recipe"]
+__all__ = ["RunArguments", "parse_arguments", "read_recipe"]

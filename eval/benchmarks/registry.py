@@ -1,13 +1,15 @@
-"""Benchmarks by name. The module of a benchmark is imported when its name is asked for."""
+"""Benchmarks by name. The module of a benchmark is imported when its name is asked for, and with it what loads it."""
 
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
+if TYPE_CHECKING:
+    from datasets import Dataset
 
-from eval.benchmarks.definition import Benchmark, Split
+    from eval.benchmarks.definition import Benchmark, Split
 
 # The module that defines each benchmark, as a constant of the benchmark's name in capitals.
 _MODULES = {
@@ -46,12 +48,29 @@ def register_benchmark(name: str, module: str) -> None:
     _MODULES[name] = module
 
 
-def find_benchmark(name: str) -> Benchmark:
-    """Return the definition of a benchmark, or raise a ValueError if there is none of that name."""
+def check_benchmark(name: str, root: str | os.PathLike | None = None) -> None:
+    """
+    Refuse a benchmark that cannot be loaded, before what loads it is imported.
+
+    Args:
+        name (`str`): one of `NAMES`, or of a plugin.
+        root (`str`, *optional*): the folder of the benchmark.
+    Raises:
+        ValueError: there is no benchmark of that name.
+        FileNotFoundError: there is no such folder.
+    """
     if name not in _MODULES:
         raise ValueError(
             f"`name` must be one of {sorted(_MODULES)}, got {name!r}. If a plugin registers it, load the plugin."
         )
+    has_folder = name in NAMES and name != "own"  # that of a plugin may be anything
+    if root is not None and has_folder and not Path(root).is_dir():
+        raise FileNotFoundError(f"There is no folder {os.fspath(root)!r}, which should hold the benchmark {name}.")
+
+
+def find_benchmark(name: str) -> "Benchmark":
+    """Return the definition of a benchmark, or raise a ValueError if there is none of that name."""
+    check_benchmark(name)
     return getattr(import_module(_MODULES[name]), name.upper())
 
 
@@ -65,7 +84,7 @@ def load_split(
     columns: Mapping[str, str] | None = None,
     holdout: float | None = None,
     words_of: str | os.PathLike | None = None,
-) -> Split:
+) -> "Split":
     """Load one split of a benchmark, with the settings of its protocol.
 
     Args:
@@ -86,6 +105,8 @@ def load_split(
             is malformed.
         FileNotFoundError: a file of the benchmark is missing in `root`.
     """
+    from eval.benchmarks.definition import Split
+
     benchmark = find_benchmark(name)
     if benchmark.splits is not None and split not in benchmark.splits:
         raise ValueError(f"`split` of {name} must be one of {benchmark.splits}, got {split!r}.")
@@ -102,7 +123,7 @@ def load_split(
     return Split(dataset, left_out, benchmark.task, benchmark.processing)
 
 
-def load_benchmark(name: str, root: str | os.PathLike, split: str = "test", **options: Any) -> Dataset:
+def load_benchmark(name: str, root: str | os.PathLike, split: str = "test", **options: Any) -> "Dataset":
     """Return the data set of [`load_split`]."""
     return load_split(name, root, split, **options).dataset
 
@@ -115,6 +136,7 @@ def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | N
 
 __all__ = [
     "NAMES",
+    "check_benchmark",
     "describe_benchmark",
     "find_benchmark",
     "load_benchmark",

@@ -21,7 +21,8 @@ from evidence.speed.search import fill, made_vectors
 from evidence.speed.settings import PostgresqlConfig
 from gallery.searcher import Scoring, Selection
 from modeling_scalar.scores_scalar import ScoreOptions
-from search.postgresql import Table, TableAddress, TableSearcher, _Ranking
+from search.addresses import TableAddress
+from search.postgresql import Table, TableSearcher, _Ranking
 from search.push import push
 
 TEMPERATURES = (1e-6, 0.1, 0.3)

@@ -16,7 +16,8 @@ from gallery.filters import Filter
 from gallery.querying import Likeness, NothingToCompareError
 from gallery.searcher import UnsupportedError
 from gallery.searching import search
-from search.postgresql import Table, TableAddress, TableSearcher
+from search.addresses import TableAddress
+from search.postgresql import Table, TableSearcher
 from search.push import push
 from tests.gallery.conftest import MADE_BY
 from tests.search.conformance import (

@@ -20,7 +20,8 @@ from gallery.filters import Filter
 from gallery.searcher import Scoring, Selection
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from search import postgresql
-from search.postgresql import FUNCTIONS, DamagedTableError, Table, TableAddress, TableError, TableSearcher
+from search.addresses import TableAddress
+from search.postgresql import FUNCTIONS, DamagedTableError, Table, TableError, TableSearcher
 from search.push import PushReport, push, verify_table
 from search.settings import open_searcher
 from tests.search.conformance import DAY, DIM, PAPER, Made, make_clips, make_texts

