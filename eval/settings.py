@@ -216,17 +216,21 @@ class RunConfig(SourceConfig):
             raise ValueError(f"A model, a benchmark and its root belong together, got {list(source)}.")
         if self.embeddings_path is None and None in source:
             raise ValueError("Expected a model, a benchmark and its root, or embeddings instead of them.")
-        # Before hours of embedding, not after.
-        if None not in source:
-            _check_source(*source)
-        self._check_methods()
+        # Before hours of embedding, not after; what needs torch comes last.
         for rate in self.rates:
             check_rate(rate)
         if self.fusion_split is not None and (self.model_path is None or self.two_stage is False):
             raise ValueError("Fusion needs the second stage: measure it, and give a model, a benchmark and its root.")
+        if self.fusion_split == self.split:
+            raise ValueError(
+                f"The weight of the fusion must be chosen on another split than {self.split!r}, which is reported."
+            )
         if self.model_path is None:
             self._check_unread()
         else:
+            _check_source(*source)
+        self._check_methods()
+        if self.model_path is not None:
             self._check_read()
 
     def _check_methods(self) -> None:
@@ -264,10 +268,6 @@ class RunConfig(SourceConfig):
             raise ValueError("`depths` must hold at least one number of candidates, got none.")
         for depth in self.depths:
             check_depth(depth)
-        if self.fusion_split == self.split:
-            raise ValueError(
-                f"The weight of the fusion must be chosen on another split than {self.split!r}, which is reported."
-            )
 
     def benchmark_settings(self) -> dict[str, Any]:
         """Return how the benchmark is read, as keyword arguments of [`~eval.benchmarks.registry.load_split`]."""
