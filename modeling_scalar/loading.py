@@ -4,7 +4,7 @@ Only safetensors files are read, and no code of a folder is executed.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,14 +50,21 @@ def _naming(name: str) -> Iterator[None]:
         raise ValueError(f"{name} cannot be loaded: {kind}{error}") from error
 
 
+def _without_bar(make: Callable[..., Any], arguments: tuple, options: dict[str, Any]) -> Any:
+    return make(*arguments, **options | {"disable": True})
+
+
 @contextmanager
-def _without_report() -> Iterator[None]:
-    """Suppress the lists of missing and unexpected weights that transformers prints; they are errors here."""
+def quietly() -> Iterator[None]:
+    """Suppress what transformers prints while it loads weights: a progress bar, and lists of missing and unexpected
+    weights, which are errors here."""
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
+    hook = transformers.logging.set_tqdm_hook(_without_bar)
     try:
         yield
     finally:
+        transformers.logging.set_tqdm_hook(hook)
         transformers.logging.set_verbosity(verbosity)
 
 
@@ -124,7 +131,7 @@ def _load_weights(
     kind = _MODELS[config.model_type]
     heads = ("_head",) if kind is ScalarJointModel else ()
     options = {"revision": base.revision or "main", "use_safetensors": True, "output_loading_info": True} | options
-    with _without_report():
+    with quietly():
         model, info = kind.from_pretrained(base.name, config=config, **options)
     for keys, allowed, problem in (
         (info["missing_keys"], (*_ADDED_MODULES, *heads) if may_add else (), "lacks {} weights of the model"),
@@ -143,7 +150,7 @@ def _load_adapter(model: ScalarRetrievalModel, identity: ModelIdentity) -> None:
     """Add the weights of an adapter to its base; all of them must fit."""
     if identity.file("adapter_model.safetensors") is None:
         raise ValueError(f"{identity.name} holds no adapter_model.safetensors, the only format that is read.")
-    with _without_report():
+    with quietly():
         info = model.load_adapter(identity.name)
     wrong = sorted({*info.missing_keys, *info.unexpected_keys})
     if wrong:
@@ -190,7 +197,7 @@ def load_model(
         options = {} if dtype is None else {"dtype": dtype}
         base = identity if identity.base is None else identity.base.at_hand()
         if identity.encoder is not None:
-            with _without_report():  # about modules that a run adds to the encoder; the rest is checked
+            with quietly():  # about modules that a run adds to the encoder; the rest is checked
                 model = model_from_joint_encoder(identity, **options, **config_overrides)
             processor = processor_from_joint_encoder(identity, modalities=model.config.modalities)
         elif base.encoder == SENTENCE_TRANSFORMERS:  # used as published, under trained heads
@@ -224,4 +231,4 @@ def _load_saved(
     return model, processor
 
 
-__all__ = ["load_config", "load_model", "load_processor"]
+__all__ = ["load_config", "load_model", "load_processor", "quietly"]

@@ -92,12 +92,15 @@ class SpeechRecognizer:
     def __init__(self, model: str, name: str | None = None, device: torch.device | None = None):
         from transformers import pipeline  # takes seconds to import
 
+        from modeling_scalar.loading import quietly
+
         self.name = name or model
         try:
             # use_safetensors: a pickle could run code
-            self.hear = pipeline(
-                "automatic-speech-recognition", model, device=device, model_kwargs={"use_safetensors": True}
-            )
+            with quietly():
+                self.hear = pipeline(
+                    "automatic-speech-recognition", model, device=device, model_kwargs={"use_safetensors": True}
+                )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{self.name} is not a speech recognition model: {error}") from error
         rate = self.hear.feature_extractor.sampling_rate

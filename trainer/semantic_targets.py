@@ -56,10 +56,12 @@ def embed_captions(captions: Sequence[str], encoder: str, progress: bool = True)
     from sentence_transformers import SentenceTransformer
 
     from modeling_scalar.light_model import text_folder
+    from modeling_scalar.loading import quietly
 
     try:
         folder = text_folder() if is_light(encoder) else identify(encoder).at_hand().name
-        model = SentenceTransformer(str(folder), device=str(default_device()))
+        with quietly():
+            model = SentenceTransformer(str(folder), device=str(default_device()))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"Cannot load a sentence encoder from {encoder!r}: {error} {LIGHT!r} needs no network."

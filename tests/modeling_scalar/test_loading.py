@@ -14,6 +14,11 @@ def test_a_model_comes_with_its_processor_in_evaluation_mode(tiny_model_dir, tin
     assert processor.image_processor.image_size == tiny_processor.image_processor.image_size
 
 
+def test_loading_prints_no_progress_bar(tiny_model_dir, capfd):
+    load_model(tiny_model_dir)
+    assert "Loading weights" not in capfd.readouterr().err
+
+
 def test_a_folder_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="no/such/folder"):
         load_model("no/such/folder")
