@@ -25,7 +25,7 @@ WRONG = {
     "index clips --output new --segment 0": ["--segment", "'0'"],
     "index clips --output new --cluster tcp://10.0.0.5:8786": ["scalar-retrieval[cluster]"],
     "index clips --output new --read-text": ["scalar-retrieval[screen]"],
-    "index clips --output new --model light": ["scalar-retrieval[light]"],
+    "index clips --output new --model light": ["scalar-retrieval[search]"],
     "query nowhere cat": NO_GALLERY,
     "query empty cat": ["There is no gallery in 'empty'"],
     "query gallery": ["There is no query"],
