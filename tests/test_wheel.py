@@ -1,47 +1,23 @@
 """What is installed: the rooms, with all they read, and the recipes; nothing that only developers need."""
 
 import configparser
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
+from tests.conftest import ROOT
+from tests.wheels import ROOMS, build_wheel
+
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("commands", "eval", "gallery", "hub_cards", "modeling_scalar", "search", "trainer")
-BESIDE = ("docs", "evidence", "recipes", "tests")
 READ_BY_ROOMS = (".jinja", ".html", ".json", ".md", ".safetensors", ".sql", ".txt")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, built from a copy: what a build leaves behind would get into the next one."""
+    """The files of the wheel."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    for name in (*ROOMS, *BESIDE):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("LICENSE", "README.md", "pyproject.toml", "train.py"):
-        shutil.copy(ROOT / name, source / name)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        folder,
-        source,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (path,) = folder.glob("*.whl")
-    with ZipFile(path) as archive:
+    with ZipFile(build_wheel(folder)) as archive:
         archive.extractall(folder / "installed")
     return folder / "installed"
 
