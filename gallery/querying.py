@@ -3,9 +3,10 @@
 Shapes: Q queries, D dimensions.
 """
 
+import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -213,6 +214,26 @@ def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | Non
     return {"modalities": list(modalities)} if is_chosen else {}
 
 
+def reading_of(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """How much of each clip was read for a gallery: the settings of the processor that its metadata names."""
+    return {name: metadata[name] for name in ("num_frames", "max_audio_seconds") if name in metadata}
+
+
+def configure(processor: "ProcessorMixin", reading: Mapping[str, float]) -> None:
+    """
+    Make a processor read as much of each clip as [`reading_of`] says.
+
+    Raises:
+        ValueError: the model hears no sound, or no more than that.
+    """
+    for name, value in reading.items():
+        most = processor.max_audio_seconds
+        if name == "max_audio_seconds" and ("audio" not in processor.modalities or not value <= most < math.inf):
+            heard = f"{most:g} s" if "audio" in processor.modalities else "nothing"
+            raise ValueError(f"--sound-seconds shortens what the model hears of a clip, which is {heard}. Omit it.")
+        setattr(processor, name, value)
+
+
 def load_query_model(
     described: Described, model: str | os.PathLike | None = None, device: str | None = None
 ) -> QueryModel:
@@ -251,7 +272,9 @@ def load_query_model(
 
     def load() -> "tuple[PreTrainedModel, ProcessorMixin]":
         chosen = modalities_option(identity, described.modalities)
-        return modeling_scalar.load_model(folder, None, place, **chosen)  # without code
+        loaded = modeling_scalar.load_model(folder, None, place, **chosen)  # without code
+        configure(loaded[1], reading_of(described.metadata))
+        return loaded
 
     return LightQueryModel(folder, load) if is_light(model) else QueryModel(*load())
 
@@ -283,10 +306,12 @@ __all__ = [
     "NothingToCompareError",
     "QueryModel",
     "check_vectors",
+    "configure",
     "embed_captions",
     "load_query_model",
     "modalities_option",
     "query_like",
+    "reading_of",
     "split_queries",
     "split_query",
 ]

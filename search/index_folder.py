@@ -13,6 +13,7 @@ from gallery.decoding import Limits
 from gallery.described import LIMITS
 from gallery.gallery import Gallery, GalleryWriter, check_writable, is_gallery
 from gallery.provenance import describe, pending_download
+from gallery.querying import reading_of
 from gallery.tables import is_table
 from gallery.transcripts import SCREEN, Transcripts
 from gallery.windows import SCENES, SEGMENT
@@ -23,7 +24,7 @@ from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 from .indexing import Indexer
 from .loading import Setup, load
 from .reading import default_workers, memory_of_decoders
-from .settings import DEFAULT_MODEL, LONGEST_SCENE, IndexConfig
+from .settings import DEFAULT_MODEL, LARGER_MODEL, LONGEST_SCENE, IndexConfig
 from .sources import Selection, find_clips, find_files
 from .states import Report, Status
 from .watching import watch
@@ -69,7 +70,22 @@ def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool)
     writer.metadata |= wanted
 
 
-def _modalities(config: IndexConfig, known: Gallery | None) -> tuple[str, ...] | None:
+def _reading(config: IndexConfig, known: Gallery | None) -> dict[str, float]:
+    """How much of each clip the model sees and hears, where it is not the model's own; fixed for a gallery."""
+    wanted = {"num_frames": config.frames, "max_audio_seconds": config.sound_seconds}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    if known is None or not known.metadata:
+        return wanted
+    found = reading_of(known.metadata)
+    if not wanted.items() <= found.items():
+        raise ValueError(
+            f"{config.output} was indexed with other settings of --frames and --sound-seconds. Omit them, or index "
+            "into a new gallery."
+        )
+    return found
+
+
+def _modalities(config: IndexConfig, model: str, known: Gallery | None) -> tuple[str, ...] | None:
     """The modalities of the gallery; `None` for those of the model."""
     further = list(config.text)
     if config.read_text:
@@ -83,7 +99,7 @@ def _modalities(config: IndexConfig, known: Gallery | None) -> tuple[str, ...] |
                 f"into a new gallery; with `--words-of {quote(str(config.output))}`, its transcripts are used again."
             )
         return tuple(known.modalities)
-    if is_light(config.model):
+    if is_light(model):
         further = [*LIGHT_MODALITIES, *further]
     elif further:
         further = [*PAPER_MODALITIES, *further]
@@ -163,10 +179,10 @@ def index_folder(config: IndexConfig) -> Report:
     limits = Limits.parse(config.limit or [], memory=memory_of_decoders(default_workers()))
     check_writable(config.output)
     known = Gallery.open(config.output) if is_gallery(config.output) else None
-    selection, modalities = Selection(config.exclude), _modalities(config, known)
+    model = _model_of(config, known)
+    selection, modalities = Selection(config.exclude), _modalities(config, model, known)
     columns = [name for name in modalities or () if kind_of(name) == "text" and name != "subtitle"]
     files, texts = _find(config, selection, columns)
-    model = _model_of(config, known)
     _check(config, model, known)
     identity = identify(model)
     name = model if is_light(model) else identity.name
@@ -177,6 +193,7 @@ def index_folder(config: IndexConfig) -> Report:
         transcribe=None if config.transcribe is None else identify(config.transcribe).name,
         read_text=config.read_text,
         limits=limits,
+        reading=_reading(config, known),
     )
     with ExitStack() as held:
         embed = None
@@ -192,7 +209,7 @@ def index_folder(config: IndexConfig) -> Report:
         if not writer.metadata:
             if is_light(model):
                 say(LIMITS[model])
-            writer.metadata = describe(loaded.model, identity.download()) | {"model": name}
+            writer.metadata = describe(loaded.model, identity.download()) | {"model": name} | setup.reading
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, config, len(there) > 0)

@@ -5,7 +5,10 @@
   embed them, and commit each batch.
 """
 
+import math
 import os
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -164,6 +167,15 @@ class _Read:
 def _at(what: str, path: str, second: float) -> str:
     """The position in a file that is being transcribed or read, for the progress bar."""
     return f"{what} {plain(os.path.basename(path), 'utf-8')[-30:]} at {tqdm.format_interval(second)}"
+
+
+def _expected(num_files: int, done: float, num_clips: int, seconds: float) -> str:
+    """How long all files will take, from the seconds that the first clips took."""
+    minutes = math.ceil(seconds * num_files / done / 60)
+    took = "less than a minute" if minutes <= 1 else f"about {minutes} minutes"
+    if minutes > 120:
+        took = f"about {round(minutes / 60)} hours"
+    return f"{num_files} files, {took} at {seconds / num_clips:.2g} s a clip."
 
 
 def _status_without_clips(reason: str | None) -> Status:
@@ -484,12 +496,16 @@ class Indexer:
         )  # fmt: skip
         self._speech.tell = lambda path, second: bar.set_postfix_str(_at("transcribing", path, second))
         self._screen.tell = lambda path, second: bar.set_postfix_str(_at("reading words of", path, second))
+        began, is_first = time.monotonic(), True
         with closing(self._embed(jobs(), self.batch_size)) as batches, bar:
             for batch in batches:
                 reads = [_Read(*waiting.popleft(), found) for found in batch.notes]
                 self._commit(reads, batch, report)
                 done = sum(1 / len(read.source.windows) for read in reads)
                 bar.update(min(done, bar.total - bar.n))  # rounding: parts may add up to slightly more than the total
+                if is_first and self.progress and done < num_files - 0.5:
+                    bar.write(_expected(num_files, done, len(reads), time.monotonic() - began), sys.stderr)
+                is_first = False
 
     def _commit(self, reads: list[_Read], batch: Embedded, report: Report) -> None:
         """Write a batch into the gallery, all or nothing, and report the files that are done."""

@@ -1,14 +1,14 @@
 """What a process needs to read and embed files: the model, its processor, and recognisers of words."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 import modeling_scalar
 from gallery.decoding import Limits, sandboxed
-from gallery.querying import modalities_option
+from gallery.querying import configure, modalities_option
 from modeling_scalar.model_identity import identify
 from modeling_scalar.processing_scalar import ScalarProcessor
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
@@ -30,6 +30,7 @@ class Setup:
         transcribe (`str`, *optional*): a speech recognition model.
         read_text (`bool`): read on-screen text.
         limits ([`~gallery.decoding.Limits`]): on reading a stream.
+        reading (`dict`): settings of the processor, see [`~gallery.querying.reading_of`].
     """
 
     gallery: Path
@@ -38,6 +39,7 @@ class Setup:
     transcribe: str | None = None
     read_text: bool = False
     limits: Limits = Limits()
+    reading: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def load(setup: Setup, device: torch.device) -> Loaded:
     options = modalities_option(identity, setup.modalities)
     model, processor = modeling_scalar.load_model(identity.download(), None, device, **options)
     _check_modalities(identity.name, model.config.modalities, setup.modalities or ())
+    configure(processor, setup.reading)
     recognizer = None
     if setup.transcribe is not None:
         if "subtitle" not in processor.modalities:

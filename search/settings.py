@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 LONGEST_SCENE = 60.0
 """Maximum length of a window that ends at a scene change, in seconds."""
-DEFAULT_MODEL = "google/embeddinggemma-2"
-"""The default model of a new gallery; it needs no training."""
+DEFAULT_MODEL = "light"
+"""The default model of a new gallery; it needs neither training nor a download."""
+LARGER_MODEL = "google/embeddinggemma-2"
+"""The model that is named to those who want more."""
 LEAST_TEMPERATURE = 1e-6
 """The lowest temperature of modality weights."""
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
@@ -228,6 +230,14 @@ class IndexConfig:
         Given(str | None, _check_model),
     ] = None
     batch_size: Annotated[int, _model(min=1, help="Number of clips embedded at a time.")] = 8
+    frames: Annotated[
+        int | None,
+        _model(min=1, help="Frames of each clip that the model sees: fewer are faster. New galleries only."),
+    ] = None
+    sound_seconds: Annotated[
+        float | None,
+        _model(min=1, help="Seconds of each clip's sound that the model hears: fewer are faster. New galleries only."),
+    ] = None
     cluster: Annotated[
         str | None,
         _model(
@@ -477,6 +487,7 @@ class GalleryConfig:
 
 __all__ = [
     "DEFAULT_MODEL",
+    "LARGER_MODEL",
     "GalleryConfig",
     "IndexConfig",
     "InfoConfig",

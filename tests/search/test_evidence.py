@@ -245,3 +245,23 @@ def test_light_is_not_looked_for_on_the_hub(place, monkeypatch):
     monkeypatch.setattr("modeling_scalar.model_identity.hub_answers", lambda: pytest.fail("the Hub was asked"))
     assert "4 new" in index("clips", "--model", "light").stdout
     assert best("bread recipe") == ("a.mp4", "title")
+
+
+def test_light_is_the_default_and_says_how_long_all_files_will_take(place):
+    reported = index("clips", "--batch-size", "1").stderr
+    assert Gallery.open("gallery").model == "light"
+    assert "4 files, less than a minute at " in reported and " s a clip." in reported
+    assert "files, " not in index("clips").stderr  # nothing is left to do
+
+
+def test_how_much_of_a_clip_is_read_is_kept_with_the_gallery(place):
+    index("clips", "--frames", "2")
+    gallery = Gallery.open("gallery")
+    assert gallery.metadata["num_frames"] == 2 and gallery.load_model().processor.num_frames == 2
+    assert "other settings of --frames and --sound-seconds" in index("clips", "--frames", "3", code=1).stderr
+    assert "4 unchanged" in index("clips", "--frames", "2").stdout
+    refused = run("index", "clips", "--output", "other", "--sound-seconds", "5", code=1).stderr
+    assert "what the model hears of a clip, which is nothing" in refused
+    encoder = write_joint_encoder(place / "encoder")
+    run("index", "clips", "--model", encoder, "--output", "joint", "--sound-seconds", "5")
+    assert Gallery.open("joint").load_model().processor.max_audio_seconds == 5

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from gallery.gallery import Gallery
 from modeling_scalar.model_identity import identify
 from search.__main__ import app
-from search.settings import DEFAULT_MODEL
+from search.settings import LARGER_MODEL
 
 pytestmark = pytest.mark.network
 
@@ -23,13 +23,13 @@ DESCRIPTIONS = {
 
 @pytest.fixture(scope="module")
 def gallery(shared_dir, tmp_path_factory):
-    """The four clips, indexed as the README does it."""
+    """The four clips, indexed as the README does it for more."""
     try:
-        identify(DEFAULT_MODEL).download()
+        identify(LARGER_MODEL).download()
     except FileNotFoundError as error:
         pytest.skip(str(error))
     output = tmp_path_factory.mktemp("real") / "gallery"
-    arguments = ["index", str(shared_dir / "data" / "videos"), "--output", str(output)]
+    arguments = ["index", str(shared_dir / "data" / "videos"), "--output", str(output), "--model", LARGER_MODEL]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "744,371,488 parameters" in result.stderr
