@@ -1,4 +1,5 @@
-"""Windows of files that end where scenes change: at hard cuts, and in the middle of fades.
+"""Windows of long files that end where chapters do or, without chapters, where scenes change: at hard cuts, and in the
+middle of fades.
 
 The colours before a moment are compared with those after it, each over most of a second: a flash or flickering light
 is a small part of both. A moment is a cut where they differ much, and much more than nearby: while a camera sweeps or
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gallery.decoding import SandboxedReader
-from gallery.windows import LEAST, windows_at
+from gallery.windows import SLIVER, windows_at
 from modeling_scalar.media_scalar import MediaError, Window
 
 PACE = 0.2
@@ -72,7 +73,7 @@ def cuts_of(frames: Iterable[tuple[float, np.ndarray]], end: float = 0.0) -> lis
 
 def scene_windows(path: str, seconds: float | None, most: float, reader: SandboxedReader) -> list[Window | None]:
     """
-    Cut a file into windows where its scenes change.
+    Cut a file that is longer than a window at its chapters or, if it has not at least two, where its scenes change.
 
     Args:
         path (`str`), seconds (`float`, *optional*): the file, and its length, if known.
@@ -85,12 +86,14 @@ def scene_windows(path: str, seconds: float | None, most: float, reader: Sandbox
     Raises:
         FileNotFoundError: there is no such file.
     """
-    if seconds is None or seconds < 2 * LEAST:
+    if seconds is None or seconds <= most + SLIVER:
         return [None]
-    try:
-        cuts = cuts_of(reader.noting(lambda problem: None).look_through(path, PACE, SIDE), seconds)
-    except MediaError:  # reading the clip reports what is wrong
-        cuts = []
+    cuts = [start for start, _ in reader.read_facts(path).chapters]
+    if len(cuts) < 2:
+        try:
+            cuts = cuts_of(reader.noting(lambda problem: None).look_through(path, PACE, SIDE), seconds)
+        except MediaError:  # reading the clip reports what is wrong
+            cuts = []
     return windows_at(cuts, seconds, most)
 
 

@@ -1,7 +1,8 @@
 """Windows of long files: each is a clip, named by its file and its seconds.
 
 `talk.mp4#t=30,60` is the part between these seconds, `talk.mp4#t=60` the rest of the file, as in URLs of media (W3C,
-Media Fragments). A file that fits into one window is a clip under its own name.
+Media Fragments). A file that fits into one window is a clip under its own name. Windows have the same length, or end
+where chapters or scenes do, see [`~gallery.scenes`].
 """
 
 import math
@@ -11,10 +12,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 SEGMENT = "segment"
-"""Metadata entry of a gallery of windows: the length of each, or its maximum, in seconds."""
+"""Metadata entry of a gallery of windows: the length of each, or its maximum, in seconds; None for whole files."""
 
 SCENES = "scenes"
-"""Metadata entry of a gallery whose windows end where scenes change."""
+"""Metadata entry of a gallery whose windows end where chapters or scenes do."""
 
 LEAST = 2.0
 """Minimum length in seconds of a scene that becomes a window: a shorter one is joined to the next one, or, if it is

@@ -57,11 +57,13 @@ def _announce(model: str) -> None:
 
 def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool) -> None:
     """Record in the metadata how files are cut; fixed once the gallery holds clips."""
-    if config.segment is None:
+    if config.segment is None and (has_clips or SEGMENT in writer.metadata):
         return
-    is_scenes = config.segment == "scenes"
-    wanted = {SEGMENT: LONGEST_SCENE if is_scenes else config.segment, SCENES: is_scenes}
-    found = {name: writer.metadata.get(name) for name in wanted}
+    segment = config.segment or "scenes"
+    wanted = {SEGMENT: segment, SCENES: segment == "scenes"}
+    if isinstance(segment, str):
+        wanted[SEGMENT] = LONGEST_SCENE if segment == "scenes" else None
+    found = {SEGMENT: writer.metadata.get(SEGMENT), SCENES: bool(writer.metadata.get(SCENES))}
     if has_clips and found != wanted:
         kind = "whole files"
         if found[SEGMENT] is not None:

@@ -27,9 +27,10 @@ from gallery.transcripts import SCREEN
 from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, clip_id_of, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
-from search.reading import Found, Job, Reader, default_workers, is_nothing, joined, new_key, record_of
+from search.reading import Found, Job, Reader, as_json, default_workers, is_nothing, joined, new_key, record_of
 from search.recognizers import Recognizer
 from search.screen import RapidOcrReader, Screen
+from search.sources import title_of_name
 from search.speech import Speech
 from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
@@ -265,7 +266,10 @@ class _Update:
             if old is None:
                 continue
             moves[old.path] = path
-            moved.append((old, replace(new, reason=old.reason, texts=old.texts)))
+            texts = old.words()
+            if texts.get("title") == title_of_name(old.path):
+                texts["title"] = title_of_name(path)
+            moved.append((old, replace(new, reason=old.reason, texts=as_json(texts))))
             if len(moved) == _AT_ONCE:
                 self._rename(moved)
                 moved = []
@@ -363,7 +367,9 @@ class _Update:
             there, seconds = self.clips.get(path, []), None
             try:
                 seconds = None if self.segment is None else media.read_duration(path)
-                if self.writer.metadata.get(SCENES):
+                if mark_of(self._words_of(path)):  # words of a list have no times
+                    windows = [None]
+                elif self.writer.metadata.get(SCENES):
                     windows = scene_windows(path, seconds, self.segment, media)
                 else:
                     windows = windows_of(seconds, self.segment)
@@ -390,7 +396,7 @@ class Indexer:
     Updates a gallery from files; every batch is committed once it is embedded.
 
     If the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip (see
-    [`~gallery.windows`]); with `"scenes"`, at scene changes. An interrupted run continues at the next window.
+    [`~gallery.windows`]); with `"scenes"`, at chapters or scene changes. An interrupted run continues there.
 
     A stream that cannot be decoded counts as absent. A file in which nothing can be read is reported, left out, and
     not tried again until it changes or a limit that it exceeded is raised. A file in which nothing is found is tried
@@ -458,17 +464,8 @@ class Indexer:
 
         Returns:
             The states of these files, and of those that are gone or out of reach.
-
-        Raises:
-            ValueError: windows need subtitles with times, and one has none.
         """
         texts, report = texts or {}, Report()
-        timeless = [path for path, given in texts.items() if mark_of(given.get(_SUBTITLE))]
-        if self._segment is not None and timeless:
-            raise ValueError(
-                f"{timeless[0]} has a subtitle without times, which cannot be cut into windows of {self._segment:g} "
-                "s. Name a subtitle file instead."
-            )
         try:
             update = _Update(self.writer, self._reader, files, texts, report)
             update.find_gone(self.prune)

@@ -5,6 +5,7 @@ Problems of a file are recorded with it, and do not affect other files.
 
 import io
 import json
+import math
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from modeling_scalar.scores_scalar import kind_of
 from search.recognizers import SpeechError
 from search.screen import Screen, ScreenError
+from search.sources import title_of_name
 from search.speech import Speech
 
 _SPEECH, _ON_SCREEN = "recognised speech", "recognised words on the screen"
@@ -79,6 +81,11 @@ def joined(sentences: Sequence[str]) -> str:
     return "; ".join([sentence.rstrip(".") for sentence in sentences[:-1]] + list(sentences[-1:]))
 
 
+def as_json(texts: Mapping[str, str]) -> str | None:
+    """The texts of a file as its record has them."""
+    return json.dumps(texts, ensure_ascii=False) if texts else None
+
+
 def new_key() -> str:
     """A key that no other reading of a file has, in any process."""
     return uuid4().hex
@@ -127,14 +134,27 @@ def _still_of(frame: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+def titles_within(chapters: Sequence[tuple[float, str]], window: Window | None) -> list[str]:
+    """The titles of the chapters that a window overlaps by more than codecs add, in order."""
+    start, stop = window or (0.0, None)
+    titles = []
+    for place, (begins, title) in enumerate(chapters):
+        ends = chapters[place + 1][0] if place + 1 < len(chapters) else math.inf
+        if title and ends > start + SLIVER and (stop is None or begins < stop - SLIVER):
+            titles.append(title)
+    return titles
+
+
 class _File:
     """The findings shared by all windows of a file; threads that need them wait for the first one."""
 
     def __init__(self):
         self.lock = Lock()
         self.record: MediaFile | None = None
-        self.is_lost = False
+        self.is_lost = self.has_sound = False
         self.seconds: float | None = None
+        self.title = ""
+        self.chapters: list[tuple[float, str]] = []
         self.transcripts: dict[str, str | None] = {}
         self.failure: str | None = None
 
@@ -187,10 +207,10 @@ class Reader:
 
         try:
             processor = showing(self.processor, keep)
-            options |= self._texts(job, file.transcripts, found)
+            options |= self._texts(job, file, found)
             clip = processor.read_clip(path, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
-            if clip.is_empty:
+            if clip.is_empty or (problems and self._has_only_its_name(clip)):
                 found.problems = problems
                 raise ValueError(joined(problems) or self._nothing_of(found))
         except (OSError, ValueError) as error:
@@ -205,19 +225,27 @@ class Reader:
             found.max_audio = self.processor.max_audio_seconds
         return found, clip
 
-    def _texts(self, job: Job, transcripts: Mapping[str, str | None], found: Found) -> dict[str, dict[str, str]]:
+    def _has_only_its_name(self, clip: Clip) -> bool:
+        """Whether nothing of a clip could be read but a title, and that may be its name."""
+        return not any(clip.has(name) for name in self.processor.modalities if name != "title")
+
+    def _texts(self, job: Job, file: "_File", found: Found) -> dict[str, dict[str, str]]:
         """The texts of a file other than speech and on-screen text, as an option of `read_clip`; also recorded. Lists
-        take precedence over its tags, and tags over earlier texts."""
+        take precedence over its tags, tags over earlier texts, and these over its name."""
         names = [name for name in self.processor.modalities if kind_of(name) == "text" and name != "subtitle"]
         if not names:
             return {}
         available = dict(job.before)
-        if "title" in names and (title := self.processor.reader.read_title(job.path)):
-            available["title"] = title
+        if "title" in names:
+            available["title"] = file.title or available.get("title") or title_of_name(job.path)
         available |= job.texts
         texts = {name: available[name] for name in names if name in available}
-        found.file = replace(found.file, texts=json.dumps(texts, ensure_ascii=False) if texts else None)
-        if SCREEN in names and SCREEN not in texts and (read := transcripts.get(SCREEN)):
+        found.file = replace(found.file, texts=as_json(texts))
+        if "title" in texts:
+            # Chapters belong to windows, and are read from the file each time.
+            titles = [texts["title"], *titles_within(file.chapters, job.window)]
+            texts["title"] = ". ".join(dict.fromkeys(titles))
+        if SCREEN in names and SCREEN not in texts and (read := file.transcripts.get(SCREEN)):
             texts[SCREEN] = self.processor.reader.read_subtitle(read, job.window)
         return {"texts": texts}
 
@@ -239,6 +267,8 @@ class Reader:
         if file.seconds is None:
             with suppress(OSError, ValueError):  # reading the clip reports what is wrong
                 file.seconds = self.processor.reader.read_duration(job.path)
+        with suppress(OSError, ValueError):
+            file.title, file.chapters, file.has_sound = self.processor.reader.read_facts(job.path)
         for name, maker in {"subtitle": self.speech, SCREEN: self.screen}.items():
             if name in self.processor.modalities and name not in job.texts:
                 try:
@@ -251,10 +281,12 @@ __all__ = [
     "Found",
     "Job",
     "Reader",
+    "as_json",
     "default_workers",
     "is_nothing",
     "joined",
     "memory_of_decoders",
     "new_key",
     "record_of",
+    "titles_within",
 ]

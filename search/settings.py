@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_SCENE = 60.0
-"""Maximum length of a window that ends at a scene change, in seconds."""
+"""Maximum length of a window that ends with a chapter or a scene, in seconds."""
 DEFAULT_MODEL = "light"
 """The default model of a new gallery; it needs neither training nor a download."""
 LARGER_MODEL = "google/embeddinggemma-2"
@@ -59,16 +59,16 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _segment(text: str) -> float | Literal["scenes"]:
-    """The length of windows in seconds, or `scenes`."""
-    if text == "scenes":
+def _segment(text: str) -> float | Literal["scenes", "none"]:
+    """The length of windows in seconds, `scenes` or `none`."""
+    if text in ("scenes", "none"):
         return text
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 1 <= seconds < math.inf:
-        raise ValueError(f"`--segment` must be a number of seconds, at least 1, or `scenes`; got {text!r}.")
+        raise ValueError(f"`--segment` must be `scenes`, `none`, or a number of seconds, at least 1; got {text!r}.")
     return seconds
 
 
@@ -194,11 +194,11 @@ class IndexConfig:
         _gallery(help="Precision of a new gallery; float16 by default.", show_default=False),
     ] = None
     segment: Annotated[
-        float | Literal["scenes"] | None,
+        float | Literal["scenes", "none"] | None,
         _gallery(
-            metavar="SECONDS|scenes",
-            help="Cut longer files into windows of this length, or at scene changes; each window is a clip. New "
-            "galleries only.",
+            metavar="scenes|SECONDS|none",
+            help="How longer files are cut into windows, each of which is a clip: at chapters or else scenes, at most "
+            "a minute long (the default), into windows of this length, or not at all. New galleries only.",
         ),
         Given(str, _segment),
     ] = None

@@ -8,6 +8,7 @@
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from gallery.filters import fitting
@@ -98,6 +99,27 @@ def real_path(path: str | os.PathLike) -> str:
     """The file that a link leads to; a link to anything else is reported by its own name."""
     real = os.path.realpath(path)
     return os.path.abspath(path) if os.path.exists(real) and not os.path.isfile(real) else real
+
+
+def title_of_name(path: str) -> str:
+    """
+    The title of a file without one: its name and its folder's as words, such as `rain noise, sounds`.
+
+    The extension is left out. Underscores, dashes and dots become spaces, and a space comes before each capital letter
+    that follows a small one.
+    """
+    folder, name = os.path.split(path)
+    parts = []
+    for part in (os.path.splitext(name)[0], os.path.basename(folder)):
+        letters = []
+        for before, letter in pairwise(f" {part}"):
+            if before.islower() and letter.isupper():
+                letters.append(" ")
+            letters.append(" " if letter in "_-." else letter)
+        words = "".join(letters).split()
+        if words:
+            parts.append(" ".join(words))
+    return ", ".join(parts)
 
 
 def _reraise(error: OSError) -> None:
@@ -192,4 +214,4 @@ def find_clips(
     return selection.chosen(found), given
 
 
-__all__ = ["Selection", "find_clips", "find_files", "read_list"]
+__all__ = ["Selection", "find_clips", "find_files", "read_list", "title_of_name"]

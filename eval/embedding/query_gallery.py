@@ -52,7 +52,7 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
         if cut:
             raise ValueError(
                 f"{problem} It holds windows of {segment:g} seconds, and {len(cut)} of these files have no clip that "
-                "is the whole file. Use a gallery indexed without `--segment`, or a table of windows: with the "
+                "is the whole file. Use a gallery indexed with `--segment none`, or a table of windows: with the "
                 "`clip_id` that `scalar query --json` prints as `video_id`, and the file as `video_path`."
             )
     raise ValueError(f"{problem} {advice}")

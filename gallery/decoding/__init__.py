@@ -15,12 +15,13 @@ from gallery.decoding.pool import (
     showing,
     tolerant,
 )
-from gallery.decoding.worker import LimitError, Limits
+from gallery.decoding.worker import Facts, LimitError, Limits
 from modeling_scalar.media_scalar import IN_PART
 
 __all__ = [
     "IN_PART",
     "LIGHT_MEMORY",
+    "Facts",
     "LimitError",
     "Limits",
     "SandboxedReader",

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gallery.decoding.worker import Limits
+from gallery.decoding.worker import Facts, Limits
 from modeling_scalar.media_scalar import (
     SAMPLING_RATE,
     TEXT_FILES,
@@ -422,9 +422,9 @@ class SandboxedReader(MediaReader):
                 found.append((start, stop, text))
         return sorted(found)
 
-    def read_title(self, path: AnyPath) -> str | None:
-        """The title in the tags of a media file; `None` if there is none."""
-        return self._ask("read_title", path)
+    def read_facts(self, path: AnyPath) -> Facts:
+        """What a media file says of itself: its title, its chapters, and whether it has sound."""
+        return self._ask("read_facts", path)
 
     def read_duration(self, path: AnyPath) -> float | None:
         """The length of a file in seconds, from the start of its first stream; `None` if unknown.

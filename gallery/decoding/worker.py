@@ -9,13 +9,13 @@ import os
 import pickle
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib import import_module
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from modeling_scalar.media_scalar import (
     first_stream,
     mono,
     truncated,
+    zero_of,
 )
 
 if os.name == "posix":
@@ -40,10 +41,20 @@ if os.name == "posix":
 _LARGE_PICTURE = 4096 * 2304  # in pixels: larger ones are not tried with the light share of memory
 _MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and a few more, at 6 bytes per pixel
 _LONGEST = 8000  # characters of a message
+_LONGEST_TITLE = 1000  # characters
 # Formats whose duration is missing or guessed from the first bytes.
 _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
 _LONG_SOUND = 600.0  # seconds; of longer tracks only the chosen parts are decoded
 _RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state between packets
+
+
+class Facts(NamedTuple):
+    """What a file says of itself: its title, the second at which each chapter begins and its title, in order, and
+    whether it has a track of sound. A title is `""` if there is none."""
+
+    title: str
+    chapters: list[tuple[float, str]]
+    has_sound: bool
 
 
 class LimitError(MediaError):
@@ -240,11 +251,14 @@ class LimitedReader(MediaReader):
 
         return self.read_timed_frames(path, select, window, side=side)
 
-    def read_title(self, path: AnyPath) -> str | None:
-        """See [`~gallery.decoding.SandboxedReader.read_title`]."""
+    def read_facts(self, path: AnyPath) -> Facts:
+        """See [`~gallery.decoding.SandboxedReader.read_facts`]."""
         with self.opened(path) as container:
-            titles = [value for name, value in container.metadata.items() if name.lower() == "title"]
-        return " ".join("".join(titles[:1]).split())[:1000] or None
+            chapters = []
+            for chapter in container.chapters():
+                start = float(chapter["start"] * chapter["time_base"]) - zero_of(container)
+                chapters.append((max(start, 0.0), _title_in(chapter["metadata"])))
+            return Facts(_title_in(container.metadata), sorted(chapters), bool(container.streams.audio))
 
     def read_duration(self, path: AnyPath) -> float | None:
         """See [`~gallery.decoding.SandboxedReader.read_duration`]."""
@@ -258,6 +272,14 @@ class LimitedReader(MediaReader):
         if seconds is not None:
             self.check(os.fspath(path), "duration", seconds, f"it lasts {seconds:g} s")
         return seconds
+
+
+def _title_in(tags: Mapping[str, str]) -> str:
+    """The title that tags name, on one line; `""` if they name none."""
+    for name, value in tags.items():
+        if name.lower() == "title":
+            return " ".join(value.split())[:_LONGEST_TITLE]
+    return ""
 
 
 def _answer(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any]:
@@ -340,4 +362,4 @@ def serve() -> None:
             send(*_answer(request, call))
 
 
-__all__ = ["LimitError", "LimitedReader", "Limits", "serve"]
+__all__ = ["Facts", "LimitError", "LimitedReader", "Limits", "serve"]

@@ -17,7 +17,9 @@ from gallery.transcripts import SCREEN, Transcripts
 from modeling_scalar.light_model import text_folder
 from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from search.__main__ import app
+from search.reading import titles_within
 from search.screen import ScreenError
+from search.sources import title_of_name
 from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
 
@@ -49,7 +51,7 @@ def write_clip(path, title, colour):
 
 
 # A model that embeds texts alone, so that a file can have nothing to embed.
-OF_TEXTS = ("--model", text_folder(), "--text", "title", "--text", "screen")
+OF_TEXTS = ("--model", text_folder(), "--text", "screen")
 
 
 class Signs:
@@ -105,7 +107,7 @@ def test_each_clip_is_found_by_its_evidence_and_the_largest_weight_names_it(plac
     assert "4 new" in index("clips", "--model", "light", "--read-text").stdout
     assert presence() == (
         ("video", "title", "subtitle", "screen"),
-        {"a.mp4": [1, 1, 0, 0], "b.mp4": [1, 1, 0, 1], "c.mp4": [1, 1, 0, 1], "d.mp4": [1, 0, 0, 0]},
+        {"a.mp4": [1, 1, 0, 0], "b.mp4": [1, 1, 0, 1], "c.mp4": [1, 1, 0, 1], "d.mp4": [1, 1, 0, 0]},
     )
     assert best("bread recipe") == ("a.mp4", "title")
     assert best("financial figures of a business") == ("b.mp4", "screen")
@@ -157,7 +159,7 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
     first = index("clips", *OF_TEXTS)
     assert "0 unreadable, 1 with nothing to embed" in first.stdout
     assert first.output.count(path) == 1
-    assert f"{path}: nothing was found of subtitle, title, screen" in first.stdout
+    assert f"{path}: nothing was found of subtitle, screen" in first.stdout
 
     read, read_clip = [], ScalarJointProcessor.read_clip
     monkeypatch.setattr(
@@ -265,3 +267,29 @@ def test_how_much_of_a_clip_is_read_is_kept_with_the_gallery(place):
     encoder = write_joint_encoder(place / "encoder")
     run("index", "clips", "--model", encoder, "--output", "joint", "--sound-seconds", "5")
     assert Gallery.open("joint").load_model().processor.max_audio_seconds == 5
+
+
+def test_a_title_is_that_of_the_file_or_its_names_and_that_of_the_chapters_of_a_window():
+    assert title_of_name("/films/Norway fjords 2019/DSC_4411.mp4") == "DSC 4411, Norway fjords 2019"
+    assert title_of_name("/sounds/rain-noise_inTheWood.v2.flac") == "rain noise in The Wood v2, sounds"
+    assert title_of_name("/IMG.MP4") == "IMG"
+    chapters = [(0.0, "Arrival"), (70.0, ""), (75.0, "The storm")]
+    windows = {None: ["Arrival", "The storm"], (37.5, 75.0): ["Arrival"], (75.0, None): ["The storm"]}
+    for window, titles in windows.items():
+        assert titles_within(chapters, window) == titles
+
+
+def test_a_file_is_found_by_its_names_and_under_new_ones_once_it_is_read_again(place):
+    folder = place / "clips" / "Trip to Norway"
+    folder.mkdir()
+    (place / "clips" / "d.mp4").rename(folder / "rain noise.mp4")
+    (folder / "broken.mp4").write_bytes(b"nothing that can be read")
+    reported = index("clips").stdout
+    assert "broken.mp4: " in reported and "4 new, 0 changed, 0 unchanged, 1 unreadable" in reported
+    assert best("holiday in Scandinavia") == ("rain noise.mp4", "title")
+    assert best('a shower "rain noise"') == ("rain noise.mp4", "title")
+    (folder / "rain noise.mp4").rename(folder / "boat trip.mp4")
+    assert "1 moved" in index("clips").stdout
+    assert Gallery.open("gallery").files[str(folder / "boat trip.mp4")].words() == {
+        "title": "boat trip, Trip to Norway"
+    }

@@ -1,5 +1,9 @@
 """Files are indexed as windows that end where scenes change."""
 
+from fractions import Fraction
+
+import av
+import numpy as np
 import pytest
 
 from gallery.gallery import Gallery
@@ -42,5 +46,36 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
 
 def test_how_files_are_cut_is_checked_before_anything_is_read(films):
     for wanted in ("0.5", "shots", "nan", "inf"):
-        assert f"at least 1, or `scenes`; got '{wanted}'" in index("--segment", wanted, code=1).stderr
+        assert (
+            f"`none`, or a number of seconds, at least 1; got '{wanted}'" in index("--segment", wanted, code=1).stderr
+        )
     assert not (films / "gallery").exists()
+
+
+def write_chapters(path, titles):
+    """A file of ten seconds of one picture, and chapters of the same length."""
+    with av.open(path, "w") as container:
+        container.metadata["title"] = "A year on the island"
+        chapters = []
+        for number, title in enumerate(titles):
+            start, stop = 10 * number // len(titles), 10 * (number + 1) // len(titles)
+            tags = {"title": title}
+            chapters.append({"id": number, "start": start, "end": stop, "time_base": Fraction(1), "metadata": tags})
+        container.set_chapters(chapters)
+        stream = container.add_stream("libx264", rate=2)
+        stream.width = stream.height = 32
+        stream.pix_fmt = "yuv420p"
+        for _ in range(20):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8))))
+        container.mux(stream.encode(None))
+
+
+def test_how_files_are_cut_by_default(films):
+    write_chapters(films / "clips" / "year.mkv", ["Arrival of the ferry", "The storm"])
+    write_chapters(films / "clips" / "one.mkv", ["All of it"])
+    write_film(films / "clips" / "scenes.mp4", [3, 2.5])
+    index()
+    of = {name for name in names() if name.startswith(("year", "one", "scenes"))}
+    assert of == {"year.mkv#t=0,5", "year.mkv#t=5", "one.mkv#t=0,5", "one.mkv#t=5", "scenes.mp4"}
+    index("--output", "whole", "--segment", "none")
+    assert {name for name in names("whole") if "#t=" in name} == set()

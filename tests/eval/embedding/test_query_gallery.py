@@ -38,7 +38,7 @@ def test_a_table_of_whole_files_over_windows_names_the_windows(tmp_path):
     gallery = gallery_of(tmp_path / "gallery", [*windows, short], **{SEGMENT: 30.0})
     with pytest.raises(ValueError, match="1 of 2 clips are not in the gallery") as reported:
         rows_of(gallery, [clip("talk", long), clip("jingle", short)], "Index their files.")
-    assert "It holds windows of 30 seconds" in str(reported.value) and "indexed without `--segment`" in str(
+    assert "It holds windows of 30 seconds" in str(reported.value) and "indexed with `--segment none`" in str(
         reported.value
     )
     assert "Index their files." not in str(reported.value)
