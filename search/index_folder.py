@@ -1,8 +1,10 @@
 """`scalar index`: find the files, load the model, and update a gallery, once or while watching."""
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from shlex import quote
 
 import torch
@@ -15,7 +17,7 @@ from gallery.gallery import Gallery, GalleryWriter, check_writable, is_gallery
 from gallery.provenance import describe, pending_download
 from gallery.querying import reading_of
 from gallery.tables import is_table
-from gallery.transcripts import SCREEN, Transcripts
+from gallery.transcripts import SCREEN, SPEECH, Transcripts
 from gallery.windows import SCENES, SEGMENT
 from gallery.writing import check_place
 from modeling_scalar.model_identity import LIGHT_MODALITIES, default_device, identify, is_light, said_of
@@ -130,6 +132,19 @@ def _find(
     return files, texts
 
 
+def _say_what_is_dropped(words_of: Path, modalities: Sequence[str]) -> None:
+    """Name the kinds of words of another gallery that this one has no modality for."""
+    counts = Counter(name for file in Gallery.open(words_of).files.values() for name in file.words())
+    for name, kind in {"subtitle": SPEECH, SCREEN: SCREEN}.items():
+        counts[name] += Transcripts(words_of, kind).count()[1]
+    for name, count in counts.items():
+        if count and name not in modalities:
+            say(
+                f"The words of {count} files of {words_of} are not used, as this gallery has no modality `{name}`. "
+                f"Index into a new one with --text {name}."
+            )
+
+
 def _check(config: IndexConfig, model: str, known: Gallery | None) -> None:
     """Refuse settings that the gallery cannot take, and download missing models."""
     output = config.output
@@ -217,6 +232,7 @@ def index_folder(config: IndexConfig) -> Report:
         _choose_segment(writer, config, len(there) > 0)
         if config.words_of is not None:
             Transcripts(config.words_of).copy(writer.folder)
+            _say_what_is_dropped(config.words_of, loaded.processor.modalities)
         indexer = Indexer(
             writer,
             loaded.model,

@@ -24,10 +24,10 @@ from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.scenes import scene_windows
 from gallery.transcripts import SCREEN
-from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, clip_id_of, place_of_clip, windows_of
+from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, clip_id_of, is_nothing, place_of_clip, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
-from search.reading import Found, Job, Reader, as_json, default_workers, is_nothing, joined, new_key, record_of
+from search.reading import Found, Job, Reader, as_json, default_workers, joined, new_key, record_of
 from search.recognizers import Recognizer
 from search.screen import RapidOcrReader, Screen
 from search.sources import title_of_name
@@ -75,6 +75,8 @@ class _Source:
     num_read: int = 0
     num_clips: int = 0
     num_lost: int = 0
+    is_unheard: bool = False
+    has_words: bool = False
     stale_removed: bool = False
     is_kept: bool = False
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
@@ -104,6 +106,8 @@ class _Source:
         self.num_clips += found.reason is None
         self.num_lost += found.is_lost
         self.max_audio = self.max_audio or found.max_audio
+        self.is_unheard = self.is_unheard or found.is_unheard
+        self.has_words = self.has_words or found.has_words
         wrong = self.problems if found.reason is None else self.reasons
         for problem in found.problems or filter(None, [found.reason]):
             wrong.setdefault(problem, []).append(read.span)
@@ -133,7 +137,13 @@ class _Source:
         # a stream that ends within a window is missing in the windows after it
         texts = dict.fromkeys([*self.problems, *self.reasons])
         found = {text: self.problems.get(text, []) + self.reasons.get(text, []) for text in texts}
-        return FileState(self.path, status, problems=tuple(self._messages(found)), max_audio=self.max_audio)
+        return FileState(
+            self.path,
+            status,
+            problems=tuple(self._messages(found)),
+            max_audio=self.max_audio,
+            is_unheard=self.is_unheard and not self.has_words,
+        )
 
     def _messages(self, found: dict[str, list[str | None]]) -> list[str]:
         """The findings, each with the times of its windows, unless it applies to all of them."""
@@ -337,23 +347,20 @@ class _Update:
         listed = {name: text for name, text in self.texts.get(file.path, {}).items() if name != _SUBTITLE}
         if not listed.items() <= file.words().items():
             return True
-        if file.path not in self.clips:
-            return self.reader.has_further_source(file)
+        if file.path not in self.clips and not is_nothing(file.reason):
+            return False
         if not all(IN_PART in problem for problem in problems):
             return False  # what is recognised would be recorded with other problems each time
-        if self._words_of(file.path) is None and self.reader.speech.is_due(file.sha256):
-            if self._lacks(file.path, _SUBTITLE, "audio"):
-                return True
-        return self.reader.screen.is_due(file.sha256) and self._lacks(file.path, SCREEN, "video")
+        kinds = [SCREEN] if self._words_of(file.path) else [_SUBTITLE, SCREEN]
+        return any(self._lacks(file.path, words) and self.reader.may_have(words, file) for words in kinds)
 
-    def _lacks(self, path: str, words: str, source: str) -> bool:
-        """Whether a file with clips has the modality `source` of words (sound, for speech), but not the words."""
+    def _lacks(self, path: str, words: str) -> bool:
+        """Whether no clip of a file has the modality of some words."""
         modalities = self.gallery.modalities
-        if words not in modalities:
-            return False
+        if path not in self.clips or words not in modalities:
+            return True
         rows = [self.rows[name] for name in self.clips[path]]
-        presence = dict(zip(modalities, self.gallery.modality_mask[rows].any(dim=0).tolist(), strict=True))
-        return presence.get(source, True) and not presence[words]
+        return not self.gallery.modality_mask[rows, modalities.index(words)].any()
 
     def _has_higher_limit(self, messages: Iterable[str]) -> bool:
         """Whether a limit that was exceeded has been raised since."""

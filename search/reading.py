@@ -18,11 +18,11 @@ from uuid import uuid4
 import numpy as np
 from PIL import Image
 
-from gallery.decoding import LIGHT_MEMORY, Limits, num_processors, showing
+from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, showing
 from gallery.gallery import MediaFile
 from gallery.media import clip_sha256, clip_stat, pieces_of
 from gallery.transcripts import SCREEN
-from gallery.windows import NOTHING, SLIVER, is_nothing, seconds_of
+from gallery.windows import NOTHING, SLIVER, seconds_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from modeling_scalar.scores_scalar import kind_of
@@ -30,8 +30,6 @@ from search.recognizers import SpeechError
 from search.screen import Screen, ScreenError
 from search.sources import title_of_name
 from search.speech import Speech
-
-_SPEECH, _ON_SCREEN = "recognised speech", "recognised words on the screen"
 
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
 _STILL = (320, 320)  # maximum width and height of a still
@@ -111,13 +109,16 @@ class Job:
 
 @dataclass
 class Found:
-    """The findings of a window. `file`: record of the file before reading; `reason`: why it is not a clip; `failure`:
-    why it has no transcript (not a problem of the clip, as a later run tries again); `is_lost`: it was out of reach;
-    `max_audio`: how many seconds of sound the model takes, if there are more; `still`: a frame as the bytes of a JPEG
-    file, if there is any."""
+    """The findings of a window. `file`: record of the file before reading; `is_unheard`: the file has sound that is
+    neither embedded nor was transcribed; `has_words`: the window has a subtitle; `reason`: why it is not a clip;
+    `failure`: why it has no transcript (not a problem of the clip, as a later run tries again); `is_lost`: it was out
+    of reach; `max_audio`: how many seconds of sound the model takes, if there are more; `still`: a frame as the bytes
+    of a JPEG file, if there is any."""
 
     file: MediaFile
     seconds: float | None = None
+    is_unheard: bool = False
+    has_words: bool = False
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
     failure: str | None = None
@@ -151,10 +152,10 @@ class _File:
     def __init__(self):
         self.lock = Lock()
         self.record: MediaFile | None = None
-        self.is_lost = self.has_sound = False
+        self.is_lost = False
         self.seconds: float | None = None
-        self.title = ""
-        self.chapters: list[tuple[float, str]] = []
+        self.facts = Facts("", [], False, False)
+        self.error: OSError | ValueError | None = None  # why the file cannot be opened
         self.transcripts: dict[str, str | None] = {}
         self.failure: str | None = None
 
@@ -172,26 +173,35 @@ class Reader:
         self.processor, self.speech, self.screen = processor, speech, screen
         self._lock = Lock()
         self._files = lru_cache(maxsize=_REMEMBERED)(lambda key: _File())
-        self._sources = [*processor.modalities]
-        if speech.can_make:
-            self._sources.append(_SPEECH)
-        if screen.can_make:
-            self._sources.append(_ON_SCREEN)
 
-    def has_further_source(self, file: MediaFile) -> bool:
-        """Whether a file in which nothing was found may have something now: in a source that was not tried before, or
-        in a transcript of another gallery."""
-        if not is_nothing(file.reason):
+    def may_have(self, words: str, file: MediaFile) -> bool:
+        """Whether an unchanged file without words of a kind, `subtitle` or `screen`, has some in a transcript, or has
+        sound or pictures in which a recogniser may find some."""
+        maker = self.speech if words == "subtitle" else self.screen
+        if words not in self.processor.modalities or not maker.is_due(file.sha256):
             return False
-        tried = file.reason.removeprefix(NOTHING).split(", ")
-        makers = {"subtitle": self.speech, SCREEN: self.screen}
-        transcripts = [maker for name, maker in makers.items() if name in self.processor.modalities]
-        return not set(self._sources) <= set(tried) or any(maker.has_words(file.sha256) for maker in transcripts)
+        if maker.has_words(file.sha256):
+            return True
+        try:
+            facts = self.processor.reader.read_facts(file.path)
+        except (OSError, ValueError):
+            return False
+        return facts.has_sound if words == "subtitle" else facts.has_pictures
 
-    def _nothing_of(self, found: Found) -> str:
-        """Name the sources in which nothing was found; not a recogniser that failed, which is tried again."""
-        tried = self._sources if found.failure is None else self.processor.modalities
-        return NOTHING + ", ".join(tried)
+    def _may_be_heard(self, file: "_File") -> bool:
+        """Whether a file has sound in which nobody has looked for words."""
+        has_use = file.facts.has_sound and "subtitle" in self.processor.modalities
+        return has_use and not self.speech.is_known(file.record.sha256)
+
+    def _nothing_of(self, file: "_File") -> str:
+        """Say that nothing was found, and what would help."""
+        hints = [NOTHING + ", ".join(self.processor.modalities)]
+        if self._may_be_heard(file):
+            hints.append("it has sound, see --transcribe")
+        if file.facts.has_pictures and SCREEN in self.processor.modalities:
+            if not self.screen.is_known(file.record.sha256):
+                hints.append("it has pictures, see --read-text")
+        return joined(hints)
 
     def __call__(self, job: Job) -> tuple[Found, Clip | None]:
         """Read a window: returns the findings, and the clip, if there is one."""
@@ -212,13 +222,15 @@ class Reader:
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
             if clip.is_empty or (problems and self._has_only_its_name(clip)):
                 found.problems = problems
-                raise ValueError(joined(problems) or self._nothing_of(found))
+                raise ValueError(joined(problems) or self._nothing_of(file))
         except (OSError, ValueError) as error:
             found.reason = str(error).removeprefix(f"{path}: ")
             found.is_lost = isinstance(error, FileNotFoundError) or _is_out_of_reach(path)
             if found.is_lost:
                 found.file = _unseen(path, found.reason)
             return found, None
+        found.is_unheard = "audio" not in self.processor.modalities and self._may_be_heard(file)
+        found.has_words = clip.has("subtitle")
         found.problems = problems
         found.seconds = seconds_of(file.seconds, job.window)
         if (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER:
@@ -237,13 +249,15 @@ class Reader:
             return {}
         available = dict(job.before)
         if "title" in names:
-            available["title"] = file.title or available.get("title") or title_of_name(job.path)
+            if file.error is not None:
+                raise file.error
+            available["title"] = file.facts.title or available.get("title") or title_of_name(job.path)
         available |= job.texts
         texts = {name: available[name] for name in names if name in available}
         found.file = replace(found.file, texts=as_json(texts))
         if "title" in texts:
             # Chapters belong to windows, and are read from the file each time.
-            titles = [texts["title"], *titles_within(file.chapters, job.window)]
+            titles = [texts["title"], *titles_within(file.facts.chapters, job.window)]
             texts["title"] = ". ".join(dict.fromkeys(titles))
         if SCREEN in names and SCREEN not in texts and (read := file.transcripts.get(SCREEN)):
             texts[SCREEN] = self.processor.reader.read_subtitle(read, job.window)
@@ -267,8 +281,10 @@ class Reader:
         if file.seconds is None:
             with suppress(OSError, ValueError):  # reading the clip reports what is wrong
                 file.seconds = self.processor.reader.read_duration(job.path)
-        with suppress(OSError, ValueError):
-            file.title, file.chapters, file.has_sound = self.processor.reader.read_facts(job.path)
+        try:
+            file.facts = self.processor.reader.read_facts(job.path)
+        except (OSError, ValueError) as error:
+            file.error = error
         for name, maker in {"subtitle": self.speech, SCREEN: self.screen}.items():
             if name in self.processor.modalities and name not in job.texts:
                 try:
@@ -283,7 +299,6 @@ __all__ = [
     "Reader",
     "as_json",
     "default_workers",
-    "is_nothing",
     "joined",
     "memory_of_decoders",
     "new_key",

@@ -27,8 +27,14 @@ class Recognised(Transcripts):
         self.tell: Callable[[str, float], None] = lambda path, second: None
 
     def is_due(self, sha256: str) -> bool:
-        """Whether a clip with this hash, without such words, should be read again."""
-        return self.can_make and self.has_words(sha256) is not False
+        """Whether a file with this hash, whose clips have no such words, may have some: in a transcript that was made
+        since, or that can be made."""
+        has_words = self.has_words(sha256)
+        return self.can_make if has_words is None else has_words
+
+    def is_known(self, sha256: str) -> bool:
+        """Whether such words of a file were looked for before, or are in this run."""
+        return self.can_make or self.has_words(sha256) is not None
 
     def of(self, path: str, sha256: str, reader: MediaReader) -> str | None:
         """

@@ -50,10 +50,11 @@ _RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state
 
 class Facts(NamedTuple):
     """What a file says of itself: its title, the second at which each chapter begins and its title, in order, and
-    whether it has a track of sound. A title is `""` if there is none."""
+    whether it has tracks of pictures and of sound. A title is `""` if there is none."""
 
     title: str
     chapters: list[tuple[float, str]]
+    has_pictures: bool
     has_sound: bool
 
 
@@ -258,7 +259,8 @@ class LimitedReader(MediaReader):
             for chapter in container.chapters():
                 start = float(chapter["start"] * chapter["time_base"]) - zero_of(container)
                 chapters.append((max(start, 0.0), _title_in(chapter["metadata"])))
-            return Facts(_title_in(container.metadata), sorted(chapters), bool(container.streams.audio))
+            tracks = container.streams
+            return Facts(_title_in(container.metadata), sorted(chapters), bool(tracks.video), bool(tracks.audio))
 
     def read_duration(self, path: AnyPath) -> float | None:
         """See [`~gallery.decoding.SandboxedReader.read_duration`]."""

