@@ -58,14 +58,24 @@ class Given:
     Args:
         kind: the type that the argument parser reads.
         convert (`Callable`, *optional*): converts it to the field's value.
+        can_be_bare (`bool`): it may be given without a value, which is `""` then.
     """
 
     kind: Any
     convert: Callable[[Any], Any] | None = None
+    can_be_bare: bool = False
 
 
 class _Command(typer.core.TyperCommand):
-    """A command whose help has headings: without Rich, typer prints only "Arguments" and "Options"."""
+    """A command whose help has headings: without Rich, typer prints only "Arguments" and "Options". The object of its
+    context holds the options that may be given without a value, which typer does not know."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        full = []
+        for place, argument in enumerate(args):
+            is_last = place + 1 == len(args) or args[place + 1].startswith("-")
+            full.append(f"{argument}=" if is_last and argument in ctx.obj else argument)
+        return super().parse_args(ctx, full)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -88,7 +98,7 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
             with the field's default. It is read as the field's type (a list for a `Sequence`) unless a [`Given`] next
             to it says otherwise. Other fields keep their defaults.
     """
-    parameters, conversions = [], {}
+    parameters, conversions, bare = [], {}, []
     hints = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
         own, *marks = get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else [None]
@@ -98,6 +108,8 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
         read = list[get_args(own)] if get_origin(own) is Sequence else own
         given = next((mark for mark in marks if isinstance(mark, Given)), Given(read))
         conversions[field.name] = given.convert
+        if given.can_be_bare:
+            bare.append(f"--{field.name.replace('_', '-')}")
         parameters.append(
             inspect.Parameter(
                 field.name,
@@ -117,7 +129,7 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
         command.__name__, command.__doc__ = run.__name__, run.__doc__
         command.__signature__ = inspect.Signature(parameters)
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return app.command(cls=_Command, context_settings={"max_content_width": 100})(command)
+        return app.command(cls=_Command, context_settings={"max_content_width": 100, "obj": bare})(command)
 
     return register
 

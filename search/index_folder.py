@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -26,6 +27,7 @@ from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 from .indexing import Indexer
 from .loading import Setup, load
 from .reading import default_workers, memory_of_decoders
+from .recognizers import downloaded_recognizer
 from .settings import DEFAULT_MODEL, LARGER_MODEL, LONGEST_SCENE, IndexConfig
 from .sources import Selection, find_clips, find_files
 from .states import Report, Status
@@ -192,6 +194,9 @@ def index_folder(config: IndexConfig) -> Report:
     """
     if config.watch and (lists := [str(path) for path in config.paths if is_table(path)]):
         raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
+    if config.transcribe == "":
+        config = replace(config, transcribe=downloaded_recognizer())
+        say(f"Speech is transcribed with {config.transcribe}, which was downloaded before.")
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     limits = Limits.parse(config.limit or [], memory=memory_of_decoders(default_workers()))
     check_writable(config.output)

@@ -8,12 +8,15 @@ say in that time, counts as not understood, for every model.
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import CacheNotFound, constants, scan_cache_dir
 from transformers.utils import CONFIG_NAME
 
 from gallery.decoding import Stopped, check_not_stopped
@@ -219,12 +222,44 @@ def recognizer_of(folder: Path, name: str | None = None, device: torch.device | 
     return (FasterWhisperRecognizer if is_converted else SpeechRecognizer)(str(folder), name, device)
 
 
+def _recognises(config: dict[str, Any]) -> bool:
+    """Whether the configuration of a model of transformers is that of a speech recogniser."""
+    named = config.get("architectures") or [""]
+    return named[0].endswith(("ForCTC", "ForSpeechSeq2Seq")) or config.get("model_type") == "whisper"
+
+
+def downloaded_recognizer() -> str:
+    """
+    The Hub id of the smallest recogniser in the cache of the Hub that can be run here.
+
+    Raises:
+        ValueError: there is none; the message says what to do.
+    """
+    found = []
+    with suppress(CacheNotFound):
+        for repo in scan_cache_dir(constants.HF_HUB_CACHE).repos:
+            for folder in [revision.snapshot_path for revision in repo.revisions]:
+                config, is_converted = folder / CONFIG_NAME, (folder / "model.bin").is_file()
+                if is_converted and "whisper" in repo.repo_id and find_spec("faster_whisper") is not None:
+                    found.append((repo.size_on_disk, repo.repo_id))
+                elif config.is_file() and any(folder.glob("*.safetensors")) and _recognises(read_json(config)):
+                    found.append((repo.size_on_disk, repo.repo_id))
+    if not found:
+        raise ValueError(
+            "No speech recogniser was downloaded before. Name one: `--transcribe FOLDER`, or `--transcribe "
+            "openai/whisper-tiny`, which downloads 0.15 GB once; `Systran/faster-whisper-tiny` is faster, and needs "
+            "the extra `faster-whisper`."
+        )
+    return min(found)[1]
+
+
 __all__ = [
     "MOST_SECONDS",
     "FasterWhisperRecognizer",
     "Recognizer",
     "SpeechError",
     "SpeechRecognizer",
+    "downloaded_recognizer",
     "is_understood",
     "recognizer_of",
 ]

@@ -249,10 +249,12 @@ class IndexConfig:
     transcribe: Annotated[
         str | None,
         _model(
-            metavar="MODEL",
+            metavar="[MODEL]",
             help="Transcribe clips that have sound but no subtitles, once each, with a speech recognition model of "
-            "transformers: a folder or a Hub id.",
+            "transformers or for faster-whisper: a folder or a Hub id. Without MODEL, as the last option, with one "
+            "that was downloaded before.",
         ),
+        Given(str, can_be_bare=True),
     ] = None
     words_of: Annotated[
         Path | None,

@@ -1,5 +1,6 @@
 """Recognisers of speech: what they are asked, what counts as understood, and how they fail."""
 
+import json
 from threading import Thread
 
 import numpy as np
@@ -13,13 +14,16 @@ from transformers import (
     WhisperTokenizer,
 )
 from transformers.convert_slow_tokenizer import bytes_to_unicode
+from typer.testing import CliRunner
 
 from gallery.decoding import Stop, Stopped
 from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
+from search.__main__ import app
 from search.recognizers import (
     Cue,
     FasterWhisperRecognizer,
     SpeechRecognizer,
+    downloaded_recognizer,
     is_understood,
     recognizer_of,
 )
@@ -204,3 +208,32 @@ def test_faster_whisper_hears_words_with_times(converted):
     cues = recognizer(MediaReader().read_audio(SPEECH))
     assert recognizer.name == "tiny"
     assert all(0 <= cue.start <= cue.stop <= 6 and cue.text for cue in cues)
+
+
+def test_transcribing_without_a_model_takes_what_was_downloaded_or_says_what_to_do(tmp_path, monkeypatch):
+    (tmp_path / "clips").mkdir()
+    monkeypatch.chdir(tmp_path)
+    cache = tmp_path / "cache"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+
+    def reported(*options):
+        result = CliRunner().invoke(app, ["index", "clips", *options])
+        assert result.exit_code == 1
+        return result.stderr
+
+    for options in (("--output", "gallery", "--transcribe"), ("--transcribe", "--output", "gallery")):
+        assert "No speech recogniser was downloaded before" in reported(*options)
+    for name, size, config in (
+        ("user/large", 3000, {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}),
+        ("user/small", 2000, {"architectures": ["Wav2Vec2ForCTC"], "model_type": "wav2vec2"}),
+        ("user/other", 1000, {"architectures": ["BertModel"], "model_type": "bert"}),
+    ):
+        folder = cache / f"models--{name.replace('/', '--')}"
+        (folder / "refs").mkdir(parents=True)
+        (folder / "refs" / "main").write_text("c0ffee")
+        (folder / "snapshots" / "c0ffee").mkdir(parents=True)
+        (folder / "snapshots" / "c0ffee" / "config.json").write_text(json.dumps(config))
+        (folder / "snapshots" / "c0ffee" / "model.safetensors").write_bytes(bytes(size))
+    assert downloaded_recognizer() == "user/small"
+    said = reported("--output", "gallery", "--transcribe")
+    assert "transcribed with user/small, which was downloaded before" in said
