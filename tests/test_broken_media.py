@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from gallery.gallery import Gallery
+from gallery.windows import is_nothing
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import MEDIA_FILES
-from search.reading import is_nothing
 from tests.commands import Commands
 from tests.media_corpus import CORPUS, TIME
 
