@@ -28,7 +28,7 @@ from .indexing import Indexer
 from .loading import Setup, load
 from .reading import default_workers, memory_of_decoders
 from .recognizers import downloaded_recognizer
-from .settings import DEFAULT_MODEL, LARGER_MODEL, LONGEST_SCENE, IndexConfig
+from .settings import DEFAULT_MODEL, LONGEST_SCENE, IndexConfig
 from .sources import Selection, find_clips, find_files
 from .states import Report, Status
 from .watching import watch

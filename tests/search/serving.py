@@ -92,18 +92,6 @@ class WordModel:
     def get_memory_footprint(self):
         return 4
 
-    def num_parameters(self):
-        return 1
-
-    def get_memory_footprint(self):
-        return 4
-
-    def num_parameters(self):
-        return 1
-
-    def get_memory_footprint(self):
-        return 4
-
     def score_options(self):
         return {"method": self.config.aggregation, "query_temperature": self.config.query_temperature}
 
