@@ -200,7 +200,7 @@ class Files:
 
     def check_index(self, paths: list[Path], output: Path) -> None:
         """Indexing tells what each file is due, a second time it changes nothing, and the gallery is whole."""
-        arguments = ["-m", "search", "index", *paths, "--model", self.model, "--output", output]
+        arguments = ["-m", "search", "index", *paths, "--model", self.model, "--output", output, "--segment", "none"]
         reported = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
         gallery = Gallery.open(output)
         self.check_gallery(gallery)

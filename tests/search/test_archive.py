@@ -121,7 +121,17 @@ def index(commands, archive, tiny_model_dir):
     """Starts indexing into a gallery."""
 
     def start(output, *options):
-        arguments = ("--model", tiny_model_dir, "--output", output, "--dtype", "float32", *options)
+        arguments = (
+            "--model",
+            tiny_model_dir,
+            "--output",
+            output,
+            "--dtype",
+            "float32",
+            "--segment",
+            "none",
+            *options,
+        )
         return commands.start("-m", "search", "index", archive.folder, *arguments)
 
     return start
