@@ -160,7 +160,10 @@ def test_the_report_of_an_archive_names_every_file_that_is_no_clip(archive, unbr
     archive.check(gallery)
     gallery.verify()
     first, *lines = outcome.stdout.splitlines()
-    counts = {name: int(count) for count, name in re.findall(r"(\d+) (new|changed|unchanged|unreadable)", first)}
+    counts = {
+        name: int(count)
+        for count, name in re.findall(r"(\d+) (new|changed|unchanged|unreadable|with nothing to embed)", first)
+    }
     assert sum(counts.values()) == NUM_FILES and counts["changed"] == counts["unchanged"] == 0
     assert counts["new"] == len(gallery) > NUM_FILES // 2 and counts["unreadable"] > NUM_FILES // 8
     assert sum(line.startswith("unreadable: ") for line in lines) == counts["unreadable"]
