@@ -23,8 +23,6 @@ LONGEST_SCENE = 60.0
 """Maximum length of a window that ends with a chapter or a scene, in seconds."""
 DEFAULT_MODEL = "light"
 """The default model of a new gallery; it needs neither training nor a download."""
-LARGER_MODEL = "google/embeddinggemma-2"
-"""The model that is named to those who want more."""
 LEAST_TEMPERATURE = 1e-6
 """The lowest temperature of modality weights."""
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
@@ -489,7 +487,6 @@ class GalleryConfig:
 
 __all__ = [
     "DEFAULT_MODEL",
-    "LARGER_MODEL",
     "GalleryConfig",
     "IndexConfig",
     "InfoConfig",

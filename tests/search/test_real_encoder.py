@@ -1,4 +1,4 @@
-"""The encoder that is taken by default, with its weights, on four real clips: what must hold, not numbers."""
+"""The larger encoder that the pages name, with its weights, on four real clips: what must hold, not numbers."""
 
 import json
 
@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 from gallery.gallery import Gallery
 from modeling_scalar.model_identity import identify
 from search.__main__ import app
-from search.settings import LARGER_MODEL
 
 pytestmark = pytest.mark.network
+
+MODEL = "google/embeddinggemma-2"
 
 DESCRIPTIONS = {
     "video1.mp4": "a muscular light brown dog stands on dry ground",
@@ -25,11 +26,11 @@ DESCRIPTIONS = {
 def gallery(shared_dir, tmp_path_factory):
     """The four clips, indexed as the README does it for more."""
     try:
-        identify(LARGER_MODEL).download()
+        identify(MODEL).download()
     except FileNotFoundError as error:
         pytest.skip(str(error))
     output = tmp_path_factory.mktemp("real") / "gallery"
-    arguments = ["index", str(shared_dir / "data" / "videos"), "--output", str(output), "--model", LARGER_MODEL]
+    arguments = ["index", str(shared_dir / "data" / "videos"), "--output", str(output), "--model", MODEL]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "744,371,488 parameters" in result.stderr
