@@ -12,7 +12,7 @@ from tests.imports import ROOT, circles, closure, files_of
 
 # Files that run when the modules of a job are imported.
 JOBS = {
-    "trainer.run": 50,
+    "trainer.run": 49,
     "trainer.scalar_trainer": 45,
     "eval.source": 63,
     "search.index_folder": 58,

@@ -252,7 +252,8 @@ WRONG = [
     wrong("a path with a NUL", f"{OWN} own.json", "a", table(video_path="a\0.mp4")),
     wrong("a Parquet file of text", f"{OWN} own.parquet", "own.parquet", put("own.parquet", "video_id,caption\n")),
     wrong("a data set of code", f"{OWN} code", "code", put("code/code.py", "open('EXECUTED', 'w')\n")),
-    wrong("no annotation", MSRVTT, DESCS),
+    wrong("no folder of a benchmark", MSRVTT, "msrvtt"),
+    wrong("no annotation", MSRVTT, DESCS, put("msrvtt/notes.txt", "")),
     wrong("an annotation that is not JSON", MSRVTT, DESCS, put(DESCS, "a,b\n")),
     wrong(
         "an annotation that names a clip twice", MSRVTT, "'a'",
