@@ -80,6 +80,17 @@ def _read_folder(path: Path) -> Path:
     return folder
 
 
+def _output(path: Path) -> Path:
+    """The folder of a gallery, or one that may become a gallery."""
+    from gallery.contents import is_gallery
+    from gallery.writing import check_place
+
+    folder = _folder(path)
+    if not is_gallery(folder):
+        check_place(folder)
+    return folder
+
+
 def _check_address(address: str) -> str:
     """Refuse what is not the address of a table."""
     from .addresses import TableAddress
@@ -174,6 +185,7 @@ class IndexConfig:
     Settings of `scalar index`, see [`~search.index_folder.index_folder`].
 
     Raises:
+        FileNotFoundError: the speech recognition model has no possible name.
         ModuleNotFoundError: a package that they need is not installed.
         ValueError: a limit is invalid.
     """
@@ -186,7 +198,7 @@ class IndexConfig:
         ),
         Given(list[Path], _check_paths),
     ]
-    output: Annotated[Path, _gallery(help="Folder of the gallery; an existing one is updated."), Given(Path, _folder)]
+    output: Annotated[Path, _gallery(help="Folder of the gallery; an existing one is updated."), Given(Path, _output)]
     dtype: Annotated[
         Literal["float16", "float32"] | None,
         _gallery(help="Precision of a new gallery; float16 by default.", show_default=False),
@@ -278,8 +290,11 @@ class IndexConfig:
 
     def __post_init__(self) -> None:
         from gallery.decoding import Limits
+        from modeling_scalar.model_identity import identify
 
         Limits.parse(self.limit or [])
+        if self.transcribe:
+            identify(self.transcribe)
         needed = ["av", "pyarrow"]
         if self.cluster is not None:
             needed.append("distributed")

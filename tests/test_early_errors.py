@@ -26,6 +26,8 @@ WRONG = {
     "index clips --output new --cluster tcp://10.0.0.5:8786": ["scalar-retrieval[cluster]"],
     "index clips --output new --read-text": ["scalar-retrieval[screen]"],
     "index clips --output new --model light": ["scalar-retrieval[search]"],
+    "index clips --output new --transcribe whisper": ["There is no model folder 'whisper'"],
+    "index clips --output list.yaml": ["list.yaml is a file; a gallery is a folder."],
     "query nowhere cat": NO_GALLERY,
     "query empty cat": ["There is no gallery in 'empty'"],
     "query gallery": ["There is no query"],
@@ -95,6 +97,7 @@ def answers(tmp_path_factory):
     return dict(zip(WRONG, found, strict=True))
 
 
+@pytest.mark.promise("errors", "A wrong command line is answered before torch is loaded")
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_command_line_is_answered_in_one_sentence_before_torch_is_loaded(line, answers):
     code, answer, has_torch = answers[line]
