@@ -50,7 +50,7 @@ def scalar(place):
 
 def test_a_new_user_indexes_searches_and_serves_four_clips(scalar):
     command, options = scalar
-    indexed = run(command, "index", "Videos", "--output", "galleries/videos", "--model", "light", **options)
+    indexed = run(command, "index", "Videos", "--output", "galleries/videos", **options)
     assert "4 new" in indexed.stdout and "Loading weights" not in indexed.stderr
 
     found = run(command, "query", "galleries/videos", *BEST, "--k", "1", **options).stdout
