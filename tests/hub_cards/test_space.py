@@ -5,10 +5,12 @@ import shlex
 from types import SimpleNamespace
 
 import pytest
+import torch
 from huggingface_hub import RepoCard
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+from gallery.gallery import Gallery
 from search.__main__ import app
 from search.index_folder import index_folder
 from search.service import server
@@ -80,11 +82,12 @@ def test_a_gallery_that_names_no_model_is_refused(hub, tmp_path):
     assert ("space", "user/wrong") not in hub.repos
 
 
-def test_a_service_is_open_to_all_only_by_its_option(monkeypatch):
+def test_a_service_is_open_to_all_only_by_its_option(monkeypatch, tmp_path):
     from search.__main__ import app
 
+    Gallery.from_arrays(["a"], {"image": torch.eye(1, 4)}, path=tmp_path / "gallery")
     monkeypatch.delenv("SCALAR_SERVICE_TOKEN", raising=False)
-    command = ["serve", "gallery", "--host", "0.0.0.0"]
+    command = ["serve", str(tmp_path / "gallery"), "--host", "0.0.0.0"]
     reported = CliRunner().invoke(app, command)
     assert reported.exit_code == 1 and "Use --public to let anybody search." in reported.stderr
     monkeypatch.setenv("SCALAR_SERVICE_TOKEN", "a-token-of-enough-letters")
