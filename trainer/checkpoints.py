@@ -204,8 +204,10 @@ def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None
         is_full = Path(output_dir).is_dir() and shutil.disk_usage(output_dir).free < 2**20
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
-        # torch and safetensors raise errors of their own; that of a killed data worker may come at any moment.
-        if not isinstance(error, OSError | RuntimeError | SafetensorError) or is_of_ended_worker(error):
+        # torch and safetensors raise errors of their own, and tokenizers plain exceptions; the error of a killed data
+        # worker may come at any moment.
+        is_of_saving = isinstance(error, OSError | RuntimeError | SafetensorError) or type(error) is Exception
+        if not is_of_saving or is_of_ended_worker(error):
             raise
         kept = last_checkpoint(output_dir)
         there = f"The last complete checkpoint is {kept}" if kept else "There is no complete checkpoint"
