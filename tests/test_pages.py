@@ -61,6 +61,22 @@ def test_every_command_is_accepted_by_its_parser(place):
     assert count > 50
 
 
+@pytest.mark.parametrize(
+    ("command", "reported"),
+    [
+        ("scalar index ~/Videos --outputs galleries/videos", "No such option"),
+        ("scalar ask galleries/videos", "No such command"),
+        ("scalar train recipes/miniature.yaml --learning_rat 1", "learning_rat"),
+        ("python -m trainer.semantics --benchmark miniature", "no module"),
+        ("make demonstration", "no target"),
+        ('pip install "scalar-retrieval[find]"', "no extra"),
+    ],
+)
+def test_a_wrong_command_on_a_page_would_be_found(command, reported, place):
+    (problem,), _ = check_commands(blocks_of(f"Text.\n\n```sh\n{command}\n```\n", "page.md"))
+    assert reported in problem.partition("\n")[2]
+
+
 def test_data_in_blocks_is_read():
     for block in (block for blocks in PAGES.values() for block in blocks):
         if block.language == "json":
