@@ -20,6 +20,8 @@ _COMMANDS = {
         "query": (_SEARCH, "Print the best clips for each query"),
         "serve": (_SEARCH, "Serve a gallery over HTTP, with a search page"),
         "info": (_SEARCH, "Print what a gallery contains and which files could not be read"),
+    },
+    "Look after a gallery": {
         "verify": (_SEARCH, "Compare every file of a gallery with its hash"),
         "repair": (_SEARCH, "Restore the intact parts of a damaged gallery"),
         "compact": (_SEARCH, "Rewrite a gallery without the clips that were removed"),
@@ -40,10 +42,10 @@ _USAGE = "Usage: scalar COMMAND [ARGS]..."
 
 def help_lines() -> list[str]:
     """The lines of `scalar --help`."""
-    lines = [_USAGE, "", "Text-to-video retrieval over picture, sound and speech."]
+    lines = [_USAGE, "", "Text-to-video retrieval. `scalar COMMAND --help` lists a command's options."]
     for heading, found in _COMMANDS.items():
         lines += ["", f"{heading}:", *(f"  {name:<13} {about}" for name, (_, about) in found.items())]
-    return [*lines, "", "`scalar COMMAND --help` lists the options of a command."]
+    return lines
 
 
 def run(arguments: Sequence[str]) -> int | None:
