@@ -61,7 +61,7 @@ def blocks_of(text: str, page: str) -> list[Block]:
 
 def pages() -> dict[str, str]:
     """All pages: those of the root that show code, and those of `docs/`."""
-    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SKILL.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
 
 
