@@ -13,7 +13,9 @@ from torch.nn.functional import normalize
 
 from modeling_scalar import MODALITIES
 from modeling_scalar.scores_scalar import (
+    ScoreOptions,
     closed_form,
+    exact_scores,
     find_method,
     paired_centroids,
     paired_weights,
@@ -83,6 +85,52 @@ def test_paired_weights_and_centroids_are_those_of_each_clip_and_its_own_text():
     torch.testing.assert_close((texts * centroids).sum(-1), scores.diagonal(), **FLOAT32)
     with pytest.raises(ValueError, match="one text per clip"):
         paired_weights(texts[:5], modalities, mask)
+
+
+def nearly_opposite(length):
+    """A text, and a clip whose two vectors have a mean of this length in the direction of the text, `(1, 2, 2)`."""
+    aside = math.sqrt(1 - length**2)
+    vectors = torch.tensor([[[length, aside], [length, -aside]]], dtype=torch.float64)
+    return torch.tensor([[1.0, 0.0]], dtype=torch.float64), vectors
+
+
+@pytest.mark.parametrize(
+    ("text_dtype", "clip_dtype", "least"),
+    [
+        (torch.float64, torch.float64, 1e-6),
+        (torch.float32, torch.float32, 1e-3),
+        (torch.float64, torch.float32, 1e-3),
+        (torch.bfloat16, torch.float32, 1e-2),
+        (torch.float32, torch.float16, 1e-2),
+    ],
+)
+def test_a_centroid_counts_as_no_shorter_than_its_coarsest_dtype_resolves(text_dtype, clip_dtype, least):
+    for length in (least / 4, least * 4):
+        text, vectors = nearly_opposite(length)
+        vectors = vectors.to(clip_dtype)
+        length = vectors[..., 0].mean().item()  # after rounding
+        score = retrieval_scores(text.to(text_dtype), vectors, method="uniform").item()
+        assert score == pytest.approx(length / max(length, least), rel=2e-3)
+
+
+@pytest.mark.parametrize("length", [0.25e-3, 4e-3])
+def test_pairs_have_the_same_shortest_centroid(length):
+    text, vectors = nearly_opposite(length)
+    expected = length / max(length, 1e-3)
+    mask, options = torch.ones(1, 2, dtype=torch.bool), ScoreOptions(math.inf)
+    assert exact_scores(text, vectors, mask, 1e-3, options).item() == pytest.approx(expected, rel=1e-9)
+    # The centroid itself is divided by no less, and so is its cosine with the text.
+    centroids = paired_centroids(text.float(), vectors.float(), query_temperature=math.inf)
+    assert centroids[0, 0].item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.04, 0.01, 0.001])
+def test_a_low_temperature_does_not_magnify_the_rounding_of_cosines(temperature):
+    texts, modalities, _ = random_clips(num_queries=64, num_clips=64, dim=256)
+    exact = retrieval_scores(texts.double(), modalities.double(), query_temperature=temperature)
+    found = retrieval_scores(texts, modalities, query_temperature=temperature)
+    # Of a float32 below 1 the last digit is 6e-8; weights from cosines in float32 would add several of them.
+    assert (found - exact).abs().max() < 3e-8
 
 
 def test_autocast_does_not_touch_the_scores():
@@ -356,6 +404,16 @@ def test_vectors_that_are_not_of_unit_norm_are_refused_by_row(factor, argument):
     for function in (retrieval_scores, query_weights):
         with pytest.raises(ValueError, match=rf"{['text_embeds', 'modality_embeds'][argument]}.*\[5\]"):
             function(*clips)
+
+
+@pytest.mark.parametrize(("norm", "is_refused"), [(0.985, True), (0.994, False), (1.006, False), (1.015, True)])
+def test_norms_may_be_as_far_from_1_as_half_precision_takes_them(norm, is_refused):
+    texts, modalities, mask = random_clips()
+    if is_refused:
+        with pytest.raises(ValueError, match="unit norm"):
+            retrieval_scores(texts * norm, modalities, mask)
+    else:
+        assert retrieval_scores(texts * norm, modalities, mask).isfinite().all()
 
 
 def test_a_training_step_that_diverged_has_a_score_that_is_not_a_number():

@@ -111,3 +111,21 @@ def test_negatives_are_drawn_by_the_matrix_that_is_asked_for(paired):
         differ += (draw_negatives(others, anyone, draws[:, 0]) != wrong_clips).sum().item()
         differ += (draw_negatives(others.T, anyone, draws[:, 1]) != wrong_texts).sum().item()
     assert differ > 10  # the other matrix would draw others
+
+
+def test_negatives_follow_the_softmax_with_its_floor_and_are_never_the_match():
+    """One row against a loop over its cumulative weights; its match, column 0, has the highest score."""
+    temperature = 0.07
+    scores = torch.tensor([[0.9, 0.4, -1.0, -1.0, 0.3]], dtype=torch.float64)
+    candidates = torch.tensor([True, True, True, False, True])
+    powers = (scores[0] / temperature).exp()
+    weights = powers / powers.sum() + 1e-4
+    allowed = {1: weights[1].item(), 2: weights[2].item(), 4: weights[4].item()}
+    total = sum(allowed.values())
+    below = 0.0
+    for column, weight in allowed.items():
+        # The smallest number still belongs to the column, as 0 does to the first; just below the next one's it ends.
+        for share in (below / total + (1e-9 if below else 0.0), (below + weight) / total - 1e-9):
+            drawn = draw_negatives(scores, candidates, torch.tensor([share], dtype=torch.float64), 0, temperature)
+            assert drawn.tolist() == [column]
+        below += weight

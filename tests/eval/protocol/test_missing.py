@@ -1,3 +1,5 @@
+import hashlib
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,6 +19,13 @@ IDS = [f"video{i}" for i in range(4000)]
 )
 def test_mask_of_a_clip_follows_its_digest(seed, rate, num_available, expected):
     assert masked_modality("video0", rate, num_available, seed) == expected
+
+
+def test_a_clip_is_masked_at_rates_above_its_own_number_and_not_at_it():
+    digest = hashlib.md5(b"0video0", usedforsecurity=False).hexdigest()
+    own = int(digest[:8], 16) / 2**32
+    assert masked_modality("video0", own, 3) is None
+    assert masked_modality("video0", own + 2**-32, 3) == int(digest[8:16], 16) % 3
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
