@@ -13,6 +13,7 @@ from datasets import Audio, Dataset, Video
 from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
+from eval.protocol.missing import mask_modalities
 from evidence.miniature.generation import generate
 from gallery.decoding import tolerant
 from modeling_scalar import MODALITIES, ScalarModel
@@ -26,10 +27,14 @@ mteb = pytest.importorskip("mteb")
 
 from mteb.abstasks.retrieval import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
+from mteb.mocks.mock_tasks.retrieval import MockRetrievalTask  # noqa: E402
+from mteb.models import SearchEncoderWrapper  # noqa: E402
 from mteb.models.model_implementations import MODEL_REGISTRY  # noqa: E402
+from mteb.models.model_implementations.random_baseline import RandomEncoderBaseline  # noqa: E402
 from mteb.results import TaskResult  # noqa: E402
 
 from eval.adapters.mteb_model import ScalarSearch, load_search  # noqa: E402
+from evidence.mveb import Masked  # noqa: E402
 
 NUM_CLIPS = 40
 
@@ -302,6 +307,34 @@ def test_what_cannot_be_read_can_count_as_absent_and_is_listed(model, tiny_proce
     search = ScalarSearch(model, tolerant(tiny_processor), "tests/tiny")
     assert list(ask(search, "t2vt", captions.select([0]), corpus)["q0"]) == ["x"]
     assert len(search.problems) == 1 and search.problems[0].startswith("x: ")
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
+def test_a_masked_corpus_has_the_scores_of_one_that_lacks_the_same_cells(model, tiny_processor, sides, rate):
+    captions, clips = sides[0], sides[1].filter(lambda row: row["video"] and row["audio"])
+    kept = mask_modalities(clips["id"], torch.ones(len(clips), 2, dtype=torch.bool), rate)
+    cells = {"id": clips["id"]}
+    for name, column in zip(("video", "audio"), kept.T.tolist(), strict=True):
+        cells[name] = [cell if is_kept else None for cell, is_kept in zip(clips[name], column, strict=True)]
+    search = ScalarSearch(model, tiny_processor, "tests/tiny")
+    expected = ask(search, "t2va", captions, Dataset.from_dict(cells), top_k=100)
+    masked = Masked(search, rate)
+    found = ask(masked, "t2va", captions, clips, top_k=100)
+    assert len(clips) > 10 and found.keys() == expected.keys()
+    for query, scores in found.items():
+        assert scores == pytest.approx(expected[query], abs=1e-6)
+    assert masked.mteb_model_meta.experiment_kwargs["masked"] == rate
+
+
+def test_mteb_evaluates_a_masked_corpus():
+    # Of texts, which need no torchcodec and keep their only modality
+    model = RandomEncoderBaseline("baseline/random", None)
+    task = MockRetrievalTask()
+    scores = []
+    for search in (SearchEncoderWrapper(model), Masked(SearchEncoderWrapper(model), 1.0)):
+        (result,) = mteb.evaluate(search, task, cache=None, show_progress_bar=False).task_results
+        scores.append(result.get_score())
+    assert scores[0] == scores[1] > 0
 
 
 def test_mteb_loads_a_model_by_its_metadata_and_its_mock_run_passes(tiny_model_dir, monkeypatch):
