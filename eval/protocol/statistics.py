@@ -5,7 +5,7 @@ SciPy does the computation; this module defines the tests and refuses input that
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -132,61 +132,140 @@ def paired_bootstrap(
     return {"difference": difference, "low": low, "high": high, "confidence": confidence}
 
 
-@lru_cache(maxsize=2)  # drawing is what takes the time, and reports make many claims of the same queries
-def _query_draws(num_queries: int, num_resamples: int, seed: int) -> np.ndarray:
-    """How often each draw takes each query, `(num_resamples, num_queries)`."""
-    generator = np.random.default_rng([seed, 0])
-    return generator.multinomial(num_queries, np.full(num_queries, 1 / num_queries), num_resamples).astype(np.float32)
-
-
-def hierarchical_bootstrap(
+def two_way_interval(
     first: Sequence[Sequence[float]],
     second: Sequence[Sequence[float]],
+    paired: bool,
     confidence: float = 0.95,
-    num_resamples: int = 9999,
-    seed: int = 0,
 ) -> dict[str, float]:
     """
-    Bound the difference of two methods' means over the same queries and over trainings.
+    Bound the difference of two methods' means over the same queries, for other queries and other trainings.
 
-    Each draw takes queries with replacement, the same for both methods, and trainings of each method with
-    replacement: the variation by another set of queries and another training seed. This is the percentile interval.
+    Queries and trainings are crossed random effects, with their interaction as the rest. With S trainings, Q queries
+    and mean squares MS, the variance of the mean difference is
+
+    - paired, of D = `first` - `second`: `(MS_queries + MS_trainings - MS_rest) / (S Q)`;
+    - not paired: that of the mean difference per query, over Q, plus `(MS_trainings - MS_rest) / (S Q)` of each side.
+
+    A part of trainings below 0 counts as 0, and the variance is at least `MS_trainings / (S Q)`, summed over the
+    sides: neither queries nor trainings alone vary more than the whole. Bounds are Student's t with Satterthwaite's
+    degrees of freedom. A single training on a side adds nothing: the bounds are then for other queries alone.
 
     Args:
-        first (`Sequence` of shape `(trainings, queries)`), second (likewise): one value for each training and query;
-            the numbers of trainings may differ.
+        first (`Sequence` of shape `(trainings, queries)`), second (likewise): one value for each training and query,
+            queries in the same order; at least two queries.
+        paired (`bool`): whether row by row both sides come from the same training, as two scores of the same
+            embeddings do. Otherwise the numbers of trainings may differ.
         confidence (`float`): between 0 and 1.
-        num_resamples (`int`): number of draws, at least 1.
-        seed (`int`): seed of the draws.
 
     Returns:
-        `dict`: `difference` (mean of `first` minus mean of `second`), its bounds `low` and `high`, `confidence`, and
-        `p_value`, two-sided: twice the share of draws on the other side of 0, at least that of a single draw.
+        `dict`: `difference` (mean of `first` minus mean of `second`), its bounds `low` and `high`, and the two-sided
+        `p_value`. Without any variance both bounds are the difference, and the p-value is 1 if it is 0, else 0.
 
     Raises:
-        ValueError: the methods have different numbers of queries, or none, or a value is not finite.
+        ValueError: the methods have different numbers of queries (paired: or of trainings), there are fewer than two
+            queries, or a value is not finite.
     """
-    groups = [np.stack([_finite(name, row) for row in rows]) for name, rows in (("first", first), ("second", second))]
-    if groups[0].shape[1] != groups[1].shape[1]:
-        raise ValueError(f"Expected values of the same queries, got {groups[0].shape[1]} and {groups[1].shape[1]}.")
+    return pooled_interval([(first, second)], paired, confidence)
+
+
+def pooled_interval(
+    sets: Sequence[tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]],
+    paired: bool,
+    confidence: float = 0.95,
+) -> dict[str, float]:
+    """
+    Bound the difference of two methods over several sets, each with queries and trainings of its own.
+
+    Every query weighs the same: the difference is the mean of those of the sets, weighted by their numbers of queries.
+
+    Args:
+        sets (`Sequence`): `first` and `second` of [`two_way_interval`] for each set, at least one.
+        paired (`bool`), confidence (`float`): as there.
+
+    Returns:
+        `dict`: as there.
+
+    Raises:
+        ValueError: as there, or there is no set.
+    """
     _check_confidence(confidence)
-    if num_resamples < 1:
-        raise ValueError(f"`num_resamples` must be at least 1, got {num_resamples}.")
-    queries, generator = _query_draws(groups[0].shape[1], num_resamples, seed), np.random.default_rng([seed, 1])
-    means = []
-    for values in groups:
-        trainings = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), num_resamples)
-        means.append((trainings * (queries @ values.T)).sum(1) / values.size)
-    drawn = means[0] - means[1]
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    beyond = min((drawn <= 0).mean(), (drawn >= 0).mean())
-    return {
-        "difference": float(groups[0].mean() - groups[1].mean()),
-        "low": float(low),
-        "high": float(high),
-        "confidence": confidence,
-        "p_value": float(min(1.0, 2 * max(beyond, 1 / num_resamples))),
-    }
+    if not sets:
+        raise ValueError("Expected at least one set of queries, got none.")
+    checked = [_two_sides(first, second, paired) for first, second in sets]
+    num_queries = sum(first.shape[1] for first, _ in checked)
+    difference = 0.0
+    parts: list[_Part] = []
+    for first, second in checked:
+        weight = first.shape[1] / num_queries
+        difference += weight * float(first.mean() - second.mean())
+        parts += [_Part(weight**2 * part.variance, part.freedom) for part in _variance_parts(first, second, paired)]
+    return {"difference": difference} | _student(difference, parts, confidence)
+
+
+class _Part(NamedTuple):
+    """A summand of a variance, and the degrees of freedom of its estimate."""
+
+    variance: float
+    freedom: int
+
+
+def _two_sides(first: Sequence, second: Sequence, paired: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Both methods' values as arrays `(trainings, queries)`."""
+    first = np.stack([_finite("first", row) for row in first])
+    second = np.stack([_finite("second", row) for row in second])
+    if first.shape[1] != second.shape[1]:
+        raise ValueError(f"Expected values of the same queries, got {first.shape[1]} and {second.shape[1]}.")
+    if first.shape[1] < 2:
+        raise ValueError("An interval needs at least two queries, got one.")
+    if paired and len(first) != len(second):
+        raise ValueError(f"Expected values of the same trainings, got {len(first)} and {len(second)}.")
+    return first, second
+
+
+def _variance_parts(first: np.ndarray, second: np.ndarray, paired: bool) -> list[_Part]:
+    """The summands of the variance of the mean difference, by the rule of [`two_way_interval`]."""
+    per_query = first.mean(0) - second.mean(0)  # (queries,)
+    of_queries = _Part(float(per_query.var(ddof=1)) / len(per_query), len(per_query) - 1)
+    # What trainings add to the variation over queries, which already has the interaction in it.
+    whole, alone = [of_queries], []
+    for values in [first - second] if paired else [first, second]:
+        if len(values) == 1:
+            continue
+        of_trainings, rest = _training_parts(values)
+        alone.append(of_trainings)
+        if of_trainings.variance > rest.variance:
+            whole += [of_trainings, _Part(-rest.variance, rest.freedom)]
+    return max(whole, alone, key=_total)
+
+
+def _training_parts(values: np.ndarray) -> tuple[_Part, _Part]:
+    """The mean squares of trainings and of the rest, each over the number of values `(trainings, queries)`."""
+    num_trainings, num_queries = values.shape
+    per_training = values.mean(1, keepdims=True)
+    per_query = values.mean(0, keepdims=True)
+    rest = values - per_training - per_query + values.mean()
+    freedom = (num_trainings - 1) * (num_queries - 1)
+    return (
+        _Part(float(per_training.var(ddof=1)) / num_trainings, num_trainings - 1),
+        _Part(float((rest**2).sum()) / freedom / values.size, freedom),
+    )
+
+
+def _total(parts: Sequence[_Part]) -> float:
+    return sum(part.variance for part in parts)
+
+
+def _student(difference: float, parts: Sequence[_Part], confidence: float) -> dict[str, float]:
+    """The bounds and the p-value of a difference whose variance is a sum of parts, by Satterthwaite's rule."""
+    variance = _total(parts)
+    if variance <= 0:
+        return {"low": difference, "high": difference, "p_value": float(difference == 0)}
+    freedom = variance**2 / sum(part.variance**2 / part.freedom for part in parts)
+    error = math.sqrt(variance)
+    half_width = error * float(stats.t.ppf((1 + confidence) / 2, freedom))
+    p_value = 2 * float(stats.t.sf(abs(difference) / error, freedom))
+    return {"low": difference - half_width, "high": difference + half_width, "p_value": p_value}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -239,10 +318,11 @@ def _check_confidence(confidence: float) -> None:
 
 __all__ = [
     "area_under_curve",
-    "hierarchical_bootstrap",
     "holm",
     "paired_bootstrap",
+    "pooled_interval",
     "seed_interval",
     "sign_test",
     "t_interval",
+    "two_way_interval",
 ]

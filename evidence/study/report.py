@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eval.protocol.statistics import hierarchical_bootstrap, holm
+from eval.protocol.statistics import holm, two_way_interval
 from eval.reports.figures import COLOURS
 from eval.reports.result_schema import method_title
 from evidence.reports.results import label_name
@@ -132,7 +132,10 @@ def claims() -> list[Claim]:
 def bound(results: Results, claim: Claim) -> dict[str, float] | None:
     """Return the difference of a claim and its interval; `None` if a selection was not measured."""
     first, second = results.hits(claim.first), results.hits(claim.second)
-    return hierarchical_bootstrap(first, second) if first.size and second.size else None
+    if not first.size or not second.size:
+        return None
+    same = (claim.first.experiment, claim.first.variant) == (claim.second.experiment, claim.second.variant)
+    return two_way_interval(first, second, paired=same)
 
 
 @cache
@@ -173,7 +176,7 @@ def claims_table(results: Results) -> Table:
     ]
     note = (
         "Points of R@1 unless R@10 is named, test clips, every score with fitted numbers unless said otherwise. In "
-        "brackets the 95 % interval of 9,999 draws of queries and of seeds. p: two-sided, adjusted by Holm's rule for "
+        "brackets the 95 % interval for other queries and other trainings. p: two-sided, adjusted by Holm's rule for "
         f"all {len(rows)} rows; undecided: p above {_LEVEL:g}. The last column: differences that the paper claims."
     )
     return Table("claims", "Claims", note, _columns("claim", "difference", "p", "verdict", "paper"), [rows], 1)

@@ -3,16 +3,19 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from eval.protocol.statistics import (
     area_under_curve,
-    hierarchical_bootstrap,
     holm,
     paired_bootstrap,
+    pooled_interval,
     seed_interval,
     sign_test,
     t_interval,
+    two_way_interval,
 )
 
 
@@ -118,21 +121,119 @@ def test_the_area_under_the_curve_is_the_share_of_comparisons_won_with_ties_as_h
 # Over trainings and queries ------------------------------------------------------------------------------------------
 
 
-def test_the_hierarchical_bootstrap_is_a_loop_over_draws_of_queries_and_trainings():
-    rng = np.random.default_rng(3)
-    first = 100.0 * (rng.random((4, 80)) < 0.6)
-    second = 100.0 * (rng.random((3, 80)) < 0.45)
-    found = hierarchical_bootstrap(first, second, num_resamples=4000, seed=1)
-    drawn = []
-    for _ in range(4000):
-        queries = rng.integers(80, size=80)
-        means = [values[rng.integers(len(values), size=len(values))][:, queries].mean() for values in (first, second)]
-        drawn.append(means[0] - means[1])
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    assert found["difference"] == pytest.approx(first.mean() - second.mean())
-    assert found["low"] == pytest.approx(low, abs=0.8) and found["high"] == pytest.approx(high, abs=0.8)
-    p_value = 2 * min(np.mean(np.array(drawn) <= 0), np.mean(np.array(drawn) >= 0))
-    assert found["p_value"] == pytest.approx(max(p_value, 2 / 4000), abs=0.01)
+def slow_mean_squares(values):
+    """Mean squares of trainings, of queries and of the rest, from the definition of a two-way layout."""
+    num_trainings, num_queries = len(values), len(values[0])
+    everything = math.fsum(math.fsum(row) for row in values) / (num_trainings * num_queries)
+    rows = [math.fsum(row) / num_queries for row in values]
+    columns = [math.fsum(row[q] for row in values) / num_trainings for q in range(num_queries)]
+    trainings = num_queries * math.fsum((row - everything) ** 2 for row in rows) / max(1, num_trainings - 1)
+    queries = num_trainings * math.fsum((column - everything) ** 2 for column in columns) / (num_queries - 1)
+    rest = 0.0
+    for s in range(num_trainings):
+        for q in range(num_queries):
+            rest += (values[s][q] - rows[s] - columns[q] + everything) ** 2
+    rest /= max(1, (num_trainings - 1) * (num_queries - 1))
+    return trainings, queries, rest
+
+
+def slow_two_way(first, second, paired):
+    """Difference, standard error and degrees of freedom by the rule of `two_way_interval`, in loops."""
+    num_queries = len(first[0])
+    per_query = []
+    for q in range(num_queries):
+        sides = [math.fsum(row[q] for row in values) / len(values) for values in (first, second)]
+        per_query.append(sides[0] - sides[1])
+    difference = math.fsum(per_query) / num_queries
+    groups = [first, second]
+    if paired:
+        groups = [[[a - b for a, b in zip(x, y, strict=True)] for x, y in zip(first, second, strict=True)]]
+    of_queries = math.fsum((value - difference) ** 2 for value in per_query) / (num_queries - 1) / num_queries
+    whole = [(of_queries, num_queries - 1)]
+    alone = []
+    for values in groups:
+        if len(values) > 1:
+            size = len(values) * num_queries
+            trainings, _, rest = slow_mean_squares(values)
+            alone.append((trainings / size, len(values) - 1))
+            if trainings > rest:
+                whole.append((trainings / size, len(values) - 1))
+                whole.append((-rest / size, (len(values) - 1) * (num_queries - 1)))
+    parts = alone if sum(v for v, _ in alone) > sum(v for v, _ in whole) else whole
+    variance = sum(v for v, _ in parts)
+    freedom = variance**2 / sum(v**2 / n for v, n in parts) if variance > 0 else None
+    return difference, math.sqrt(max(0.0, variance)), freedom
+
+
+@given(
+    st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(2, 7), st.booleans(), st.integers(0, 2**32 - 1)),
+    st.sampled_from([0.0, 0.3, 3.0]),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_two_way_interval_is_a_loop_over_trainings_and_queries(shape, of_trainings):
+    num_first, num_second, num_queries, paired, seed = shape
+    rng = np.random.default_rng(seed)
+    first = rng.normal(0, 1, (num_first, num_queries)) + of_trainings * rng.normal(0, 1, (num_first, 1))
+    second = rng.normal(0, 1, (num_first if paired else num_second, num_queries))
+    found = two_way_interval(first, second, paired=paired)
+    difference, error, freedom = slow_two_way(first.tolist(), second.tolist(), paired)
+    quantile = stats.t.ppf(0.975, freedom)
+    assert found["difference"] == pytest.approx(difference, abs=1e-12)
+    assert found["low"] == pytest.approx(difference - quantile * error, rel=1e-9, abs=1e-9)
+    assert found["high"] == pytest.approx(difference + quantile * error, rel=1e-9, abs=1e-9)
+    assert found["p_value"] == pytest.approx(2 * stats.t.sf(abs(difference) / error, freedom), rel=1e-6, abs=1e-12)
+
+
+def test_paired_variance_is_the_mean_squares_of_queries_and_trainings_less_the_rest():
+    rng = np.random.default_rng(5)
+    first = rng.normal(0, 1, (4, 30)) + 2 * rng.normal(0, 1, 30) + rng.normal(0, 1, (4, 1))
+    second = np.zeros((4, 30))
+    trainings, queries, rest = slow_mean_squares(first.tolist())
+    assert trainings > rest
+    found = two_way_interval(first, second, paired=True)
+    p_value = found["p_value"]
+    error = math.sqrt((queries + trainings - rest) / first.size)
+    mean_squares = [(queries, 29), (trainings, 3), (rest, 87)]
+    freedom = (queries + trainings - rest) ** 2 / sum(value**2 / n for value, n in mean_squares)
+    assert p_value == pytest.approx(2 * stats.t.sf(abs(first.mean()) / error, freedom))
+
+
+def drawn_values(rng, num_trainings, query_effects, of_trainings, of_rest):
+    """Values of a method with random effects of queries, trainings and their interaction."""
+    trainings = of_trainings * rng.normal(0, 1, (num_trainings, 1))
+    return query_effects + trainings + of_rest * rng.normal(0, 1, (num_trainings, len(query_effects)))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("of_trainings, num_trainings", [(0.0, 5), (0.15, 5), (0.15, 3)])
+def test_two_way_intervals_cover_what_they_say(paired, of_trainings, num_trainings):
+    rng = np.random.default_rng(7)
+    num_draws, num_queries, covered = 2000, 60, 0
+    for _ in range(num_draws):
+        shared = rng.normal(0, 1, num_queries)  # difficulty, the same for both methods
+        own = 0.7 * rng.normal(0, 1, num_queries)
+        first = drawn_values(rng, num_trainings, shared + own, of_trainings, 0.6)
+        second = drawn_values(rng, num_trainings, shared, 0 if paired else of_trainings, 0.6)
+        found = two_way_interval(first, second, paired=paired)
+        covered += found["low"] <= 0 <= found["high"]
+    # Four standard errors of a share of 2,000 draws are .02. A variance that counts as 0 when it is estimated below
+    # errs to the wide side.
+    assert 0.93 < covered / num_draws < 0.975
+
+
+def test_the_interaction_of_trainings_and_queries_is_counted_once():
+    # Without effects of queries or trainings on the difference, only the rest is left. Resampling queries and
+    # trainings counts it three times: that interval would be 1.7 times as wide.
+    rng = np.random.default_rng(8)
+    covered, widths = 0, []
+    for _ in range(1000):
+        shared = rng.normal(0, 1, 200)
+        first, second = (drawn_values(rng, 5, shared, 0.0, 1.0) for _ in range(2))
+        found = two_way_interval(first, second, paired=False)
+        covered += found["low"] <= 0 <= found["high"]
+        widths.append(found["high"] - found["low"])
+    ideal = 2 * 1.96 * math.sqrt(2 / 1000)
+    assert 0.93 < covered / 1000 < 0.98 and np.mean(widths) < 1.3 * ideal
 
 
 def test_trainings_that_differ_widen_the_interval_and_one_training_leaves_that_of_queries():
@@ -140,21 +241,45 @@ def test_trainings_that_differ_widen_the_interval_and_one_training_leaves_that_o
     values = 100.0 * (rng.random(300) < 0.5)
     apart = np.stack([np.clip(values - 15, 0, None), values + 15])
     same, zero = np.stack([values, values]), np.zeros((1, 300))
-    widths = [
-        found["high"] - found["low"]
-        for found in (hierarchical_bootstrap(rows, zero, num_resamples=2000) for rows in (apart, same))
-    ]
+    widths = []
+    for rows in (apart, same, values[None]):
+        found = two_way_interval(rows, zero, paired=False)
+        widths.append(found["high"] - found["low"])
     assert widths[0] > 1.5 * widths[1]
-    paired = paired_bootstrap(values.tolist(), [0.0] * 300, num_resamples=2000)
-    assert widths[1] == pytest.approx(paired["high"] - paired["low"], rel=0.1)
+    assert widths[1] == pytest.approx(widths[2])
+    assert widths[2] == pytest.approx(2 * stats.t.ppf(0.975, 299) * values.std(ddof=1) / math.sqrt(300))
 
 
-def test_equal_methods_have_no_difference_and_wrong_shapes_are_refused():
+def test_a_set_counts_by_its_queries_and_several_sets_narrow_the_interval():
+    rng = np.random.default_rng(9)
+    sets = []
+    for num_queries in (100, 300):
+        sets.append((rng.normal(1, 1, (5, num_queries)), rng.normal(0, 1, (5, num_queries))))
+    found = pooled_interval(sets, paired=False)
+    one = two_way_interval(*sets[0], paired=False)
+    means = [first.mean() - second.mean() for first, second in sets]
+    assert found["difference"] == pytest.approx(0.25 * means[0] + 0.75 * means[1])
+    assert found["high"] - found["low"] < one["high"] - one["low"]
+    assert pooled_interval(sets[:1], paired=False) == one
+    with pytest.raises(ValueError, match="at least one set"):
+        pooled_interval([], paired=True)
+
+
+def test_methods_that_do_not_vary_have_no_interval_and_wrong_shapes_are_refused():
     rows = [[100.0, 0.0, 100.0]]
-    found = hierarchical_bootstrap(rows, rows, num_resamples=50)
-    assert (found["difference"], found["low"], found["high"], found["p_value"]) == (0, 0, 0, 1)
-    with pytest.raises(ValueError, match="same queries, got 3 and 2"):
-        hierarchical_bootstrap(rows, [[1.0, 2.0]])
+    found = two_way_interval(rows, rows, paired=True)
+    assert found == {"difference": 0, "low": 0, "high": 0, "p_value": 1}
+    found = two_way_interval([[1.0, 2.0], [1.0, 2.0]], [[0.0, 1.0]] * 2, paired=True)
+    assert found == {"difference": 1, "low": 1, "high": 1, "p_value": 0}
+    for paired in (True, False):
+        with pytest.raises(ValueError, match="same queries, got 3 and 2"):
+            two_way_interval(rows, [[1.0, 2.0]], paired=paired)
+        with pytest.raises(ValueError, match="at least two queries"):
+            two_way_interval([[1.0]], [[1.0]], paired=paired)
+    with pytest.raises(ValueError, match="same trainings, got 1 and 2"):
+        two_way_interval(rows, rows * 2, paired=True)
+    with pytest.raises(ValueError, match="finite"):
+        two_way_interval([[1.0, math.nan]], [[1.0, 2.0]], paired=False)
 
 
 def test_holm_multiplies_by_the_number_of_claims_that_are_left():
