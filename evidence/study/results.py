@@ -7,7 +7,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,25 @@ import pyarrow.parquet as pq
 from evidence.miniature.benchmark import load_about
 from gallery.files import read_json, write_json
 from gallery.provenance import versions
+from modeling_scalar.scores_scalar import DIRECTIONS
+
+from .runs import SHARED
 
 RANKS, STUDY = "ranks.parquet", "study.json"
 """The files of a folder of results."""
 
+BACK = "video_to_text"
+BOTH = "both"
+"""The mean of both directions."""
+
+MEASURES = ("recall", "mrr")
+"""What is computed from ranks."""
+
+MODALITIES = ("video", "audio", "subtitle")
+"""Scores by a single modality."""
+
+_LAST = 10  # the last rank that counts
+_NOTHING = np.empty((0, 0))
 _TRAINED = ("temperature", "learning_rate", "num_train_epochs", "query_temperature")
 
 
@@ -110,14 +125,18 @@ def collect(study: Path, clips: dict[str, Path], output: Path) -> None:
 @dataclass(frozen=True)
 class Selection:
     """
-    Some rows of the results, for all seeds: a cell of a table is their mean.
+    Some rows of the results, for all trainings: a cell of a table is the mean of their values.
 
     Args:
         variant (`str`): the trained variant.
         score (`str`, *optional*): the score; by default the variant's own.
         numbers (`str`): of the score: "as trained", "temperature" or "fitted".
-        experiment, clips, masked, direction (`str`): as in the file.
+        experiment, clips, masked (`str`): as in the file.
+        direction (`str`): "text_to_video", "video_to_text", or "both": the mean of a clip's two values.
+        measure (`str`): "recall": 100 where the rank is at most `at`, else 0; "mrr": 100 times the reciprocal rank,
+            0 from rank 11 on (MRR@10).
         at (`int`): hits count up to this rank, at most 10.
+        gain (`bool`): subtract the value of the best single modality of the same embeddings: the aggregation gain.
         kinds (`tuple[str, ...]`): kinds of captions to count; by default all.
         about (`str`, *optional*): count only captions about this modality alone.
     """
@@ -129,9 +148,17 @@ class Selection:
     clips: str = "test"
     masked: str = "nothing"
     direction: str = "text_to_video"
+    measure: str = "recall"
     at: int = 1
+    gain: bool = False
     kinds: tuple[str, ...] = ()
     about: str | None = None
+
+    def __post_init__(self):
+        if self.direction not in (*DIRECTIONS, BOTH):
+            raise ValueError(f"Directions are {[*DIRECTIONS, BOTH]}, got {self.direction!r}.")
+        if self.measure not in MEASURES:
+            raise ValueError(f"Measures are {list(MEASURES)}, got {self.measure!r}.")
 
 
 class Results:
@@ -166,25 +193,63 @@ class Results:
         for numbers in dict.fromkeys((chosen.numbers, "as trained")):
             if by_seed := self._rows.get((*names, numbers, chosen.masked, chosen.direction)):
                 return np.stack([np.frombuffer(by_seed[seed], dtype=np.uint8) for seed in sorted(by_seed)])
-        return np.empty((0, 0), dtype=np.uint8)
+        return _NOTHING
 
-    def hits(self, chosen: Selection) -> np.ndarray:
-        """Return 100 where a query of the selection finds its own candidate, else 0, `(seeds, queries)`."""
+    def values(self, chosen: Selection) -> np.ndarray:
+        """Return the value of each query of a selection, in percent, `(trainings, queries)`; none if it was not
+        measured."""
+        if chosen.gain:
+            best = self.best_modality(chosen)
+            if best is None:
+                return _NOTHING
+            joint = self.values(replace(chosen, gain=False))
+            return joint - self.values(replace(chosen, gain=False, score=best))
+        if chosen.direction == BOTH:
+            directed = [self.values(replace(chosen, direction=direction)) for direction in DIRECTIONS]
+            return (directed[0] + directed[1]) / 2
+
         ranks = self.ranks(chosen)
-        hits = 100.0 * (ranks <= chosen.at)
-        if (chosen.kinds or chosen.about) and hits.size:
-            hits = hits[:, [self._counts(group, chosen) for group in self.queries(chosen.experiment)]]
-        return hits
+        if not ranks.size:
+            return _NOTHING
+        if chosen.measure == "mrr":
+            values = np.where(ranks <= _LAST, 100.0 / ranks, 0.0)
+        else:
+            values = 100.0 * (ranks <= chosen.at)
+        if chosen.kinds or chosen.about:
+            counted = [self._counts(group, chosen) for group in self.queries(chosen.experiment)]
+            values = values[:, counted]
+        return values
+
+    def best_modality(self, chosen: Selection) -> str | None:
+        """Return the modality that finds most by itself in a selection's embeddings, by the mean over trainings.
+        `None` if the selection or no single modality was measured."""
+        found = {}
+        for name in MODALITIES:
+            alone = self.values(replace(chosen, gain=False, score=name))
+            if alone.size:
+                found[name] = float(alone.mean())
+        if not found or not self.values(replace(chosen, gain=False)).size:
+            return None
+        return max(found, key=found.__getitem__)
 
     def queries(self, experiment: str) -> list[list[str]]:
         """Return the kind and modalities of each query of an experiment's test clips."""
         sets = self.study["clips"]
         return sets[experiment if "queries" in sets.get(experiment, {}) else "main"]["queries"]
 
-    def recalls(self, chosen: Selection) -> tuple[float, ...]:
-        """Return the recall of each seed, in percent."""
-        hits = self.hits(chosen)
-        return tuple(hits.mean(1).tolist()) if hits.size else ()
+    def means(self, chosen: Selection) -> tuple[float, ...]:
+        """Return the mean value of each training, in percent."""
+        values = self.values(chosen)
+        return tuple(values.mean(1).tolist()) if values.size else ()
+
+    def levels(self) -> dict[float, str]:
+        """Return the experiments by the share of what modalities say in common, in ascending order."""
+        names = {run["experiment"] for run in self.study["runs"]}
+        found = {SHARED: "main"}
+        for name in names:
+            if name.startswith("sharing-"):
+                found[float(name.removeprefix("sharing-"))] = name
+        return dict(sorted(found.items()))
 
     def seeds(self, experiment: str = "main") -> Sequence[int]:
         """Return the seeds of training of an experiment."""
@@ -209,4 +274,4 @@ class Results:
         )
 
 
-__all__ = ["RANKS", "STUDY", "Results", "Selection", "collect"]
+__all__ = ["BACK", "BOTH", "MEASURES", "MODALITIES", "RANKS", "STUDY", "Results", "Selection", "collect"]

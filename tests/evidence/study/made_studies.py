@@ -15,12 +15,13 @@ RECIPE = {
 }  # fmt: skip
 
 
-def save_run(folder, own, recall, num_queries=100, fitted=0.0, **sets):
+def save_run(folder, own, recall, num_queries=100, fitted=0.0, single=None, **sets):
     """As a training and its measuring leave it: of each set of clips so many percent of the first queries are hits.
 
     Args:
         recall (`float`): with nothing masked, in percent; half masked 10 less.
         fitted (`float`): how much more fitted numbers find.
+        single (`dict`, *optional*): recall of single modalities, with nothing masked; half masked 10 less.
         sets (`float`): further sets of clips, and their recall.
     """
 
@@ -36,6 +37,11 @@ def save_run(folder, own, recall, num_queries=100, fitted=0.0, **sets):
              "ranks": ranks(value + more)}
             for clips, masked, value in found for direction in DIRECTIONS
         ]  # fmt: skip
+    for score, percent in (single or {}).items():
+        for masked, less in (("nothing", 0), ("half", 10)):
+            row = {"clips": "test", "score": score, "numbers": "as trained", "masked": masked}
+            for direction in DIRECTIONS:
+                rows.append(row | {"direction": direction, "ranks": ranks(percent - less)})
     (folder / "measured").mkdir(parents=True)
     (folder / "recipe.json").write_text(json.dumps(RECIPE))
     options = {"query_temperature": 0.5, "modality_scale": [1, 2, 3], "modality_offset": [0, 0, 1]}

@@ -7,8 +7,10 @@ import pytest
 import yaml
 
 from evidence.reports.tables import markdown
-from evidence.study.report import fill, interval, judged, report, short_table
-from evidence.study.results import Results, Selection
+from evidence.study.differences import described, interval, place
+from evidence.study.report import fill, report
+from evidence.study.results import Results
+from evidence.study.tables import short_table
 from evidence.study.tuning import GRID
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,29 +36,21 @@ def test_the_readme_has_the_table_of_the_study_and_its_differences(results):
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert " ".join(markdown(short_table(results).filled()).split()) in readme
     shown = re.findall(r"[+−]\d+\.\d \[−?\d+\.\d, −?\d+\.\d\]", readme)
-    found = {interval(entry): entry["verdict"] for entry in judged(results).values()}
-    assert len(shown) >= 2 and all(found[each] == "ahead" for each in shown)
+    found = {interval(entry): place(entry) for entry in described(results).values()}
+    assert len(shown) >= 4 and all(found[each] == "above" for each in shown)
 
 
-def test_the_lead_over_gram_stands_beside_that_without_fitting(results):
-    found = judged(results)
-    as_trained, fitted = (
-        sum(recalls) / len(recalls)
-        for recalls in (results.recalls(Selection("gram", numbers=numbers)) for numbers in ("as trained", "fitted"))
-    )
-    temperatures = {
-        score["options"]["query_temperature"]
-        for run in results.study["runs"]
-        for score in run["scores"]
-        if (run["experiment"], run["variant"]) == ("main", "scalar")
-        and (score["score"], score["numbers"]) == ("scalar", "as trained")
-    }
-    assert len(temperatures) == 1 and as_trained > fitted
+def test_the_lead_over_gram_stands_with_nothing_fitted_to_gram_and_where_no_clip_lacks_anything(results):
+    temperatures = set()
+    for options in results.options("scalar", "scalar", "as trained"):
+        temperatures.add(options["query_temperature"])
+    assert len(temperatures) == 1
+    found = described(results)
     for name in ("README.md", "docs/miniature_study.md"):
         text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
-        for claim in ("scalar-gram", "scalar-gram-plain"):
-            assert interval(found[claim]) in text
-        assert f"GRAM from {as_trained:.1f} to {fitted:.1f}" in text
+        for lead in ("pooled-gram", "pooled-gram-back", "pooled-gram-complete", "pooled-gram-complete-back"):
+            assert interval(found[lead]) in text
+        assert interval(found["span-gram"]) in text
         assert f"{min(temperatures):g}" in text
         assert "as trained" in text and "unfitted" not in text
 
