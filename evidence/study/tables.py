@@ -22,6 +22,7 @@ from .differences import (
     variant_name,
 )
 from .measure import AS_TRAINED, ROUTER
+from .paper import paper_table
 from .results import BACK, MODALITIES, Results, Selection
 from .runs import RECIPES
 from .tuning import GRID
@@ -341,6 +342,7 @@ TABLES: dict[str, Callable[[Results], Table]] = {
     "named": named_table,
     "differences": differences_table,
     "gains": gains_table,
+    "paper": paper_table,
     "kinds": kinds_table,
     "attribution": attribution_table,
     "attribution-back": lambda results: attribution_table(results, BACK),
