@@ -39,6 +39,7 @@ KINDS = {"single": "one modality", "several": "several", "shared": "what is shar
 SETS = ("main", "repeated")
 """Sets of clips that are pooled, each with trainings of its own."""
 
+_WORDS = ("picture", "sound", "subtitle")  # of MODALITIES
 _NAMED = Path(__file__).with_name("claims.yaml")
 
 
@@ -104,9 +105,9 @@ def _values(results: Results, difference: Difference, experiment: str | None) ->
     return (first, second) if first.size and second.size else None
 
 
-def interval(entry: dict[str, Any], digits: int = 1) -> str:
+def interval(entry: dict[str, Any]) -> str:
     """Format a difference and its bounds."""
-    shown = f"{entry['difference']:+.{digits}f} [{entry['low']:.{digits}f}, {entry['high']:.{digits}f}]"
+    shown = f"{entry['difference']:+.1f} [{entry['low']:.1f}, {entry['high']:.1f}]"
     return shown.replace("-", "−")
 
 
@@ -274,7 +275,7 @@ def _of_views() -> list[Difference]:
             first = Selection(experiment=f"views-{clips}", **change)
             second = replace(first, variant="no_masked_views")
             found.append(Difference(f"views-{clips}{ending}", f"masked views, {where}: {words}", first, second))
-    for name, words in zip(MODALITIES, ("picture", "sound", "subtitle"), strict=True):
+    for name, words in zip(MODALITIES, _WORDS, strict=True):
         first = Selection(score=name)
         sentence = f"masked views, main comparison: {words} alone"
         found.append(Difference(f"views-main-{name}", sentence, first, replace(first, variant="no_masked_views")))
@@ -299,6 +300,10 @@ def _of_captions(results: Results) -> list[Difference]:
             first = Selection(experiment=experiment)
             sentence = f"{level:g} shared: SCALAR − {title}, fitted"
             found.append(Difference(f"sharing-{level:g}-{variant}", sentence, first, replace(first, variant=variant)))
+    for name, words in zip(MODALITIES, _WORDS, strict=True):
+        alone = Selection(score=name, about=name)
+        sentence = f"captions about the {words}: {words} alone − SCALAR, same embeddings, fitted"
+        found.append(Difference(f"about-{name}", sentence, alone, replace(alone, score=None)))
     first = Selection(kinds=("single",), clips="disagree")
     sentence = "captions about one modality, where modalities disagree: SCALAR with fitted numbers − as trained"
     return [*found, Difference("disagree-fitted", sentence, first, replace(first, numbers=AS_TRAINED))]

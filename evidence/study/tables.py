@@ -54,7 +54,7 @@ def named_table(results: Results) -> Table:
             rows.append([claim.sentence, *[_ABSENT] * 4, "not measured"])
             continue
         where = ", ".join(sets[name] for name in entry["sets"])
-        p_value = f"{entry['adjusted']:.3f}"
+        p_value = f"{entry['adjusted']:.3f}" if entry["adjusted"] >= 0.001 else "< 0.001"
         rows.append([claim.sentence, where, interval(entry), interval(beside), p_value, entry["verdict"]])
     note = (
         "Points of MRR@10, and of R@1 beside it, each the mean of both directions, all as trained; in brackets 95 % "
@@ -158,8 +158,8 @@ def short_table(results: Results) -> Table:
     note = (
         f"R@1 in percent, text to video (T→V) and back: {clips['num_test']:,} test clips, mean ± standard deviation "
         f"over {runs} trainings. Fitted: with numbers fitted on validation clips; HyperGRAM's and TRIANGLE's scores "
-        f"have none. Settings: contrastive temperature (PMRL: of directions), learning rate, epochs; {_END}: an end of "
-        "what was tried."
+        f"have none. Settings: contrastive temperature (PMRL: of directions), learning rate, epochs; {_END}: an end "
+        "of what was tried."
     )
     ceiling: list[Row] = [["perfect reader", _ABSENT, Cell((clips["ceilings"]["all"]["all"],)), *[Cell()] * 3]]
     columns = [("", "method"), ("", "settings"), *((group, heading) for group, heading, _ in shown)]
