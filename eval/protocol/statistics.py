@@ -228,7 +228,8 @@ def _variance_parts(first: np.ndarray, second: np.ndarray, paired: bool) -> list
     per_query = first.mean(0) - second.mean(0)  # (queries,)
     of_queries = _Part(float(per_query.var(ddof=1)) / len(per_query), len(per_query) - 1)
     # What trainings add to the variation over queries, which already has the interaction in it.
-    whole, alone = [of_queries], []
+    whole = [of_queries]
+    alone = []
     for values in [first - second] if paired else [first, second]:
         if len(values) == 1:
             continue

@@ -83,26 +83,38 @@ def bound(results: Results, difference: Difference) -> dict[str, Any] | None:
         `dict`: the output of [`~eval.protocol.statistics.pooled_interval`], and `sets`, the experiments behind it;
         `None` if a side was not measured.
     """
-    experiments = SETS if difference.pooled else [None]
-    values, sets = [], []
-    for experiment in experiments:
-        sides = _values(results, difference, experiment)
+    asked = [difference]
+    if difference.pooled:
+        asked = [_in_experiment(difference, experiment) for experiment in SETS]
+    measured = {}
+    for one in asked:
+        sides = _values(results, one)
         if sides is not None:
-            values.append(sides)
-            sets.append(experiment or difference.first.experiment)
-    if not values:
+            measured[one.first.experiment] = sides
+    if not measured:
         return None
-    return pooled_interval(values, difference.same_trainings) | {"sets": tuple(sets)}
+    return pooled_interval(list(measured.values()), difference.same_trainings) | {"sets": tuple(measured)}
 
 
-def _values(results: Results, difference: Difference, experiment: str | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """Both sides of a difference, `(trainings, queries)` each, in another experiment if one is given."""
-    selections = [difference.first, difference.second]
-    if experiment is not None:
-        selections = [chosen and replace(chosen, experiment=experiment) for chosen in selections]
-    first = results.values(selections[0])
-    second = np.zeros_like(first) if selections[1] is None else results.values(selections[1])
-    return (first, second) if first.size and second.size else None
+def _in_experiment(difference: Difference, experiment: str) -> Difference:
+    """The difference with both sides from another experiment."""
+    first = replace(difference.first, experiment=experiment)
+    second = difference.second
+    if second is not None:
+        second = replace(second, experiment=experiment)
+    return replace(difference, first=first, second=second)
+
+
+def _values(results: Results, difference: Difference) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both sides of a difference, `(trainings, queries)` each; `None` if one was not measured."""
+    first = results.values(difference.first)
+    if difference.second is None:
+        second = np.zeros_like(first)
+    else:
+        second = results.values(difference.second)
+    if not first.size or not second.size:
+        return None
+    return first, second
 
 
 def interval(entry: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """The paper's claims one by one: their sizes in the paper, what the study finds, and a verdict."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -132,14 +133,16 @@ def verdict(sizes: Sequence[float], entry: dict[str, Any] | None) -> str:
     """
     if entry is None:
         return "not measured"
-    sign = 1 if fmean(sizes) > 0 else -1
+    sign = math.copysign(1, fmean(sizes))
     low, high = sorted((sign * entry["low"], sign * entry["high"]))
     least = min(sign * size for size in sizes if sign * size > 0)
     if high < 0:
         return "reverse"
     if high < least:
         return "excluded"
-    return "confirmed" if low > 0 else "too small to see"
+    if low > 0:
+        return "confirmed"
+    return "too small to see"
 
 
 def _size(sizes: Sequence[float]) -> str:
@@ -157,8 +160,7 @@ def found_for(results: Results, claim: PaperClaim) -> dict[str, Any] | None:
     entry = described(results).get(claim.difference or "")
     if entry is None or not claim.relative:
         return entry
-    means = results.means(entry["of"].first)
-    scale = 100 / fmean(means)
+    scale = 100 / fmean(results.means(entry["of"].first))
     return {name: scale * entry[name] for name in ("difference", "low", "high")}
 
 
@@ -169,7 +171,9 @@ def paper_table(results: Results) -> Table:
         rows: list[Row] = []
         for claim in topic:
             entry = found_for(results, claim)
-            ours = "–" if entry is None else interval(entry)
+            ours = "–"
+            if entry is not None:
+                ours = interval(entry)
             rows.append([claim.sentence, claim.place, _size(claim.sizes), ours, verdict(claim.sizes, entry)])
         blocks.append(rows)
     columns = [("", name) for name in ("claim", "in the paper", "paper", "here", "verdict")]

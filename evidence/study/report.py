@@ -65,7 +65,9 @@ def _recall(results: Results, variant: str, *fields: str) -> str | None:
     if "kinds" in changes:
         changes["kinds"] = tuple(str(changes["kinds"]).split(","))
     means = results.means(Selection(variant, **changes))
-    return f"{statistics.fmean(means):.1f}" if means else None
+    if not means:
+        return None
+    return f"{statistics.fmean(means):.1f}"
 
 
 def _option(results: Results, variant: str, name: str) -> str | None:
@@ -73,12 +75,16 @@ def _option(results: Results, variant: str, name: str) -> str | None:
     values = set()
     for score in own:
         values |= {options.get(name) for options in results.options(variant, score, AS_TRAINED)}
-    return f"{values.pop():g}" if len(values) == 1 else None
+    if len(values) != 1:
+        return None
+    return f"{values.pop():g}"
 
 
 def _clips(results: Results, name: str, field: str) -> str | None:
     clips = results.study["clips"].get(name, {})
-    return f"{clips[field]:,}" if field in clips else None
+    if field not in clips:
+        return None
+    return f"{clips[field]:,}"
 
 
 def _lack(results: Results, name: str, modality: str) -> str | None:
@@ -86,13 +92,19 @@ def _lack(results: Results, name: str, modality: str) -> str | None:
     if clips is None:
         return None
     absent = clips["absent"]["test"]
-    lacking = sum(absent.values()) if modality == "any" else absent[modality]  # no clip lacks two
+    lacking = absent.get(modality)
+    if modality == "any":
+        lacking = sum(absent.values())  # no clip lacks two
+    if lacking is None:
+        return None
     return f"{100 * lacking / clips['num_test']:g}"
 
 
 def _ceiling(results: Results, name: str, reader: str) -> str | None:
     ceilings = results.study["clips"].get(name, {}).get("ceilings", {})
-    return f"{ceilings[reader]['all']:.1f}" if reader in ceilings else None
+    if reader not in ceilings:
+        return None
+    return f"{ceilings[reader]['all']:.1f}"
 
 
 _PLACEHOLDERS: dict[str, Callable[..., str | None]] = {
