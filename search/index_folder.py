@@ -194,9 +194,12 @@ def index_folder(config: IndexConfig) -> Report:
     """
     if config.watch and (lists := [str(path) for path in config.paths if is_table(path)]):
         raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
+    recognizer_name = None
     if config.transcribe == "":
-        config = replace(config, transcribe=downloaded_recognizer())
-        say(f"Speech is transcribed with {config.transcribe}, which was downloaded before.")
+        # Its folder instead of its Hub id, of which a newer revision could be downloaded.
+        recognizer_name, folder = downloaded_recognizer()
+        config = replace(config, transcribe=str(folder))
+        say(f"Speech is transcribed with {recognizer_name}, which was downloaded before.")
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     limits = Limits.parse(config.limit or [], memory=memory_of_decoders(default_workers()))
     check_writable(config.output)
@@ -213,6 +216,7 @@ def index_folder(config: IndexConfig) -> Report:
         model=name,
         modalities=modalities,
         transcribe=None if config.transcribe is None else identify(config.transcribe).name,
+        recognizer_name=recognizer_name,
         read_text=config.read_text,
         limits=limits,
         reading=_reading(config, known),

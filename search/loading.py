@@ -27,7 +27,8 @@ class Setup:
         gallery (`Path`): the absolute path of the gallery's folder, where transcripts are kept.
         model (`str`): a folder, a Hub id or `light`.
         modalities (`tuple[str]`, *optional*): of the gallery; by default those of the model.
-        transcribe (`str`, *optional*): a speech recognition model.
+        transcribe (`str`, *optional*): a speech recognition model, a folder or a Hub id.
+        recognizer_name (`str`, *optional*): its name in transcripts; by default `transcribe`.
         read_text (`bool`): read on-screen text.
         limits ([`~gallery.decoding.Limits`]): on reading a stream.
         reading (`dict`): settings of the processor, see [`~gallery.querying.reading_of`].
@@ -37,6 +38,7 @@ class Setup:
     model: str
     modalities: tuple[str, ...] | None = None
     transcribe: str | None = None
+    recognizer_name: str | None = None
     read_text: bool = False
     limits: Limits = Limits()
     reading: Mapping[str, float] = field(default_factory=dict)
@@ -78,7 +80,8 @@ def load(setup: Setup, device: torch.device) -> Loaded:
     if setup.transcribe is not None:
         if "subtitle" not in processor.modalities:
             raise ValueError("`--transcribe` makes subtitles, but the gallery has no modality `subtitle`.")
-        recognizer = recognizer_of(identify(setup.transcribe).download(), setup.transcribe, model.device)
+        name = setup.recognizer_name or setup.transcribe
+        recognizer = recognizer_of(identify(setup.transcribe).download(), name, model.device)
     line_reader = RapidOcrReader() if setup.read_text else None
     return Loaded(model, sandboxed(processor, setup.limits), recognizer, line_reader)
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -228,9 +228,24 @@ def _recognises(config: dict[str, Any]) -> bool:
     return named[0].endswith(("ForCTC", "ForSpeechSeq2Seq")) or config.get("model_type") == "whisper"
 
 
-def downloaded_recognizer() -> str:
+class DownloadedRecognizer(NamedTuple):
+    """A recogniser in the cache of the Hub: its Hub id, and the folder of the revision that was downloaded."""
+
+    name: str
+    folder: Path
+
+
+def _is_runnable(repo_id: str, folder: Path) -> bool:
+    """Whether a downloaded revision is a speech recogniser that can be run here."""
+    config = folder / CONFIG_NAME
+    if (folder / "model.bin").is_file() and "whisper" in repo_id and find_spec("faster_whisper") is not None:
+        return True
+    return config.is_file() and any(folder.glob("*.safetensors")) and _recognises(read_json(config))
+
+
+def downloaded_recognizer() -> DownloadedRecognizer:
     """
-    The Hub id of the smallest recogniser in the cache of the Hub that can be run here.
+    The smallest recogniser in the cache of the Hub that can be run here, in the revision that was downloaded last.
 
     Raises:
         ValueError: there is none; the message says what to do.
@@ -238,12 +253,10 @@ def downloaded_recognizer() -> str:
     found = []
     with suppress(CacheNotFound):
         for repo in scan_cache_dir(constants.HF_HUB_CACHE).repos:
-            for folder in [revision.snapshot_path for revision in repo.revisions]:
-                config, is_converted = folder / CONFIG_NAME, (folder / "model.bin").is_file()
-                if is_converted and "whisper" in repo.repo_id and find_spec("faster_whisper") is not None:
-                    found.append((repo.size_on_disk, repo.repo_id))
-                elif config.is_file() and any(folder.glob("*.safetensors")) and _recognises(read_json(config)):
-                    found.append((repo.size_on_disk, repo.repo_id))
+            for revision in repo.revisions:
+                if _is_runnable(repo.repo_id, revision.snapshot_path):
+                    order = (repo.size_on_disk, repo.repo_id, -revision.last_modified)
+                    found.append((order, DownloadedRecognizer(repo.repo_id, revision.snapshot_path)))
     if not found:
         raise ValueError(
             "No speech recogniser was downloaded before. Name one: `--transcribe FOLDER`, or `--transcribe "
@@ -255,6 +268,7 @@ def downloaded_recognizer() -> str:
 
 __all__ = [
     "MOST_SECONDS",
+    "DownloadedRecognizer",
     "FasterWhisperRecognizer",
     "Recognizer",
     "SpeechError",

@@ -1,6 +1,7 @@
 """Recognisers of speech: what they are asked, what counts as understood, and how they fail."""
 
 import json
+import os
 from threading import Thread
 
 import numpy as np
@@ -210,6 +211,41 @@ def test_faster_whisper_hears_words_with_times(converted):
     assert all(0 <= cue.start <= cue.stop <= 6 and cue.text for cue in cues)
 
 
+def cached(cache, name, revision, when):
+    """The folder of a revision in the cache of the Hub, downloaded at a time in seconds."""
+    folder = cache / f"models--{name.replace('/', '--')}"
+    snapshot = folder / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    save_ctc(snapshot)
+    for file in snapshot.iterdir():
+        os.utime(file, (when, when))
+    (folder / "refs").mkdir(exist_ok=True)
+    (folder / "refs" / "main").write_text(revision)
+    return snapshot
+
+
+def test_transcribing_without_a_model_reads_the_revision_downloaded_last_and_asks_no_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    later = cached(tmp_path / "cache", "user/small", "b" * 40, 2000)
+    cached(tmp_path / "cache", "user/small", "a" * 40, 1000)
+    asked = []
+
+    def ask(name, **options):
+        asked.append(name)
+        raise OSError("The Hub has a newer revision.")
+
+    for module in ("gallery.provenance", "modeling_scalar.model_identity"):
+        monkeypatch.setattr(f"{module}.snapshot_download", ask)
+    monkeypatch.setattr("modeling_scalar.model_identity.hub_answers", lambda: True)
+    assert downloaded_recognizer() == ("user/small", later)
+    result = CliRunner().invoke(app, ["index", str(SPEECH), "--output", "gallery", "--transcribe"])
+    assert result.exit_code == 0, result.output
+    assert asked == []
+    (transcript,) = (tmp_path / "gallery" / "transcripts").glob("*.vtt")
+    assert "NOTE made by machine: user/small\n" in transcript.read_text()
+
+
 def test_transcribing_without_a_model_takes_what_was_downloaded_or_says_what_to_do(tmp_path, monkeypatch):
     (tmp_path / "clips").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -234,6 +270,6 @@ def test_transcribing_without_a_model_takes_what_was_downloaded_or_says_what_to_
         (folder / "snapshots" / "c0ffee").mkdir(parents=True)
         (folder / "snapshots" / "c0ffee" / "config.json").write_text(json.dumps(config))
         (folder / "snapshots" / "c0ffee" / "model.safetensors").write_bytes(bytes(size))
-    assert downloaded_recognizer() == "user/small"
+    assert downloaded_recognizer().name == "user/small"
     said = reported("--output", "gallery", "--transcribe")
     assert "transcribed with user/small, which was downloaded before" in said
