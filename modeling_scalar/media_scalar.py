@@ -434,11 +434,21 @@ def subtitle_cues(path: AnyPath, content: bytes) -> list[Cue]:
     return cues
 
 
+def _rank_of_track(stream: Any) -> tuple[bool, bool]:
+    """The order of text tracks: English before others, and the default one before others. Container formats write
+    `eng`, some programs `en` or `en-GB`."""
+    language = stream.metadata.get("language", "").casefold()
+    is_english = re.split("[-_]", language)[0] in ("en", "eng")
+    is_default = bool(stream.disposition & av.stream.Disposition.default)
+    return not is_english, not is_default
+
+
 def text_stream(container: Any) -> Any:
-    """The default text track, else the first, if any; picture-based tracks (DVD, Blu-ray) are not text."""
+    """The text track in English, of several or without one the default track, else the first, if any; picture-based
+    tracks (DVD, Blu-ray) are not text."""
     streams = [stream for stream in container.streams.subtitles if stream.codec_context is not None]
     streams = [stream for stream in streams if stream.codec_context.name in TEXT_CODECS]
-    streams.sort(key=lambda stream: not stream.disposition & av.stream.Disposition.default)
+    streams.sort(key=_rank_of_track)
     return streams[0] if streams else None
 
 
@@ -790,8 +800,8 @@ class MediaReader:
         return text_in(self.cues_of_file(path), window)
 
     def read_subtitle_of(self, path: AnyPath, window: Window | None = None) -> str | None:
-        """Read the subtitle of a video: the file next to it (`find_sidecar`), else its text track (the default one,
-        else the first); `None` if there is neither."""
+        """Read the subtitle of a video: the file next to it (`find_sidecar`), else its text track (see `text_stream`);
+        `None` if there is neither."""
         sidecar = find_sidecar(path)
         cues = self.cues_of_track(path) if sidecar is None else self.cues_of_file(sidecar)
         return None if cues is None else text_in(cues, window)

@@ -29,7 +29,8 @@ Dialogue: 0,0:00:03.00,0:00:04.00,Default,,0,0,0,,later
 
 
 def write_film(path, tracks):
-    """A second of picture with text tracks, of the given words; `+default` at their end marks the default track."""
+    """A second of picture with text tracks, of the given words; `+default` at their end marks the default track, and
+    `en:` or another language at their beginning names it."""
     head = (
         b"[Script Info]\n[V4+ Styles]\nFormat: Name, Fontname\nStyle: Default,Arial\n[Events]\nFormat: Layer, Text\n"
     )
@@ -38,8 +39,10 @@ def write_film(path, tracks):
         video.width = video.height = 64
         video.pix_fmt = "yuvj420p"
         streams = []
-        for words in tracks:
+        for track in tracks:
+            language, _, words = track.rpartition(":")
             stream = output.add_stream("subrip")
+            stream.metadata["language"] = language or "und"
             stream.codec_context.subtitle_header, stream.codec_context.time_base = head, Fraction(1, 1000)
             stream.disposition = av.stream.Disposition(0)
             if words.endswith("+default"):
@@ -128,6 +131,17 @@ def test_scripts_of_substation_alpha_are_read_with_their_seconds(tmp_path):
             reader.read_subtitle(path)
     path.write_bytes(b"\n")
     assert reader.read_subtitle(path) == ""
+
+
+@pytest.mark.parametrize("language", ["eng", "en", "en-GB"])
+def test_the_track_in_english_is_read_before_the_default_one(tmp_path, language):
+    film = write_film(tmp_path / "film.mkv", ["ger:guten tag+default", "bonjour", f"{language}:good day", "eng:later"])
+    for reader in (SandboxedReader(), MediaReader()):
+        assert reader.read_subtitle_of(film) == "good day"
+    write_film(film, ["eng:good day", "eng:later+default", "ger:guten tag"])
+    assert MediaReader().read_subtitle_of(film) == "later"
+    write_film(film, ["enm:wæs hæl", "ger:guten tag+default"])
+    assert MediaReader().read_subtitle_of(film) == "guten tag"
 
 
 def test_the_default_track_is_read_unless_a_file_lies_beside(tmp_path):
