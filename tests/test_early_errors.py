@@ -52,6 +52,8 @@ WRONG = {
     "eval audit --benchmark msrvtt --root nowhere": ["no folder 'nowhere'"],
     "train nowhere.yaml": ["There is no recipe at nowhere.yaml."],
     "train base.yaml": ["There is no recipe at nowhere.yaml."],
+    "train misspelt.yaml": ["misspelt.yaml: unknown field `sed`. Did you mean `seed`?"],
+    "train misspelt_base.yaml": ["misspelt.yaml: unknown field `sed`."],
     "train list.yaml": ["list.yaml must be a mapping"],
     "train lite.yaml": LITE,
     "train recipe.yaml --model lite": LITE,
@@ -86,6 +88,8 @@ def answers(tmp_path_factory):
         (place / name).mkdir()
     (place / "gallery" / "gallery.json").write_text("{}")
     (place / "list.yaml").write_text("- seed: 5\n")
+    (place / "misspelt.yaml").write_text("sed: 5\n")
+    (place / "misspelt_base.yaml").write_text("base: misspelt.yaml\n")
     (place / "lite.yaml").write_text("model: lite\n")
     (place / "base.yaml").write_text("base: nowhere.yaml\n")
     (place / "recipe.yaml").write_text("model: user/name\nbenchmark: msrvtt\nroot: clips\n")

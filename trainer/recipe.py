@@ -1,10 +1,8 @@
-"""Recipes: YAML files of fields, with an optional base recipe, command-line overrides and checked names."""
+"""Recipes: YAML files of fields, command-line overrides and checked values."""
 
-import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from datasets import Dataset
@@ -18,7 +16,7 @@ from modeling_scalar import MODALITIES
 from modeling_scalar.model_identity import load_plugins
 from modeling_scalar.scores_scalar import METHODS, find_method
 
-from .recipe_files import find_packaged, read_yaml
+from .recipe_files import find_packaged, read_recipe, unknown_field
 from .training_args import ScalarTrainingArguments
 
 
@@ -115,40 +113,6 @@ class RunArguments:
             )
 
 
-def _unknown_field(name: str) -> str | None:
-    """A sentence that suggests the nearest field, or None if a field of this name exists."""
-    known = [part.name for part in (*fields(RunArguments), *fields(ScalarTrainingArguments)) if part.init]
-    if name in known:
-        return None
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean `{near[0]}`?" if near else ""
-    return f"unknown field `{name}`.{hint}"
-
-
-def read_recipe(path: str | Path) -> dict[str, Any]:
-    """
-    Read a recipe and its base (`base: other.yaml`, relative to the file), whose fields it overrides.
-
-    Args:
-        path (`str` or `Path`): The YAML file.
-
-    Returns:
-        `dict`: The fields.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a mapping or has an unknown field; the message suggests the nearest known one.
-    """
-    path = Path(path)
-    content = read_yaml(path)
-    base = content.pop("base", None)
-    for name in content:
-        unknown = _unknown_field(str(name))
-        if unknown:
-            raise ValueError(f"{path}: {unknown}")
-    return content if base is None else read_recipe(path.parent / base) | content
-
-
 def parse_arguments(
     arguments: Sequence[str], prog: str = "scalar train"
 ) -> tuple[RunArguments, ScalarTrainingArguments]:
@@ -166,8 +130,8 @@ def parse_arguments(
         The two groups of arguments.
 
     Raises:
-        FileNotFoundError, ValueError: From [`read_recipe`], for a value outside its range, or a plugin that cannot
-            be imported.
+        FileNotFoundError, ValueError: From [`~trainer.recipe_files.read_recipe`], for a value outside its range, or a
+            plugin that cannot be imported.
         SystemExit: With code 0 for `--help`, with code 2 for an unknown flag or a value of another type.
     """
     parser = HfArgumentParser(
@@ -187,7 +151,7 @@ def parse_arguments(
     for argument in rest[-1][:1]:
         if not argument.startswith("-"):
             parser.error(f"{argument} is not a field; recipes must come before the first flag.")
-        unknown = _unknown_field(argument.removeprefix("--").partition("=")[0])
+        unknown = unknown_field(argument.removeprefix("--").partition("=")[0])
         parser.error(unknown or argument)
     run.model = find_packaged(run.model)
     load_plugins(run.plugin.split(",") if run.plugin else [])
@@ -204,4 +168,4 @@ def _as_flag(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["RunArguments", "parse_arguments", "read_recipe"]
+__all__ = ["RunArguments", "parse_arguments"]

@@ -1,7 +1,12 @@
-"""The files of recipes, read as they are: their fields are checked later, by what takes seconds to import."""
+"""The files of recipes: the names of their fields are checked here, the values later, by what takes seconds to
+import."""
 
+import ast
 import logging
 from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +36,35 @@ def find_packaged(name: str) -> str:
     return str(packaged)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """
-    Read one file of a recipe, without its base.
+@cache
+def known_fields() -> list[str]:
+    """The names of the fields of recipes, from the source of the dataclasses that define them: importing these takes
+    seconds."""
+    here = Path(__file__).parent
+    sources = {
+        "RunArguments": here / "recipe.py",
+        "ScalarTrainingArguments": here / "training_args.py",
+        "TrainingArguments": Path(find_spec("transformers").origin).with_name("training_args.py"),
+    }
+    names = []
+    for name, path in sources.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                names += [part.target.id for part in node.body if isinstance(part, ast.AnnAssign)]
+    return names
 
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a mapping.
-    """
+
+def unknown_field(name: str) -> str | None:
+    """A sentence that suggests the nearest field, or None if a field of this name exists."""
+    if name in known_fields():
+        return None
+    near = get_close_matches(name, known_fields(), n=1)
+    hint = f" Did you mean `{near[0]}`?" if near else ""
+    return f"unknown field `{name}`.{hint}"
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Read one file of a recipe, without its base."""
     if not path.is_file():
         raise FileNotFoundError(f"There is no recipe at {path}.")
     try:
@@ -50,6 +76,30 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_recipe(path: str | Path) -> dict[str, Any]:
+    """
+    Read a recipe and its base (`base: other.yaml`, relative to the file), whose fields it overrides.
+
+    Args:
+        path (`str` or `Path`): The YAML file.
+
+    Returns:
+        `dict`: The fields.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it is not a mapping or has an unknown field; the message suggests the nearest known one.
+    """
+    path = Path(path)
+    content = _read_yaml(path)
+    base = content.pop("base", None)
+    for name in content:
+        unknown = unknown_field(str(name))
+        if unknown:
+            raise ValueError(f"{path}: {unknown}")
+    return content if base is None else read_recipe(path.parent / base) | content
+
+
 def check_recipes(arguments: Sequence[str]) -> None:
     """
     Check what a command line names: its recipes with their bases, the model, and the benchmark without plugins.
@@ -59,7 +109,8 @@ def check_recipes(arguments: Sequence[str]) -> None:
 
     Raises:
         FileNotFoundError: If a recipe, the model or the folder of the benchmark does not exist.
-        ValueError: If a recipe is not a mapping, or no model and no benchmark can have a name.
+        ValueError: If a recipe is not a mapping or has an unknown field, or no model and no benchmark can have a
+            name.
     """
     from eval.benchmarks.registry import check_benchmark
     from modeling_scalar.model_identity import identify
@@ -67,7 +118,7 @@ def check_recipes(arguments: Sequence[str]) -> None:
     flags = list(arguments)
     fields: dict[str, Any] = {}
     while flags and not flags[0].startswith("-"):
-        fields |= _with_base(Path(find_packaged(flags.pop(0))))
+        fields |= read_recipe(find_packaged(flags.pop(0)))
     # As `--field=value` or `--field value`; the last value wins.
     for place, flag in enumerate(flags):
         name, separator, value = flag.partition("=")
@@ -80,10 +131,4 @@ def check_recipes(arguments: Sequence[str]) -> None:
         check_benchmark(str(fields["benchmark"]), fields.get("root"))
 
 
-def _with_base(path: Path) -> dict[str, Any]:
-    content = read_yaml(path)
-    base = content.pop("base", None)
-    return content if base is None else _with_base(path.parent / base) | content
-
-
-__all__ = ["check_recipes", "find_packaged", "read_yaml"]
+__all__ = ["check_recipes", "find_packaged", "known_fields", "read_recipe", "unknown_field"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gallery.files import read_json
-from trainer.recipe import read_recipe
+from trainer.recipe_files import read_recipe
 
 from .jobs import Stage, Task
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from evidence.halve import LOG
 from gallery.files import sha256_of
 from modeling_scalar import load_model
-from trainer.recipe import read_recipe
+from trainer.recipe_files import read_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKBONE = ROOT / "recipes" / "miniature_backbone"

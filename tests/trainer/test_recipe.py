@@ -1,11 +1,14 @@
 """Recipes: bases, overrides, and errors that name the field."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from modeling_scalar.scores_scalar import METHODS
-from trainer.recipe import parse_arguments, read_recipe
+from trainer.recipe import RunArguments, parse_arguments
+from trainer.recipe_files import known_fields, read_recipe
+from trainer.training_args import ScalarTrainingArguments
 
 REGISTERED = """from modeling_scalar.scores_scalar import register_method
 
@@ -51,6 +54,11 @@ def test_the_defaults_are_the_papers(tmp_path):
     assert (args.learning_rate, args.weight_decay, args.adam_beta1, args.adam_beta2) == (2e-5, 0.01, 0.9, 0.98)
     assert (args.max_grad_norm, args.num_train_epochs, args.warmup_steps, args.seed) == (2.0, 5, 0.1, 50)
     assert args.lr_scheduler_type == "linear"
+
+
+def test_the_fields_of_recipes_are_those_of_their_dataclasses():
+    found = {part.name for kind in (RunArguments, ScalarTrainingArguments) for part in fields(kind) if part.init}
+    assert found == set(known_fields())
 
 
 def test_plugins_are_imported_before_the_score_is_looked_up(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from evidence.reports.paper import VARIANTS
 from evidence.study.runs import ABLATIONS, RECIPES, Clips, Run, recipe_of, with_schedule
 from evidence.study.tuning import GRID, settings_of, tune
 from tests.evidence.study.made_studies import RECIPE, save_run
-from trainer.recipe import read_recipe
+from trainer.recipe_files import read_recipe
 
 ROOT = Path(__file__).resolve().parents[3]
 
