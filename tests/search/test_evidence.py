@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -279,6 +280,39 @@ def test_a_title_is_that_of_the_file_or_its_names_and_that_of_the_chapters_of_a_
     windows = {None: ["Arrival", "The storm"], (37.5, 75.0): ["Arrival"], (75.0, None): ["The storm"]}
     for window, titles in windows.items():
         assert titles_within(chapters, window) == titles
+
+
+def write_sound(path, title, chapters):
+    """Ten seconds of a tone, in chapters of the same length."""
+    with av.open(str(path), "w") as container:
+        container.metadata["title"] = title
+        found = []
+        for number, chapter in enumerate(chapters):
+            start, stop = 10 * number // len(chapters), 10 * (number + 1) // len(chapters)
+            tags = {"title": chapter}
+            found.append({"id": number, "start": start, "end": stop, "time_base": Fraction(1), "metadata": tags})
+        container.set_chapters(found)
+        stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
+        samples = np.frombuffer(tone(160_000), "<i2")
+        frame = av.AudioFrame.from_ndarray(samples[None], "s16", "mono")
+        frame.rate = 16_000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+def test_a_window_of_a_sound_is_embedded_under_the_title_of_its_chapter(place, monkeypatch):
+    monkeypatch.setattr("search.index_folder.LONGEST_SCENE", 6.0)
+    (place / "sounds").mkdir()
+    title, chapters = "A year on the island", ["Arrival of the ferry", "The storm"]
+    write_sound(place / "sounds" / "year.mkv", title, chapters)
+    assert "1 new" in index("sounds").stdout
+    gallery = Gallery.open("gallery")
+    windows = [clip_id.rpartition("#")[2] for clip_id in gallery.clip_ids]
+    assert windows == ["t=0,5", "t=5"]
+    place_of_title = list(gallery.modalities).index("title")
+    assert gallery.modality_mask.sum(1).tolist() == [1, 1] and gallery.modality_mask[:, place_of_title].all()
+    expected = gallery.load_model().embed([f"{title}. {chapter}" for chapter in chapters])
+    torch.testing.assert_close(gallery.modality_embeds()[:, place_of_title].float(), expected, atol=2e-3, rtol=0)
 
 
 def test_a_file_is_found_by_its_names_and_under_new_ones_once_it_is_read_again(place):
