@@ -172,8 +172,19 @@ def _write_broken(path: Path, kind: str) -> None:
         path.write_bytes(path.read_bytes()[:2000])
 
 
-def _write(path: Path, item: Mapping[str, Any], videos: Path | None) -> None:
-    """Write one file of the archive."""
+def write_file(path: Path, item: Mapping[str, Any], videos: Path | None = None) -> None:
+    """
+    Write one file of the archive.
+
+    Args:
+        path (`Path`): where to; its folder is made.
+        item (`dict`): what is in it, one of the `files` of [`read_contents`].
+        videos (`Path`, *optional*): the folder with the clips that a person filmed; without it they are not written.
+
+    Raises:
+        FileNotFoundError: espeak-ng is not installed, or a clip is not in `videos`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     if "speech" in item:
         _write_sound(path, _speak(item["speech"]))
     elif "sound" in item:
@@ -209,10 +220,9 @@ def write_archive(folder: Path, videos: Path | None = None) -> Iterator[Path]:
     """
     for item in read_contents()["files"]:
         path = folder / item["path"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, item, videos)
+        write_file(path, item, videos)
         if path.exists():
             yield path
 
 
-__all__ = ["CHAPTER_SECONDS", "read_contents", "write_archive"]
+__all__ = ["CHAPTER_SECONDS", "read_contents", "write_archive", "write_file"]
