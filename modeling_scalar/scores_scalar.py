@@ -129,9 +129,10 @@ def min_norm_of(*embeds: torch.Tensor) -> float:
 
 def off_unit(embeds: torch.Tensor) -> torch.Tensor:
     """Return which vectors, along the last axis, are further from unit norm than rounding explains, or not finite."""
-    blocks = embeds.split(4096)  # a half-precision tensor is copied for this
-    norms = [torch.linalg.vector_norm(block.float(), dim=-1) for block in blocks]
-    return ~((torch.cat(norms) - 1).abs() <= NORM_TOLERANCE) if norms else embeds.new_empty(0, dtype=torch.bool)
+    # In blocks, because a half-precision tensor is copied for this.
+    norms = [torch.linalg.vector_norm(block.float(), dim=-1) for block in embeds.split(4096)]
+    # A NaN compares as False, so it is off as well.
+    return ~((torch.cat(norms) - 1).abs() <= NORM_TOLERANCE)
 
 
 def _check_norms(pairs: "Pairs") -> None:
@@ -152,7 +153,8 @@ def _check_norms(pairs: "Pairs") -> None:
 
 
 def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
-    texts, clips = tuple(text_embeds.shape), tuple(modality_embeds.shape)
+    texts = tuple(text_embeds.shape)
+    clips = tuple(modality_embeds.shape)
     are_floats = text_embeds.is_floating_point() and modality_embeds.is_floating_point()
     if not are_floats or len(texts) != 2 or len(clips) != 3 or 0 in clips[1:] or texts[-1] != clips[-1]:
         raise ValueError(
@@ -179,7 +181,11 @@ def check_calibration(
 ) -> None:
     """Raise a ValueError unless each is None or finite numbers, one for each of `modalities` (names or their number)
     if given, and scales are positive."""
-    number = modalities if modalities is None or isinstance(modalities, int) else len(modalities)
+    number = None
+    scope = ""
+    if modalities is not None:
+        number = modalities if isinstance(modalities, int) else len(modalities)
+        scope = f" of {modalities}"
     for name, given, kind, lowest in (
         ("modality_scale", modality_scale, "positive", _TINY),
         ("modality_offset", modality_offset, "finite", -_LARGEST),
@@ -190,8 +196,8 @@ def check_calibration(
         has_length = values.ndim == 1 and number in (None, len(values))
         if not has_length or not ((values >= lowest) & (values <= _LARGEST)).all():
             raise ValueError(
-                f"`{name}` must be a {kind} number of at most {_LARGEST:g} for each modality"
-                f"{'' if modalities is None else f' of {modalities}'}, got {given!r:.80}."
+                f"`{name}` must be a {kind} number of at most {_LARGEST:g} for each modality{scope}, "
+                f"got {given!r:.80}."
             )
 
 
@@ -236,10 +242,12 @@ class ScoreOptions:
     @property
     def is_calibrated(self) -> bool:
         """Whether scales and offsets change anything; learned ones always do."""
-        return any(
-            isinstance(values, torch.Tensor) or (values is not None and any(value != neutral for value in values))
-            for values, neutral in ((self.modality_scale, 1), (self.modality_offset, 0))
-        )
+        for values, neutral in ((self.modality_scale, 1), (self.modality_offset, 0)):
+            if isinstance(values, torch.Tensor):
+                return True
+            if values is not None and any(value != neutral for value in values):
+                return True
+        return False
 
     def calibrated(self, similarities: torch.Tensor, dim: int) -> torch.Tensor:
         """Calibrate cosines with modalities along the axis `dim`: a_m <t, z_m> + b_m, also where absent."""
@@ -256,8 +264,8 @@ def make_options(**options: Any) -> ScoreOptions:
     """Return [`ScoreOptions`]; a TypeError answers `temperature` with `query_temperature`, other names with all."""
     known = ScoreOptions.__annotations__
     for name in options.keys() - known.keys():
-        meant = [option for option in known if name in option] or known
-        raise TypeError(f"There is no score option `{name}`; did you mean `{'` or `'.join(meant)}`?")
+        similar = [option for option in known if name in option]
+        raise TypeError(f"There is no score option `{name}`; did you mean `{'` or `'.join(similar or known)}`?")
     return ScoreOptions(**options)
 
 
@@ -290,30 +298,53 @@ class Clips:
         modalities: tuple[str, ...] = (),
         gram: torch.Tensor | None = None,
     ):
-        self.modality_embeds, self.modality_mask, self.concat_embeds = modality_embeds, modality_mask, concat_embeds
-        self.min_norm, self.modalities = min_norm, modalities
-        self._gram, self._derived = gram, {}
+        self.modality_embeds = modality_embeds
+        self.modality_mask = modality_mask
+        self.concat_embeds = concat_embeds
+        self.min_norm = min_norm
+        self.modalities = modalities
+        self._gram = gram
+        self._derived = {}  # results of `cached` by function
 
     def __len__(self) -> int:
         return len(self.modality_mask)
 
     def __getitem__(self, columns: slice | torch.Tensor) -> "Clips":
-        tensors = self.modality_embeds, self.modality_mask, self.concat_embeds, self._gram
-        *some, gram = (None if tensor is None else tensor[columns] for tensor in tensors)
-        return Clips(*some, min_norm=self.min_norm, modalities=self.modalities, gram=gram)
+        concat_embeds = self.concat_embeds
+        if concat_embeds is not None:
+            concat_embeds = concat_embeds[columns]
+        gram = self._gram
+        if gram is not None:
+            gram = gram[columns]
+        return Clips(
+            self.modality_embeds[columns],
+            self.modality_mask[columns],
+            concat_embeds,
+            min_norm=self.min_norm,
+            modalities=self.modalities,
+            gram=gram,
+        )
 
-    def shown(self, modality_mask: torch.Tensor) -> "Clips":
+    def masked(self, modality_mask: torch.Tensor) -> "Clips":
         """The same clips under a mask `(V, M)`."""
         gram = self._gram
         if gram is not None:
             gram = gram * (modality_mask[:, :, None] & modality_mask[:, None])
-        named = {"min_norm": self.min_norm, "modalities": self.modalities, "gram": gram}
-        return Clips(self.modality_embeds * modality_mask[..., None], modality_mask, self.concat_embeds, **named)
+        return Clips(
+            self.modality_embeds * modality_mask[..., None],
+            modality_mask,
+            self.concat_embeds,
+            min_norm=self.min_norm,
+            modalities=self.modalities,
+            gram=gram,
+        )
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, V)` of the modalities, or of one, with texts `(Q, D)`, zero where absent."""
-        some = slice(index, None if index is None else index + 1)
-        return text_embeds @ self.modality_embeds[:, some].permute(1, 2, 0)
+        modality_embeds = self.modality_embeds
+        if index is not None:
+            modality_embeds = modality_embeds[:, index : index + 1]
+        return text_embeds @ modality_embeds.permute(1, 2, 0)
 
     @property
     def gram(self) -> torch.Tensor:
@@ -325,21 +356,21 @@ class Clips:
     @property
     def exact(self) -> "Clips":
         """The same clips in float64, on devices that have it."""
-        return self.once(_in_float64)
+        return self.cached(_in_float64)
 
     @property
     def arity(self) -> torch.Tensor:
         """Number of modalities of each clip, `(V,)`."""
         return self.modality_mask.sum(1)
 
-    def once(self, derive: Callable[["Clips"], Any]) -> Any:
-        """Return the result of a module-level function for these clips, cached for all texts."""
-        if derive not in self._derived:
-            self._derived[derive] = derive(self)
-        return self._derived[derive]
+    def cached(self, function: Callable[["Clips"], Any]) -> Any:
+        """Return the result of a module-level function for these clips, computed once for all texts."""
+        if function not in self._derived:
+            self._derived[function] = function(self)
+        return self._derived[function]
 
 
-def _cancelling(clips: Clips) -> torch.Tensor:
+def _cancelling_clips(clips: Clips) -> torch.Tensor:
     """
     The rows of clips of which a weighted mean may be short, so that few digits of float32 are left.
 
@@ -354,8 +385,14 @@ def _in_float64(clips: Clips) -> Clips:
     gram = clips._gram
     if gram is not None and gram.dtype != torch.float64:
         gram = None  # computed again from the vectors
-    named = {"min_norm": clips.min_norm, "modalities": clips.modalities, "gram": gram}
-    return Clips(exact(clips.modality_embeds), clips.modality_mask, clips.concat_embeds, **named)
+    return Clips(
+        exact(clips.modality_embeds),
+        clips.modality_mask,
+        clips.concat_embeds,
+        min_norm=clips.min_norm,
+        modalities=clips.modalities,
+        gram=gram,
+    )
 
 
 class Pairs:
@@ -373,8 +410,11 @@ class Pairs:
     def __init__(
         self, text_embeds: torch.Tensor, clips: Clips, options: ScoreOptions, similarities: torch.Tensor | None = None
     ):
-        self.text_embeds, self.clips, self.options = text_embeds, clips, options
-        self._given = self._similarities = similarities
+        self.text_embeds = text_embeds
+        self.clips = clips
+        self.options = options
+        self._given = similarities  # those of the argument, if any
+        self._similarities = similarities  # computed when first needed
 
     @property
     def similarities(self) -> torch.Tensor:
@@ -385,7 +425,9 @@ class Pairs:
 
     def _with_clips(self, clips: Clips, change: Callable[[torch.Tensor], torch.Tensor]) -> "Pairs":
         """The pairs with other clips; similarities that were given are changed, others computed when needed."""
-        similarities = self._given if self._given is None else change(self._given)
+        similarities = self._given
+        if similarities is not None:
+            similarities = change(similarities)
         return Pairs(self.text_embeds.to(clips.modality_embeds.dtype), clips, self.options, similarities)
 
     @property
@@ -396,10 +438,13 @@ class Pairs:
     def resolved(self, query_temperature: float | torch.Tensor) -> "Pairs":
         """The same pairs, in float64 where weights change so fast with cosines that float32 does not resolve them;
         similarities that were given stay as they are."""
-        scales = self.options.modality_scale
-        largest = 1.0 if scales is None else torch.as_tensor(scales).max().item()
+        largest = 1.0
+        if self.options.modality_scale is not None:
+            largest = torch.as_tensor(self.options.modality_scale).max().item()
         is_steep = largest > _STEEPEST * torch.as_tensor(query_temperature).item()
-        return self.exact if is_steep and self._given is None else self
+        if is_steep and self._given is None:
+            return self.exact
+        return self
 
     def of_clips(self, rows: torch.Tensor) -> "Pairs":
         """The pairs with some of the clips."""
@@ -407,8 +452,9 @@ class Pairs:
 
     def pathway(self, index: int) -> torch.Tensor:
         """Cosines of texts and one modality, `(Q, V)`, without computing the others."""
-        known = self._similarities
-        return self.clips.products(self.text_embeds, index)[0] if known is None else known[index]
+        if self._similarities is not None:
+            return self._similarities[index]
+        return self.clips.products(self.text_embeds, index)[0]
 
     @property
     def calibrated(self) -> torch.Tensor:
@@ -427,16 +473,20 @@ class Pairs:
         """Score independent pairs tile by tile; all at once if there is a gradient."""
         if torch.is_grad_enabled():
             return score(self)
-        num_texts, num_clips = len(self.text_embeds), len(self.clips)
+        num_texts = len(self.text_embeds)
+        num_clips = len(self.clips)
         height, width = _TILE
         scores = self.text_embeds.new_empty(num_texts, num_clips)
+        # Clips outside, so that what is computed per clip is shared by all texts.
         for start in range(0, num_clips, width):
             columns = slice(start, start + width)
             clips = self.clips[columns]
             for first in range(0, num_texts, height):
                 rows = slice(first, first + height)
-                some = None if self._given is None else self._given[:, rows, columns]
-                scores[rows, columns] = score(Pairs(self.text_embeds[rows], clips, self.options, some))
+                similarities = self._given
+                if similarities is not None:
+                    similarities = similarities[:, rows, columns]
+                scores[rows, columns] = score(Pairs(self.text_embeds[rows], clips, self.options, similarities))
         return scores
 
     def scores(self, method: str) -> torch.Tensor:
@@ -458,14 +508,19 @@ def make_pairs(
     **options: Any,
 ) -> Pairs:
     """Check embeddings and prepare them for scores; see [`retrieval_scores`] for arguments and errors."""
-    text_embeds, modality_embeds = torch.as_tensor(text_embeds), torch.as_tensor(modality_embeds)
+    # Check the tensors, by default with every modality of each clip present.
+    text_embeds = torch.as_tensor(text_embeds)
+    modality_embeds = torch.as_tensor(modality_embeds)
     if modality_mask is None:
         modality_mask = torch.ones(modality_embeds.shape[:2], dtype=torch.bool, device=modality_embeds.device)
     modality_mask = torch.as_tensor(modality_mask)
     _check_embeds(text_embeds, modality_embeds, modality_mask)
+    # Name the axis M, for scores that read modalities by name.
     number = modality_embeds.shape[1]
     if modalities is None:
-        modalities = PAPER_MODALITIES if number == len(PAPER_MODALITIES) else ()
+        modalities = ()
+        if number == len(PAPER_MODALITIES):
+            modalities = PAPER_MODALITIES
     elif len(modalities) != number or len(set(modalities)) != number:
         raise ValueError(f"`modalities` must be {number} different names, one for each, got {tuple(modalities)!r}.")
     if concat_embeds is not None and concat_embeds.shape != modality_embeds.shape:
@@ -475,9 +530,10 @@ def make_pairs(
         )
     calibration = (options.get(name) for name in CALIBRATION)
     check_calibration(*calibration, modalities=tuple(modalities) or number)
+    # Scores are computed in float32 at least. Absent rows may hold any values, and count as zero.
     min_norm = min_norm_of(text_embeds, modality_embeds)
     dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
-    present = torch.where(modality_mask[..., None], modality_embeds, 0).to(dtype)  # absent rows may hold any values
+    present = torch.where(modality_mask[..., None], modality_embeds, 0).to(dtype)
     clips = Clips(present, modality_mask, concat_embeds, min_norm=min_norm, modalities=tuple(modalities))
     return Pairs(text_embeds.to(dtype), clips, make_options(**options))
 
@@ -525,14 +581,17 @@ class Method:
 
     def covers(self, modality_mask: torch.Tensor, modalities: Sequence[str] = PAPER_MODALITIES) -> torch.Tensor:
         """Return for which clips `(V,)` the score is defined, from their mask `(V, M)` and the names along axis M."""
-
-        def column(name: str) -> torch.Tensor:
-            return modality_mask[:, list(modalities).index(name)]
-
-        covered = modality_mask.any(1) if self.reads is None else torch.stack(list(map(column, self.reads))).any(0)
+        names = list(modalities)
+        # A clip needs one of the modalities that are read, and each of those that are needed.
+        if self.reads is None:
+            covered = modality_mask.any(1)
+        else:
+            covered = modality_mask[:, [names.index(name) for name in self.reads]].any(1)
         for name in self.needs:
-            covered = covered & column(name)
-        return covered if self.scorable is None else covered & self.scorable(modality_mask)
+            covered = covered & modality_mask[:, names.index(name)]
+        if self.scorable is not None:
+            covered = covered & self.scorable(modality_mask)
+        return covered
 
 
 METHODS: dict[str, Method] = {}
@@ -567,14 +626,17 @@ def find_method(method: str, modalities: Sequence[str] | None = None, argument: 
     ValueError that names the argument if there is none, or if it reads modalities that the clips lack."""
     names = modalities or ()
     if method not in METHODS and method not in names:
-        known = (*METHODS, *(name for name in names if name not in METHODS))
+        known = tuple(dict.fromkeys((*METHODS, *names)))
         raise ValueError(
             f"`{argument}` must be one of {known}, got {method!r}. If a plugin registers it, load the plugin."
         )
     entry = METHODS.get(method) or _pathway_of(method)
-    if modalities is not None and (unnamed := {*entry.needs, *(entry.reads or ())} - set(names)):
+    if modalities is None:
+        return entry
+    missing = {*entry.needs, *(entry.reads or ())} - set(names)
+    if missing:
         raise ValueError(
-            f"The score {method!r} reads the modalities {sorted(unnamed)}, but these clips have "
+            f"The score {method!r} reads the modalities {sorted(missing)}, but these clips have "
             f"{names or 'modalities without names'}. Name them with `modalities`, or use another score."
         )
     return entry
@@ -590,11 +652,13 @@ def _centroid_scores(pairs: Pairs, query_temperature: float | torch.Tensor) -> t
         clips = some.clips
         return closed_form(some.calibrated, clips.modality_mask, clips.gram, query_temperature, clips.min_norm)
 
-    dtype, resolved = pairs.text_embeds.dtype, pairs.resolved(query_temperature)
+    dtype = pairs.text_embeds.dtype
+    resolved = pairs.resolved(query_temperature)
     scores = score(resolved).to(dtype)
     if resolved.text_embeds.dtype == torch.float64:
         return scores
-    cancelling = pairs.clips.once(_cancelling)
+    # Replace the scores of clips whose modalities may cancel by those in float64.
+    cancelling = pairs.clips.cached(_cancelling_clips)
     if len(cancelling):
         few = score(pairs.of_clips(cancelling).exact).to(dtype)
         scores = scores.index_copy(1, cancelling, few)
@@ -632,7 +696,8 @@ def _pathway_of(name: str) -> Method:
     return Method(name, score, needs=(name,), reads=(name,), is_pathway=True)
 
 
-METHODS.update({name: _pathway_of(name) for name in PAPER_MODALITIES})
+for _modality in PAPER_MODALITIES:
+    METHODS[_modality] = _pathway_of(_modality)
 
 
 # Volumes ------------------------------------------------------------------------------------------------------------
@@ -658,7 +723,7 @@ def _adjugate(matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return determinant, adjugate
 
 
-def _bordered(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def _determinant_parts(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The parts of determinants of bordered Gram matrices, where an absent modality is an orthonormal axis.
 
     With H the masked Gram matrix (Eq. S1) and q the presence: det H (V,), adj H (V, M, M), adj(H) q (V, M), and the
@@ -668,11 +733,13 @@ def _bordered(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, t
     gram = clips.gram + torch.diag_embed(1 - present)
     determinant, adjugate = _adjugate(gram)
     number = gram.shape[1]
+    linear = (adjugate @ present[..., None]).squeeze(-1)
+    # The adjugate is linear along qq', so two of its values give the change.
     _, raised = _adjugate(gram + present[:, :, None] * present[:, None] / number)
-    return determinant, adjugate, (adjugate @ present[..., None]).squeeze(-1), (adjugate - raised) * number
+    return determinant, adjugate, linear, (adjugate - raised) * number
 
 
-def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> torch.Tensor:
+def _pair_determinants(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> torch.Tensor:
     """det(Gt - shift pp') of every pair, (Q, V).
 
     Gt is the Gram matrix of the text and the clip, in which an absent modality is an orthonormal axis (Eq. S1), and p
@@ -680,7 +747,7 @@ def _bordered_determinant(pairs: Pairs, shift: float | torch.Tensor = 0.0) -> to
     det [[1, b'], [b, H]] = det H - b' adj(H) b. Subtracting shift qq' from H changes its determinant and its adjugate
     linearly, so no powers of a large shift have to cancel.
     """
-    determinant, adjugate, linear, change = pairs.clips.once(_bordered)
+    determinant, adjugate, linear, change = pairs.clips.cached(_determinant_parts)
     shifted_determinant = determinant - shift * (linear * pairs.clips.modality_mask).sum(-1)
     total = torch.addcmul(-shift * determinant, pairs.squared_norms, shifted_determinant)  # (Q, V)
     return total + quadratic(pairs.similarities, -(adjugate + shift * change), 2 * shift * linear)
@@ -695,7 +762,7 @@ def _root(squared: torch.Tensor, pairs: Pairs) -> torch.Tensor:
 
 @register_method("gram", "GRAM volume", is_symmetric=True)
 def _gram(pairs: Pairs) -> torch.Tensor:
-    return -_root(_bordered_determinant(pairs.exact).abs(), pairs)
+    return -_root(_pair_determinants(pairs.exact).abs(), pairs)
 
 
 def _span_inverse(clips: Clips) -> torch.Tensor:
@@ -707,7 +774,7 @@ def _span_inverse(clips: Clips) -> torch.Tensor:
 def _gram_span(pairs: Pairs) -> torch.Tensor:
     """-sqrt(1 - a' G^-1 a)."""
     wide = pairs.exact
-    rest = wide.squared_norms - quadratic(wide.similarities, wide.clips.once(_span_inverse))
+    rest = wide.squared_norms - quadratic(wide.similarities, wide.clips.cached(_span_inverse))
     return -_root(rest, pairs)
 
 
@@ -720,15 +787,16 @@ def _hypergram(pairs: Pairs) -> torch.Tensor:
     (Gt - coth(r)^2 pp') sinh(r)^2 / c.
     """
     wide = pairs.exact
-    mix, curvature = (
-        torch.as_tensor(number, dtype=wide.text_embeds.dtype, device=wide.text_embeds.device).reshape(())
-        for number in (pairs.options.hyperbolic_mix, pairs.options.curvature)
-    )
+    options = pairs.options
+    kind = {"dtype": wide.text_embeds.dtype, "device": wide.text_embeds.device}
+    mix = torch.as_tensor(options.hyperbolic_mix, **kind).reshape(())
+    curvature = torch.as_tensor(options.curvature, **kind).reshape(())
     root = curvature.sqrt()
     scale = (root.sinh() / root) ** (1 + wide.clips.arity)  # (V,): one factor per vector
     # In exact arithmetic the determinant has one sign; rounding may change that of a vanishing one.
-    euclidean = _root(_bordered_determinant(wide).abs(), wide)
-    hyperbolic = _root(_bordered_determinant(wide, root.tanh().reciprocal().square()).abs(), wide)
+    euclidean = _root(_pair_determinants(wide).abs(), wide)
+    shift = root.tanh().reciprocal().square()  # coth(r)^2
+    hyperbolic = _root(_pair_determinants(wide, shift).abs(), wide)
     return -(mix * euclidean + (1 - mix) * scale * hyperbolic).to(pairs.text_embeds.dtype)
 
 
@@ -736,9 +804,12 @@ def _hypergram(pairs: Pairs) -> torch.Tensor:
 def _triangle(pairs: Pairs) -> torch.Tensor:
     """Minus half the root of |u|^2 |e|^2 - <u, e>^2 with u = t - v and e = a - v."""
     wide = pairs.exact
-    v, a = (pairs.clips.modalities.index(name) for name in ("video", "audio"))
-    video, audio = wide.similarities[v], wide.similarities[a]
+    v = pairs.clips.modalities.index("video")
+    a = pairs.clips.modalities.index("audio")
+    video = wide.similarities[v]
+    audio = wide.similarities[a]
     gram = wide.clips.gram
+    # The squared sides (V,) and (Q, V), and the inner product of both.
     e = gram[:, v, v] + gram[:, a, a] - 2 * gram[:, v, a]
     u = wide.squared_norms - 2 * video + gram[:, v, v]
     inner = audio - video + gram[:, v, v] - gram[:, v, a]
@@ -762,21 +833,27 @@ def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
     It is 1 + the largest root of x^4 - p x^2 - q x + r, (s_1 + s_2 + s_3) / 2 by Euler's solution: the squares of s
     are the roots of y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real too, and s_1 s_2 s_3 = q.
     """
+    # Fewer modalities than three are padded by orthogonal ones, which add roots of zero.
     lacking = 3 - len(cosines)
     a, b, c = nn.functional.pad(cosines, (0, 0, 0, 0, 0, lacking))  # (Q, V) each
     gram = nn.functional.pad(gram, (0, lacking, 0, lacking))
-    d, e, f = gram[:, 0, 1], gram[:, 0, 2], gram[:, 1, 2]  # (V,) each
+    d = gram[:, 0, 1]  # (V,), as e and f
+    e = gram[:, 0, 2]
+    f = gram[:, 1, 2]
+    # The coefficients of the quartic, (Q, V) each.
     p = a * a + b * b + c * c + (d * d + e * e + f * f)
     q = 2 * (a * b * d + a * c * e + b * c * f + d * e * f)
-    x, y, z = a * f, b * e, c * d
+    x = a * f
+    y = b * e
+    z = c * d
     r = x * x + y * y + z * z - 2 * (x * y + x * z + y * z)
+    # The two largest roots of the resolvent by Viete's cosines; the third follows from the product of all.
     tiny = torch.finfo(p.dtype).tiny
     radius = (p * p + 12 * r).clamp(min=0).sqrt()
     cosine = (p * (36 * r - p * p) + 13.5 * q * q) / (radius * radius * radius).clamp(min=tiny)
     angle = cosine.clamp(-1, 1).acos() / 3
-    first, second = (
-        ((p + radius * (angle - turn).cos()) * (2 / 3)).clamp(min=0).sqrt() for turn in (0, 2 * math.pi / 3)
-    )
+    first = ((p + radius * angle.cos()) * (2 / 3)).clamp(min=0).sqrt()
+    second = ((p + radius * (angle - 2 * math.pi / 3).cos()) * (2 / 3)).clamp(min=0).sqrt()
     return 1 + (first + second + q / (first * second).clamp(min=tiny)) / 2
 
 
@@ -784,18 +861,21 @@ def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
 def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
     """lambda_1(Gt). An absent modality adds an eigenvalue of 1, which is never larger. In float64, because only half
     of the digits are left where eigenvalues meet."""
+    # Cosines and Gram matrices of vectors of exactly unit norm.
     wide = pairs.exact
-    gram, scale = wide.clips.once(_unit_gram)
+    gram, scale = wide.clips.cached(_unit_gram)
     text_scale = wide.squared_norms.clamp(min=wide.clips.min_norm**2).rsqrt()
     cosines = wide.similarities * text_scale * scale.T[:, None]  # (M, Q, V)
     if len(cosines) <= 3 and not torch.is_grad_enabled():
         return _largest_root(cosines, gram).to(pairs.text_embeds.dtype)
-    found = []
+    # Otherwise decompose Gt, the Gram matrix of the clip with the text as first row and column, a few texts at once.
+    eigenvalues = []
     for some in cosines.split(_ROWS, dim=1):
-        border = torch.cat([torch.ones_like(some[:1]), some]).movedim(0, -1)[..., None]  # (q, V, M + 1, 1)
-        below = torch.cat([border[..., 1:, :].mT, gram.expand(some.shape[1], -1, -1, -1)], dim=-2)
-        found.append(torch.linalg.eigvalsh(torch.cat([border, below], dim=-1))[..., -1])
-    return torch.cat(found).to(pairs.text_embeds.dtype)
+        column = torch.cat([torch.ones_like(some[:1]), some]).movedim(0, -1)[..., None]  # (q, V, M + 1, 1)
+        others = torch.cat([column[..., 1:, :].mT, gram.expand(some.shape[1], -1, -1, -1)], dim=-2)
+        joint = torch.cat([column, others], dim=-1)  # (q, V, M + 1, M + 1)
+        eigenvalues.append(torch.linalg.eigvalsh(joint)[..., -1])
+    return torch.cat(eigenvalues).to(pairs.text_embeds.dtype)
 
 
 @register_method("pmrl", "PMRL", is_symmetric=True)
@@ -809,7 +889,9 @@ def _pmrl(pairs: Pairs) -> torch.Tensor:
 
 def _chosen_head(modality_mask: torch.Tensor) -> torch.Tensor:
     """The head for exactly the modalities of each clip, (V, heads), at most one True per row."""
-    heads = [[name in names for name in PAPER_MODALITIES] for names in CONCATENATIONS]
+    heads = []
+    for names in CONCATENATIONS:
+        heads.append([name in names for name in PAPER_MODALITIES])
     return (modality_mask[:, None] == torch.tensor(heads, device=modality_mask.device)).all(-1)
 
 
@@ -829,7 +911,7 @@ def _concat_head(pairs: Pairs) -> torch.Tensor:
             '"concat_head" needs `concat_embeds`, which were not given. They come from a model with concatenation '
             "heads (`has_concat_heads`)."
         )
-    return pairs.text_embeds @ pairs.clips.once(_concatenation).to(pairs.text_embeds.dtype).T
+    return pairs.text_embeds @ pairs.clips.cached(_concatenation).to(pairs.text_embeds.dtype).T
 
 
 def _product(clips: Clips) -> torch.Tensor:
@@ -839,7 +921,7 @@ def _product(clips: Clips) -> torch.Tensor:
 
 @register_method("symile", "Symile", is_symmetric=True)
 def _symile(pairs: Pairs) -> torch.Tensor:
-    return pairs.text_embeds @ pairs.clips.once(_product).T
+    return pairs.text_embeds @ pairs.clips.cached(_product).T
 
 
 def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
@@ -862,7 +944,7 @@ def _rank_fusion(pairs: Pairs) -> torch.Tensor:
     return total
 
 
-def _in_full(pairs: Pairs) -> torch.autocast:
+def _without_autocast(pairs: Pairs) -> torch.autocast:
     """A context without autocast, in which pairs are scored in their own precision."""
     return torch.autocast(pairs.text_embeds.device.type, enabled=False)
 
@@ -934,15 +1016,26 @@ def retrieval_scores(
         ValueError: If shapes do not fit, a row of `modality_mask` is all False, a vector that counts is not of unit
             norm (checked unless there is a gradient: a step of training that diverged is left to the caller), the
             method is unknown or reads a missing name, or a number is out of range.
+
+    Example:
+
+        >>> text = torch.tensor([[1.0, 0.0]])
+        >>> clips = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], [[0.6, 0.8], [0.0, 0.0], [0.8, 0.6]]])
+        >>> present = torch.tensor([[True, True, True], [True, False, True]])  # the second clip has no audio
+        >>> retrieval_scores(text, clips, present)  # the video of the first clip decides
+        tensor([[0.9999, 0.7794]])
+        >>> retrieval_scores(text, clips, present, "uniform")
+        tensor([[0.6644, 0.7071]])
     """
     options["query_temperature"] = query_temperature
+    # Unless something is trained, scoring keeps no graph, and the vectors are checked.
     given = text_embeds, modality_embeds, concat_embeds, *options.values()
     is_learned = torch.is_grad_enabled() and any(_has_gradient(value) for value in given)
     with torch.set_grad_enabled(is_learned):
         pairs = make_pairs(text_embeds, modality_embeds, modality_mask, concat_embeds, modalities, **options)
         if not is_learned:
             _check_norms(pairs)
-        with _in_full(pairs):
+        with _without_autocast(pairs):
             return pairs.scores(method)
 
 
@@ -966,7 +1059,7 @@ def query_weights(
     if not any(_has_gradient(embeds) for embeds in (text_embeds, modality_embeds)):
         _check_norms(pairs)
     temperature = pairs.options.query_temperature
-    with _in_full(pairs):
+    with _without_autocast(pairs):
         cosines = pairs.resolved(temperature).calibrated.movedim(0, -1)  # (Q, V, M)
         return softmax_weights(cosines, pairs.clips.modality_mask, temperature, dim=-1).to(pairs.text_embeds.dtype)
 
@@ -1029,7 +1122,7 @@ def paired_weights(
     """
     options["query_temperature"] = query_temperature
     pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **options)
-    with _in_full(pairs):
+    with _without_autocast(pairs):
         return _own_weights(pairs)
 
 
@@ -1048,7 +1141,7 @@ def paired_centroids(
     """
     options["query_temperature"] = query_temperature
     pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **options)
-    with _in_full(pairs):
+    with _without_autocast(pairs):
         weighted = _own_weights(pairs)[..., None] * pairs.clips.modality_embeds
         return unit(weighted.sum(1), pairs.clips.min_norm)
 

@@ -121,7 +121,7 @@ def _masked(pairs: Pairs, modality_mask: torch.Tensor) -> Pairs:
     """Return the same pairs with only the modalities in `modality_mask` `(V, M)` of each clip. The products of texts
     and clips are computed once for all masks."""
     similarities = pairs.similarities * modality_mask.T[:, None]
-    return Pairs(pairs.text_embeds, pairs.clips.shown(modality_mask), pairs.options, similarities)
+    return Pairs(pairs.text_embeds, pairs.clips.masked(modality_mask), pairs.options, similarities)
 
 
 @torch.no_grad()

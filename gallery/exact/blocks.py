@@ -249,7 +249,7 @@ class Block(Clips):
     @property
     def modality_embeds(self) -> torch.Tensor:
         """The embeddings in one tensor, `(N, M, D)`, in at least float32."""
-        return self.once(_stacked)
+        return self.cached(_stacked)
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)`; zero where absent."""
@@ -275,7 +275,7 @@ class Block(Clips):
         """How many clips are not removed."""
         return int(self.is_there.sum())
 
-    def shown(self, modality_mask: torch.Tensor) -> "Block":
+    def masked(self, modality_mask: torch.Tensor) -> "Block":
         """The same clips with the modalities that a mask `(N, M)` shows; hidden vectors are not zeroed."""
         return Block(
             self.chunks,
@@ -290,7 +290,7 @@ class Block(Clips):
 
     def with_modalities(self, modalities: torch.Tensor) -> "Block":
         """The same clips with only the selected modalities `(M,)`."""
-        return self.shown(self.modality_mask & modalities.to(self.device))
+        return self.masked(self.modality_mask & modalities.to(self.device))
 
     def limited(self, allowed: torch.Tensor) -> "Block":
         """The same clips, of which only some `(N,)` may be found; derived values are shared."""
@@ -305,22 +305,22 @@ class Block(Clips):
     @property
     def rho(self) -> torch.Tensor:
         """A lower bound `(N,)` of the norm of weighted means of a clip's vectors, of [`inverses_of`]."""
-        return self.once(_inverses)[0]
+        return self.cached(_inverses)[0]
 
     @property
     def inverse(self) -> torch.Tensor:
         """What bounds the scores of each clip, `(M, M, N)`, of [`inverses_of`]."""
-        return self.once(_inverses)[1]
+        return self.cached(_inverses)[1]
 
     @property
     def code_facts(self) -> torch.Tensor:
         """The scale and the error of each clip's codes, `(2, N)`."""
-        return self.once(_code_facts)
+        return self.cached(_code_facts)
 
     @property
     def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Clips that are spread evenly over all: their rows `(S,)`, and their codes `(M, S, D)`, copied."""
-        return self.once(_sample)
+        return self.cached(_sample)
 
 
 def _inverses(clips: Block) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,6 +1,7 @@
 """What scores, weights and centroids do beside their definitions (`test_definitions.py`): pairs, ranks, gradients, the
 registry, names of modalities, and what is refused."""
 
+import doctest
 import itertools
 import math
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from modeling_scalar import MODALITIES
+from modeling_scalar import MODALITIES, scores_scalar
 from modeling_scalar.scores_scalar import (
     ScoreOptions,
     closed_form,
@@ -421,3 +422,8 @@ def test_a_training_step_that_diverged_has_a_score_that_is_not_a_number():
     modalities[3] = math.nan
     scores = retrieval_scores(texts.requires_grad_(), modalities, mask)
     assert scores[:, 3].isnan().all() and scores[:, 4].isfinite().all()
+
+
+def test_the_examples_print_these_numbers():
+    results = doctest.testmod(scores_scalar)
+    assert results.attempted and not results.failed
