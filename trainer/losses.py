@@ -30,12 +30,21 @@ def info_nce(
 
     Returns:
         `torch.Tensor`, a scalar: the mean over rows, log(columns) when all scores are equal.
+
+    Example:
+
+        >>> info_nce(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), temperature=0.5)  # each row's match scores highest
+        tensor(0.1269)
+        >>> info_nce(torch.zeros(2, 2))  # log(2)
+        tensor(0.6931)
     """
+    if num_rows is None:
+        num_rows = len(scores)
     targets = torch.arange(len(scores), device=scores.device) + offset
     total = nn.functional.cross_entropy(
         scores / temperature, targets, label_smoothing=label_smoothing, reduction="sum"
     )
-    return total / max(len(scores) if num_rows is None else num_rows, 1)
+    return total / max(num_rows, 1)
 
 
 class AlignmentLoss(nn.Module):
@@ -75,8 +84,10 @@ class AlignmentLoss(nn.Module):
         Returns:
             `torch.Tensor`, a scalar, non-negative.
         """
-        arguments = (offset, self.temperature if temperature is None else temperature, self.label_smoothing, num_rows)
-        return (info_nce(text_to_clip, *arguments) + info_nce(clip_to_text, *arguments)) / 2
+        if temperature is None:
+            temperature = self.temperature
+        settings = (offset, temperature, self.label_smoothing, num_rows)
+        return (info_nce(text_to_clip, *settings) + info_nce(clip_to_text, *settings)) / 2
 
 
 # Cross-arity consistency (Eq. 7) -------------------------------------------------------------------------------------
@@ -121,15 +132,17 @@ class CrossArityLoss(nn.Module):
         Returns:
             `torch.Tensor`, a scalar, non-negative.
         """
-        complete, reduced = (
-            paired_centroids(text_embeds, modality_embeds, mask, self.query_temperature)
-            for mask in (modality_mask, reduced_mask)
-        )
+        if num_rows is None:
+            num_rows = len(text_embeds)
+        # mu_K and mu_M, and their cosines with the text.
+        complete = paired_centroids(text_embeds, modality_embeds, modality_mask, self.query_temperature)
+        reduced = paired_centroids(text_embeds, modality_embeds, reduced_mask, self.query_temperature)
         texts = text_embeds.to(complete.dtype)
-        complete_scores, reduced_scores = ((texts * centroids).sum(-1) for centroids in (complete, reduced))
+        complete_scores = (texts * complete).sum(-1)  # (batch,)
+        reduced_scores = (texts * reduced).sum(-1)
         direction = 1 - (reduced * complete).sum(-1)
         total = (direction + (reduced_scores - complete_scores.detach()).square()).sum()
-        return total / (len(texts) if num_rows is None else num_rows)
+        return total / num_rows
 
 
 # Graded semantics (Eq. 8) --------------------------------------------------------------------------------------------
@@ -182,19 +195,22 @@ class SemanticLoss(nn.Module):
         Returns:
             `torch.Tensor`, a scalar, non-negative.
         """
+        if temperature is None:
+            temperature = self.temperature
+        if num_rows is None:
+            num_rows = len(scores)
+        # Neighbourhoods: the divergence of the softmax of each row from that of its affinities.
         targets = (affinities / self.semantic_temperature).softmax(dim=1)
-        divergence = nn.functional.kl_div(
-            (scores / (self.temperature if temperature is None else temperature)).log_softmax(dim=1),
-            targets.log(),
-            log_target=True,
-            reduction="sum",
-        )
-        total = divergence / (len(scores) if num_rows is None else num_rows)
+        predictions = (scores / temperature).log_softmax(dim=1)
+        divergence = nn.functional.kl_div(predictions, targets.log(), log_target=True, reduction="sum")
+        total = divergence / num_rows
+        # Calibration: the squared error of each cosine whose affinity is known.
         if self.calibration_weight:
             observed = affinities > 0
+            if num_observed is None:
+                num_observed = observed.sum()
             errors = (scores - (2 * affinities - 1)).square() * observed
-            count = observed.sum() if num_observed is None else num_observed
-            total = total + self.calibration_weight * errors.sum() / max(count, 1)
+            total = total + self.calibration_weight * errors.sum() / max(num_observed, 1)
         return total
 
 
@@ -261,9 +277,11 @@ class MatchingLoss(nn.Module):
         Returns:
             `torch.Tensor`, a scalar: log(2) for equal logits, 0 without pairs.
         """
+        if num_pairs is None:
+            num_pairs = len(match_logits)
         logits = match_logits.to(torch.promote_types(match_logits.dtype, torch.float32))
         total = nn.functional.cross_entropy(logits, is_match.long(), reduction="sum")
-        return total / max(len(match_logits) if num_pairs is None else num_pairs, 1)
+        return total / max(num_pairs, 1)
 
 
 # The backbone's objective --------------------------------------------------------------------------------------------
@@ -309,8 +327,10 @@ class PathwaysLoss(nn.Module):
         Returns:
             `torch.Tensor`, a scalar, non-negative.
         """
+        if num_rows is None:
+            num_rows = len(text_embeds)
         targets = torch.arange(len(text_embeds), device=text_embeds.device) + offset
-        processes = len(all_text_embeds) / (len(text_embeds) if num_rows is None else num_rows)
+        processes = len(all_text_embeds) / num_rows
         total = text_embeds.new_zeros(())
         terms = 0
         for modality in range(modality_mask.shape[1]):
@@ -320,6 +340,7 @@ class PathwaysLoss(nn.Module):
                 continue
             # The mean over the rows of all processes, which may hold different numbers of them.
             num_present = (~absent).sum() / processes
+            # InfoNCE in both directions, where clips without the modality are no candidates.
             for queries, items in (
                 (text_embeds[rows], all_modality_embeds[:, modality]),
                 (modality_embeds[rows, modality], all_text_embeds),
@@ -368,18 +389,23 @@ def leading_directions(
     """
     dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
     with torch.autocast(device_type=text_embeds.device.type, enabled=False):
+        # The vectors of each pair and their Gram matrix.
         present = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(()))
         vectors = torch.cat([text_embeds[:, None], present], dim=1).to(dtype)  # (B, 4, D)
         # Each absent modality, a vector of zeros, adds a zero eigenvalue; these come last.
         gram = vectors @ vectors.mT  # (B, 4, 4)
         with torch.no_grad():
-            eigenvalues, basis = (tensor.flip(-1) for tensor in torch.linalg.eigh(gram))  # descending
+            eigenvalues, basis = torch.linalg.eigh(gram)
+            eigenvalues = eigenvalues.flip(-1)  # descending
+            basis = basis.flip(-1)
             weights = (eigenvalues[:, :1] - eigenvalues).clamp(min=_MIN_GAP).reciprocal()
             weights[:, 0] = 0
+        # The leading direction by first-order perturbation, with the sign that points to the text.
         rotated = basis.mT @ gram @ basis  # (B, 4, 4), diagonal in value
         leading = basis[..., 0] + (basis @ (weights * rotated[..., 0])[..., None]).squeeze(-1)  # (B, 4)
         directions = nn.functional.normalize((leading[:, None] @ vectors).squeeze(1), dim=-1)  # (B, D)
         directions = torch.where((directions * vectors[:, 0]).sum(-1, keepdim=True) < 0, -directions, directions)
+        # The singular values, roots of the eigenvalues; those of absent modalities do not count.
         squared = rotated.diagonal(dim1=1, dim2=2)
         num_vectors = 1 + modality_mask.sum(1, keepdim=True)
         beyond = torch.arange(squared.shape[1], device=squared.device) >= num_vectors
@@ -427,13 +453,18 @@ class PMRLLoss(nn.Module):
         Returns:
             `torch.Tensor`, a scalar, non-negative.
         """
+        if num_rows is None:
+            num_rows = len(directions)
+        # The first singular value should dominate the others of its row.
         targets = torch.arange(len(directions), device=directions.device) + offset
+        dominance = nn.functional.cross_entropy(
+            singular_values / self.singular_value_temperature, torch.zeros_like(targets), reduction="sum"
+        )
+        # InfoNCE of the leading directions.
         with torch.autocast(device_type=directions.device.type, enabled=False):
             cosines = directions @ all_directions.T
-        total = nn.functional.cross_entropy(
-            singular_values / self.singular_value_temperature, torch.zeros_like(targets), reduction="sum"
-        ) + nn.functional.cross_entropy(cosines / self.direction_temperature, targets, reduction="sum")
-        return total / (len(directions) if num_rows is None else num_rows)
+        contrast = nn.functional.cross_entropy(cosines / self.direction_temperature, targets, reduction="sum")
+        return (dominance + contrast) / num_rows
 
 
 __all__ = [

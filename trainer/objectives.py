@@ -110,7 +110,9 @@ class Batch:
 
 def centroid_temperature(method: str, query_temperature: float) -> float:
     """Return tau_w of the centroids of a score; infinite without conditioning, where all weights are equal."""
-    return float("inf") if METHODS[method].weights == "equal" else query_temperature
+    if METHODS[method].weights == "equal":
+        return float("inf")
+    return query_temperature
 
 
 class Objective(nn.Module):
@@ -167,7 +169,9 @@ class ScalarObjective(Objective):
         ValueError: If the model's score has no centroid, or its cosines are calibrated.
     """
 
-    reads_every_modality = uses_reduced_views = uses_semantics = True
+    reads_every_modality = True
+    uses_reduced_views = True
+    uses_semantics = True
 
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
@@ -177,11 +181,11 @@ class ScalarObjective(Objective):
                 f"The objective 'scalar' needs centroids: `aggregation` must be one of {weighted}, got "
                 f"{config.aggregation!r}. For another score use the objective 'contrastive'."
             )
-        given = [name for name in CALIBRATION if getattr(config, name) is not None]
+        given = [f"`{name}`" for name in CALIBRATION if getattr(config, name) is not None]
         if given:
             raise ValueError(
                 "The objective 'scalar' needs plain cosines, but this model calibrates them with "
-                f"{' and '.join(map('`{}`'.format, given))} of its configuration. Train the model without, and "
+                f"{' and '.join(given)} of its configuration. Train the model without, and "
                 "calibrate it afterwards."
             )
         self.args = args
@@ -196,6 +200,7 @@ class ScalarObjective(Objective):
         """Compute the terms of this process's rows at an optimizer step."""
         args = self.args
         rows = batch.rows
+        # Eq. 6: texts and clips find each other by the score; Eq. 7: a reduced view keeps its centroid and score.
         alignment = self.alignment(
             batch.text_to_clip, batch.clip_to_text, rows.offset, rows.mean, temperature=batch.temperature
         )
@@ -205,6 +210,8 @@ class ScalarObjective(Objective):
             terms["mask"] = (args.cross_arity_weight, loss)
         if step < args.loss_warmup_steps or not (args.semantic_weight or args.uniformity_weight):
             return terms
+        # After the warm-up, on C~: Eq. 8, captions of near meaning score alike; Eq. 9, centroids spread over the
+        # sphere.
         if args.semantic_weight:
             scores = batch.text_to_paired_clip
             affinities = batch.affinities.to(scores)
@@ -245,13 +252,15 @@ class ContrastiveObjective(Objective):
         offset = rows.offset
         num_rows = rows.mean
         if self.method.scorable or self.method.needs or self.method.reads is not None:
+            # Only clips that have a score: rows of this process, columns of all.
             covered = self.method.covers(batch.all_masks[1])  # (B,)
-            text_to_clip, clip_to_text = (
-                scores[covered[rows.local]][:, covered] for scores in (text_to_clip, clip_to_text)
-            )
+            own = covered[rows.local]  # (b,)
+            text_to_clip = text_to_clip[own][:, covered]
+            clip_to_text = clip_to_text[own][:, covered]
             if not covered.any():
                 nothing = 0 * (batch.texts.sum() + batch.modalities.sum())
                 return {"align": (1.0, nothing)}
+            # The rows of processes before this one, and the mean number per process.
             offset = int(covered[: rows.offset].sum())
             num_rows = int(covered.sum()) / len(rows.counts)
         return {"align": (1.0, self.alignment(text_to_clip, clip_to_text, offset, num_rows, batch.temperature))}

@@ -175,11 +175,19 @@ class ScalarTrainer(ResumableTrainer):
         if self.optimizer is not None or rate is None:
             return super().create_optimizer(model)
         optimizer = super().create_optimizer(model)
-        adapted = {id(parameter) for parameter in lora_parameters(self.model if model is None else model)}
+        if model is None:
+            model = self.model
+        adapted = set(map(id, lora_parameters(model)))
         for group in list(optimizer.param_groups):
-            matrices = [parameter for parameter in group["params"] if id(parameter) in adapted]
+            matrices = []
+            others = []
+            for parameter in group["params"]:
+                if id(parameter) in adapted:
+                    matrices.append(parameter)
+                else:
+                    others.append(parameter)
             if matrices:  # all other options, such as the weight decay, are those of their original group
-                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in adapted]
+                group["params"] = others
                 optimizer.add_param_group({**group, "params": matrices, "lr": rate})
         return optimizer
 
@@ -187,8 +195,12 @@ class ScalarTrainer(ResumableTrainer):
 
     def _start_step(self, inputs: dict[str, Any]) -> _Step:
         """Count the step and determine the layout of its rows."""
+        # With accumulation, a step has several batches: number them from 0.
         step = self.state.global_step
-        self._micro_step = self._micro_step + 1 if step == self._last_step else 0
+        if step == self._last_step:
+            self._micro_step += 1
+        else:
+            self._micro_step = 0
         self._last_step = step
         inputs = dict(inputs)
         clip_index = inputs.pop("clip_index", None)
@@ -206,26 +218,35 @@ class ScalarTrainer(ResumableTrainer):
         return _Step(inputs, clip_index, rows, draws, probability)
 
     def _batch(self, output: ScalarOutput, step: _Step) -> Batch:
+        """The embeddings of the step, with what the objective needs to know of them."""
+        # S* of the captions of all processes (Eq. 8), once the warm-up is over.
         affinities = None
         if self.objective.uses_semantics and self.state.global_step >= self.args.loss_warmup_steps:
             index = step.rows.gather(step.clip_index).cpu()
             affinities = self.semantic_targets.affinities(index, index, self.args.semantic_temperature)
             affinities = affinities.to(output.text_embeds.device)
+        # The views M, in which some clips lose a modality.
+        reduced_mask = reduced_views(
+            output.modality_mask, step.full_probability, step.draws[:, :2], self.args.min_view_modalities
+        )
+        temperature = None
+        if self.args.learnable_temperature:
+            temperature = output.temperature
         return Batch(
             rows=step.rows,
             texts=output.text_embeds,
             modalities=output.modality_embeds,
             mask=output.modality_mask,
-            reduced_mask=reduced_views(
-                output.modality_mask, step.full_probability, step.draws[:, :2], self.args.min_view_modalities
-            ),
+            reduced_mask=reduced_mask,
             score_options=self.scalar_model.score_options(),
             affinities=affinities,
-            temperature=output.temperature if self.args.learnable_temperature else None,
+            temperature=temperature,
         )
 
     def _choose_pairs(self, batch: Batch, step: _Step, condition_mask: torch.Tensor) -> MatchingPairs:
-        temperature = self.args.temperature if batch.temperature is None else batch.temperature.detach()
+        temperature = self.args.temperature
+        if batch.temperature is not None:
+            temperature = batch.temperature.detach()
         tokens = step.inputs["input_ids"], step.inputs["attention_mask"]
         paired = self.args.negatives_from == "paired"
         return choose_pairs(batch, *tokens, condition_mask, step.draws[:, 2:], temperature, paired)
@@ -233,7 +254,8 @@ class ScalarTrainer(ResumableTrainer):
     def _total(self, batch: Batch, step: _Step, terms: Terms) -> torch.Tensor:
         """The weighted sum of all terms, which are recorded for the log."""
         total = sum(weight * loss for weight, loss in terms.values())
-        self._record({name: loss for name, (_, loss) in terms.items()}, batch, step, total)
+        losses = {name: loss for name, (_, loss) in terms.items()}
+        self._record_losses(losses, batch, step, total)
         return total
 
     def compute_loss(
@@ -245,7 +267,8 @@ class ScalarTrainer(ResumableTrainer):
     ) -> torch.Tensor | tuple[torch.Tensor, ScalarOutput]:
         """Compute the weighted sum of the objective's terms, for this process's rows against all rows."""
         step = self._start_step(inputs)
-        batch = pairs = None
+        batch = None
+        pairs = None
 
         def select_pairs(output: ScalarOutput) -> tuple[torch.Tensor, ...]:
             nonlocal batch, pairs
@@ -254,10 +277,13 @@ class ScalarTrainer(ResumableTrainer):
             pairs = self._choose_pairs(batch, step, output.condition_mask)
             return pairs.input_ids, pairs.attention_mask, states[pairs.clips], pairs.condition_mask
 
+        # One forward pass, because wrappers for several processes allow no second one in a step. For matching, the
+        # model calls `select_pairs` between its towers and its cross-encoder: hard negatives depend on all scores.
         matching = {}
         if self.matches:
             matching = {"select_pairs": select_pairs, "condition_on": tuple(self.scalar_config.condition_on)}
         output = model(**step.inputs, **matching, return_scores=False)
+        # Eq. 10: the terms of the embeddings, plus matching.
         if batch is None:
             batch = self._batch(output, step)
         terms = self.objective(batch, self.state.global_step)
@@ -265,7 +291,9 @@ class ScalarTrainer(ResumableTrainer):
             loss = self.matching_loss(output.match_logits, pairs.is_match, pairs.num_pairs)
             terms["dam"] = (self.args.matching_weight, loss)
         total = self._total(batch, step, terms)
-        return (total, output) if return_outputs else total
+        if return_outputs:
+            return total, output
+        return total
 
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
@@ -296,12 +324,15 @@ class ScalarTrainer(ResumableTrainer):
         step = self._start_step(inputs)
         model = self.accelerator.unwrap_model(self.model_wrapped)
         size = self.args.mini_batch_size
-        condition_on = tuple(self.scalar_config.condition_on)
-        condition_on = condition_on if self.matches else None
+        condition_on = None
+        if self.matches:
+            condition_on = tuple(self.scalar_config.condition_on)
+        # Embed all clips, a few at a time and without keeping activations.
         parts = BatchInParts(model, self.scalar_model, size, self.accelerator.autocast, condition_on)
         whole = parts.forward(step.inputs)
         if self.args.learnable_temperature:
             whole.temperature = self.scalar_model.logit_scale()
+        # The terms of the whole batch, as in `compute_loss`.
         batch = self._batch(whole, step)
         terms = self.objective(batch, self.state.global_step)
         scale = 1 / self.current_gradient_accumulation_steps
@@ -310,6 +341,7 @@ class ScalarTrainer(ResumableTrainer):
             loss = self._cached_matching(pairs, step.rows, whole.condition_states, scale)
             terms["dam"] = (self.args.matching_weight, loss)
         total = self._total(batch, step, terms)
+        # From the loss to the embeddings, then from these to the weights, again a few clips at a time.
         self.accelerator.backward(total * scale)
         parts.backward()  # the gradients are already scaled
         return total.detach()
@@ -318,6 +350,7 @@ class ScalarTrainer(ResumableTrainer):
         self, pairs: MatchingPairs, rows: RowLayout, leaf: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """Backpropagate L_DAM to the cross-encoder and to the condition tokens `leaf`; return the loss."""
+        # Cut the graph at the condition tokens of all processes, where the gradients of all parts add up.
         gathered = rows.gather(leaf, ragged=True)
         states = gathered.detach().requires_grad_()
         total = states.new_zeros(())
@@ -332,25 +365,31 @@ class ScalarTrainer(ResumableTrainer):
             loss = self.matching_loss(logits, pairs.is_match[part], pairs.num_pairs)
             self.accelerator.backward(self.args.matching_weight * scale * loss)
             total = total + loss.detach()
-        gradient = torch.zeros_like(gathered) if states.grad is None else states.grad
-        gathered.backward(gradient)  # once, because every process must take part in the collective equally often
+        # Once, even without a gradient, because every process must take part in the collective equally often.
+        gradient = states.grad
+        if gradient is None:
+            gradient = torch.zeros_like(gathered)
+        gathered.backward(gradient)
         return total
 
     # Logging and evaluation ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _record(self, losses: dict[str, torch.Tensor], batch: Batch, step: _Step, total: torch.Tensor) -> None:
+    def _record_losses(self, losses: dict[str, torch.Tensor], batch: Batch, step: _Step, total: torch.Tensor) -> None:
+        """Add the losses and weights of a step to the means of the next log; a ValueError if the loss is not
+        finite."""
         if not total.isfinite():  # the Trainer's own filter also reads the loss at every step
             values = {name: loss.item() for name, loss in losses.items()}
             raise ValueError(_not_finite(f"loss of step {self.state.global_step + 1}", values))
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
         parts["p_full"] = total.new_tensor(step.full_probability)
+        # How the score weights the modalities of each clip for its own text (Eq. 2).
         if METHODS[self.scalar_config.aggregation].weights:
             temperature = centroid_temperature(self.scalar_config.aggregation, self.scalar_config.query_temperature)
             calibration = {name: getattr(self.scalar_config, name) for name in CALIBRATION}
             weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature, **calibration)
-            names = self.scalar_config.modalities
-            parts |= {f"weight_{name}": weights[:, i].mean() for i, name in enumerate(names)}
+            for index, name in enumerate(self.scalar_config.modalities):
+                parts[f"weight_{name}"] = weights[:, index].mean()
             parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()
         if batch.temperature is not None:
             parts["temperature"] = batch.temperature
@@ -386,18 +425,23 @@ class ScalarTrainer(ResumableTrainer):
         from eval.embedding.embed_dataset import embed_dataset
         from eval.protocol.first_stage import evaluate_embeddings
 
-        rows = self.eval_dataset if eval_dataset is None else eval_dataset
+        # Embed all clips and captions of the benchmark.
+        rows = eval_dataset
+        if rows is None:
+            rows = self.eval_dataset
         embeddings = embed_dataset(
             self.scalar_model,
             self.processor,
             rows,
             progress=self.is_world_process_zero() and not self.args.disable_tqdm,
         )
+        # Rank them by the model's own score, with every modality that they have (missing rate 0).
         options = self.scalar_model.score_options()
         method = options.pop("method")
         options.pop("modalities", None)  # the embeddings name theirs
         results = evaluate_embeddings(embeddings, methods=(method,), rates=(0.0,), **options)
         measured = results["rates"][0]["methods"][method]
+        # Log them under the names with which callbacks and `metric_for_best_model` read them.
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

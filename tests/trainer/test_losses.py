@@ -1,5 +1,6 @@
 """Each term against a float64 loop, and its gradients where they are the point."""
 
+import doctest
 import math
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from torch.nn.functional import normalize
 
 from modeling_scalar import ScalarConfig
 from modeling_scalar.scores_scalar import paired_centroids
+from trainer import losses
 from trainer.distributed import RowLayout
 from trainer.draws import draw_negatives
 from trainer.losses import (
@@ -295,3 +297,8 @@ def test_the_parts_of_a_batch_add_up_to_it():
 def test_the_arguments_name_the_objectives_and_what_they_need():
     assert tuple(OBJECTIVES) == OBJECTIVE_NAMES
     assert {name for name, objective in OBJECTIVES.items() if objective.uses_semantics} == {*WITH_SEMANTICS}
+
+
+def test_the_examples_print_these_numbers():
+    results = doctest.testmod(losses)
+    assert results.attempted and not results.failed
